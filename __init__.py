@@ -1,0 +1,20 @@
+"""Echoscope: train LLM agents with multi-turn RL, keep every trajectory, see collapse in time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "open_run", "open_runs"]
+
+if TYPE_CHECKING:
+    from .store.reader import open_run, open_runs
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, so that `echoscope --help` does not pay for pyarrow and duckdb.
+    if name in ("open_run", "open_runs"):
+        from .store import reader
+
+        return getattr(reader, name)
+    raise AttributeError(f"module 'echoscope' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""StarPO training: rollouts, batches, losses, the loop."""

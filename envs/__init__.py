@@ -1,0 +1,1 @@
+"""Text worlds: the contract, the registry, and the environments themselves."""

@@ -1,0 +1,1 @@
+"""What a run remembers, and the words every other part uses for it."""

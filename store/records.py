@@ -1,0 +1,447 @@
+"""Every noun that several parts of Echoscope share.
+
+Legend: **P** prompts (groups) per step, **G** siblings of a group, **K** turns of one trajectory,
+**Lp** prompt tokens and **Lr** response tokens of one turn. Array names carry their axes
+(`returns_PG`). `None` means absent, `0` means zero.
+
+All records are frozen, slotted and keyword-only. Arrays inside them are read-only. Invariants are
+checked when a record is built, and the message names the values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float32]
+Span = tuple[int, int]
+"""Half-open `[start, end)`."""
+
+EMPTY_MAPPING: Mapping[str, float] = MappingProxyType({})
+
+
+class Split(StrEnum):
+    """Which stream of tasks a trajectory belongs to."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PROBE = "probe"
+    """A fixed set of tasks, evaluated on schedule for the alarms."""
+    IMPORT = "import"
+    """Read from another trainer's files."""
+
+
+class StopReason(StrEnum):
+    """Why an episode ended: one per trajectory."""
+
+    TERMINATED = "terminated"
+    """The task ended: solved, lost or answered."""
+    MAX_TURNS = "max_turns"
+    MAX_ACTIONS = "max_actions"
+    MAX_TOKENS = "max_tokens"
+    """The episode's budget of sampled tokens was spent."""
+    PROMPT_TOO_LONG = "prompt_too_long"
+    """The next prompt would not have fitted the context."""
+    PARSE_FAILED = "parse_failed"
+    """A reply without a valid action, where the configuration ends the episode on one."""
+    ENV_ERROR = "env_error"
+    TIMEOUT = "timeout"
+    ABORTED = "aborted"
+
+    @property
+    def is_truncated(self) -> bool:
+        """A limit ended the episode, not the task."""
+        return self is not StopReason.TERMINATED
+
+
+class FinishReason(StrEnum):
+    """Why one response ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class CommandAction(StrEnum):
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    """Finish the current step, write a checkpoint, end the run."""
+    STOP_NOW = "stop_now"
+    """Drop the current step, end the run as soon as possible."""
+    CHECKPOINT = "checkpoint"
+    EVALUATE = "evaluate"
+    SET = "set"
+    """Change live settings, all of them or none."""
+
+
+class CommandOutcome(StrEnum):
+    APPLIED = "applied"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+
+
+class AlarmSeverity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class AlarmState(StrEnum):
+    RAISED = "raised"
+    CLEARED = "cleared"
+
+
+def read_only(array: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
+    """A one-dimensional read-only view or copy of `array` with the given dtype."""
+    out = np.ascontiguousarray(array, dtype=dtype)
+    if out.ndim != 1:
+        raise ValueError(f"expected a one-dimensional array, got shape {out.shape}")
+    if out.flags.writeable:
+        out = out.view()
+        out.flags.writeable = False
+    return out
+
+
+def prompt_key(first_prompt: str | IntArray) -> str:
+    """Hash of an episode's first prompt: equal exactly when the prompts are equal.
+
+    16 hex characters of blake2b over the token ids (int32, little endian) or the UTF-8 text.
+    """
+    if isinstance(first_prompt, str):
+        payload = b"text:" + first_prompt.encode("utf-8", errors="surrogatepass")
+    else:
+        payload = b"ids:" + np.asarray(first_prompt, dtype="<i4").tobytes()
+    return hashlib.blake2b(payload, digest_size=8).hexdigest()
+
+
+def _check_span(name: str, span: Span | None, size: int) -> None:
+    if span is not None and not 0 <= span[0] <= span[1] <= size:
+        raise ValueError(f"{name} is {span}, but must lie inside [0, {size}]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Turn:
+    """One observation, the policy's response to it, and what the environment made of it.
+
+    Token fields are None for imported text. `response` is decoded for people and is never
+    tokenised again. `reward` is the environment's, `format_penalty` is zero or negative.
+    `frame` draws the state that `observation` describes.
+    """
+
+    index: int
+    observation: str
+    response: str
+    reasoning_chars: Span | None = None
+    answer_chars: Span | None = None
+    prompt_tokens: IntArray | None = None  # (Lp,)
+    response_tokens: IntArray | None = None  # (Lr,)
+    logprobs: FloatArray | None = None  # (Lr,) behaviour policy, at the sampling temperature
+    entropies: FloatArray | None = None  # (Lr,) nats, of the full sampling distribution
+    reasoning_span: Span | None = None
+    """Half-open slice of `response_tokens`. A token that straddles a tag belongs to the tag."""
+    actions: tuple[str, ...] = ()
+    """Executed actions."""
+    reward: float = 0.0
+    format_penalty: float = 0.0
+    is_valid: bool = True
+    is_effective: bool = True
+    finish_reason: FinishReason = FinishReason.STOP
+    policy_version: int = 0
+    frame: str | None = None
+    info: Mapping[str, float] = field(default=EMPTY_MAPPING)
+    shaping: Mapping[str, float] = field(default=EMPTY_MAPPING)
+    """Named shaping terms, kept apart from the environment's reward."""
+
+    def __post_init__(self) -> None:
+        if self.index < 0:
+            raise ValueError(f"turn index is {self.index}, but must be 0 or more")
+        if self.format_penalty > 0:
+            raise ValueError(f"format_penalty is {self.format_penalty}, but must be <= 0")
+        _check_span("reasoning_chars", self.reasoning_chars, len(self.response))
+        _check_span("answer_chars", self.answer_chars, len(self.response))
+        for name, dtype in _TURN_ARRAYS:
+            array = getattr(self, name)
+            if array is not None:
+                object.__setattr__(self, name, read_only(array, dtype))
+        if (self.prompt_tokens is None) != (self.response_tokens is None):
+            raise ValueError("prompt_tokens and response_tokens are given together or not at all")
+        size = 0 if self.response_tokens is None else len(self.response_tokens)
+        for name in ("logprobs", "entropies"):
+            array = getattr(self, name)
+            if array is not None and len(array) != size:
+                raise ValueError(
+                    f"{name} has {len(array)} entries for {size} response tokens in turn {self.index}"
+                )
+        _check_span("reasoning_span", self.reasoning_span, size)
+
+    @property
+    def total_reward(self) -> float:
+        """Environment reward plus format penalty plus shaping: what is optimised."""
+        return self.reward + self.format_penalty + sum(self.shaping.values())
+
+    @property
+    def reasoning(self) -> str:
+        return "" if self.reasoning_chars is None else self.response[slice(*self.reasoning_chars)]
+
+    @property
+    def answer(self) -> str:
+        return "" if self.answer_chars is None else self.response[slice(*self.answer_chars)]
+
+
+_TURN_ARRAYS: tuple[tuple[str, type[np.generic]], ...] = (
+    ("prompt_tokens", np.int32),
+    ("response_tokens", np.int32),
+    ("logprobs", np.float32),
+    ("entropies", np.float32),
+)
+
+MAX_INDEX = 99_999
+_SPLIT_LETTERS = {Split.TRAIN: "t", Split.EVAL: "e", Split.PROBE: "p", Split.IMPORT: "i"}
+_LETTER_SPLITS = {letter: split for split, letter in _SPLIT_LETTERS.items()}
+
+
+def trajectory_id(split: Split, step: int, index: int) -> str:
+    """`"t00000120-00037"`: split letter, step, index within the step. Sorts by step."""
+    if not 0 <= step <= 99_999_999:
+        raise ValueError(f"step is {step}, but must lie in [0, 99999999]")
+    if not 0 <= index <= MAX_INDEX:
+        raise ValueError(f"trajectory index is {index}, but must lie in [0, {MAX_INDEX}]")
+    return f"{_SPLIT_LETTERS[split]}{step:08d}-{index:05d}"
+
+
+def parse_trajectory_id(text: str) -> tuple[Split, int, int]:
+    """The split, step and index that an id names.
+
+    Raises:
+        ValueError: the text is not a trajectory id.
+    """
+    letter, step, dash, index = text[:1], text[1:9], text[9:10], text[10:]
+    if (
+        letter not in _LETTER_SPLITS
+        or dash != "-"
+        or not (len(step) == 8 and step.isascii() and step.isdigit())
+        or not (len(index) == 5 and index.isascii() and index.isdigit())
+    ):
+        raise ValueError(f"{text!r} is not a trajectory id; one looks like 't00000120-00037'")
+    return _LETTER_SPLITS[letter], int(step), int(index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trajectory:
+    """One episode from reset to stop. A failed episode is data: it stays, with its reason."""
+
+    step: int
+    split: Split
+    index: int
+    """Position within the step: `group_index * G + sibling_index` for training rollouts."""
+    group_index: int
+    sibling_index: int
+    env_id: str
+    tag: str
+    env_seed: int
+    """Fixes the task."""
+    noise_seed: int
+    """Fixes the transitions. Both seeds and the actions together replay the episode."""
+    prompt_key: str
+    turns: tuple[Turn, ...]
+    final_observation: str = ""
+    final_frame: str | None = None
+    stop_reason: StopReason
+    is_success: bool | None = None
+    duration_s: float = 0.0
+    source: str | None = None
+    """Where an imported trajectory came from."""
+    extra: str | None = None
+    """JSON text: fields of an imported trajectory that have no column here."""
+
+    def __post_init__(self) -> None:
+        trajectory_id(self.split, self.step, self.index)
+        found = [turn.index for turn in self.turns]
+        if found != list(range(len(self.turns))):
+            raise ValueError(f"turn indices are {found}, but must count up from 0")
+
+    @property
+    def id(self) -> str:
+        return trajectory_id(self.split, self.step, self.index)
+
+    @property
+    def env_return(self) -> float:
+        """Sum of the environment's rewards."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def episode_return(self) -> float:
+        """Environment rewards, format penalties and shaping: what is optimised."""
+        return sum(turn.total_reward for turn in self.turns)
+
+    @property
+    def reward_terms(self) -> dict[str, float]:
+        """The parts of `episode_return` by name: `env`, `format`, and each shaping term."""
+        terms = {"env": self.env_return, "format": sum(t.format_penalty for t in self.turns)}
+        for turn in self.turns:
+            for name, value in turn.shaping.items():
+                terms[name] = terms.get(name, 0.0) + value
+        return terms
+
+    @property
+    def num_turns(self) -> int:
+        return len(self.turns)
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        return sum(len(t.response_tokens) for t in self.turns if t.response_tokens is not None)
+
+    @property
+    def policy_version(self) -> int:
+        """The oldest policy version that sampled one of the turns; 0 without turns."""
+        return min((turn.policy_version for turn in self.turns), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrajectoryOutcome:
+    """What the update learned about a trajectory, after it was written down.
+
+    Per-token fields hold one array per turn, each (Lr,); None where nothing was computed.
+    """
+
+    trajectory_id: str
+    advantage: float | None
+    """Mean over the trajectory's sampled tokens."""
+    kept: bool
+    drop_reason: str | None = None
+    advantages: tuple[FloatArray, ...] | None = None
+    trainer_logprobs: tuple[FloatArray, ...] | None = None
+    ref_logprobs: tuple[FloatArray, ...] | None = None
+    information: tuple[FloatArray, ...] | None = None
+
+    def __post_init__(self) -> None:
+        parse_trajectory_id(self.trajectory_id)
+        if self.kept and self.drop_reason is not None:
+            raise ValueError(f"{self.trajectory_id} is kept, yet has drop_reason {self.drop_reason!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RolloutBatch:
+    """Rectangular groups of trajectories of one step: `groups[p][g]`.
+
+    A failed sibling stays in its place, so (P, G) never depends on luck.
+    """
+
+    groups: tuple[tuple[Trajectory, ...], ...]
+
+    def __post_init__(self) -> None:
+        sizes = sorted({len(group) for group in self.groups})
+        if len(sizes) > 1:
+            raise ValueError(f"groups have sizes {sizes}, but must all have the same size")
+
+    @property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """All P * G trajectories, group by group."""
+        return tuple(trajectory for group in self.groups for trajectory in group)
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.groups)
+
+    @property
+    def group_size(self) -> int:
+        return len(self.groups[0]) if self.groups else 0
+
+    def array_PG(self, value: Callable[[Trajectory], float]) -> NDArray[np.float64]:
+        """`value` of every trajectory, (P, G)."""
+        rows = [[value(trajectory) for trajectory in group] for group in self.groups]
+        return np.array(rows, dtype=np.float64).reshape(self.num_groups, self.group_size)
+
+    @property
+    def returns_PG(self) -> NDArray[np.float64]:
+        return self.array_PG(lambda t: t.episode_return)
+
+    @property
+    def success_PG(self) -> NDArray[np.float64]:
+        """1, 0, or NaN where success is not defined."""
+        return self.array_PG(lambda t: np.nan if t.is_success is None else float(t.is_success))
+
+    @property
+    def trainable_PG(self) -> NDArray[np.bool_]:
+        """True where the trajectory has sampled tokens and its environment did not fail."""
+        failed = (StopReason.ENV_ERROR, StopReason.ABORTED)
+        good = self.array_PG(lambda t: t.num_sampled_tokens > 0 and t.stop_reason not in failed)
+        return good.astype(np.bool_)
+
+    def select(self, keep_P: Sequence[bool] | NDArray[np.bool_]) -> RolloutBatch:
+        """The groups marked True, in their order."""
+        if len(keep_P) != self.num_groups:
+            raise ValueError(f"keep_P has {len(keep_P)} entries for {self.num_groups} groups")
+        return RolloutBatch(
+            groups=tuple(g for g, keep in zip(self.groups, keep_P, strict=True) if keep)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """The numbers of one step. A metric that could not be computed is NaN, never missing."""
+
+    run_id: str
+    step: int
+    phase: str
+    """`"train"` or `"eval"`."""
+    policy_version: int
+    wall_time: float
+    """Seconds since the epoch."""
+    values: Mapping[str, float]
+    durations_s: Mapping[str, float] = field(default=EMPTY_MAPPING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A wish of whoever steers the run; applied only between two steps."""
+
+    command_id: str
+    run_id: str
+    issued_at: float
+    issued_by: str
+    action: CommandAction
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted key to value, for SET: applied together or not at all."""
+    reason: str = ""
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandAck:
+    command_id: str
+    step: int
+    outcome: CommandOutcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """A rule raised or cleared: an event, never updated."""
+
+    alarm_id: str
+    rule: str
+    severity: AlarmSeverity
+    state: AlarmState
+    step: int
+    onset_step: int | None
+    metric: str
+    value: float
+    baseline: float | None
+    threshold: float
+    window: int
+    message: str
+    advice: str = ""
+    suggested: Command | None = None
+    evidence: tuple[str, ...] = ()
+    """Trajectory ids."""
+    refuted_by: str = ""
