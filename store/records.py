@@ -28,6 +28,10 @@ Span = tuple[int, int]
 EMPTY_MAPPING: Mapping[str, float] = MappingProxyType({})
 
 
+def _no_values() -> Mapping[str, float]:
+    return EMPTY_MAPPING
+
+
 class Split(StrEnum):
     """Which stream of tasks a trajectory belongs to."""
 
@@ -157,8 +161,8 @@ class Turn:
     finish_reason: FinishReason = FinishReason.STOP
     policy_version: int = 0
     frame: str | None = None
-    info: Mapping[str, float] = field(default=EMPTY_MAPPING)
-    shaping: Mapping[str, float] = field(default=EMPTY_MAPPING)
+    info: Mapping[str, float] = field(default_factory=_no_values)
+    shaping: Mapping[str, float] = field(default_factory=_no_values)
     """Named shaping terms, kept apart from the environment's reward."""
 
     def __post_init__(self) -> None:
@@ -326,7 +330,9 @@ class TrajectoryOutcome:
     def __post_init__(self) -> None:
         parse_trajectory_id(self.trajectory_id)
         if self.kept and self.drop_reason is not None:
-            raise ValueError(f"{self.trajectory_id} is kept, yet has drop_reason {self.drop_reason!r}")
+            raise ValueError(
+                f"{self.trajectory_id} is kept, yet has drop_reason {self.drop_reason!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -398,7 +404,7 @@ class StepMetrics:
     wall_time: float
     """Seconds since the epoch."""
     values: Mapping[str, float]
-    durations_s: Mapping[str, float] = field(default=EMPTY_MAPPING)
+    durations_s: Mapping[str, float] = field(default_factory=_no_values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
