@@ -1,0 +1,300 @@
+"""Every setting of a run and its default: the only place where defaults live.
+
+Fields marked live may change while the run is going (`echoscope ctl RUN set KEY=VALUE`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from ..diagnostics.config import LIVE, FrozenModel, SelectionConfig
+
+
+class LoraConfig(FrozenModel):
+    """Low-rank adapters. The reference policy is then the base with the adapters off."""
+
+    rank: int = Field(64, ge=1)
+    alpha: float = Field(64.0, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+
+
+class ModelConfig(FrozenModel):
+    path: str = Field("tiny", description="`tiny`, a folder, or a Hugging Face model id.")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="auto: bfloat16 on CUDA, float32 elsewhere."
+    )
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    lora: LoraConfig | None = None
+    gradient_checkpointing: bool = False
+
+
+class HfEngineConfig(FrozenModel):
+    """The built-in sampling loop over the trained weights themselves."""
+
+    kind: Literal["hf"] = "hf"
+    max_batch_rows: int = Field(256, ge=1, description="Rows decoded at once.")
+    reuse_cache: bool = Field(True, description="Keep key/value caches across turns.")
+
+
+class ContextConfig(FrozenModel):
+    """How a conversation becomes tokens."""
+
+    reasoning: bool = Field(True, description="Ask for <think>...</think> before the answer.")
+    force_think: bool = Field(
+        True, description="Open the reasoning tag in the prompt; it is then not trained."
+    )
+    system: str = Field(
+        "You solve a task step by step in a text world.", description="Empty for no system message."
+    )
+    instructions: bool = Field(True, description="Put the environment's rules in the first prompt.")
+    format_hint: bool = Field(True, description="Say at each turn how a reply must look.")
+    history_turns: int | None = Field(
+        None, ge=1, description="Turns the policy sees, the present one included; null for all."
+    )
+    max_prompt_tokens: int = Field(3600, ge=8, description="Longest prompt of a turn.")
+    on_long_prompt: Literal["end", "drop_oldest"] = Field(
+        "end", description="End the episode, or drop whole oldest turns."
+    )
+    max_response_tokens: int = Field(400, ge=1)
+    max_episode_tokens: int | None = Field(None, ge=1, description="Sampled tokens per episode.")
+    action_separator: str = Field("||", min_length=1)
+
+
+class SamplingConfig(FrozenModel):
+    temperature: float = Field(1.0, gt=0, le=10, json_schema_extra=LIVE)
+    top_p: float = Field(1.0, gt=0, le=1, json_schema_extra=LIVE)
+    top_k: int = Field(0, ge=0, description="0 for off.", json_schema_extra=LIVE)
+
+
+class EnvGroupConfig(FrozenModel):
+    """Some groups of one environment."""
+
+    tag: str = Field("", description="Name in metrics; the environment's id if empty.")
+    env: str = Field(description="Environment id, or `module:Class`.")
+    groups: int = Field(8, ge=1, description="Prompts per step.")
+    params: dict[str, Any] = Field(default_factory=dict)
+    max_turns: int | None = Field(None, ge=1)
+    max_actions_per_turn: int | None = Field(None, ge=1)
+    max_actions: int | None = Field(None, ge=1, description="Actions per episode.")
+    format_penalty: float = Field(-0.1, le=0)
+    shared_noise: bool = Field(False, description="Siblings share the transition noise.")
+    parallel: Literal["none", "threads"] = "none"
+
+    @property
+    def name(self) -> str:
+        return self.tag or self.env
+
+
+class EnvsConfig(FrozenModel):
+    train: list[EnvGroupConfig] = Field(min_length=1)
+    eval: list[EnvGroupConfig] = Field(default_factory=list)
+    group_size: int = Field(8, ge=1, description="G: siblings that share a task.")
+    eval_group_size: int = Field(1, ge=1)
+
+
+class ShapingTerm(FrozenModel):
+    """A named reward term, stored apart from the environment's reward."""
+
+    name: str = Field(min_length=1)
+    function: str = Field(description="format, length, agreement, or `module:function`.")
+    weight: float = 1.0
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
+class RewardConfig(FrozenModel):
+    credit: Literal["trajectory", "turn"] = "trajectory"
+    normalization: Literal["arpo", "brpo", "grpo", "mean", "asym_clip"] = Field(
+        "arpo", description="RICO names: arpo raw, brpo over the batch, grpo over the group."
+    )
+    shaping: list[ShapingTerm] = Field(default_factory=list)
+
+
+class GaeConfig(FrozenModel):
+    kind: Literal["gae"] = "gae"
+    gamma: float = Field(1.0, ge=0, le=1)
+    lam: float = Field(1.0, ge=0, le=1)
+    whiten: bool = True
+
+
+class BiLevelGaeConfig(FrozenModel):
+    kind: Literal["bi_level_gae"] = "bi_level_gae"
+    gamma: float = Field(1.0, ge=0, le=1)
+    lam: float = Field(1.0, ge=0, le=1)
+    turn_gamma: float = Field(0.95, ge=0, le=1)
+    whiten: bool = True
+
+
+class GrpoConfig(FrozenModel):
+    kind: Literal["grpo"] = "grpo"
+    eps: float = Field(1e-6, gt=0)
+
+
+class DrGrpoConfig(FrozenModel):
+    kind: Literal["dr_grpo"] = "dr_grpo"
+
+
+class RlooConfig(FrozenModel):
+    kind: Literal["rloo"] = "rloo"
+
+
+class ReinforcePpConfig(FrozenModel):
+    kind: Literal["reinforce_pp"] = "reinforce_pp"
+    gamma: float = Field(1.0, ge=0, le=1)
+
+
+AdvantageConfig = Annotated[
+    GaeConfig | BiLevelGaeConfig | GrpoConfig | DrGrpoConfig | RlooConfig | ReinforcePpConfig,
+    Field(discriminator="kind"),
+]
+
+
+class _SurrogateConfig(FrozenModel):
+    clip_low: float = Field(0.2, ge=0, json_schema_extra=LIVE)
+    clip_high: float = Field(0.28, ge=0, json_schema_extra=LIVE)
+    aggregation: Literal[
+        "token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"
+    ] = "token_mean"
+    kl_coef: float = Field(0.0, ge=0, json_schema_extra=LIVE)
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    entropy_coef: float = Field(0.0, json_schema_extra=LIVE)
+    value_coef: float = Field(0.5, ge=0, json_schema_extra=LIVE)
+    value_clip: float | None = Field(0.5, gt=0)
+
+
+class ClipLossConfig(_SurrogateConfig):
+    """PPO's clipped surrogate, with separate low and high clip and an optional dual clip."""
+
+    kind: Literal["clip"] = "clip"
+    dual_clip: float | None = Field(3.0, gt=1)
+
+
+class GspoLossConfig(_SurrogateConfig):
+    """GSPO: the geometric-mean ratio of the whole sequence is clipped."""
+
+    kind: Literal["gspo"] = "gspo"
+
+
+class CispoLossConfig(_SurrogateConfig):
+    """CISPO: the importance weight is clipped and carries no gradient."""
+
+    kind: Literal["cispo"] = "cispo"
+
+
+LossConfig = Annotated[
+    ClipLossConfig | GspoLossConfig | CispoLossConfig, Field(discriminator="kind")
+]
+
+
+class NoCriticConfig(FrozenModel):
+    kind: Literal["none"] = "none"
+
+
+class HeadCriticConfig(FrozenModel):
+    """A value head on the policy's own trunk."""
+
+    kind: Literal["head"] = "head"
+    lr: float = Field(1e-3, gt=0)
+    detach: bool = Field(False, description="Keep the value loss out of the trunk.")
+
+
+class ModelCriticConfig(FrozenModel):
+    """A second model with a value head."""
+
+    kind: Literal["model"] = "model"
+    path: str = Field("", description="Empty for the policy's own starting weights.")
+    lr: float = Field(1e-5, gt=0)
+
+
+CriticConfig = Annotated[
+    NoCriticConfig | HeadCriticConfig | ModelCriticConfig, Field(discriminator="kind")
+]
+
+
+class OptimConfig(FrozenModel):
+    lr: float = Field(1e-6, gt=0, json_schema_extra=LIVE)
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = Field(0.0, ge=0)
+    grad_clip: float = Field(1.0, gt=0, json_schema_extra=LIVE)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0)
+    epochs: int = Field(1, ge=1, description="Passes over the step's batch.")
+    minibatches: int = Field(1, ge=1, description="Optimizer steps per pass.")
+    max_microbatch_tokens: int = Field(16384, ge=1, description="Padded tokens per forward pass.")
+    max_nonfinite_steps: int = Field(
+        5,
+        ge=1,
+        description="Consecutive steps with a NaN or infinite gradient before the run stops.",
+    )
+
+
+class EvalConfig(FrozenModel):
+    every: int = Field(
+        10, ge=0, description="Steps between evaluations; 0 for none.", json_schema_extra=LIVE
+    )
+    before: bool = Field(True, description="Evaluate before the first step.")
+    temperature: float = Field(1.0, ge=0, le=10, description="0 for greedy.")
+
+
+class CheckpointConfig(FrozenModel):
+    every: int = Field(
+        20,
+        ge=0,
+        description="Steps between checkpoints; 0 for the last only.",
+        json_schema_extra=LIVE,
+    )
+    keep: int = Field(3, ge=1, description="Newest checkpoints kept.")
+
+
+class RunConfig(FrozenModel):
+    """A whole run."""
+
+    name: str = Field("run", min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    seed: int = Field(0, ge=0)
+    steps: int = Field(100, ge=1, json_schema_extra=LIVE)
+    threads: int | None = Field(
+        None, ge=1, description="Torch threads; null leaves torch's choice."
+    )
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    engine: HfEngineConfig = Field(default_factory=HfEngineConfig)
+    context: ContextConfig = Field(default_factory=ContextConfig)
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    envs: EnvsConfig
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    selection: SelectionConfig = Field(default_factory=SelectionConfig)
+    advantage: AdvantageConfig = Field(default_factory=GrpoConfig)
+    loss: LossConfig = Field(default_factory=ClipLossConfig)
+    critic: CriticConfig = Field(default_factory=NoCriticConfig)
+    optim: OptimConfig = Field(default_factory=OptimConfig)
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        needs_critic = self.advantage.kind in ("gae", "bi_level_gae")
+        if needs_critic and self.critic.kind == "none":
+            raise ValueError(
+                f"advantage.kind is {self.advantage.kind}, which needs values: set critic.kind to "
+                "head or model"
+            )
+        if self.reward.credit == "turn" and self.reward.normalization != "arpo":
+            raise ValueError(
+                f"reward.credit is turn, so reward.normalization must be arpo, not "
+                f"{self.reward.normalization}: returns of whole episodes are what it normalises"
+            )
+        needs_group = self.advantage.kind in ("grpo", "dr_grpo", "rloo")
+        if needs_group and self.envs.group_size < 2:
+            raise ValueError(
+                f"advantage.kind is {self.advantage.kind}, which compares siblings: "
+                f"envs.group_size must be at least 2, not {self.envs.group_size}"
+            )
+        tags = [group.name for group in self.envs.eval]
+        if len(set(tags)) != len(tags):
+            raise ValueError(f"envs.eval has the tags {tags}, but each must be unique")
+        if self.context.force_think and not self.context.reasoning:
+            object.__setattr__(
+                self, "context", self.context.model_copy(update={"force_think": False})
+            )
+        return self

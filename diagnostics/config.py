@@ -1,0 +1,53 @@
+"""Settings of the diagnostics: what is measured, when, and how groups are selected."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class FrozenModel(BaseModel):
+    """Base of every configuration model: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+LIVE: dict[str, Any] = {"live": True}
+"""`json_schema_extra` of a field that may change while the run is going."""
+
+
+class SelectionConfig(FrozenModel):
+    """SNR-adaptive filtering: which groups, or which trajectories, train (RAGEN-2, section 4)."""
+
+    unit: Literal["group", "trajectory"] = Field(
+        "group", description="Keep whole groups, or single trajectories.", json_schema_extra=LIVE
+    )
+    strategy: Literal["none", "top_p", "top_k", "top_k_abs", "min_p"] = Field(
+        "none",
+        description="top_p keeps the smallest prefix holding `value` of the metric's mass, top_k a "
+        "fraction of the units, top_k_abs a number of them, min_p those above value * max.",
+        json_schema_extra=LIVE,
+    )
+    metric: Literal["reward_std", "reward_mean", "reward_sum", "entropy", "length"] = Field(
+        "reward_std", description="What a unit is ranked by.", json_schema_extra=LIVE
+    )
+    value: float = Field(0.9, gt=0, description="The strategy's threshold.", json_schema_extra=LIVE)
+    mode: Literal["linear", "softmax"] = Field(
+        "linear", description="How top_p turns the metric into mass.", json_schema_extra=LIVE
+    )
+    keep: Literal["largest", "smallest"] = Field(
+        "largest", description="Which end of the ranking is kept.", json_schema_extra=LIVE
+    )
+    include_zero: bool = Field(
+        False,
+        description="Whether units whose metric is zero are candidates at all.",
+        json_schema_extra=LIVE,
+    )
+    eps: float = Field(
+        0.01,
+        ge=0,
+        lt=1,
+        description="Tolerance of linear top_p, relative to the total mass.",
+        json_schema_extra=LIVE,
+    )
