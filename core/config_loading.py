@@ -1,0 +1,301 @@
+"""From recipe names, YAML files and `key=value` words to a checked RunConfig."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from .config import RunConfig
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+class ConfigError(ValueError):
+    """A setting is wrong; the message names the value, the rule and the way out."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`"; did you mean X?"`, or the known words when nothing is close."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def recipe_description(name: str) -> str:
+    """The first comment line of a recipe."""
+    first = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8").split("\n", 1)[0]
+    return first.lstrip("# ").strip()
+
+
+def load_config(
+    recipe: str | None = None,
+    *,
+    file: Path | None = None,
+    overrides: Sequence[str] = (),
+) -> RunConfig:
+    """A checked configuration from a recipe or file, with `key=value` words applied on top.
+
+    Raises:
+        ConfigError: unknown recipe, unreadable file, unknown key, wrong type or range.
+    """
+    values: dict[str, Any] = {}
+    if recipe is not None:
+        values = merge(values, _read_recipe(recipe))
+    if file is not None:
+        values = merge(values, _read_yaml(file))
+    values = merge(_defaults(), values)
+    for word in overrides:
+        key, value = parse_override(word)
+        values = merge(values, _nested(key, value))
+    return validate(values)
+
+
+def _defaults() -> dict[str, Any]:
+    """Defaults of everything that has one, so that an override finds the `kind` it refines."""
+    out: dict[str, Any] = {}
+    for name, info in RunConfig.model_fields.items():
+        if not info.is_required():
+            value = info.get_default(call_default_factory=True)
+            out[name] = value.model_dump() if isinstance(value, BaseModel) else value
+    return out
+
+
+def _read_recipe(name: str) -> dict[str, Any]:
+    path = RECIPES / f"{name}.yaml"
+    if name not in recipe_names():
+        raise ConfigError(
+            f"unknown recipe {name!r}{did_you_mean(name, recipe_names())} "
+            "(a file of your own goes with --config FILE.yaml)"
+        )
+    return _read_yaml(path)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} holds a {type(values).__name__}, but must hold a mapping")
+    parent = values.pop("extends", None)
+    if parent is not None:
+        values = merge(_read_recipe(str(parent)), values)
+    return values
+
+
+def parse_override(word: str) -> tuple[str, Any]:
+    """`"optim.lr=1e-4"` as a dotted key and a YAML value.
+
+    Raises:
+        ConfigError: no `=`, an empty key, or a value that is not YAML.
+    """
+    key, equals, text = word.partition("=")
+    key = key.strip()
+    if not equals or not key or not all(part for part in key.split(".")):
+        raise ConfigError(f"{word!r} is not KEY=VALUE; write for example optim.lr=1e-4")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"the value in {word!r} is not valid YAML; quote it") from None
+    if isinstance(value, str):  # YAML 1.1 reads 1e-4 as text
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+        else:
+            if value != value or value in (float("inf"), float("-inf")):
+                value = text
+    return key, value
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    out: Any = value
+    for part in reversed(key.split(".")):
+        out = {part: out}
+    return dict(out)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, mappings merged; numeric keys address items of a list.
+
+    A mapping that names another `kind` replaces the one below it: the other kind's settings do
+    not carry over.
+    """
+    out = dict(base)
+    for key, value in over.items():
+        below = out.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            other_kind = "kind" in value and value["kind"] != below.get("kind")
+            out[key] = dict(value) if other_kind else merge(below, value)
+        elif isinstance(value, Mapping) and isinstance(below, list):
+            out[key] = _merge_list(key, below, value)
+        else:
+            out[key] = value
+    return out
+
+
+def _merge_list(key: str, below: list[Any], value: Mapping[str, Any]) -> list[Any]:
+    items = list(below)
+    for index, item in value.items():
+        if not str(index).isdigit() or int(index) >= len(items):
+            raise ConfigError(
+                f"{key}.{index}: {key} is a list of {len(items)}; use {key}.0 and so on"
+            )
+        old = items[int(index)]
+        both = isinstance(item, Mapping) and isinstance(old, Mapping)
+        items[int(index)] = merge(old, item) if both else item
+    return items
+
+
+def validate(values: Mapping[str, Any]) -> RunConfig:
+    """Check a nested mapping.
+
+    Raises:
+        ConfigError: names the first offending key, its value and the rule.
+    """
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_describe(error)) from None
+
+
+def _describe(error: ValidationError) -> str:
+    first = error.errors()[0]
+    loc = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        known = field_names(loc[:-1])
+        return f"unknown key {_dotted(loc)!r}{did_you_mean(loc[-1], known)}"
+    if first["type"] == "missing":
+        return f"{_dotted(loc)} is missing; give it in the recipe or as {_dotted(loc)}=VALUE"
+    if first["type"] == "value_error":
+        where = f"{_dotted(loc)}: " if loc else ""
+        return where + str(first["ctx"]["error"])
+    rule = first["msg"][0].lower() + first["msg"][1:]
+    return f"{_dotted(loc)} is {first['input']!r}, but {rule}"
+
+
+def _dotted(loc: Sequence[str]) -> str:
+    """The path as a person writes it: without the tags pydantic adds for unions."""
+    out: list[str] = []
+    annotation: Any = RunConfig
+    for part in loc:
+        models = _models(annotation)
+        kinds = {_kind(model) for model in models}
+        if part in kinds and len(models) > 1:
+            annotation = next(m for m in models if _kind(m) == part)
+            continue
+        out.append(part)
+        annotation = _step(models, annotation, part)
+    return ".".join(out)
+
+
+def field_names(loc: Sequence[str]) -> list[str]:
+    """Names of the settings below a path."""
+    annotation: Any = RunConfig
+    for part in loc:
+        models = _models(annotation)
+        if len(models) > 1 and part in {_kind(m) for m in models}:
+            annotation = next(m for m in models if _kind(m) == part)
+        else:
+            annotation = _step(models, annotation, part)
+    return sorted({name for model in _models(annotation) for name in model.model_fields})
+
+
+def _step(models: list[type[BaseModel]], annotation: Any, part: str) -> Any:
+    for model in models:
+        if part in model.model_fields:
+            return model.model_fields[part].annotation
+    if get_origin(annotation) is list:
+        return get_args(annotation)[0]
+    return None
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The models an annotation may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _models(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return [model for arg in get_args(annotation) for model in _models(arg)]
+    return []
+
+
+def _kind(model: type[BaseModel]) -> str | None:
+    info = model.model_fields.get("kind")
+    return None if info is None else str(info.default)
+
+
+def live_fields(annotation: Any = RunConfig, prefix: str = "") -> dict[str, FieldInfo]:
+    """Dotted key to field of every setting that may change while a run is going."""
+    out: dict[str, FieldInfo] = {}
+    for model in _models(annotation):
+        for name, info in model.model_fields.items():
+            extra = info.json_schema_extra
+            if isinstance(extra, dict) and extra.get("live"):
+                out[f"{prefix}{name}"] = info
+            else:
+                out |= live_fields(info.annotation, f"{prefix}{name}.")
+    return out
+
+
+def live_schema(config: RunConfig) -> dict[str, Any]:
+    """JSON Schema of each live setting with its present value: what a form is built from."""
+    out: dict[str, Any] = {}
+    for key, info in live_fields().items():
+        try:
+            value = value_at(config, key)
+        except KeyError:
+            continue  # a setting of another kind of loss
+        schema = TypeAdapter(Annotated[info.annotation, info]).json_schema()
+        out[key] = {k: v for k, v in schema.items() if k not in ("live", "default")}
+        out[key]["value"] = value
+    return out
+
+
+def value_at(config: RunConfig, key: str) -> Any:
+    """The value at a dotted key; KeyError if there is none."""
+    value: Any = config.model_dump(mode="json")
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise KeyError(key)
+        value = value[part]
+    return value
+
+
+def apply_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """The configuration with live settings changed: all of them, or none.
+
+    Raises:
+        ConfigError: an unknown key, a key that is not live, or a value out of range.
+    """
+    if not settings:
+        raise ConfigError("nothing to set; write for example selection.value=0.5")
+    live = live_fields()
+    values: dict[str, Any] = config.model_dump()
+    for key, value in settings.items():
+        if key not in live:
+            try:
+                value_at(config, key)
+            except KeyError:
+                raise ConfigError(f"unknown key {key!r}{did_you_mean(key, live)}") from None
+            names = ", ".join(sorted(live))
+            raise ConfigError(f"{key} cannot change while the run is going; live settings: {names}")
+        values = merge(values, _nested(key, value))
+    return validate(values)

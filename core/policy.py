@@ -1,0 +1,294 @@
+"""The policy that trains: a causal language model, its value head, and its reference.
+
+Legend: **B** rows, **T** padded length, **S** sampled tokens of a batch, **V** vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from peft import LoraConfig as PeftLoraConfig
+from peft import PeftModel, get_peft_model
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from .batch import PolicyOutputs, TokenBatch
+from .config import CriticConfig, LoraConfig, ModelConfig
+from .config_loading import ConfigError
+
+MAX_LOGITS = 1 << 27
+"""Logits held at once (512 MiB in float32); beyond it they are computed again in backward."""
+
+_SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Model settings that change logits after the output embedding."""
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that `auto`, `cpu` or `cuda` stands for."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("model.device is cuda, but torch sees no CUDA device; use cpu or auto")
+    return torch.device(name)
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def model_folder(path: str) -> str:
+    """`tiny` as the folder it names; a folder is checked; anything else is a hub id."""
+    if path == "tiny":
+        return str(Path(__file__).parent / "assets" / "tiny")
+    if path.startswith((".", "/", "~")) or Path(path).exists():
+        folder = Path(path).expanduser()
+        if not (folder / "config.json").is_file():
+            raise ConfigError(
+                f"model.path is {path}, but there is no config.json in it; name `tiny`, a folder "
+                "written by save_pretrained, or a Hugging Face model id"
+            )
+        return str(folder)
+    return path
+
+
+def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
+    """Weights on the configured device and dtype, dropout off.
+
+    Raises:
+        ConfigError: the folder or model id cannot be loaded.
+    """
+    device = resolve_device(config.device)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            model_folder(path),
+            dtype=resolve_dtype(config.dtype, device),
+            attn_implementation="sdpa",
+            use_safetensors=True,
+        )
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigError(f"model.path is {path!r}, which cannot be loaded: {reason}") from None
+    return model.to(device).eval()
+
+
+class ValueHead(nn.Module):
+    """Hidden state to a value, zero at the start so that the first baseline is 0."""
+
+    def __init__(self, hidden_size: int, device: torch.device) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, 1, device=device, dtype=torch.float32)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        out: Tensor = self.linear(hidden.float()).squeeze(-1)
+        return out
+
+
+class ModelCritic(nn.Module):
+    """A trunk of its own with a value head."""
+
+    def __init__(self, trunk: PreTrainedModel, head: ValueHead) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = head
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        return _values(self.head, _hidden(self.trunk, batch.input_ids), batch)
+
+
+class Policy:
+    """A model with its version, its critic and its reference.
+
+    Args:
+        model: the trained model, with adapters if `config.lora` is set.
+        critic: a ValueHead on the trunk, a ModelCritic, or None.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | PeftModel,
+        config: ModelConfig,
+        critic: nn.Module | None,
+        detach_value: bool = False,
+    ) -> None:
+        self.model = model
+        self.config = config
+        self.critic = critic
+        self.version = 0
+        self._detach_value = detach_value
+        self._reference: PreTrainedModel | None = None
+        model.requires_grad_(not isinstance(model, PeftModel))
+        if isinstance(model, PeftModel):
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_("lora_" in name)
+        if config.gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def policy_parameters(self) -> list[nn.Parameter]:
+        """Trainable weights of the model, without the critic."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        return [] if self.critic is None else list(self.critic.parameters())
+
+    def outputs(self, batch: TokenBatch, *, temperature: float) -> PolicyOutputs:
+        """Log-probs, entropies and values of the sampled tokens, (B, T), zero elsewhere.
+
+        A token's value is that of the state it was sampled in: the hidden state one column before.
+        """
+        hidden, logits_from = self._forward(self.model, batch.input_ids)
+        sampled = batch.loss_mask[:, 1:]
+        targets_S = batch.input_ids[:, 1:][sampled]
+        logprobs_S, entropies_S = logits_from(hidden[:, :-1][sampled], targets_S, temperature)
+        values = None
+        if isinstance(self.critic, ModelCritic):
+            values = self.critic(batch)
+        elif isinstance(self.critic, ValueHead):
+            values = _values(self.critic, hidden.detach() if self._detach_value else hidden, batch)
+        return PolicyOutputs(
+            logprobs=_scatter(logprobs_S, batch),
+            entropies=_scatter(entropies_S, batch),
+            values=values,
+        )
+
+    def reference_logprobs(self, batch: TokenBatch, *, temperature: float) -> Tensor:
+        """Log-probs under the reference policy, (B, T) float32, zero outside the loss mask.
+
+        With LoRA the reference is the base with its adapters off; else the weights that
+        `model.path` names, loaded when first needed.
+        """
+        sampled = batch.loss_mask[:, 1:]
+        targets_S = batch.input_ids[:, 1:][sampled]
+        with torch.no_grad(), self._reference_model() as model:
+            hidden, logits_from = self._forward(model, batch.input_ids)
+            logprobs_S, _ = logits_from(hidden[:, :-1][sampled], targets_S, temperature)
+        return _scatter(logprobs_S, batch)
+
+    @contextmanager
+    def _reference_model(self) -> Iterator[PreTrainedModel | PeftModel]:
+        if isinstance(self.model, PeftModel):
+            with self.model.disable_adapter():
+                yield self.model
+            return
+        if self._reference is None:
+            self._reference = load_model(self.config.path, self.config).requires_grad_(False)
+        yield self._reference
+
+    def _forward(
+        self, model: PreTrainedModel | PeftModel, input_ids: Tensor
+    ) -> tuple[Tensor, _LogitsFrom]:
+        causal = causal_model(model)
+        head = causal.get_output_embeddings()
+        return _hidden(causal.base_model, input_ids), _LogitsFrom(head, causal.config)
+
+
+class _LogitsFrom:
+    """Hidden states of sampled tokens to log-probs and entropies, in float32."""
+
+    def __init__(self, head: nn.Module, config: object) -> None:
+        scaled = [n for n in _SCALED_LOGITS if vars(config).get(n) not in (None, 1, 1.0)]
+        if scaled:
+            raise ConfigError(
+                f"the model scales its logits by {scaled[0]}, which training does not support yet"
+            )
+        self.head = head
+
+    def __call__(
+        self, hidden_S: Tensor, targets_S: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        vocabulary = int(self.head.weight.shape[0])  # type: ignore[union-attr, arg-type]
+        chunk = max(1, MAX_LOGITS // vocabulary)
+        if len(targets_S) <= chunk or not torch.is_grad_enabled():
+            parts = [
+                self._statistics(h, t, temperature)
+                for h, t in zip(hidden_S.split(chunk), targets_S.split(chunk), strict=True)
+            ]
+        else:
+            parts = [
+                checkpoint(self._statistics, h, t, temperature, use_reentrant=False)
+                for h, t in zip(hidden_S.split(chunk), targets_S.split(chunk), strict=True)
+            ]
+        if not parts:
+            empty = hidden_S.sum() * 0 + hidden_S.new_zeros(0, dtype=torch.float32)
+            return empty, empty
+        return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+    def _statistics(
+        self, hidden: Tensor, targets: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        logprobs = torch.log_softmax(self.head(hidden).float() / temperature, dim=-1)
+        entropies = -(logprobs.exp() * logprobs).sum(-1)
+        return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropies
+
+
+def causal_model(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def _hidden(trunk: PreTrainedModel, input_ids: Tensor) -> Tensor:
+    """Last hidden states, (B, T, hidden). Rows are right-padded, so causality hides the padding."""
+    positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None, :]
+    out = trunk(input_ids=input_ids, position_ids=positions, use_cache=False)
+    hidden: Tensor = out.last_hidden_state
+    return hidden
+
+
+def _values(head: nn.Module, hidden: Tensor, batch: TokenBatch) -> Tensor:
+    values = hidden.new_zeros(batch.input_ids.shape, dtype=torch.float32)
+    values[:, 1:] = head(hidden[:, :-1])
+    return values * batch.loss_mask
+
+
+def _scatter(values_S: Tensor, batch: TokenBatch) -> Tensor:
+    out = values_S.new_zeros(batch.input_ids.shape)
+    return out.masked_scatter(batch.loss_mask, values_S)
+
+
+def build_policy(config: ModelConfig, critic: CriticConfig, *, seed: int) -> Policy:
+    """A fresh policy at its starting weights."""
+    model = load_model(config.path, config)
+    if config.lora is not None:
+        model = _with_adapters(model, config.lora, seed)
+    return Policy(
+        model,
+        config,
+        _build_critic(model, config, critic),
+        detach_value=critic.kind == "head" and critic.detach,
+    )
+
+
+def _with_adapters(model: PreTrainedModel, lora: LoraConfig, seed: int) -> PeftModel:
+    settings = PeftLoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # peft draws its matrices from the global generator
+        return get_peft_model(model, settings).eval()
+
+
+def _build_critic(
+    model: PreTrainedModel | PeftModel, config: ModelConfig, critic: CriticConfig
+) -> nn.Module | None:
+    if critic.kind == "none":
+        return None
+    device = next(model.parameters()).device
+    head = ValueHead(causal_model(model).config.hidden_size, device)
+    if critic.kind == "head":
+        return head
+    trunk = load_model(critic.path or config.path, config).base_model
+    return ModelCritic(trunk.requires_grad_(True), head)
