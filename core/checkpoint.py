@@ -1,0 +1,157 @@
+"""Checkpoints: a whole, verifiable folder or nothing, without pickle.
+
+checkpoints/step_000100/
+  model/             save_pretrained folder (adapters only with LoRA), with the tokenizer
+  critic.safetensors
+  optimizer.safetensors
+  state.json         step, policy version, resolved configuration, observers' state
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel, set_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerBase
+
+from .config import RunConfig
+from .config_loading import ConfigError, validate
+from .optim import Optimizer
+from .policy import Policy, causal_model
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainState:
+    """What the loop knows at a step boundary, besides weights."""
+
+    step: int
+    """The last finished step."""
+    policy_version: int
+    config: RunConfig
+    """With all live changes so far."""
+    num_nonfinite: int = 0
+    """Consecutive steps skipped because of NaN."""
+    observers: Mapping[str, Any] = field(default_factory=dict)
+    """State of observers by name, JSON values."""
+
+
+def checkpoint_path(run_path: Path, step: int) -> Path:
+    return run_path / "checkpoints" / f"step_{step:06d}"
+
+
+def list_checkpoints(run_path: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    found = (run_path / "checkpoints").glob("step_*")
+    return sorted(path for path in found if (path / "state.json").is_file())
+
+
+def save_checkpoint(
+    run_path: Path,
+    state: TrainState,
+    policy: Policy,
+    optimizer: Optimizer,
+    tokenizer: PreTrainedTokenizerBase,
+    keep: int,
+) -> Path:
+    """Write a checkpoint beside the final name, make it durable, then rename it into place."""
+    final = checkpoint_path(run_path, state.step)
+    partial = final.with_name(f".{final.name}.partial")
+    if partial.exists():
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True)
+    policy.model.save_pretrained(partial / "model", safe_serialization=True)
+    tokenizer.save_pretrained(partial / "model")
+    if policy.critic is not None:
+        save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
+    save_file(optimizer.state_tensors(), partial / "optimizer.safetensors")
+    (partial / "state.json").write_text(_state_json(state), encoding="utf-8")
+    for path in sorted(partial.rglob("*")) + [partial]:
+        _fsync(path)
+    if final.exists():
+        shutil.rmtree(final)
+    partial.rename(final)
+    _fsync(final.parent)
+    for old in list_checkpoints(run_path)[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def _contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+
+
+def _state_json(state: TrainState) -> str:
+    return json.dumps(
+        {
+            "format_version": FORMAT_VERSION,
+            "step": state.step,
+            "policy_version": state.policy_version,
+            "num_nonfinite": state.num_nonfinite,
+            "observers": dict(state.observers),
+            "config": state.config.model_dump(mode="json"),
+        },
+        indent=1,
+    )
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_state(path: Path) -> TrainState:
+    """The loop's state in a checkpoint.
+
+    Raises:
+        ConfigError: not a checkpoint, or one written by a newer Echoscope.
+    """
+    try:
+        values = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ConfigError(f"{path} is not a checkpoint: it has no readable state.json") from None
+    if values.get("format_version") != FORMAT_VERSION:
+        raise ConfigError(
+            f"{path} has checkpoint format {values.get('format_version')}, but this Echoscope reads "
+            f"{FORMAT_VERSION}; use the version that wrote it"
+        )
+    return TrainState(
+        step=int(values["step"]),
+        policy_version=int(values["policy_version"]),
+        num_nonfinite=int(values["num_nonfinite"]),
+        observers=values["observers"],
+        config=validate(values["config"]),
+    )
+
+
+def load_weights(path: Path, policy: Policy, optimizer: Optimizer) -> None:
+    """Put a checkpoint's weights and optimizer state into place, bit for bit."""
+    version = read_state(path).policy_version
+    folder = path / "model"
+    device = str(policy.device)
+    if isinstance(policy.model, PeftModel):
+        tensors = load_file(folder / "adapter_model.safetensors", device=device)
+        set_peft_model_state_dict(policy.model, tensors)
+    else:
+        model = causal_model(policy.model)
+        loaded = type(model).from_pretrained(folder, dtype=model.dtype, use_safetensors=True)
+        with torch.no_grad():
+            source = dict(loaded.named_parameters())
+            for name, parameter in model.named_parameters():
+                parameter.copy_(source[name])
+    if policy.critic is not None:
+        policy.critic.load_state_dict(load_file(path / "critic.safetensors", device=device))
+    optimizer.load_state_tensors(load_file(path / "optimizer.safetensors", device=device))
+    policy.version = version

@@ -1,0 +1,165 @@
+"""Steering: commands arrive at any time and are applied between two steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+from ..store.commands import Mailbox, new_command
+from ..store.records import Command, CommandAck, CommandAction, CommandOutcome
+from .config import RunConfig
+from .config_loading import ConfigError, apply_settings, value_at
+
+POLL_S = 0.1
+
+
+@dataclass(slots=True)
+class Wishes:
+    """What the commands of one boundary ask of the loop, and the settings they leave."""
+
+    config: RunConfig
+    acks: list[CommandAck] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    stop: bool = False
+    stop_now: bool = False
+    checkpoint: bool = False
+    evaluate: bool = False
+
+
+class Control:
+    """Reads commands, applies them at the boundary before a step, remembers what was applied.
+
+    Args:
+        mailbox: commands that were not seen before.
+        replay: settings applied before a crash, by the step they took effect at; they are applied
+            again at that step, so that a resumed run repeats the interrupted one.
+    """
+
+    def __init__(
+        self, mailbox: Mailbox, run_id: str, replay: Sequence[tuple[int, Command]] = ()
+    ) -> None:
+        self._mailbox = mailbox
+        self._run_id = run_id
+        self._replay = sorted(replay, key=lambda item: item[0])
+        self._waiting: list[Command] = []
+        self._stop_now = False
+        self.is_paused = False
+
+    def poll(self) -> None:
+        """Collect new commands without applying them."""
+        self._waiting += self._mailbox.drain()
+        self._stop_now |= any(c.action is CommandAction.STOP_NOW for c in self._waiting)
+
+    def should_abort(self) -> bool:
+        """Whether the step in progress is to be dropped; cheap enough to ask every turn."""
+        self.poll()
+        return self._stop_now
+
+    def request(self, action: CommandAction, reason: str) -> None:
+        """A command from this process itself."""
+        command = new_command(self._run_id, action, issued_by="terminal", reason=reason)
+        self._waiting.append(command)
+        self._stop_now |= action is CommandAction.STOP_NOW
+
+    def boundary(
+        self,
+        step: int,
+        config: RunConfig,
+        *,
+        on_acks: Callable[[Sequence[CommandAck], Sequence[Command]], None],
+        on_pause: Callable[[bool], None],
+    ) -> Wishes:
+        """Apply everything that waits, before step `step`; while paused, stay here.
+
+        Acknowledgements go to `on_acks` at once, so that whoever steers sees them take effect.
+        Returns early from a pause when something is asked for that can be done while paused.
+        """
+        wishes = Wishes(config=config)
+        while self._replay and self._replay[0][0] <= step:
+            _, command = self._replay.pop(0)
+            wishes.config = apply_settings(wishes.config, command.settings)
+        while True:
+            self.poll()
+            was_paused = self.is_paused
+            acks, commands = self._apply_waiting(step, wishes)
+            if acks:
+                on_acks(acks, commands)
+            if self.is_paused != was_paused:
+                on_pause(self.is_paused)
+            asked = wishes.stop or wishes.stop_now or wishes.checkpoint or wishes.evaluate
+            if asked or not self.is_paused:
+                return wishes
+            time.sleep(POLL_S)
+
+    def _apply_waiting(self, step: int, wishes: Wishes) -> tuple[list[CommandAck], list[Command]]:
+        commands, self._waiting = self._waiting, []
+        now = time.time()
+        acks = []
+        for command in commands:
+            if command.expires_at is not None and command.expires_at < now:
+                outcome, detail = CommandOutcome.EXPIRED, "arrived after its expiry"
+            else:
+                outcome, detail = self._apply(command, wishes)
+            acks.append(
+                CommandAck(command_id=command.command_id, step=step, outcome=outcome, detail=detail)
+            )
+        return acks, commands
+
+    def _apply(self, command: Command, wishes: Wishes) -> tuple[CommandOutcome, str]:
+        action = command.action
+        if action is CommandAction.SET:
+            try:
+                changed = apply_settings(wishes.config, command.settings)
+            except ConfigError as error:
+                return CommandOutcome.REJECTED, str(error)
+            detail = ", ".join(
+                f"{key} {value_at(wishes.config, key)} -> {value_at(changed, key)}"
+                for key in command.settings
+            )
+            wishes.config = changed
+            return CommandOutcome.APPLIED, detail
+        if action is CommandAction.PAUSE:
+            detail = "already paused" if self.is_paused else "paused"
+            self.is_paused = True
+        elif action is CommandAction.RESUME:
+            detail = "resumed" if self.is_paused else "was not paused"
+            self.is_paused = False
+        elif action is CommandAction.CHECKPOINT:
+            wishes.checkpoint, detail = True, "checkpoint"
+        elif action is CommandAction.EVALUATE:
+            wishes.evaluate, detail = True, "evaluation"
+        elif action is CommandAction.STOP:
+            wishes.stop, detail = True, "stopping with a checkpoint"
+        else:
+            wishes.stop_now, detail = True, "stopping at once"
+        return CommandOutcome.APPLIED, detail
+
+    @contextmanager
+    def signals(self, on_message: Callable[[str], None]) -> Iterator[None]:
+        """Ctrl-C or SIGTERM stops at the next boundary, the second one at once."""
+        count = 0
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            nonlocal count
+            count += 1
+            name = signal.Signals(number).name
+            if count == 1:
+                self.request(CommandAction.STOP, f"{name} in the terminal")
+                on_message("stopping after this step with a checkpoint; once more stops at once")
+            elif count == 2:
+                self.request(CommandAction.STOP_NOW, f"second {name} in the terminal")
+                on_message("stopping now; the step in progress is dropped")
+            else:
+                os._exit(130)
+
+        previous = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, old in previous.items():
+                signal.signal(number, old)

@@ -1,0 +1,37 @@
+"""Evaluation on tasks that never train, the same ones each time."""
+
+from __future__ import annotations
+
+from ..store.records import RolloutBatch
+from .metrics import mean, success_rate, wilson_interval
+
+
+def evaluation_metrics(batch: RolloutBatch) -> dict[str, float]:
+    """Success with its 95 % interval, return and pass@G per tag, and over all tags.
+
+    The interval is over tasks: with several siblings a task counts by its mean success, so that
+    siblings, which share the task, do not pass for independent trials.
+    """
+    out: dict[str, float] = {}
+    tags = sorted({trajectory.tag for trajectory in batch.trajectories})
+    for tag in tags:
+        groups = tuple(group for group in batch.groups if group[0].tag == tag)
+        out |= _tag_metrics(f"eval/{tag}", RolloutBatch(groups=groups))
+    if len(tags) > 1:
+        out |= _tag_metrics("eval/all", batch)
+    return out
+
+
+def _tag_metrics(prefix: str, batch: RolloutBatch) -> dict[str, float]:
+    rates = [success_rate(group) for group in batch.groups]
+    low, high = wilson_interval(sum(rates), len(rates))
+    any_P = [float(any(t.is_success for t in group)) for group in batch.groups]
+    return {
+        f"{prefix}/success_rate": mean(rates),
+        f"{prefix}/success_rate_low": low,
+        f"{prefix}/success_rate_high": high,
+        f"{prefix}/pass_at_{batch.group_size}": mean(any_P),
+        f"{prefix}/return_mean": mean([t.episode_return for t in batch.trajectories]),
+        f"{prefix}/num_turns_mean": mean([float(t.num_turns) for t in batch.trajectories]),
+        f"{prefix}/num_tasks": float(batch.num_groups),
+    }
