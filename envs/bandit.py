@@ -1,0 +1,205 @@
+"""Bandit: two arms with telling names, one safe and one risky, one choice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise
+from .frames import card_frame
+from .params import require
+
+_TRAIN_PAIRS: tuple[tuple[str, str], ...] = (
+    ("Clerk", "Pirate"),
+    ("Librarian", "Gambler"),
+    ("Gardener", "Daredevil"),
+    ("Baker", "Explorer"),
+    ("Teacher", "Stuntman"),
+    ("Dentist", "Astronaut"),
+    ("Tailor", "Smuggler"),
+    ("Postman", "Inventor"),
+    ("Notary", "Speculator"),
+    ("Nurse", "Racer"),
+    ("Farmer", "Prospector"),
+    ("Judge", "Rebel"),
+)
+_TEST_PAIRS: tuple[tuple[str, str], ...] = (
+    ("Accountant", "Adventurer"),
+    ("Plumber", "Acrobat"),
+    ("Pharmacist", "Outlaw"),
+    ("Janitor", "Diver"),
+    ("Archivist", "Raider"),
+    ("Carpenter", "Matador"),
+    ("Shepherd", "Spy"),
+    ("Auditor", "Founder"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BanditConfig:
+    """Names and payouts of `bandit`.
+
+    `pairs`: which shipped names, "train" or "test" (no name is in both). `arms`: own pairs
+    [low, high] instead. The low arm always pays `low_payout`; the high arm pays `high_payout` with
+    `high_probability`, else `high_miss_payout`. The high arm must be better on average.
+    """
+
+    pairs: Literal["train", "test"] = "train"
+    arms: tuple[tuple[str, str], ...] | None = None
+    low_payout: float = 0.1
+    high_payout: float = 1.0
+    high_miss_payout: float = 0.0
+    high_probability: float = 0.25
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.high_probability <= 1,
+            f"high_probability is {self.high_probability}, but must lie in [0, 1]",
+        )
+        payouts = (self.low_payout, self.high_payout, self.high_miss_payout)
+        require(all(math.isfinite(p) for p in payouts), f"payouts are {payouts}, must be finite")
+        require(
+            self.high_mean > self.low_payout,
+            f"the high arm pays {self.high_mean:g} on average, but must pay more than the low "
+            f"arm's {self.low_payout:g}",
+        )
+        require(self.arms is None or len(self.arms) > 0, "arms is empty; give [[low, high], ...]")
+        for low, high in self.name_pairs:
+            names = (low.strip(), high.strip())
+            require(
+                all(names) and normalise(low) != normalise(high),
+                f"the arms {low!r} and {high!r} must be two different names",
+            )
+
+    @property
+    def high_mean(self) -> float:
+        """Average payout of the high arm."""
+        p = self.high_probability
+        return p * self.high_payout + (1 - p) * self.high_miss_payout
+
+    @property
+    def name_pairs(self) -> tuple[tuple[str, str], ...]:
+        """(low, high) names to draw from."""
+        if self.arms is not None:
+            return self.arms
+        return _TRAIN_PAIRS if self.pairs == "train" else _TEST_PAIRS
+
+
+class Bandit(TextEnv):
+    """Two arms, one choice.
+
+    Description:
+        One arm pays little but surely, the other pays much but rarely, and more on average. Their
+        names hint at which is which. One task is one pair of names in one order, so all siblings
+        of a group read the same prompt.
+    Observation:
+        "Arms: Clerk, Pirate." and after the choice "Pirate paid 1."
+    Actions:
+        The name of an arm.
+    Rewards:
+        The payout.
+    Episode end:
+        After one valid choice.
+    Success:
+        The high arm was chosen, whatever it paid.
+    Seeds:
+        `seed` draws the pair and its order; `noise_seed` the payout.
+    Requires:
+        Nothing beyond the base installation.
+    Example:
+        >>> bandit = Bandit(BanditConfig(high_probability=1.0))
+        >>> first = bandit.reset(seed=3, noise_seed=0)
+        >>> bandit.step(bandit.solve()[0]).reward
+        1.0
+    """
+
+    spec = EnvSpec(
+        id="bandit",
+        entry_point=f"{__name__}:Bandit",
+        config_type=BanditConfig,
+        max_turns=1,
+        max_actions_per_turn=1,
+        description="Two arms with telling names: choose the one that pays more on average.",
+    )
+
+    def __init__(self, config: BanditConfig | None = None) -> None:
+        self._config = BanditConfig() if config is None else config
+        super().__init__(self._config)
+        self._rng = np.random.default_rng(0)
+        self._low, self._high = self._config.name_pairs[0]
+        self._shown: tuple[str, ...] = (self._low, self._high)
+        self._payout: float | None = None
+        self._chosen = ""
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        task = np.random.default_rng(check_seed("seed", seed))
+        self._rng = np.random.default_rng(check_seed("noise_seed", noise_seed))
+        pairs = self._config.name_pairs
+        self._low, self._high = pairs[int(task.integers(len(pairs)))]
+        is_swapped = bool(task.integers(2))
+        self._shown = (self._high, self._low) if is_swapped else (self._low, self._high)
+        self._payout, self._chosen = None, ""
+        return self._observe()
+
+    def step(self, action: str) -> StepResult:
+        named = [arm for arm in self._shown if normalise(arm) == normalise(action)]
+        if not named or self._payout is not None:
+            state = self._observe()
+            return StepResult(
+                observation=Observation(
+                    text=self.invalid_notice(action) + state.text, frame=state.frame
+                ),
+                reward=0.0,
+                terminated=self._payout is not None,
+                success=self._success,
+                is_valid=False,
+                is_effective=False,
+                info={},
+            )
+        self._chosen = named[0]
+        self._payout = self._draw_payout()
+        return StepResult(
+            observation=self._observe(),
+            reward=self._payout,
+            terminated=True,
+            success=self._success,
+            is_valid=True,
+            is_effective=True,
+            info={"chose_high": float(self._chosen == self._high)},
+        )
+
+    def instructions(self) -> str:
+        return (
+            "Two arms pay points: one a little each time, one a lot but rarely, and more on "
+            "average. Their names hint at which is which. Choose the arm that pays more on "
+            "average. Action: the name of an arm."
+        )
+
+    def solve(self) -> list[str] | None:
+        """The high arm; None once the low one was chosen."""
+        if self._payout is None:
+            return [self._high]
+        return [] if self._success else None
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return self._shown
+
+    @property
+    def _success(self) -> bool:
+        return self._payout is not None and self._chosen == self._high
+
+    def _draw_payout(self) -> float:
+        if self._chosen == self._low:
+            return self._config.low_payout
+        is_hit = self._rng.random() < self._config.high_probability
+        return self._config.high_payout if is_hit else self._config.high_miss_payout
+
+    def _observe(self) -> Observation:
+        if self._payout is None:
+            text = f"Arms: {', '.join(self._shown)}."
+        else:
+            text = f"{self._chosen} paid {self._payout:g}."
+        return Observation(text=text, frame=card_frame("Bandit", [*self._shown, text]))

@@ -1,0 +1,181 @@
+"""The contract of a text world.
+
+An environment draws all its randomness from `numpy.random.Generator`s built in `reset`: `seed`
+fixes the task, `noise_seed` the transitions. Both together give the same episode for the same
+actions in any process. `terminated` is the task's own end; limits live in `wrappers.py` and give
+truncation. Invalid input is a valid move of a bad player: the observation says what was wrong,
+and nothing is raised.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+MAX_SEED = 2**63 - 1
+"""Seeds are stored as signed 64-bit integers."""
+
+EMPTY_INFO: Mapping[str, float] = MappingProxyType({})
+
+NOTICE_CHARS = 40
+"""How much of an invalid action an observation repeats."""
+
+
+def no_info() -> Mapping[str, float]:
+    """Default of an `info` field."""
+    return EMPTY_INFO
+
+
+class EnvError(Exception):
+    """Anything an environment's user did wrong, or that an environment needs and lacks.
+
+    The message is one line: the value, the rule, the way out.
+    """
+
+
+class UnknownEnvError(EnvError, KeyError):
+    """No environment has this id."""
+
+    __str__ = Exception.__str__  # KeyError would print the repr of the message.
+
+
+class EnvParamsError(EnvError, ValueError):
+    """A parameter is unknown, of the wrong type or out of range."""
+
+
+class EnvUnavailableError(EnvError, RuntimeError):
+    """The environment needs data, a server or a package that is not there."""
+
+
+class SiblingMismatchError(EnvError, RuntimeError):
+    """Two siblings of a group saw different first observations: the task is not fixed by `seed`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the policy reads, and optionally how to draw it.
+
+    `frame` is compact JSON for people (see `frames.py`); the policy never sees it.
+    """
+
+    text: str
+    frame: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What one action did.
+
+    `success`: whether the task is solved by now; None where the environment cannot tell.
+    `is_valid`: the action was understood and allowed. `is_effective`: it changed the world.
+    """
+
+    observation: Observation
+    reward: float
+    terminated: bool
+    success: bool | None
+    is_valid: bool
+    is_effective: bool
+    info: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSpec:
+    """What the registry knows about an environment without building it.
+
+    `max_turns` and `max_actions_per_turn` are the defaults of the limits; together they must leave
+    room for an optimal episode of the default configuration (`check_env` tests it).
+    `reports_success` is False for a world without a notion of success. `requires` names packages,
+    data or servers beyond the base installation.
+    """
+
+    id: str
+    entry_point: str
+    config_type: type[Any]
+    max_turns: int
+    max_actions_per_turn: int
+    description: str
+    requires: tuple[str, ...] = ()
+    reports_success: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1 or self.max_actions_per_turn < 1:
+            raise EnvParamsError(
+                f"{self.id}: max_turns is {self.max_turns} and max_actions_per_turn is "
+                f"{self.max_actions_per_turn}, but both must be at least 1"
+            )
+
+
+class TextEnv(ABC):
+    """One world that talks in text. Subclasses set `spec` and implement the abstract methods.
+
+    The class docstring has the headings Description, Observation, Actions, Rewards, Episode end,
+    Success, Seeds, Requires, Example, in this order.
+    """
+
+    spec: ClassVar[EnvSpec]
+
+    def __init__(self, config: Any) -> None:
+        if not isinstance(config, self.spec.config_type):
+            raise EnvParamsError(
+                f"{self.spec.id} takes a {self.spec.config_type.__name__}, "
+                f"not a {type(config).__name__}"
+            )
+
+    @abstractmethod
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        """Start an episode. `seed` in [0, 2**63) is the task, `noise_seed` its transitions."""
+
+    @abstractmethod
+    def step(self, action: str) -> StepResult:
+        """Carry out one action, any string. Never raises for what the string says.
+
+        An invalid action leaves the world as it was and is answered by an observation that begins
+        with `invalid_notice(action)`.
+        """
+
+    @abstractmethod
+    def instructions(self) -> str:
+        """The rules, for the first prompt; written from this instance's configuration."""
+
+    def solve(self) -> list[str] | None:
+        """Shortest sequence of actions to success from the current state; [] if it is reached.
+
+        None if the environment has no scripted expert, or success is out of reach from here.
+        """
+        return None
+
+    def legal_actions(self) -> tuple[str, ...]:
+        """The actions that are understood now; empty if they cannot be listed."""
+        return ()
+
+    def invalid_notice(self, action: str) -> str:
+        """What an observation begins with after an invalid action; "" if the reply had none."""
+        if not action.strip():
+            return "Invalid reply: no action found. "
+        return f'Invalid action "{shorten(action)}". '
+
+    def close(self) -> None:  # noqa: B027 - most worlds hold nothing to release
+        """Release what the environment holds. It is not used afterwards."""
+
+
+def shorten(text: str, limit: int = NOTICE_CHARS) -> str:
+    """`text` on one printable ASCII line of at most `limit` characters, for messages."""
+    visible = text[: limit + 1].strip().encode("ascii", "backslashreplace").decode("ascii")
+    visible = "".join(char if char.isprintable() else "?" for char in visible)
+    return visible if len(visible) <= limit and len(text) <= limit else visible[: limit - 3] + "..."
+
+
+def normalise(action: str) -> str:
+    """How actions are compared: surrounding blanks and letter case do not matter."""
+    return action.strip().casefold()
+
+
+def check_seed(name: str, value: int) -> int:
+    """`value` if it is an integer in [0, 2**63), else an `EnvParamsError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_SEED:
+        raise EnvParamsError(f"{name} is {value!r}, but must be an integer in [0, 2**63)")
+    return value

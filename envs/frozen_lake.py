@@ -1,0 +1,319 @@
+"""FrozenLake: cross a slippery lake to the goal without falling into a hole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise
+from .frames import grid_frame
+from .grids import MOVES, Position, distances, offset_words, point, points, shift
+from .params import require
+
+_LEGEND = {"_": "ice", "O": "hole", "G": "goal"}
+_SIDEWAYS = {
+    "up": ("left", "right"),
+    "down": ("left", "right"),
+    "left": ("up", "down"),
+    "right": ("up", "down"),
+}
+_DRAWS = 200
+"""Random maps tried before one is built around a path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenLakeConfig:
+    """Board, difficulty and observation format of `frozen_lake`.
+
+    `size`: one side, or [rows, columns], each 2 to 16. `holes`: their exact number; None draws each
+    cell with `hole_probability`. `slip`: probability that a move goes sideways (half to each side).
+    `min_distance`, `max_distance`: length of the shortest safe path from start to goal (None: any).
+    """
+
+    size: int | tuple[int, int] = 4
+    holes: int | None = None
+    hole_probability: float = 0.1
+    slip: float = 0.2
+    min_distance: int = 1
+    max_distance: int | None = None
+    observation: Literal["grid", "coord", "both", "relative"] = "grid"
+
+    def __post_init__(self) -> None:
+        rows, cols = self.shape
+        require(
+            2 <= rows <= 16 and 2 <= cols <= 16,
+            f"size is {self.size}, but each side must lie in [2, 16]",
+        )
+        require(0 <= self.slip <= 1, f"slip is {self.slip}, but must lie in [0, 1]")
+        require(
+            0 <= self.hole_probability <= 1,
+            f"hole_probability is {self.hole_probability}, but must lie in [0, 1]",
+        )
+        longest = rows + cols - 2
+        require(
+            1 <= self.min_distance <= longest,
+            f"min_distance is {self.min_distance}, but must lie in [1, {longest}] on a "
+            f"{rows}x{cols} board",
+        )
+        require(
+            self.max_distance is None or self.max_distance >= self.min_distance,
+            f"max_distance is {self.max_distance}, but must be at least min_distance "
+            f"({self.min_distance})",
+        )
+        room = rows * cols - self.min_distance - 1
+        require(
+            self.holes is None or 0 <= self.holes <= room,
+            f"holes is {self.holes}, but a {rows}x{cols} board with min_distance "
+            f"{self.min_distance} has room for at most {room}",
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lake:
+    """One map. Every cell of `ice` is safe, start and goal included."""
+
+    shape: tuple[int, int]
+    start: Position
+    goal: Position
+    holes: frozenset[Position]
+    to_goal: dict[Position, int]
+    """Safe cell -> length of the shortest safe path to the goal."""
+
+
+class FrozenLake(TextEnv):
+    """A grid of ice with holes; the player slides to the goal or falls in.
+
+    Description:
+        Maps of 2x2 to 16x16 cells are drawn at random and always solvable. With probability `slip`
+        a move goes to one of the two perpendicular directions instead, half to each.
+    Observation:
+        `grid` draws the board, `coord` lists coordinates, `both` does both, and `relative` says in
+        one short line where the goal lies and what the four neighbours are (what a very small
+        policy can read): "Goal 2 up 1 right. Near: up ice, down wall, left ice, right hole."
+    Actions:
+        up, down, left, right. A move against the edge is valid and leaves the player in place.
+    Rewards:
+        1 on reaching the goal, else 0.
+    Episode end:
+        Goal or hole.
+    Success:
+        The player stands on the goal.
+    Seeds:
+        `seed` draws the map, the start and the goal; `noise_seed` the slips.
+    Requires:
+        Nothing beyond the base installation.
+    Example:
+        >>> lake = FrozenLake(FrozenLakeConfig(slip=0.0, observation="relative"))
+        >>> first = lake.reset(seed=7, noise_seed=0)
+        >>> [lake.step(move).reward for move in lake.solve()][-1]
+        1.0
+    """
+
+    spec = EnvSpec(
+        id="frozen_lake",
+        entry_point=f"{__name__}:FrozenLake",
+        config_type=FrozenLakeConfig,
+        max_turns=10,
+        max_actions_per_turn=2,
+        description="Cross a slippery lake to the goal without falling into a hole.",
+    )
+
+    def __init__(self, config: FrozenLakeConfig | None = None) -> None:
+        self._config = FrozenLakeConfig() if config is None else config
+        super().__init__(self._config)
+        self._rng = np.random.default_rng(0)
+        self._lake = draw_lake(self._config, 0)
+        self._player = self._lake.start
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        self._lake = draw_lake(self._config, check_seed("seed", seed))
+        self._rng = np.random.default_rng(check_seed("noise_seed", noise_seed))
+        self._player = self._lake.start
+        return self._observe()
+
+    def step(self, action: str) -> StepResult:
+        move = normalise(action)
+        if move not in MOVES or self._is_over:
+            return self._result(action, is_valid=False, is_effective=False, slipped=False)
+        # Drawn whatever `slip` is, so that a sweep over it compares the same luck.
+        luck = float(self._rng.random())
+        slipped = luck < self._config.slip
+        if slipped:
+            move = _SIDEWAYS[move][0 if luck < self._config.slip / 2 else 1]
+        before, after = self._player, shift(self._player, move)
+        if self._kind(after) != "wall":
+            self._player = after
+        return self._result(
+            action, is_valid=True, is_effective=self._player != before, slipped=slipped
+        )
+
+    def instructions(self) -> str:
+        text = "Walk over the ice to the goal. Do not step into a hole."
+        if self._config.slip > 0:
+            text += f" You slip sideways with probability {self._config.slip:g}."
+        if self._config.observation in ("coord", "both"):
+            text += " Positions are (row, column), from 0 at the top left."
+        if self._config.observation in ("grid", "both"):
+            text += " P is you, _ ice, O a hole, G the goal, X you in a hole, * you on the goal."
+        return f"{text} Actions: {', '.join(MOVES)}."
+
+    def solve(self) -> list[str] | None:
+        """Moves along a shortest safe path, as if nothing slipped; ask again after a slip."""
+        to_goal, at = self._lake.to_goal, self._player
+        if at not in to_goal:
+            return None
+        path: list[str] = []
+        while at != self._lake.goal:
+            move = next(m for m in MOVES if to_goal.get(shift(at, m), -1) == to_goal[at] - 1)
+            path.append(move)
+            at = shift(at, move)
+        return path
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return tuple(MOVES)
+
+    def invalid_notice(self, action: str) -> str:
+        return (
+            "Invalid. "
+            if self._config.observation == "relative"
+            else super().invalid_notice(action)
+        )
+
+    @property
+    def _is_over(self) -> bool:
+        return self._player == self._lake.goal or self._player in self._lake.holes
+
+    def _result(
+        self, action: str, *, is_valid: bool, is_effective: bool, slipped: bool
+    ) -> StepResult:
+        is_solved = self._player == self._lake.goal
+        state = self._observe()
+        if not is_valid:
+            state = Observation(text=self.invalid_notice(action) + state.text, frame=state.frame)
+        info = {"slipped": float(slipped)}
+        if self._player in self._lake.to_goal:
+            info["distance"] = float(self._lake.to_goal[self._player])
+        return StepResult(
+            observation=state,
+            reward=1.0 if is_solved and is_valid else 0.0,
+            terminated=self._is_over,
+            success=is_solved,
+            is_valid=is_valid,
+            is_effective=is_effective,
+            info=info,
+        )
+
+    def _kind(self, at: Position) -> str:
+        rows, cols = self._lake.shape
+        if not (0 <= at[0] < rows and 0 <= at[1] < cols):
+            return "wall"
+        if at == self._lake.goal:
+            return "goal"
+        return "hole" if at in self._lake.holes else "ice"
+
+    def _cells(self) -> list[str]:
+        rows, cols = self._lake.shape
+        symbols = {name: char for char, name in _LEGEND.items()}
+        return [
+            "".join(symbols[self._kind((row, col))] for col in range(cols)) for row in range(rows)
+        ]
+
+    def _observe(self) -> Observation:
+        cells = self._cells()
+        frame = grid_frame(cells, _LEGEND, [("player", self._player)])
+        form = self._config.observation
+        if form == "relative":
+            return Observation(text=self._relative(), frame=frame)
+        parts = []
+        if form in ("coord", "both"):
+            rows, cols = self._lake.shape
+            parts.append(
+                f"Board {rows}x{cols}. Goal {point(self._lake.goal)}. "
+                f"Player {point(self._player)}. Holes {points(self._lake.holes)}."
+            )
+        if form in ("grid", "both"):
+            row, col = self._player
+            mark = {"ice": "P", "hole": "X", "goal": "*"}[self._kind(self._player)]
+            cells[row] = cells[row][:col] + mark + cells[row][col + 1 :]
+            parts += cells
+        return Observation(text="\n".join(parts), frame=frame)
+
+    def _relative(self) -> str:
+        near = ", ".join(f"{move} {self._kind(shift(self._player, move))}" for move in MOVES)
+        fell = "In a hole. " if self._player in self._lake.holes else ""
+        return f"{fell}Goal {offset_words(self._player, self._lake.goal)}. Near: {near}."
+
+
+@lru_cache(maxsize=1024)
+def draw_lake(config: FrozenLakeConfig, seed: int) -> Lake:
+    """The map of a task: a solvable one, with start and goal as far apart as configured.
+
+    Random maps first; if none of them fits (many holes), one built around a path, which always
+    exists within the limits that the configuration checks. Cached, because siblings share it.
+    """
+    rng = np.random.default_rng(seed)
+    rows, cols = config.shape
+    cells = [(row, col) for row in range(rows) for col in range(cols)]
+    furthest = len(cells) if config.max_distance is None else config.max_distance
+    for _ in range(_DRAWS):
+        holes = _draw_holes(config, cells, rng)
+        ice = [cell for cell in cells if cell not in holes]
+        if len(ice) < 2:
+            continue
+        goal = ice[int(rng.integers(len(ice)))]
+        to_goal = distances(goal, set(ice))
+        starts = [c for c in ice if config.min_distance <= to_goal.get(c, -1) <= furthest]
+        if starts:
+            start = starts[int(rng.integers(len(starts)))]
+            return Lake(
+                shape=(rows, cols), start=start, goal=goal, holes=frozenset(holes), to_goal=to_goal
+            )
+    return _lake_around_path(config, cells, rng)
+
+
+def _draw_holes(
+    config: FrozenLakeConfig, cells: list[Position], rng: np.random.Generator
+) -> set[Position]:
+    if config.holes is None:
+        is_hole = rng.random(len(cells)) < config.hole_probability
+        return {cell for cell, hole in zip(cells, is_hole, strict=True) if hole}
+    chosen = rng.choice(len(cells), size=config.holes, replace=False)
+    return {cells[int(index)] for index in chosen}
+
+
+def _lake_around_path(
+    config: FrozenLakeConfig, cells: list[Position], rng: np.random.Generator
+) -> Lake:
+    """A map whose ice is a straight-or-bent path of `min_distance` moves, and the rest by chance.
+
+    The path never turns back, so no detour over other cells can be shorter.
+    """
+    rows, cols = config.shape
+    length = config.min_distance
+    down = int(rng.integers(max(0, length - (cols - 1)), min(length, rows - 1) + 1))
+    right = length - down
+    at = (int(rng.integers(rows - down)), int(rng.integers(cols - right)))
+    moves = rng.permutation(["down"] * down + ["right"] * right)
+    path = [at]
+    for move in moves:
+        path.append(shift(path[-1], str(move)))
+    others = [cell for cell in cells if cell not in path]
+    wanted = (
+        int(rng.binomial(len(cells), config.hole_probability))
+        if config.holes is None
+        else config.holes
+    )
+    chosen = rng.choice(len(others), size=min(wanted, len(others)), replace=False)
+    holes = frozenset(others[int(index)] for index in chosen)
+    if rng.random() < 0.5:
+        path.reverse()
+    to_goal = distances(path[-1], set(cells) - holes)
+    return Lake(shape=(rows, cols), start=path[0], goal=path[-1], holes=holes, to_goal=to_goal)

@@ -1,0 +1,256 @@
+"""EnvPool: P groups x G siblings of environments (the papers' Environment State Manager).
+
+Every seed is a pure function of (seed, split, step, group, sibling), so a pool has no state to
+checkpoint: `reset(step)` of a new pool equals that of an old one. Evaluation and probe tasks do not
+depend on the step. The two lowest bits of a seed name its split, so the seeds of two splits never
+meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from . import registry
+from .base import EnvParamsError, EnvUnavailableError, Observation, SiblingMismatchError, shorten
+from .wrappers import TurnEnv, TurnResult, TurnSettings, runner_of, wrap
+
+T = TypeVar("T")
+_SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
+_TASK_STREAM, _NOISE_STREAM = 0, 1
+_MAX_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvGroup:
+    """`groups` prompts per step of one environment.
+
+    `env` is an id or `module:Class`, `params` its configuration. `max_turns` and
+    `max_actions_per_turn` are the spec's where None; `max_actions` counts over the episode (None:
+    no limit). Siblings draw their own transition noise unless `shared_noise`. `parallel="threads"`
+    helps only environments that wait (network, subprocesses); results are the same.
+    """
+
+    tag: str
+    env: str
+    groups: int
+    params: Mapping[str, Any] = field(default_factory=dict)
+    max_turns: int | None = None
+    max_actions_per_turn: int | None = None
+    max_actions: int | None = None
+    format_penalty: float = -0.1
+    end_on_invalid: bool = False
+    action_timeout_s: float | None = None
+    shared_noise: bool = False
+    parallel: Literal["none", "threads"] = "none"
+
+    def __post_init__(self) -> None:
+        if not self.tag.strip():
+            raise EnvParamsError("an environment group needs a tag")
+        if self.groups < 1:
+            raise EnvParamsError(f"{self.tag}: groups is {self.groups}, but must be at least 1")
+        if self.parallel not in ("none", "threads"):
+            raise EnvParamsError(
+                f"{self.tag}: parallel is {self.parallel!r}, but must be 'none' or 'threads'"
+            )
+
+    def settings(self) -> TurnSettings:
+        """The limits of an episode, with the spec's defaults filled in."""
+        spec = registry.spec(self.env)
+        return TurnSettings(
+            max_turns=spec.max_turns if self.max_turns is None else self.max_turns,
+            max_actions_per_turn=(
+                spec.max_actions_per_turn
+                if self.max_actions_per_turn is None
+                else self.max_actions_per_turn
+            ),
+            max_actions=self.max_actions,
+            format_penalty=self.format_penalty,
+            end_on_invalid=self.end_on_invalid,
+            action_timeout_s=self.action_timeout_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One episode that has just begun: where it stands, its seeds, and what it shows first."""
+
+    index: int
+    group_index: int
+    sibling_index: int
+    env_id: str
+    tag: str
+    env_seed: int
+    noise_seed: int
+    observation: Observation
+    instructions: str
+
+
+def task_seed(seed: int, split: str, step: int, group_index: int) -> int:
+    """The 63-bit `env_seed` of a group; independent of `step` outside "train"."""
+    return _derive(seed, split, _TASK_STREAM, step, group_index, 0)
+
+
+def transition_seed(seed: int, split: str, step: int, group_index: int, sibling_index: int) -> int:
+    """The 63-bit `noise_seed` of one sibling; independent of `step` outside "train"."""
+    return _derive(seed, split, _NOISE_STREAM, step, group_index, sibling_index)
+
+
+def _derive(seed: int, split: str, stream: int, step: int, group: int, sibling: int) -> int:
+    code = _SPLIT_CODES[split]
+    key = (code, stream, step if split == "train" else 0, group, sibling)
+    word = int(np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)[0])
+    return (word >> 3) << 2 | code
+
+
+class EnvPool:
+    """P groups of G siblings; slot `p * G + g` is sibling g of group p.
+
+    Groups are numbered through `groups` in order. Raises the registry's errors for an unknown
+    environment or a bad parameter, `EnvUnavailableError` if no episode of a tag can start, and
+    `SiblingMismatchError` if siblings see different first observations.
+    """
+
+    def __init__(
+        self, groups: Sequence[EnvGroup], *, group_size: int, seed: int, split: str
+    ) -> None:
+        if not groups:
+            raise EnvParamsError("a pool needs at least one environment group")
+        if group_size < 1:
+            raise EnvParamsError(f"group_size is {group_size}, but must be at least 1")
+        if split not in _SPLIT_CODES:
+            raise EnvParamsError(f"split is {split!r}, but must be one of {sorted(_SPLIT_CODES)}")
+        if seed < 0:
+            raise EnvParamsError(f"seed is {seed}, but must not be negative")
+        self._seed, self._split, self._group_size = seed, split, group_size
+        self._groups = [group for group in groups for _ in range(group.groups)]
+        self._stacks: list[TurnEnv] = []
+        for group in groups:
+            settings = group.settings()
+            build = partial(registry.make, group.env, **group.params)
+            self._stacks += [wrap(build, settings) for _ in range(group.groups * group_size)]
+        self._is_running = [False] * len(self._stacks)
+        self._threads: ThreadPoolExecutor | None = None
+
+    @property
+    def num_groups(self) -> int:
+        """P."""
+        return len(self._groups)
+
+    @property
+    def group_size(self) -> int:
+        """G."""
+        return self._group_size
+
+    def reset(self, step: int) -> list[Slot]:
+        """Start P * G episodes of training step `step`, in slot order."""
+        if step < 0:
+            raise EnvParamsError(f"step is {step}, but must not be negative")
+        seeds = [self._seeds(step, index) for index in range(len(self._stacks))]
+        started = self._map(
+            {
+                index: partial(self._stacks[index].reset, *seeds[index])
+                for index in range(len(self._stacks))
+            }
+        )
+        slots = [self._slot(index, seeds[index], started[index]) for index in range(len(seeds))]
+        self._check_started(slots)
+        self._check_siblings(slots)
+        self._is_running = [True] * len(self._stacks)
+        return slots
+
+    def step(self, actions: Mapping[int, tuple[Sequence[str], bool]]) -> dict[int, TurnResult]:
+        """One turn of some running slots: {slot: (actions, is_well_formed)} -> {slot: result}."""
+        for index in actions:
+            if not 0 <= index < len(self._stacks) or not self._is_running[index]:
+                raise ValueError(f"slot {index} has no running episode")
+        results = self._map(
+            {
+                index: partial(self._stacks[index].step_turn, list(moves), is_well_formed)
+                for index, (moves, is_well_formed) in actions.items()
+            }
+        )
+        for index, result in results.items():
+            self._is_running[index] = result.stop_reason is None
+        return results
+
+    def close(self) -> None:
+        """Close every environment."""
+        if self._threads is not None:
+            self._threads.shutdown()
+        for stack in self._stacks:
+            stack.close()
+        self._stacks, self._is_running = [], []
+
+    def __enter__(self) -> EnvPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _seeds(self, step: int, index: int) -> tuple[int, int]:
+        p, g = divmod(index, self._group_size)
+        noise_of = 0 if self._groups[p].shared_noise else g
+        return (
+            task_seed(self._seed, self._split, step, p),
+            transition_seed(self._seed, self._split, step, p, noise_of),
+        )
+
+    def _slot(self, index: int, seeds: tuple[int, int], observation: Observation) -> Slot:
+        p, g = divmod(index, self._group_size)
+        has_failed = runner_of(self._stacks[index]).error is not None
+        return Slot(
+            index=index,
+            group_index=p,
+            sibling_index=g,
+            env_id=self._groups[p].env,
+            tag=self._groups[p].tag,
+            env_seed=seeds[0],
+            noise_seed=seeds[1],
+            observation=observation,
+            instructions="" if has_failed else self._stacks[index].instructions(),
+        )
+
+    def _map(self, calls: Mapping[int, Callable[[], T]]) -> dict[int, T]:
+        """Run the calls, in threads where the group asks for it; results keyed and ordered alike.
+
+        Slots share no state, so the order of execution cannot change a result.
+        """
+        futures = {}
+        for index, call in calls.items():
+            if self._groups[index // self._group_size].parallel == "threads":
+                if self._threads is None:
+                    self._threads = ThreadPoolExecutor(_MAX_THREADS, "echoscope-env")
+                futures[index] = self._threads.submit(call)
+        return {
+            index: futures[index].result() if index in futures else call()
+            for index, call in calls.items()
+        }
+
+    def _check_started(self, slots: Sequence[Slot]) -> None:
+        """One world that cannot start is data; a tag of which none can is a broken set-up."""
+        for tag in dict.fromkeys(slot.tag for slot in slots):
+            errors = [
+                runner_of(self._stacks[slot.index]).error for slot in slots if slot.tag == tag
+            ]
+            if all(error is not None for error in errors):
+                raise EnvUnavailableError(f"no episode of {tag!r} could start: {errors[0]}")
+
+    def _check_siblings(self, slots: Sequence[Slot]) -> None:
+        first: dict[int, Slot] = {}
+        for slot in slots:
+            if runner_of(self._stacks[slot.index]).error is not None:
+                continue
+            other = first.setdefault(slot.group_index, slot)
+            if slot.observation != other.observation:
+                raise SiblingMismatchError(
+                    f"{slot.tag} ({slot.env_id}), env_seed {slot.env_seed}: sibling "
+                    f"{slot.sibling_index} begins with {shorten(slot.observation.text)!r}, sibling "
+                    f"{other.sibling_index} with {shorten(other.observation.text)!r}; "
+                    "reset(seed, noise_seed) must draw the task from seed alone"
+                )

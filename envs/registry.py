@@ -1,0 +1,186 @@
+"""Environment id -> class. Ids are listed here, registered, or written as `module:Class`.
+
+Sources, first match wins: the built-in table, `register()`, entry points of the group
+`echoscope.envs` (name = id, value = `module:Class`), and the form `module:Class` itself. Naming a
+class imports its module, so ids must come from the user, never from files of unknown origin.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .base import EnvError, EnvParamsError, EnvSpec, EnvUnavailableError, TextEnv, UnknownEnvError
+from .params import build_config, did_you_mean
+
+ENTRY_POINT_GROUP = "echoscope.envs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """A name, the class it stands for, and parameters that differ from the class's defaults."""
+
+    id: str
+    entry_point: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+_BUILTIN: Mapping[str, str] = {
+    "bandit": f"{__package__}.bandit:Bandit",
+    "frozen_lake": f"{__package__}.frozen_lake:FrozenLake",
+}
+_registered: dict[str, Registration] = {}
+
+
+def register(
+    env_id: str,
+    entry_point: str,
+    *,
+    params: Mapping[str, Any] | None = None,
+    replace_existing: bool = False,
+) -> None:
+    """Make `env_id` stand for `entry_point` (`module:Class`) in this process.
+
+    Built-in ids cannot be taken; an id registered twice needs `replace_existing`.
+    """
+    if not env_id or ":" in env_id or env_id != env_id.strip():
+        raise EnvParamsError(f"the id {env_id!r} must not be empty, contain ':' or outer blanks")
+    if entry_point.count(":") != 1 or not all(entry_point.split(":")):
+        raise EnvParamsError(f"the entry point {entry_point!r} must look like 'module:Class'")
+    if env_id in _BUILTIN:
+        raise EnvParamsError(f"{env_id!r} is a built-in environment; choose another id")
+    if env_id in _registered and not replace_existing:
+        raise EnvParamsError(
+            f"{env_id!r} is registered already, as {_registered[env_id].entry_point}"
+        )
+    _registered[env_id] = Registration(
+        id=env_id, entry_point=entry_point, params=dict(params or {})
+    )
+
+
+def unregister(env_id: str) -> None:
+    """Forget what `register` was told."""
+    if _registered.pop(env_id, None) is None:
+        raise UnknownEnvError(f"{env_id!r} is not registered: {did_you_mean(env_id, _registered)}")
+
+
+def register_file(path: str | Path) -> list[str]:
+    """Register every row of a YAML file, and return the ids.
+
+    The file is `register: [{id: ..., entry_point: "module:Class", params: {...}}, ...]`; other
+    top-level keys (such as `envs`) are left to their readers.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise EnvParamsError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    rows = content.get("register") if isinstance(content, dict) else None
+    if not isinstance(rows, list) or not rows:
+        raise EnvParamsError(f"{path} has no list 'register'")
+    for row in rows:
+        unknown = set(row) - {"id", "entry_point", "params"} if isinstance(row, dict) else {"row"}
+        if unknown or not {"id", "entry_point"} <= set(row):
+            raise EnvParamsError(
+                f"{path}: a row of 'register' has the keys id, entry_point and params, not {row!r}"
+            )
+        register(str(row["id"]), str(row["entry_point"]), params=row.get("params"))
+    return [str(row["id"]) for row in rows]
+
+
+def known_ids() -> tuple[str, ...]:
+    """Every id with a name: built in, registered, or from an installed entry point."""
+    return tuple(dict.fromkeys([*_BUILTIN, *_registered, *_entry_points()]))
+
+
+def resolve(env_id: str) -> Registration:
+    """The registration behind an id; `UnknownEnvError` with suggestions if there is none."""
+    if env_id in _BUILTIN:
+        return Registration(id=env_id, entry_point=_BUILTIN[env_id])
+    if env_id in _registered:
+        return _registered[env_id]
+    if env_id in _entry_points():
+        return Registration(id=env_id, entry_point=_entry_points()[env_id])
+    if env_id.count(":") == 1 and all(env_id.split(":")):
+        return Registration(id=env_id, entry_point=env_id)
+    raise UnknownEnvError(
+        f"no environment {env_id!r}: {did_you_mean(env_id, known_ids())} "
+        "(or write 'module:Class' for your own)"
+    )
+
+
+def spec(env_id: str) -> EnvSpec:
+    """The spec behind an id; `UnknownEnvError` or `EnvUnavailableError` if there is none."""
+    found = _load_class(resolve(env_id).entry_point).spec
+    return found if found.id == env_id else replace(found, id=env_id)
+
+
+def list_specs() -> list[EnvSpec]:
+    """The specs of all named environments; those that cannot be imported are in `unavailable`."""
+    missing = unavailable()
+    return [spec(env_id) for env_id in known_ids() if env_id not in missing]
+
+
+def unavailable() -> dict[str, str]:
+    """Named environments whose class cannot be imported here, with the reason."""
+    reasons: dict[str, str] = {}
+    for env_id in known_ids():
+        try:
+            spec(env_id)
+        except EnvError as error:
+            reasons[env_id] = str(error)
+    return reasons
+
+
+def make(env_id: str, **params: Any) -> TextEnv:
+    """Build an environment.
+
+    Raises `UnknownEnvError`, `EnvParamsError` (unknown name, wrong type, out of range) or
+    `EnvUnavailableError` (something it needs is missing).
+    """
+    registration = resolve(env_id)
+    env_class = _load_class(registration.entry_point)
+    merged = {**registration.params, **params}
+    return env_class(build_config(env_id, env_class.spec.config_type, merged))
+
+
+@lru_cache(maxsize=1)
+def _entry_points() -> Mapping[str, str]:
+    points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    return {point.name: point.value for point in points}
+
+
+def _load_class(entry_point: str) -> type[TextEnv]:
+    module_name, _, class_name = entry_point.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise EnvUnavailableError(
+            f"cannot import {module_name!r}: {type(error).__name__}: {error}"
+        ) from error
+    members = vars(module)
+    if class_name not in members:
+        classes = [name for name, member in members.items() if _is_env_class(member)]
+        raise UnknownEnvError(
+            f"module {module_name!r} has no class {class_name!r}: "
+            f"{did_you_mean(class_name, classes)}"
+        )
+    env_class: type[TextEnv] = members[class_name]
+    if not _is_env_class(env_class):
+        raise EnvParamsError(f"{entry_point} must be a TextEnv with a class attribute 'spec'")
+    return env_class
+
+
+def _is_env_class(member: Any) -> bool:
+    return (
+        isinstance(member, type)
+        and issubclass(member, TextEnv)
+        and hasattr(member, "spec")
+        and isinstance(member.spec, EnvSpec)
+    )
