@@ -1,0 +1,158 @@
+"""Response text to reasoning, answer and actions, as character spans of that very text.
+
+The format is `<think>REASONING</think><answer>ACTION || ACTION</answer>`, with `<ans>` accepted for
+`<answer>`. Tags are lower case and exact. Nothing is rewritten, so spans stay true to what was
+sampled. Every function makes a fixed number of linear passes over the text, whatever it holds.
+
+What is defined for text that breaks the format:
+
+| text | reasoning | answer | actions played |
+| --- | --- | --- | --- |
+| reasoning never closed | to the end of the text | none | none |
+| no `<think>` where it is not forced | none | the first answer block | none |
+| answer never closed, or closed by the other tag | as written | to the end of the text | none |
+| words outside the two blocks | as written | as written | those of the answer |
+| a tag inside a block | up to the first closing tag | up to the first closing tag | those named |
+| an answer that names no action | as written | as written | none |
+
+All of these are not well-formed, and `problem` says why.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .records import Span
+
+THINK_OPEN = "<think>"
+THINK_CLOSE = "</think>"
+ANSWER_TAGS = (("<answer>", "</answer>"), ("<ans>", "</ans>"))
+
+_ANY_TAG = re.compile(r"</?(?:think|answer|ans)>")
+_ANSWER_OPEN = re.compile(r"<(?:answer|ans)>")
+_CLOSE_OF = dict(ANSWER_TAGS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedResponse:
+    """Where reasoning and answer stand in a response, and the actions that the answer names."""
+
+    reasoning_chars: Span | None
+    answer_chars: Span | None
+    actions: tuple[str, ...]
+    """Stripped and not empty; none unless a required reasoning and the answer are complete."""
+    is_well_formed: bool
+    problem: str
+    """Why the response is not well-formed; empty if it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One tagged block: `outer` with its tags, `inner` without them."""
+
+    inner: Span
+    outer: Span
+    is_closed: bool
+
+
+def parse_response(
+    text: str,
+    *,
+    reasoning: bool,
+    forced_think: bool,
+    action_separator: str = "||",
+    max_actions: int | None = None,
+) -> ParsedResponse:
+    """Find reasoning, answer and actions in a response.
+
+    Args:
+        text: the response as decoded, without its stop token. With `forced_think` it starts inside
+            the reasoning: the opening tag was part of the prompt.
+        reasoning: whether the format asks for `<think>...</think>` before the answer.
+        forced_think: the prompt ended with `<think>`; has no meaning without `reasoning`.
+        action_separator: what stands between two actions of one answer.
+        max_actions: keep the first so many actions; a longer list is still well-formed.
+
+    Never raises on any text.
+    """
+    think = _find_reasoning(text, forced_think) if reasoning else None
+    is_reasoning_complete = not reasoning or (think is not None and think.is_closed)
+    is_open_ended = think is not None and not think.is_closed
+    answer = None if is_open_ended else _find_answer(text, 0 if think is None else think.outer[1])
+    actions: tuple[str, ...] = ()
+    if is_reasoning_complete and answer is not None and answer.is_closed:
+        actions = split_actions(text[slice(*answer.inner)], action_separator)
+    problem = _problem(text, think, answer, is_required=reasoning, has_actions=bool(actions))
+    return ParsedResponse(
+        reasoning_chars=None if think is None else think.inner,
+        answer_chars=None if answer is None else answer.inner,
+        actions=actions if max_actions is None else actions[:max_actions],
+        is_well_formed=not problem,
+        problem=problem,
+    )
+
+
+def split_actions(answer: str, action_separator: str = "||") -> tuple[str, ...]:
+    """The actions of an answer: split at the separator, stripped, empty ones dropped."""
+    parts = (part.strip() for part in answer.split(action_separator))
+    return tuple(part for part in parts if part)
+
+
+def _find_reasoning(text: str, forced_think: bool) -> _Block | None:
+    """The reasoning block, None if a tag that must open it is missing."""
+    start = inner_start = 0
+    if not forced_think:
+        start = text.find(THINK_OPEN)
+        if start < 0:
+            return None
+        inner_start = start + len(THINK_OPEN)
+    close = text.find(THINK_CLOSE, inner_start)
+    if close < 0:
+        return _Block((inner_start, len(text)), (start, len(text)), False)
+    return _Block((inner_start, close), (start, close + len(THINK_CLOSE)), True)
+
+
+def _find_answer(text: str, start: int) -> _Block | None:
+    """The first answer block at or after `start`."""
+    found = _ANSWER_OPEN.search(text, start)
+    if found is None:
+        return None
+    close_tag = _CLOSE_OF[found.group()]
+    close = text.find(close_tag, found.end())
+    if close < 0:
+        return _Block((found.end(), len(text)), (found.start(), len(text)), False)
+    return _Block((found.end(), close), (found.start(), close + len(close_tag)), True)
+
+
+def _problem(
+    text: str,
+    think: _Block | None,
+    answer: _Block | None,
+    *,
+    is_required: bool,
+    has_actions: bool,
+) -> str:
+    """The first thing that is wrong with the format, empty if nothing is."""
+    if is_required and think is None:
+        return "no <think>"
+    if think is not None and not think.is_closed:
+        return "<think> is never closed"
+    if answer is None:
+        return "no <answer>"
+    if not answer.is_closed:
+        return "<answer> is never closed"
+    if think is not None and _ANY_TAG.search(text, *think.inner):
+        return "a tag inside the reasoning"
+    if _ANY_TAG.search(text, *answer.inner):
+        return "a tag inside the answer"
+    before = (0, answer.outer[0]) if think is None else (0, think.outer[0])
+    between = (0, 0) if think is None else (think.outer[1], answer.outer[0])
+    for name, span in (
+        ("before the reasoning" if think is not None else "before the answer", before),
+        ("between reasoning and answer", between),
+        ("after the answer", (answer.outer[1], len(text))),
+    ):
+        if text[slice(*span)].strip():
+            return f"text {name}"
+    return "" if has_actions else "the answer names no action"
