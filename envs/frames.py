@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Position = tuple[int, int]
-"""(row, column), from 0 at the top left."""
+from .grids import Position
 
 MAX_FRAME_CELLS = 64 * 64
 

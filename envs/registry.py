@@ -33,6 +33,7 @@ class Registration:
 _BUILTIN: Mapping[str, str] = {
     "bandit": f"{__package__}.bandit:Bandit",
     "frozen_lake": f"{__package__}.frozen_lake:FrozenLake",
+    "sokoban": f"{__package__}.sokoban:Sokoban",
 }
 _registered: dict[str, Registration] = {}
 

@@ -179,27 +179,28 @@ class TurnRunner(TurnEnv):
         executed: list[str] = []
         reward, is_effective, bad = 0.0, False, None if actions else ""
         result: StepResult | None = None
-        for action in actions[: self._max_actions]:
-            try:
+        try:
+            for action in actions[: self._max_actions]:
                 spelled = self._spell(action)
                 result = self._step(spelled)
                 reward += float(result.reward)
-            except Exception as error:  # noqa: BLE001 - see reset
-                self._fail(error)
-                return self._failed(tuple(executed), reward, is_well_formed and bad is None)
-            if result.is_valid:
-                executed.append(spelled)
-            elif bad is None:
-                bad = action
-            if result.is_valid or result.is_effective:
-                self._state = result.observation
-            is_effective = is_effective or result.is_effective
-            if result.terminated:
-                break
-        if bad is None and not is_well_formed:
-            bad = ""
+                if result.is_valid:
+                    executed.append(spelled)
+                elif bad is None:
+                    bad = action
+                if result.is_valid or result.is_effective:
+                    self._state = result.observation
+                is_effective = is_effective or result.is_effective
+                if result.terminated:
+                    break
+            if bad is None and not is_well_formed:
+                bad = ""
+            observation = self._next_observation(bad, len(actions) > self._max_actions)
+        except Exception as error:  # noqa: BLE001 - see reset
+            self._fail(error)
+            return self._failed(tuple(executed), reward, is_well_formed and bad is None)
         return TurnResult(
-            observation=self._next_observation(bad, len(actions) > self._max_actions),
+            observation=observation,
             actions=tuple(executed),
             reward=reward,
             format_penalty=0.0,

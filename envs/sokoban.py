@@ -1,0 +1,295 @@
+"""Sokoban: push every box onto a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from string import ascii_uppercase
+from typing import Literal
+
+import numpy as np
+
+from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise
+from .frames import grid_frame
+from .grids import MOVES, Position, offset_words, point, points, shift
+from .params import require
+from .sokoban_levels import Level, LevelSettings, draw_level, read_levels
+from .sokoban_search import is_deadlocked, solve
+
+_LEGEND = {"#": "wall", "_": "floor", "O": "target"}
+_KINDS = ("wall", "floor", "target", "box", "player", "box on target", "player on target")
+SYMBOLS: Mapping[str, Mapping[str, str]] = {
+    "plain": dict(zip(_KINDS, "#_OXP*S", strict=True)),
+    "xsb": dict(zip(_KINDS, "#-.$@*+", strict=True)),
+    "letters": dict(zip(_KINDS, "W.GCABD", strict=True)),
+}
+"""Symbol set -> what stands on a cell -> its character."""
+
+MOVE_REWARD, BOX_REWARD, SOLVED_REWARD = -0.1, 1.0, 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SokobanConfig:
+    """Room, difficulty and observation format of `sokoban`.
+
+    `size`: [rows, columns] with the outer walls, each 3 to 16. `walls`: share of inner cells that
+    are wall (0: an open room). `min_solution`, `max_solution`: moves of the shortest solution.
+    `levels`: an XSB or Boxoban file, or a folder of them, instead of the generator (`size`,
+    `boxes`, `walls` and the solution limits then do not apply). `max_states`: where generator and
+    expert give up.
+    """
+
+    size: tuple[int, int] = (6, 6)
+    boxes: int = 1
+    walls: float = 0.15
+    min_solution: int = 2
+    max_solution: int = 8
+    levels: str | None = None
+    observation: Literal["grid", "coord", "both", "relative"] = "grid"
+    symbols: Literal["plain", "xsb", "letters"] = "plain"
+    max_states: int = 200_000
+
+    def __post_init__(self) -> None:
+        rows, cols = self.size
+        require(
+            3 <= rows <= 16 and 3 <= cols <= 16 and max(rows, cols) >= 5,
+            f"size is {list(self.size)}, but each side must lie in [3, 16] and one be at least 5",
+        )
+        room = (rows - 2) * (cols - 2) - 2
+        require(
+            1 <= self.boxes <= min(8, room),
+            f"boxes is {self.boxes}, but must lie in [1, {min(8, room)}] in a {rows}x{cols} room",
+        )
+        require(0 <= self.walls <= 0.5, f"walls is {self.walls}, but must lie in [0, 0.5]")
+        require(
+            1 <= self.min_solution <= self.max_solution <= 200,
+            f"min_solution is {self.min_solution} and max_solution {self.max_solution}, but "
+            "1 <= min_solution <= max_solution <= 200 must hold",
+        )
+        require(
+            100 <= self.max_states <= 5_000_000,
+            f"max_states is {self.max_states}, but must lie in [100, 5000000]",
+        )
+
+    @property
+    def level_settings(self) -> LevelSettings:
+        """What the generator needs to know."""
+        return LevelSettings(
+            shape=self.size,
+            boxes=self.boxes,
+            walls=self.walls,
+            min_solution=self.min_solution,
+            max_solution=self.max_solution,
+            max_states=self.max_states,
+        )
+
+
+class Sokoban(TextEnv):
+    """A warehouse: the player pushes boxes, never pulls, one at a time.
+
+    Description:
+        Levels are drawn by exhaustive reverse play, so each is solvable and its shortest solution
+        has a known length; or they are read from XSB or Boxoban files.
+    Observation:
+        `grid` draws the room in one of three symbol sets, `coord` lists coordinates, `both` does
+        both, and `relative` says in one short line where the box lies from the player, where its
+        target lies from the box, what the four neighbours are, and which pushes are possible:
+        "Box 1 up 2 right. Target 1 left of box. Near: up floor, down wall, left floor, right
+        floor. Push: none." Several boxes are named A, B, ... in order.
+    Actions:
+        up, down, left, right. A blocked move is valid and changes nothing.
+    Rewards:
+        -0.1 a move, +1 for a box that comes onto a target, -1 for one that leaves it, +10 when all
+        boxes are on targets.
+    Episode end:
+        All boxes are on targets.
+    Success:
+        All boxes are on targets.
+    Seeds:
+        `seed` draws the level. `noise_seed` is not used: moves are certain.
+    Requires:
+        Nothing beyond the base installation.
+    Example:
+        >>> sokoban = Sokoban(SokobanConfig(min_solution=3, max_solution=3))
+        >>> first = sokoban.reset(seed=7, noise_seed=0)
+        >>> round(sum(sokoban.step(move).reward for move in sokoban.solve()), 6)
+        10.7
+    """
+
+    spec = EnvSpec(
+        id="sokoban",
+        entry_point=f"{__name__}:Sokoban",
+        config_type=SokobanConfig,
+        max_turns=5,
+        max_actions_per_turn=2,
+        description="Push every box onto a target; boxes cannot be pulled.",
+    )
+
+    def __init__(self, config: SokobanConfig | None = None) -> None:
+        self._config = SokobanConfig() if config is None else config
+        super().__init__(self._config)
+        self._levels = None if self._config.levels is None else read_levels(self._config.levels)
+        # Drawn here so that a configuration without levels fails when it is made.
+        self._level = self._draw(0)
+        self._player, self._boxes = self._level.player, self._level.boxes
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        check_seed("noise_seed", noise_seed)
+        self._level = self._draw(check_seed("seed", seed))
+        self._player, self._boxes = self._level.player, self._level.boxes
+        return self._observe()
+
+    def step(self, action: str) -> StepResult:
+        move = normalise(action)
+        if move not in MOVES or self._is_solved:
+            state = self._observe()
+            notice = self.invalid_notice(action)
+            return StepResult(
+                observation=Observation(text=notice + state.text, frame=state.frame),
+                reward=0.0,
+                terminated=self._is_solved,
+                success=self._is_solved,
+                is_valid=False,
+                is_effective=False,
+                info=self._info(),
+            )
+        before, home_before = self._player, self._num_home
+        self._move(move)
+        reward = MOVE_REWARD + BOX_REWARD * (self._num_home - home_before)
+        if self._is_solved:
+            reward += SOLVED_REWARD
+        return StepResult(
+            observation=self._observe(),
+            reward=reward,
+            terminated=self._is_solved,
+            success=self._is_solved,
+            is_valid=True,
+            is_effective=self._player != before,
+            info=self._info(),
+        )
+
+    def instructions(self) -> str:
+        form = self._config.observation
+        text = "Push every box onto a target. You push a box by walking into it, one at a time."
+        if form in ("coord", "both"):
+            text += " Positions are (row, column), from 0 at the top left."
+        if form in ("grid", "both"):
+            symbols = SYMBOLS[self._config.symbols]
+            text += " " + ", ".join(f"{symbols[kind]} {kind}" for kind in _KINDS) + "."
+        return f"{text} Actions: {', '.join(MOVES)}."
+
+    def solve(self) -> list[str] | None:
+        """Fewest moves from here; None if lost, or not found within `max_states` states."""
+        return solve(self._level.maze, self._player, self._boxes, self._config.max_states)
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return tuple(MOVES)
+
+    def invalid_notice(self, action: str) -> str:
+        short = self._config.observation == "relative"
+        return "Invalid. " if short else super().invalid_notice(action)
+
+    def _draw(self, seed: int) -> Level:
+        if self._levels is None:
+            return draw_level(self._config.level_settings, seed)
+        return self._levels[int(np.random.default_rng(seed).integers(len(self._levels)))]
+
+    @property
+    def _num_home(self) -> int:
+        return sum(box in self._level.maze.targets for box in self._boxes)
+
+    @property
+    def _is_solved(self) -> bool:
+        return self._num_home == len(self._boxes)
+
+    def _info(self) -> dict[str, float]:
+        return {
+            "boxes_on_target": float(self._num_home),
+            "deadlock": float(is_deadlocked(self._level.maze, self._boxes)),
+        }
+
+    def _can_push(self, move: str) -> bool:
+        box = shift(self._player, move)
+        beyond = shift(box, move)
+        return box in self._boxes and self._is_floor(beyond) and beyond not in self._boxes
+
+    def _move(self, move: str) -> None:
+        to = shift(self._player, move)
+        if self._can_push(move):
+            self._boxes = tuple(shift(b, move) if b == to else b for b in self._boxes)
+            self._player = to
+        elif self._is_floor(to) and to not in self._boxes:
+            self._player = to
+
+    def _is_floor(self, at: Position) -> bool:
+        return at in self._level.maze.index
+
+    def _kind(self, at: Position) -> str:
+        if not self._is_floor(at):
+            return "wall"
+        is_target = at in self._level.maze.targets
+        if at in self._boxes:
+            return "box on target" if is_target else "box"
+        if at == self._player:
+            return "player on target" if is_target else "player"
+        return "target" if is_target else "floor"
+
+    def _observe(self) -> Observation:
+        rows, cols = self._level.shape
+        targets = self._level.maze.targets
+        board = [[(row, col) for col in range(cols)] for row in range(rows)]
+        cells = [
+            "".join("#" if not self._is_floor(at) else "O" if at in targets else "_" for at in line)
+            for line in board
+        ]
+        overlays = [("box", box) for box in self._boxes] + [("player", self._player)]
+        frame = grid_frame(cells, _LEGEND, overlays)
+        form = self._config.observation
+        if form == "relative":
+            return Observation(text=self._relative(), frame=frame)
+        parts = [self._coordinates()] if form in ("coord", "both") else []
+        if form in ("grid", "both"):
+            symbols = SYMBOLS[self._config.symbols]
+            parts += ["".join(symbols[self._kind(at)] for at in line) for line in board]
+        return Observation(text="\n".join(parts), frame=frame)
+
+    def _coordinates(self) -> str:
+        rows, cols = self._level.shape
+        inner = [
+            (row, col)
+            for row in range(1, rows - 1)
+            for col in range(1, cols - 1)
+            if not self._is_floor((row, col))
+        ]
+        return (
+            f"Board {rows}x{cols}. Player {point(self._player)}. Boxes {points(self._boxes)}. "
+            f"Targets {points(self._level.maze.targets)}. Inner walls {points(inner)}."
+        )
+
+    def _relative(self) -> str:
+        goals = self._assign_targets()
+        parts = []
+        for i, (box, goal) in enumerate(zip(self._boxes, goals, strict=True)):
+            name = "" if len(self._boxes) == 1 else " " + ascii_uppercase[i % 26] * (i // 26 + 1)
+            where = "under box" if box == goal else f"{offset_words(box, goal)} of box"
+            parts.append(f"Box{name} {offset_words(self._player, box)}. Target{name} {where}.")
+        near = ", ".join(
+            f"{move} {self._kind(shift(self._player, move)).split(' ')[0]}" for move in MOVES
+        )
+        pushes = " ".join(move for move in MOVES if self._can_push(move))
+        return f"{' '.join(parts)} Near: {near}. Push: {pushes or 'none'}."
+
+    def _assign_targets(self) -> list[Position]:
+        """For each box the target it should go to: nearest pairs first, by number of pushes."""
+        maze = self._level.maze
+        far = len(maze.cells)
+        pairs = sorted(
+            (pushes[maze.index[box]] if pushes[maze.index[box]] >= 0 else far, b, t)
+            for b, box in enumerate(self._boxes)
+            for t, pushes in enumerate(maze.pushes_to)
+        )
+        target_of: dict[int, int] = {}
+        for _, b, t in pairs:
+            if b not in target_of and t not in target_of.values():
+                target_of[b] = t
+        return [maze.targets[target_of[b]] for b in range(len(self._boxes))]

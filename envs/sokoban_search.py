@@ -1,0 +1,196 @@
+"""Sokoban as a graph: the expert, exact distances, and positions that cannot be won.
+
+A state is one integer: bit i of `boxes` stands for a box on floor cell i, and
+`key = boxes * 2**16 + player cell`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .grids import MOVES, Position, shift
+
+_PLAYER_BITS = 16
+_PLAYER_MASK = 2**_PLAYER_BITS - 1
+_NAMES = tuple(MOVES)
+_BACK = (1, 0, 3, 2)
+"""Index of the opposite direction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maze:
+    """Floor cells and targets, with the tables the searches need.
+
+    `neighbours[d][i]` is the cell next to cell i in direction d (order of `MOVES`), -1 for a wall.
+    `pushes_to[t][i]` is the number of pushes that bring a lone box from cell i to target t (the
+    t-th of `targets`), -1 if none do.
+    """
+
+    cells: tuple[Position, ...]
+    index: dict[Position, int]
+    neighbours: tuple[tuple[int, ...], ...]
+    targets: tuple[Position, ...]
+    target_bits: int
+    pushes_to: tuple[tuple[int, ...], ...]
+
+    def bits(self, boxes: Iterable[Position]) -> int:
+        """The boxes as a bit set."""
+        out = 0
+        for box in boxes:
+            out |= 1 << self.index[box]
+        return out
+
+    def is_live(self, cell: int) -> bool:
+        """Whether a lone box on `cell` could still reach some target."""
+        return any(pushes[cell] >= 0 for pushes in self.pushes_to)
+
+
+def build_maze(floor: Iterable[Position], targets: Iterable[Position]) -> Maze:
+    """The tables of a room whose floor (targets included) is given."""
+    cells = tuple(sorted(floor))
+    index = {cell: i for i, cell in enumerate(cells)}
+    neighbours = tuple(tuple(index.get(shift(cell, move), -1) for cell in cells) for move in _NAMES)
+    ordered = tuple(sorted(targets))
+    bits = 0
+    for target in ordered:
+        bits |= 1 << index[target]
+    return Maze(
+        cells=cells,
+        index=index,
+        neighbours=neighbours,
+        targets=ordered,
+        target_bits=bits,
+        pushes_to=tuple(_push_distances(index[t], neighbours, len(cells)) for t in ordered),
+    )
+
+
+def _push_distances(
+    target: int, neighbours: Sequence[Sequence[int]], num_cells: int
+) -> tuple[int, ...]:
+    """Pushes from each cell to `target` for a lone box, ignoring how the player gets there."""
+    found = [-1] * num_cells
+    found[target] = 0
+    queue = deque([target])
+    while queue:
+        at = queue.popleft()
+        for d in range(4):
+            origin = neighbours[_BACK[d]][at]
+            # The player stood behind the box, on the far side of where it came from.
+            if origin >= 0 and neighbours[_BACK[d]][origin] >= 0 and found[origin] < 0:
+                found[origin] = found[at] + 1
+                queue.append(origin)
+    return tuple(found)
+
+
+def solve(
+    maze: Maze, player: Position, boxes: Iterable[Position], max_states: int
+) -> list[str] | None:
+    """Fewest moves that put every box on a target (breadth-first search).
+
+    None if there is no solution, or none was found within `max_states` states.
+    """
+    start = maze.bits(boxes) << _PLAYER_BITS | maze.index[player]
+    if start >> _PLAYER_BITS == maze.target_bits:
+        return []
+    live = [maze.is_live(cell) for cell in range(len(maze.cells))]
+    came_from: dict[int, tuple[int, int]] = {start: (-1, -1)}
+    queue = deque([start])
+    while queue and len(came_from) <= max_states:
+        key = queue.popleft()
+        at, bits = key & _PLAYER_MASK, key >> _PLAYER_BITS
+        for d in range(4):
+            to = maze.neighbours[d][at]
+            if to < 0:
+                continue
+            after = bits
+            if bits >> to & 1:
+                beyond = maze.neighbours[d][to]
+                if beyond < 0 or bits >> beyond & 1 or not live[beyond]:
+                    continue
+                after = bits ^ (1 << to) ^ (1 << beyond)
+            new = after << _PLAYER_BITS | to
+            if new in came_from:
+                continue
+            came_from[new] = (key, d)
+            if after == maze.target_bits:
+                return _path(came_from, new)
+            queue.append(new)
+    return None
+
+
+def _path(came_from: dict[int, tuple[int, int]], key: int) -> list[str]:
+    moves: list[str] = []
+    while True:
+        key, d = came_from[key]
+        if key < 0:
+            return moves[::-1]
+        moves.append(_NAMES[d])
+
+
+def states_by_distance(maze: Maze, max_distance: int, max_states: int) -> list[list[int]]:
+    """Reverse play: all states from which the solution takes exactly d moves, for d = 0, 1, ...
+
+    Breadth-first from every solved state at once, pulling instead of pushing, so each distance is
+    the true optimum. Stops after `max_distance`, or before the first distance that would exceed
+    `max_states` states in all (that distance is left out, since it would be incomplete).
+    """
+    bits = maze.target_bits
+    layer = [bits << _PLAYER_BITS | at for at in range(len(maze.cells)) if not bits >> at & 1]
+    seen = set(layer)
+    layers = [layer]
+    while layer and len(layers) <= max_distance:
+        previous: list[int] = []
+        for key in layer:
+            for new in _predecessors(maze, key):
+                if new not in seen:
+                    seen.add(new)
+                    previous.append(new)
+            if len(seen) > max_states:
+                return layers
+        if previous:
+            layers.append(previous)
+        layer = previous
+    return layers
+
+
+def _predecessors(maze: Maze, key: int) -> Iterable[int]:
+    """States with a move into `key`: the player steps back, alone or pulling a box along."""
+    at, bits = key & _PLAYER_MASK, key >> _PLAYER_BITS
+    for d in range(4):
+        origin = maze.neighbours[_BACK[d]][at]
+        if origin < 0 or bits >> origin & 1:
+            continue
+        yield bits << _PLAYER_BITS | origin
+        ahead = maze.neighbours[d][at]
+        if ahead >= 0 and bits >> ahead & 1:
+            yield (bits ^ (1 << ahead) ^ (1 << at)) << _PLAYER_BITS | origin
+
+
+def unpack(maze: Maze, key: int) -> tuple[Position, tuple[Position, ...]]:
+    """(player, boxes in reading order) of a state."""
+    bits = key >> _PLAYER_BITS
+    boxes = tuple(cell for i, cell in enumerate(maze.cells) if bits >> i & 1)
+    return maze.cells[key & _PLAYER_MASK], boxes
+
+
+def is_deadlocked(maze: Maze, boxes: Iterable[Position]) -> bool:
+    """Whether some box can provably never be brought home.
+
+    True if a box stands where even alone it could reach no target, or is frozen in a 2x2 block of
+    walls and boxes that is not all on targets. False proves nothing.
+    """
+    standing = set(boxes)
+    targets = set(maze.targets)
+    for box in standing:
+        if not maze.is_live(maze.index[box]):
+            return True
+        for vertical in ("up", "down"):
+            for horizontal in ("left", "right"):
+                side = shift(box, vertical)
+                block = [box, side, shift(box, horizontal), shift(side, horizontal)]
+                blocked = all(cell in standing or cell not in maze.index for cell in block)
+                if blocked and any(cell in standing and cell not in targets for cell in block):
+                    return True
+    return False
