@@ -88,8 +88,7 @@ class EnvSpec:
 
     `max_turns` and `max_actions_per_turn` are the defaults of the limits; together they must leave
     room for an optimal episode of the default configuration (`check_env` tests it).
-    `reports_success` is False for a world without a notion of success. `requires` names packages,
-    data or servers beyond the base installation.
+    `requires` names packages, data or servers beyond the base installation.
     """
 
     id: str
@@ -99,7 +98,6 @@ class EnvSpec:
     max_actions_per_turn: int
     description: str
     requires: tuple[str, ...] = ()
-    reports_success: bool = True
 
     def __post_init__(self) -> None:
         if self.max_turns < 1 or self.max_actions_per_turn < 1:
@@ -124,6 +122,11 @@ class TextEnv(ABC):
                 f"{self.spec.id} takes a {self.spec.config_type.__name__}, "
                 f"not a {type(config).__name__}"
             )
+
+    @property
+    def reports_success(self) -> bool:
+        """Whether this world has a notion of success; if not, `StepResult.success` is None."""
+        return True
 
     @abstractmethod
     def reset(self, seed: int, noise_seed: int) -> Observation:

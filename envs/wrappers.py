@@ -236,7 +236,7 @@ class TurnRunner(TurnEnv):
     def _success(self, result: StepResult | None) -> bool | None:
         if result is not None and result.success is not None:
             return bool(result.success)
-        return False if self._env.spec.reports_success else None
+        return False if self._env.reports_success else None
 
     def _step(self, action: str) -> StepResult:
         if self._timeout_s is None:

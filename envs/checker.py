@@ -1,0 +1,70 @@
+"""check_env: does an environment keep its contract?
+
+The conformance test runs it over every registered id, `echoscope envs check` over anyone's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import registry
+from .base import EnvUnavailableError, shorten
+from .checks import CHECKS, CheckFailure, Skip, Subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """What `check_env` found: names of passed checks, failures and skips with their sentences."""
+
+    env_id: str
+    passed: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_ok(self) -> bool:
+        """Nothing failed (skips are not failures)."""
+        return not self.failed
+
+
+def check_env(
+    env_id: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    max_turns: int | None = None,
+    max_actions_per_turn: int | None = None,
+) -> CheckReport:
+    """Run every check on an environment.
+
+    The limits are the spec's where None. An environment that lacks its data, server or package is
+    skipped as a whole, with the reason. Raises `UnknownEnvError` and `EnvParamsError`.
+    """
+    try:
+        spec = registry.spec(env_id)
+        registry.make(env_id, **(params or {})).close()
+    except EnvUnavailableError as error:
+        return CheckReport(env_id=env_id, skipped={"all": str(error)})
+    subject = Subject(
+        env_id=env_id,
+        params=dict(params or {}),
+        max_turns=spec.max_turns if max_turns is None else max_turns,
+        max_actions_per_turn=(
+            spec.max_actions_per_turn if max_actions_per_turn is None else max_actions_per_turn
+        ),
+    )
+    passed: list[str] = []
+    failed: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    for name, check in CHECKS.items():
+        try:
+            check(subject)
+            passed.append(name)
+        except Skip as reason:
+            skipped[name] = str(reason)
+        except CheckFailure as failure:
+            failed[name] = str(failure)
+        except Exception as error:  # noqa: BLE001 - an environment that raises has failed
+            failed[name] = f"raised {type(error).__name__}: {shorten(str(error), 300)}"
+    return CheckReport(env_id=env_id, passed=tuple(passed), failed=failed, skipped=skipped)

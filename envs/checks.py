@@ -1,0 +1,300 @@
+"""The checks of `check_env`, one function each; a finding is a `CheckFailure` with a sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import registry
+from .base import EnvError, Observation, StepResult, TextEnv, shorten
+from .check_episodes import HOSTILE_ACTIONS, SEEDS, digest, digest_main, plan, play
+from .frames import read_frame
+from .pool import EnvGroup, EnvPool
+
+HEADINGS = (
+    "Description:",
+    "Observation:",
+    "Actions:",
+    "Rewards:",
+    "Episode end:",
+    "Success:",
+    "Seeds:",
+    "Requires:",
+    "Example:",
+)
+_PROCESS_TIMEOUT_S = 120
+
+
+class CheckFailure(AssertionError):  # noqa: N818 - it is a finding about someone's code
+    """An environment breaks the contract; the message says how."""
+
+
+class Skip(Exception):  # noqa: N818 - control flow, not an error
+    """A check does not apply; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is checked: an id with parameters, and the limits it is used with."""
+
+    env_id: str
+    params: Mapping[str, Any]
+    max_turns: int
+    max_actions_per_turn: int
+
+    def make(self) -> TextEnv:
+        """A fresh instance."""
+        return registry.make(self.env_id, **self.params)
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise CheckFailure(message)
+
+
+def _check_docstring(subject: Subject) -> None:
+    text = type(subject.make()).__doc__ or ""
+    at = [text.find(heading) for heading in HEADINGS]
+    missing = [heading for heading, where in zip(HEADINGS, at, strict=True) if where < 0]
+    _expect(not missing, f"the class docstring lacks the headings {missing}")
+    _expect(at == sorted(at), f"the class docstring's headings are not in the order {HEADINGS}")
+
+
+def _check_seeds(subject: Subject) -> None:
+    env, other = subject.make(), subject.make()
+    firsts = []
+    for seed in SEEDS:
+        first = env.reset(seed, 0)
+        firsts.append(first.text)
+        for noise_seed in (1, 2**62):
+            _expect(
+                other.reset(seed, noise_seed) == first,
+                f"seed {seed}: the first observation depends on the instance or on noise_seed",
+            )
+    if len(SEEDS) > 1 and len(set(firsts)) == 1:
+        raise Skip("all seeds give the same first observation; correct only for one fixed task")
+
+
+def _check_steps(subject: Subject) -> None:
+    one, two = subject.make(), subject.make()
+    for seed in SEEDS:
+        one.reset(seed, seed)
+        actions = plan(one, seed)
+        first = play(one, seed, 3, actions)
+        _expect(
+            play(one, seed, 3, actions) == first,
+            f"seed {seed}: an episode repeated on one instance differs",
+        )
+        # The other instance has lived through something else in between.
+        play(two, seed + 1, 4, actions)
+        _expect(
+            play(two, seed, 3, actions) == first,
+            f"seed {seed}: another instance gives a different episode",
+        )
+
+
+def _check_processes(subject: Subject) -> None:
+    env = subject.make()
+    entry_point = registry.resolve(subject.env_id).entry_point
+    if entry_point.startswith("__main__:") or "<locals>" in entry_point:
+        raise Skip("the class cannot be imported by another process")
+    request = {
+        "path": [entry for entry in sys.path if entry],
+        "entry_point": entry_point,
+        "params": {**registry.resolve(subject.env_id).params, **subject.params},
+    }
+    child = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"from {digest_main.__module__} import digest_main; digest_main()",
+        ],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        timeout=_PROCESS_TIMEOUT_S,
+        env={**os.environ, "PYTHONHASHSEED": "4242"},
+        check=False,
+    )
+    _expect(
+        child.returncode == 0,
+        f"a second process failed: {shorten(child.stderr.strip()[-200:], 300)}",
+    )
+    _expect(child.stdout == digest(env), "the same seeds give another episode in another process")
+
+
+def _check_types(subject: Subject) -> None:
+    env = subject.make()
+    _expect(bool(env.instructions().strip()), "instructions() is empty")
+    for seed in SEEDS:
+        _check_observation(env.reset(seed, seed))
+        for action in plan(env, seed):
+            result = env.step(action)
+            _check_result(result)
+            if result.terminated:
+                break
+
+
+def _check_observation(observation: Observation) -> None:
+    _expect(isinstance(observation, Observation), f"expected an Observation, got {observation!r}")
+    _expect(bool(observation.text.strip()), "an observation has no text")
+    observation.text.encode("utf-8")  # Lone surrogates cannot be stored.
+    if observation.frame is not None:
+        read_frame(observation.frame)
+
+
+def _check_result(result: StepResult) -> None:
+    _expect(isinstance(result, StepResult), f"step() returned {type(result).__name__}")
+    _check_observation(result.observation)
+    _expect(
+        isinstance(result.reward, float) and math.isfinite(result.reward),
+        f"reward is {result.reward!r}, but must be a finite float",
+    )
+    flags = {
+        "terminated": result.terminated,
+        "is_valid": result.is_valid,
+        "is_effective": result.is_effective,
+    }
+    for name, flag in flags.items():
+        _expect(type(flag) is bool, f"{name} is {flag!r}, but must be a bool")
+    _expect(
+        result.success is None or type(result.success) is bool,
+        f"success is {result.success!r}, but must be a bool or None",
+    )
+    for key, value in result.info.items():
+        _expect(
+            isinstance(key, str) and isinstance(value, float),
+            f"info[{key!r}] is {value!r}, but info maps str to float",
+        )
+
+
+def _check_hostile(subject: Subject) -> None:
+    env = subject.make()
+    legal_words = {action.strip().casefold() for action in env.legal_actions()}
+    for seed in SEEDS[:2]:
+        env.reset(seed, seed)
+        for action in HOSTILE_ACTIONS:
+            result = env.step(action)
+            _check_result(result)
+            shown = shorten(action)
+            if legal_words and action.strip().casefold() not in legal_words:
+                _expect(not result.is_valid, f"the action {shown!r} counts as valid")
+                _expect(not result.is_effective, f"the invalid action {shown!r} has an effect")
+                _expect(
+                    result.observation.text.startswith(env.invalid_notice(action)),
+                    f"after the invalid action {shown!r} the observation does not say so",
+                )
+            _expect(
+                len(result.observation.text) < 50_000, f"the action {shown!r} is echoed at length"
+            )
+            if result.terminated:
+                env.reset(seed, seed)
+
+
+def _check_legal(subject: Subject) -> None:
+    env = subject.make()
+    if not env.legal_actions():
+        raise Skip("legal_actions() is empty: actions cannot be listed")
+    for seed in SEEDS[:3]:
+        env.reset(seed, seed)
+        for action in env.legal_actions():
+            for spelling in (action, f"  {action.upper()} "):
+                env.reset(seed, seed)
+                _expect(env.step(spelling).is_valid, f"the legal action {spelling!r} is refused")
+
+
+def _check_expert(subject: Subject) -> None:
+    """The budget leaves room for the expert, and the expert does succeed."""
+    env = subject.make()
+    budget = subject.max_turns * subject.max_actions_per_turn
+    longest, solved, tried = 0, 0, 0
+    for seed in range(20):
+        env.reset(seed, seed)
+        moves = env.solve()
+        if moves is None:
+            continue
+        tried += 1
+        longest = max(longest, len(moves))
+        for action in moves:
+            result = env.step(action)
+            _expect(result.is_valid, f"seed {seed}: the expert's {action!r} is refused")
+            if result.terminated:
+                solved += result.success is True
+                break
+    if not tried:
+        raise Skip("there is no scripted expert (solve() is None)")
+    _expect(
+        longest <= budget,
+        f"an optimal episode takes {longest} actions, but {subject.max_turns} turns of "
+        f"{subject.max_actions_per_turn} allow only {budget}",
+    )
+    _expect(solved > 0, "the expert never succeeds")
+
+
+def _check_instructions(subject: Subject) -> None:
+    env = subject.make()
+    before = env.instructions()
+    env.reset(SEEDS[0], 0)
+    _expect(env.instructions() == before, "instructions() depend on the task, not only the config")
+    words = before.casefold()
+    fixed = set(env.legal_actions())
+    env.reset(SEEDS[3], 0)
+    if fixed and fixed == set(env.legal_actions()):
+        missing = sorted(action for action in fixed if action.casefold() not in words)
+        _expect(not missing, f"instructions() do not name the actions {missing}")
+
+
+def _check_bounded(subject: Subject) -> None:
+    """Every slot of a pool stops within its limits, whatever is played."""
+    group = EnvGroup(
+        tag="check",
+        env=subject.env_id,
+        groups=2,
+        params=subject.params,
+        max_turns=subject.max_turns,
+        max_actions_per_turn=subject.max_actions_per_turn,
+    )
+    with EnvPool([group], group_size=2, seed=0, split="probe") as pool:
+        running = [slot.index for slot in pool.reset(0)]
+        for turn in range(subject.max_turns):
+            play_now = dict.fromkeys(running, (("no such action", "") if turn % 2 else (), True))
+            results = pool.step(play_now)
+            errors = [result.error for result in results.values() if result.error]
+            _expect(not errors, f"an action ended in an error: {errors[:1]}")
+            running = [index for index in running if results[index].stop_reason is None]
+        _expect(not running, "an episode outlived its turn limit")
+
+
+def _check_closing(subject: Subject) -> None:
+    env = subject.make()
+    env.close()
+    fresh = subject.make()
+    fresh.reset(0, 0)
+    fresh.close()
+    try:
+        registry.make(subject.env_id, **{**subject.params, "no_such_parameter": 1})
+    except EnvError:
+        return
+    raise CheckFailure("an unknown parameter is accepted")
+
+
+CHECKS: Mapping[str, Callable[[Subject], None]] = {
+    "docstring": _check_docstring,
+    "types": _check_types,
+    "seeds": _check_seeds,
+    "steps": _check_steps,
+    "processes": _check_processes,
+    "legal": _check_legal,
+    "hostile": _check_hostile,
+    "expert": _check_expert,
+    "instructions": _check_instructions,
+    "bounded": _check_bounded,
+    "closing": _check_closing,
+}
+"""Name -> check, in the order in which they run."""
