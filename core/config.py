@@ -51,6 +51,9 @@ class ContextConfig(FrozenModel):
     )
     instructions: bool = Field(True, description="Put the environment's rules in the first prompt.")
     format_hint: bool = Field(True, description="Say at each turn how a reply must look.")
+    show_reward: bool = Field(
+        False, description="Begin each later user turn with the reward of the turn before."
+    )
     history_turns: int | None = Field(
         None, ge=1, description="Turns the policy sees, the present one included; null for all."
     )
@@ -80,6 +83,8 @@ class EnvGroupConfig(FrozenModel):
     max_actions_per_turn: int | None = Field(None, ge=1)
     max_actions: int | None = Field(None, ge=1, description="Actions per episode.")
     format_penalty: float = Field(-0.1, le=0)
+    end_on_invalid: bool = Field(False, description="A reply without a valid action ends it.")
+    action_timeout_s: float | None = Field(None, gt=0)
     shared_noise: bool = Field(False, description="Siblings share the transition noise.")
     parallel: Literal["none", "threads"] = "none"
 

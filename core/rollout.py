@@ -1,0 +1,302 @@
+"""Multi-turn collection: environments and policy take turns (the papers' Agent Proxy).
+
+Every episode still going takes part in one call of the engine and one of the pool per turn. What
+was sampled is recorded as it was sampled. Each random draw has a seed that names its place (seed,
+split, step, episode, turn), so an episode does not depend on which others are still going.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from ..envs.base import Observation
+from ..envs.pool import EnvPool, Slot
+from ..envs.wrappers import TurnResult
+from ..store.records import (
+    FinishReason,
+    IntArray,
+    RolloutBatch,
+    Split,
+    StopReason,
+    Trajectory,
+    Turn,
+    prompt_key,
+)
+from .chat import ChatFormat
+from .config import ContextConfig
+from .context import Conversation, Prompt, Reading
+from .engines.base import GenerationEngine, Sample, SamplingParams
+
+_SPLIT_CODES = {Split.TRAIN: 0, Split.EVAL: 1, Split.PROBE: 2}
+_SAMPLING_STREAM = 2  # the environments' seeds are streams 0 and 1
+
+
+class SamplingSettings(Protocol):
+    """What `SamplingConfig` and `SamplingParams` both say."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+
+
+Shaping = Callable[[Turn], Mapping[str, float]]
+"""Named reward terms of a finished turn, stored apart from the environment's reward."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Episode:
+    """One episode while it goes on."""
+
+    slot: Slot
+    conversation: Conversation
+    prompt: Prompt
+    observation: Observation
+    first_prompt: IntArray
+    turns: list[Turn] = field(default_factory=list)
+    num_sampled_tokens: int = 0
+    success: bool | None = None
+    stop_reason: StopReason | None = None
+
+
+def collect(
+    *,
+    pool: EnvPool,
+    engine: GenerationEngine,
+    chat: ChatFormat,
+    context: ContextConfig,
+    sampling: SamplingSettings,
+    step: int,
+    split: Split,
+    seed: int,
+    on_finished: Callable[[list[Trajectory]], None] | None = None,
+    should_abort: Callable[[], bool] | None = None,
+    shaping: Shaping | None = None,
+) -> RolloutBatch:
+    """Play every episode of a step to its end; (P, G) trajectories.
+
+    Args:
+        sampling: temperature (0 for greedy), top_p and top_k.
+        on_finished: called after each turn with the trajectories that ended in it, so that they can
+            be written while others go on.
+        should_abort: asked before each turn; True ends what still goes on as ABORTED.
+        shaping: adds named terms to each turn's reward.
+    """
+    started = time.perf_counter()
+    active = [_begin(slot, chat, context) for slot in pool.reset(step)]
+    finished: dict[int, Trajectory] = {}
+    while active:
+        if should_abort is not None and should_abort():
+            for episode in active:
+                _stop(episode, StopReason.ABORTED)
+        going = [episode for episode in active if episode.stop_reason is None]
+        if going:
+            samples = _generate(going, engine, chat, context, sampling, (seed, split, step))
+            _play(going, samples, pool, context, shaping)
+        ended = {
+            episode.slot.index: _trajectory(episode, step, split, time.perf_counter() - started)
+            for episode in active
+            if episode.stop_reason is not None
+        }
+        finished |= ended
+        if ended and on_finished is not None:
+            on_finished(list(ended.values()))
+        active = [episode for episode in active if episode.stop_reason is None]
+    return _grouped(finished, pool)
+
+
+def sampling_seed(seed: int, split: Split, step: int, index: int, turn: int) -> int:
+    """The 63-bit seed of one response."""
+    key = (_SPLIT_CODES[split], _SAMPLING_STREAM, step, index, turn)
+    state = np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)
+    return int(state[0]) >> 1
+
+
+def _begin(slot: Slot, chat: ChatFormat, context: ContextConfig) -> _Episode:
+    conversation = Conversation(chat, context, slot.instructions)
+    prompt = conversation.prompt(slot.observation.text)
+    episode = _Episode(
+        slot=slot,
+        conversation=conversation,
+        prompt=prompt,
+        observation=slot.observation,
+        first_prompt=prompt.tokens,
+    )
+    if not prompt.fits:
+        episode.success = False
+        _stop(episode, StopReason.PROMPT_TOO_LONG)
+    return episode
+
+
+def _stop(episode: _Episode, reason: StopReason) -> None:
+    """End an episode, unless it has ended already."""
+    if episode.stop_reason is None:
+        episode.stop_reason = reason
+        if reason is StopReason.ABORTED:
+            episode.success = None  # nobody knows how it would have ended
+
+
+def _budget(episode: _Episode, context: ContextConfig) -> int:
+    """The most tokens that the next response of this episode may have."""
+    if context.max_episode_tokens is None:
+        return context.max_response_tokens
+    left = context.max_episode_tokens - episode.num_sampled_tokens
+    return min(context.max_response_tokens, left)
+
+
+def _generate(
+    episodes: Sequence[_Episode],
+    engine: GenerationEngine,
+    chat: ChatFormat,
+    context: ContextConfig,
+    sampling: SamplingSettings,
+    place: tuple[int, Split, int],
+) -> list[Sample]:
+    """One response per episode, in one call."""
+    budgets = [_budget(episode, context) for episode in episodes]
+    seed, split, step = place
+    samples = engine.generate(
+        [episode.prompt.tokens for episode in episodes],
+        SamplingParams(
+            max_new_tokens=max(budgets),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            stop_token_ids=chat.stop_token_ids,
+        ),
+        seeds=[
+            sampling_seed(seed, split, step, episode.slot.index, len(episode.turns))
+            for episode in episodes
+        ],
+    )
+    return [_cut(sample, budget) for sample, budget in zip(samples, budgets, strict=True)]
+
+
+def _cut(sample: Sample, max_tokens: int) -> Sample:
+    """The sample as it would be with a smaller `max_new_tokens`."""
+    if len(sample.tokens) <= max_tokens:
+        return sample
+    return replace(
+        sample,
+        tokens=sample.tokens[:max_tokens],
+        logprobs=sample.logprobs[:max_tokens],
+        entropies=None if sample.entropies is None else sample.entropies[:max_tokens],
+        finish_reason=FinishReason.LENGTH,
+    )
+
+
+def _play(
+    episodes: Sequence[_Episode],
+    samples: Sequence[Sample],
+    pool: EnvPool,
+    context: ContextConfig,
+    shaping: Shaping | None,
+) -> None:
+    """Read the responses, step the environments, record the turns, prepare the next prompts."""
+    readings: dict[int, Reading] = {}
+    moves: dict[int, tuple[Sequence[str], bool]] = {}
+    for episode, sample in zip(episodes, samples, strict=True):
+        index = episode.slot.index
+        readings[index] = reading = episode.conversation.respond(sample.tokens)
+        if sample.finish_reason is not FinishReason.ABORT:
+            moves[index] = (reading.parsed.actions, reading.parsed.is_well_formed)
+    results = pool.step(moves)
+    for episode, sample in zip(episodes, samples, strict=True):
+        index = episode.slot.index
+        result = results.get(index)
+        turn = _turn(episode, sample, readings[index], result)
+        if shaping is not None:
+            turn = replace(turn, shaping=dict(shaping(turn)))
+        episode.turns.append(turn)
+        episode.num_sampled_tokens += len(sample.tokens)
+        if result is None:
+            _stop(episode, StopReason.ABORTED)
+        else:
+            _advance(episode, result, context)
+
+
+def _turn(episode: _Episode, sample: Sample, reading: Reading, result: TurnResult | None) -> Turn:
+    """The record of a turn; an aborted response has no `result`."""
+    recorded = Turn(
+        index=len(episode.turns),
+        observation=episode.observation.text,
+        frame=episode.observation.frame,
+        response=reading.text,
+        reasoning_chars=reading.parsed.reasoning_chars,
+        answer_chars=reading.parsed.answer_chars,
+        prompt_tokens=episode.prompt.tokens,
+        response_tokens=sample.tokens,
+        logprobs=sample.logprobs,
+        entropies=sample.entropies,
+        reasoning_span=reading.reasoning_span,
+        finish_reason=sample.finish_reason,
+        policy_version=sample.policy_version,
+        is_valid=False,
+        is_effective=False,
+    )
+    if result is None:
+        return recorded
+    return replace(
+        recorded,
+        actions=result.actions,
+        reward=result.reward,
+        format_penalty=result.format_penalty,
+        is_valid=result.is_valid,
+        is_effective=result.is_effective,
+        info=result.info,
+    )
+
+
+def _advance(episode: _Episode, result: TurnResult, context: ContextConfig) -> None:
+    """Take in what the environment answered, and end the episode if it cannot go on."""
+    episode.observation = result.observation
+    episode.success = result.success
+    if result.stop_reason is not None:
+        _stop(episode, StopReason(result.stop_reason))
+    elif _budget(episode, context) < 1:
+        _stop(episode, StopReason.MAX_TOKENS)
+    else:
+        shown = result.reward + result.format_penalty
+        episode.prompt = episode.conversation.prompt(result.observation.text, last_reward=shown)
+        if not episode.prompt.fits:
+            _stop(episode, StopReason.PROMPT_TOO_LONG)
+
+
+def _trajectory(episode: _Episode, step: int, split: Split, duration_s: float) -> Trajectory:
+    slot = episode.slot
+    if episode.stop_reason is None:
+        raise ValueError(f"episode {slot.index} still goes on")
+    return Trajectory(
+        step=step,
+        split=split,
+        index=slot.index,
+        group_index=slot.group_index,
+        sibling_index=slot.sibling_index,
+        env_id=slot.env_id,
+        tag=slot.tag,
+        env_seed=slot.env_seed,
+        noise_seed=slot.noise_seed,
+        prompt_key=prompt_key(episode.first_prompt),
+        turns=tuple(episode.turns),
+        final_observation=episode.observation.text,
+        final_frame=episode.observation.frame,
+        stop_reason=episode.stop_reason,
+        is_success=episode.success,
+        duration_s=duration_s,
+    )
+
+
+def _grouped(trajectories: Mapping[int, Trajectory], pool: EnvPool) -> RolloutBatch:
+    size = pool.group_size
+    return RolloutBatch(
+        groups=tuple(
+            tuple(trajectories[p * size + g] for g in range(size)) for p in range(pool.num_groups)
+        )
+    )
