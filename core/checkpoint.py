@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from peft import PeftModel, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
+from ..store.artifacts import CheckpointRecord
 from .config import RunConfig
 from .config_loading import ConfigError, validate
 from .optim import Optimizer
@@ -61,9 +63,14 @@ def save_checkpoint(
     policy: Policy,
     optimizer: Optimizer,
     tokenizer: PreTrainedTokenizerBase,
+    *,
     keep: int,
-) -> Path:
-    """Write a checkpoint beside the final name, make it durable, then rename it into place."""
+    reason: str,
+) -> list[CheckpointRecord]:
+    """Write a checkpoint beside the final name, make it durable, then rename it into place.
+
+    Returns what happened: one record for the new checkpoint, one for each removed old one.
+    """
     final = checkpoint_path(run_path, state.step)
     partial = final.with_name(f".{final.name}.partial")
     if partial.exists():
@@ -75,15 +82,33 @@ def save_checkpoint(
         save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
     save_file(optimizer.state_tensors(), partial / "optimizer.safetensors")
     (partial / "state.json").write_text(_state_json(state), encoding="utf-8")
-    for path in sorted(partial.rglob("*")) + [partial]:
+    for path in [*sorted(partial.rglob("*")), partial]:
         _fsync(path)
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
     _fsync(final.parent)
+    size = sum(path.stat().st_size for path in final.rglob("*") if path.is_file())
+    records = [_record(run_path, final, state.policy_version, size, reason, is_deleted=False)]
     for old in list_checkpoints(run_path)[:-keep]:
+        version = read_state(old).policy_version
         shutil.rmtree(old)
-    return final
+        records.append(_record(run_path, old, version, 0, "keep", is_deleted=True))
+    return records
+
+
+def _record(
+    run_path: Path, path: Path, version: int, num_bytes: int, reason: str, *, is_deleted: bool
+) -> CheckpointRecord:
+    return CheckpointRecord(
+        step=int(path.name.removeprefix("step_")),
+        path=str(path.relative_to(run_path)),
+        policy_version=version,
+        num_bytes=num_bytes,
+        wall_time=time.time(),
+        reason=reason,
+        is_deleted=is_deleted,
+    )
 
 
 def _contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -124,8 +149,8 @@ def read_state(path: Path) -> TrainState:
         raise ConfigError(f"{path} is not a checkpoint: it has no readable state.json") from None
     if values.get("format_version") != FORMAT_VERSION:
         raise ConfigError(
-            f"{path} has checkpoint format {values.get('format_version')}, but this Echoscope reads "
-            f"{FORMAT_VERSION}; use the version that wrote it"
+            f"{path} has checkpoint format {values.get('format_version')}, but this Echoscope "
+            f"reads {FORMAT_VERSION}; use the version that wrote it"
         )
     return TrainState(
         step=int(values["step"]),

@@ -91,7 +91,7 @@ class Control:
                 on_acks(acks, commands)
             if self.is_paused != was_paused:
                 on_pause(self.is_paused)
-            asked = wishes.stop or wishes.stop_now or wishes.checkpoint or wishes.evaluate
+            asked = wishes.stop or wishes.stop_now or wishes.checkpoint
             if asked or not self.is_paused:
                 return wishes
             time.sleep(POLL_S)
@@ -132,7 +132,7 @@ class Control:
         elif action is CommandAction.CHECKPOINT:
             wishes.checkpoint, detail = True, "checkpoint"
         elif action is CommandAction.EVALUATE:
-            wishes.evaluate, detail = True, "evaluation"
+            wishes.evaluate, detail = True, "evaluates with this step"
         elif action is CommandAction.STOP:
             wishes.stop, detail = True, "stopping with a checkpoint"
         else:

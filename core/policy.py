@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from .batch import PolicyOutputs, TokenBatch
 from .config import CriticConfig, LoraConfig, ModelConfig
 from .config_loading import ConfigError
+from .shipped import SHIPPED, shipped_folder
 
 MAX_LOGITS = 1 << 27
 """Logits held at once (512 MiB in float32); beyond it they are computed again in backward."""
@@ -44,8 +45,8 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def model_folder(path: str) -> str:
     """`tiny` as the folder it names; a folder is checked; anything else is a hub id."""
-    if path == "tiny":
-        return str(Path(__file__).parent / "assets" / "tiny")
+    if path in SHIPPED:
+        return str(shipped_folder(path))
     if path.startswith((".", "/", "~")) or Path(path).exists():
         folder = Path(path).expanduser()
         if not (folder / "config.json").is_file():

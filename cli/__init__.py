@@ -1,0 +1,58 @@
+"""The command line: one module per noun. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import typer
+
+from . import config, ctl, envs, models, query, runs, sft, train
+
+app = typer.Typer(
+    name="echoscope",
+    help="Train LLM agents with multi-turn RL, keep every trajectory, and see collapse in time.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo")(train.demo)
+app.command("train")(train.train)
+app.command("query")(query.query)
+app.add_typer(ctl.app, name="ctl")
+app.add_typer(runs.app, name="runs")
+app.add_typer(envs.app, name="envs")
+app.add_typer(sft.app, name="sft")
+app.add_typer(models.app, name="models")
+app.add_typer(config.app, name="config")
+
+_USER_ERRORS = (
+    ("echoscope.store.errors", "StoreError"),
+    ("echoscope.store.errors", "QueryError"),
+    ("echoscope.envs.base", "EnvError"),
+    ("echoscope.core.config_loading", "ConfigError"),
+    ("echoscope.core.chat", "ChatFormatError"),
+    ("echoscope.core.sft", "SftError"),
+    ("echoscope.core.shaping", "ShapingError"),
+    ("echoscope.core.engines.sampling", "PolicyNumericsError"),
+)
+"""What a user can put right, as (module, class): looked up only once something failed."""
+
+
+def _is_user_error(error: Exception) -> bool:
+    classes = [
+        vars(sys.modules[module])[name] for module, name in _USER_ERRORS if module in sys.modules
+    ]
+    return isinstance(error, (OSError, *classes))
+
+
+def main(run: Callable[[], None] = app) -> None:
+    """Entry point: a user's mistake is one line and exit code 1, a bug of ours a traceback."""
+    try:
+        run()
+    except Exception as error:
+        if not _is_user_error(error):
+            raise
+        message = error.args[0] if isinstance(error, KeyError) and error.args else error
+        typer.echo(f"error: {' '.join(str(message).split())}", err=True)
+        sys.exit(1)

@@ -1,0 +1,208 @@
+"""echoscope ctl: steer a live run."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ..store.records import CommandAction
+
+
+class Exit(IntEnum):
+    OK = 0
+    REJECTED = 1
+    NOT_ANSWERED = 4
+
+
+app = typer.Typer(help="Steer a live run.", no_args_is_help=True)
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")
+]
+Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait for the answer; 0 for none.")]
+Reason = Annotated[str, typer.Option("--reason", help="Kept with the command.")]
+
+
+@app.callback()
+def callback(
+    context: typer.Context, run: Annotated[Path, typer.Argument(help="The run's folder.")]
+) -> None:
+    """Steer a live run; commands take effect between two steps."""
+    context.obj = run
+
+
+@app.command()
+def status(context: typer.Context, as_json: AsJson = False) -> None:
+    """Where the run is."""
+    import json
+
+    from ..store.reader import open_run
+
+    with open_run(context.obj) as reader:
+        info = reader.info()
+        steps = info.config["steps"]
+        waiting = sum(ack is None for _, ack in reader.commands())
+    out = {
+        "run_id": info.run_id,
+        "status": info.status,
+        "step": info.last_step,
+        "steps": steps,
+        "attempt": info.attempt,
+        "num_commands_waiting": waiting,
+    }
+    if as_json:
+        typer.echo(json.dumps(out))
+    else:
+        typer.echo(f"{info.run_id}: {info.status}, step {info.last_step} of {steps}")
+
+
+@app.command()
+def pause(
+    context: typer.Context,
+    reason: Reason = "",
+    wait: Wait = 60,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hold the run at the next step boundary."""
+    from ..store.records import CommandAction
+
+    _send(context.obj, CommandAction.PAUSE, {}, reason, wait, dry_run, as_json)
+
+
+@app.command()
+def resume(
+    context: typer.Context,
+    reason: Reason = "",
+    wait: Wait = 60,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a paused run go on."""
+    from ..store.records import CommandAction
+
+    _send(context.obj, CommandAction.RESUME, {}, reason, wait, dry_run, as_json)
+
+
+@app.command()
+def stop(
+    context: typer.Context,
+    now: Annotated[bool, typer.Option("--now", help="Drop the step in progress.")] = False,
+    reason: Reason = "",
+    wait: Wait = 60,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """End the run after this step, with a checkpoint."""
+    from ..store.records import CommandAction
+
+    action = CommandAction.STOP_NOW if now else CommandAction.STOP
+    _send(context.obj, action, {}, reason, wait, dry_run, as_json)
+
+
+@app.command()
+def checkpoint(
+    context: typer.Context,
+    reason: Reason = "",
+    wait: Wait = 60,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a checkpoint at the next step boundary."""
+    from ..store.records import CommandAction
+
+    _send(context.obj, CommandAction.CHECKPOINT, {}, reason, wait, dry_run, as_json)
+
+
+@app.command()
+def evaluate(
+    context: typer.Context,
+    reason: Reason = "",
+    wait: Wait = 60,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate with the next step."""
+    from ..store.records import CommandAction
+
+    _send(context.obj, CommandAction.EVALUATE, {}, reason, wait, dry_run, as_json)
+
+
+@app.command("set")
+def set_values(
+    context: typer.Context,
+    settings: Annotated[list[str], typer.Argument(help="KEY=VALUE ..., all or none.")],
+    reason: Reason = "",
+    wait: Wait = 60,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Change live settings at the next step boundary; `config schema --live` lists them."""
+    from ..core.config_loading import parse_override
+    from ..store.records import CommandAction
+
+    values = dict(parse_override(word) for word in settings)
+    _send(context.obj, CommandAction.SET, values, reason, wait, dry_run, as_json)
+
+
+def _send(
+    run: Path,
+    action: CommandAction,
+    settings: dict[str, Any],
+    reason: str,
+    wait: float,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    import getpass
+
+    from ..store.commands import new_command, post, wait_for_ack
+    from ..store.reader import open_run
+    from ..store.records import CommandOutcome
+
+    with open_run(run) as reader:
+        info = reader.info()
+    out: dict[str, Any] = {"run_id": info.run_id, "action": action.value, "changed": False}
+    if settings:
+        out["settings"] = settings
+    if info.status not in ("running", "paused"):
+        _report(out | {"outcome": "not_sent", "detail": f"the run is {info.status}"}, as_json)
+        raise typer.Exit(Exit.REJECTED)
+    if dry_run:
+        _report(out | {"outcome": "dry_run", "detail": "nothing was sent"}, as_json)
+        return
+    command = new_command(
+        info.run_id, action, settings=settings, issued_by=getpass.getuser(), reason=reason
+    )
+    post(run, command)
+    out["command_id"] = command.command_id
+    ack = wait_for_ack(run, command.command_id, timeout_s=wait) if wait else None
+    if ack is None:
+        _report(out | {"outcome": "sent", "detail": "no answer yet"}, as_json)
+        raise typer.Exit(Exit.NOT_ANSWERED if wait else Exit.OK)
+    applied = ack.outcome is CommandOutcome.APPLIED
+    changed = applied and ack.detail not in ("already paused", "was not paused")
+    out |= {
+        "outcome": ack.outcome.value,
+        "step": ack.step,
+        "detail": ack.detail,
+        "changed": changed,
+    }
+    _report(out, as_json)
+    raise typer.Exit(Exit.OK if applied else Exit.REJECTED)
+
+
+def _report(out: dict[str, Any], as_json: bool) -> None:
+    import json
+
+    if as_json:
+        typer.echo(json.dumps(out))
+        return
+    at = f" at step {out['step']}" if "step" in out else ""
+    typer.echo(
+        f"{out['action']}: {out['outcome']}{at}, {out['detail']}", err=out["outcome"] == "rejected"
+    )

@@ -1,0 +1,189 @@
+"""The terminal view of a training run: live with rich, or a line a step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from ..core.config import RunConfig
+from ..store.records import StepMetrics
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def spark_line(values: Sequence[float], width: int = 40) -> str:
+    """The last `width` values in [0, 1] as bars; NaN as a gap.
+
+    >>> spark_line([0.0, 0.5, 1.0])
+    '▁▅█'
+    """
+    out = ""
+    for value in values[-width:]:
+        level = 0 if math.isnan(value) else round(min(max(value, 0.0), 1.0) * (len(SPARKS) - 1))
+        out += " " if math.isnan(value) else SPARKS[level]
+    return out
+
+
+def number(value: float, digits: int = 3) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def clock(seconds: float) -> str:
+    """`75.2` as `1:15`."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+class TerminalEvents:
+    """Keeps what the view shows. Prints lines itself when there is no live view."""
+
+    def __init__(self, config: RunConfig, console: Console, *, is_live: bool) -> None:
+        self._config = config
+        self._console = console
+        self._is_live = is_live
+        self._phase = "starting"
+        self._steps: list[StepMetrics] = []
+        self._evaluations: list[StepMetrics] = []
+        self._started = time.monotonic()
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"), BarColumn(None), MofNCompleteColumn()
+        )
+        self._task = self._bar.add_task("step", total=config.steps)
+
+    def message(self, text: str) -> None:
+        self._console.print(escape(text), highlight=False)
+
+    def phase(self, step: int, name: str) -> None:
+        self._phase = name
+        if not self._is_live and name == "paused":
+            self.message(f"paused after step {step}")
+
+    def metrics(self, metrics: StepMetrics) -> None:
+        if metrics.phase == "eval":
+            self._evaluations.append(metrics)
+            self.message(f"step {metrics.step:>4}  {_evaluation_line(metrics)}")
+            return
+        self._steps.append(metrics)
+        self._bar.update(self._task, completed=metrics.step)
+        if not self._is_live:
+            self.message(self._line(metrics))
+
+    def _line(self, metrics: StepMetrics) -> str:
+        values = metrics.values
+        return (
+            f"step {metrics.step:>4}/{self._config.steps}"
+            f"  success {number(values['rollout/success_rate'], 2)}"
+            f"  return {number(values['reward/return_mean'])}"
+            f"  reward std {number(values['reward/group_std_mean'])}"
+            f"  entropy {number(values['policy/entropy'])}"
+            f"  kept {values['selection/num_groups_kept']:.0f}/{self._num_groups}"
+            f"  {metrics.durations_s['time/tokens_per_s']:.0f} tok/s"
+            f"  left {clock(self._seconds_left())}"
+        )
+
+    @property
+    def _num_groups(self) -> int:
+        return sum(group.groups for group in self._config.envs.train)
+
+    def _seconds_left(self) -> float:
+        if not self._steps:
+            return 0.0
+        recent = [m.durations_s["time/step_s"] for m in self._steps[-10:]]
+        return sum(recent) / len(recent) * max(0, self._config.steps - self._steps[-1].step)
+
+    def __rich__(self) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim")
+        table.add_column()
+        table.add_column(style="dim")
+        table.add_column()
+        if self._steps:
+            now, values = self._steps[-1], self._steps[-1].values
+            success = [m.values["rollout/success_rate"] for m in self._steps]
+            rate = number(values["rollout/success_rate"], 2)
+            kept = f"{values['selection/num_groups_kept']:.0f} of {self._num_groups}"
+            spread = number(values["reward/group_std_mean"])
+            speed = f"{now.durations_s['time/tokens_per_s']:.0f}"
+            table.add_row("success", f"[bold]{rate}[/]  {spark_line(success)}", "kept groups", kept)
+            table.add_row(
+                "return", number(values["reward/return_mean"]), "group reward std", spread
+            )
+            table.add_row("entropy / token", number(values["policy/entropy"]), "tokens/s", speed)
+            table.add_row(
+                "elapsed",
+                clock(time.monotonic() - self._started),
+                "left",
+                clock(self._seconds_left()),
+            )
+        if self._evaluations:
+            table.add_row("evaluation", _evaluation_line(self._evaluations[-1]))
+        body = Group(self._bar, table, f"[dim]{self._phase} - Ctrl-C stops after this step[/]")
+        return Panel(body, title=f"echoscope {escape(self._config.name)}", title_align="left")
+
+    def summary(self, path: Path, status: str) -> None:
+        """What was learned, where it is, and what to type next."""
+        lines = [f"run {status}: {path}"]
+        for tag in _tags(self._evaluations):
+            first, last = self._evaluations[0], self._evaluations[-1]
+            num_tasks = first.values[f"eval/{tag}/num_tasks"]
+            if first.step != last.step:
+                lines.append(
+                    f"{tag}: success {_rate(first, tag)} before, {_rate(last, tag)} after "
+                    f"{last.step} steps, on {num_tasks:.0f} unseen tasks"
+                )
+        sql = (
+            "select step, avg(episode_return) r from trajectories "
+            "where split = 'train' group by step order by step"
+        )
+        lines += [
+            "next:",
+            f"  echoscope runs show {path}",
+            f'  echoscope query {path} "{sql}"',
+            f"  echoscope train --resume {path} steps={2 * self._config.steps}",
+        ]
+        for line in lines:
+            self._console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _tags(evaluations: Sequence[StepMetrics]) -> list[str]:
+    if not evaluations:
+        return []
+    return [
+        key.removeprefix("eval/").removesuffix("/success_rate")
+        for key in evaluations[0].values
+        if key.endswith("/success_rate")
+    ]
+
+
+def _rate(metrics: StepMetrics, tag: str) -> str:
+    """`43.0 % [36.3, 49.9]`: the rate with its 95 % interval."""
+    values = metrics.values
+    rate, low, high = (
+        100 * values[f"eval/{tag}/success_rate{end}"] for end in ("", "_low", "_high")
+    )
+    return f"{rate:.1f} % [{low:.1f}, {high:.1f}]"
+
+
+def _evaluation_line(metrics: StepMetrics) -> str:
+    return "evaluation  " + "  ".join(f"{t} {_rate(metrics, t)}" for t in _tags([metrics]))
+
+
+@contextmanager
+def watch(config: RunConfig, *, is_live: bool) -> Iterator[TerminalEvents]:
+    """Show a run's progress while the block runs."""
+    console = Console()
+    events = TerminalEvents(config, console, is_live=is_live)
+    if not is_live:
+        yield events
+        return
+    with Live(events, console=console, refresh_per_second=4):
+        yield events

@@ -1,0 +1,99 @@
+"""Between records and tensors: which trajectories train on what, and what was learned of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from ..diagnostics.selection import Selection
+from ..store.records import RolloutBatch, Trajectory, TrajectoryOutcome
+from .advantages import LeftOut, estimate_advantages, left_out_rewards, normalize_returns
+from .batch import TokenBatch, credit_rewards, pack, scatter_to_turns
+from .config import RunConfig
+from .context import ChatFormat
+
+
+def kept_trajectories(rollouts: RolloutBatch, selection: Selection) -> list[Trajectory]:
+    """The trajectories that train, in their order; never one twice."""
+    return [rollouts.groups[p][g] for p, g in np.argwhere(selection.keep_PG)]
+
+
+def pack_kept(
+    rollouts: RolloutBatch, selection: Selection, config: RunConfig, chat: ChatFormat
+) -> tuple[TokenBatch, LeftOut]:
+    """Rows of the kept trajectories, with rewards on the tokens that earn them.
+
+    Also the rewards of siblings that selection left out, whom the group's baseline still counts.
+    Returns are normalised over all groups before selection, so that the choice of groups does not
+    change what a return means.
+    """
+    normalized_PG = normalize_returns(
+        rollouts.returns_PG, config.reward.normalization, trainable_PG=rollouts.trainable_PG
+    )
+    trajectories, rewards = [], []
+    for p, g in np.argwhere(selection.keep_PG):
+        trajectory = rollouts.groups[p][g]
+        trajectories.append(trajectory)
+        rewards.append(credit_rewards(trajectory, float(normalized_PG[p, g]), config.reward.credit))
+    left_out = left_out_rewards(rollouts, selection.keep_PG, normalized_PG, config.reward.credit)
+    return pack(trajectories, rewards, pad_token_id=chat.pad_token_id), left_out
+
+
+def with_advantages(batch: TokenBatch, config: RunConfig, left_out: LeftOut) -> TokenBatch:
+    """The batch with its advantages, and with the critic's targets if it has values."""
+    advantages, returns = estimate_advantages(
+        batch, config.advantage, credit=config.reward.credit, left_out=left_out
+    )
+    return replace(batch, advantages=advantages, returns=returns)
+
+
+def outcomes(
+    rollouts: RolloutBatch,
+    selection: Selection,
+    batch: TokenBatch,
+    trainer_logprobs: Tensor | None,
+) -> list[TrajectoryOutcome]:
+    """What the update learned about every trajectory of the step, kept or dropped."""
+    kept = kept_trajectories(rollouts, selection)
+    advantages = _per_turn(batch, batch.advantages, kept)
+    trainer = _per_turn(batch, trainer_logprobs, kept)
+    reference = _per_turn(batch, batch.ref_logprobs, kept)
+    out = [
+        TrajectoryOutcome(
+            trajectory_id=trajectory.id,
+            advantage=_mean(adv),
+            kept=True,
+            advantages=adv,
+            trainer_logprobs=own,
+            ref_logprobs=ref,
+        )
+        for trajectory, adv, own, ref in zip(kept, advantages, trainer, reference, strict=True)
+    ]
+    for p, g in np.argwhere(~selection.keep_PG):
+        out.append(
+            TrajectoryOutcome(
+                trajectory_id=rollouts.groups[p][g].id,
+                advantage=None,
+                kept=False,
+                drop_reason=selection.drop_reason(int(p), int(g)),
+            )
+        )
+    return out
+
+
+def _per_turn(
+    batch: TokenBatch, values_BT: Tensor | None, kept: Sequence[Trajectory]
+) -> Sequence[tuple[np.ndarray, ...] | None]:  # type: ignore[type-arg]
+    if values_BT is None:
+        return [None] * len(kept)
+    return scatter_to_turns(batch, values_BT, kept)
+
+
+def _mean(arrays: tuple[np.ndarray, ...] | None) -> float | None:  # type: ignore[type-arg]
+    if arrays is None:
+        return None
+    joined = np.concatenate(arrays) if arrays else np.empty(0)
+    return float(joined.mean(dtype=np.float64)) if len(joined) else None

@@ -1,0 +1,248 @@
+"""Starting and resuming runs: everything a Trainer needs, built from a configuration."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..store.commands import Mailbox
+from ..store.reader import open_run
+from ..store.records import Command, CommandAction, CommandOutcome, Split
+from ..store.writer import RunWriter
+from .checkpoint import list_checkpoints, load_weights, read_state
+from .config import RunConfig
+from .config_loading import apply_settings, live_schema, validate
+from .context import ChatFormat, load_tokenizer
+from .control import Control
+from .engines.hf_engine import HfEngine
+from .events import TrainEvents
+from .observers import StepObserver
+from .optim import Optimizer
+from .policy import Policy, build_policy, model_folder
+from .sources import EnvSource, RolloutSource, StoredSource, build_pool
+from .train import Trainer
+
+
+def new_run_path(root: Path, name: str) -> Path:
+    """`root/<name>-<date>-<time>-<4 hex>`."""
+    return root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def start(
+    config: RunConfig,
+    run_path: Path,
+    events: TrainEvents,
+    *,
+    from_run: Path | None = None,
+    observers: Sequence[StepObserver] = (),
+) -> str:
+    """Train a new run in `run_path`; returns its final status.
+
+    Args:
+        from_run: learn from that run's stored trajectories instead of the environments.
+
+    Raises:
+        ConfigError, ValueError, OSError: something is wrong; nothing was started.
+    """
+    builder = _Builder(config, run_path, events, observers)
+    builder.check()
+    writer = RunWriter.create(
+        run_path,
+        run_id=run_path.name,
+        config=config.model_dump(mode="json"),
+        live_knobs=live_schema(config),
+        name=config.name,
+        base_model=config.model.path,
+    )
+    with _Closing(writer) as closing:
+        trainer = builder.build(writer, Mailbox(run_path, seen_ids=()), from_run=from_run)
+        events.message(f"run {run_path}")
+        closing.status = _run(trainer, evaluate_first=config.eval.before)
+    return closing.status
+
+
+def resume(
+    run_path: Path,
+    events: TrainEvents,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    observers: Sequence[StepObserver] = (),
+) -> str:
+    """Continue a run from its last checkpoint, or from its beginning; returns its final status.
+
+    Settings that were changed live after that checkpoint change again at the same step; pause and
+    stop do not come back.
+
+    Raises:
+        ConfigError: not a run, a broken checkpoint, or a setting that is not live.
+    """
+    reader = open_run(run_path)
+    info = reader.info()
+    config = validate(info.config)
+    last = info.last_step
+    whole = [
+        path for path in list_checkpoints(run_path) if last is not None and _step(path) <= last
+    ]
+    state = read_state(whole[-1]) if whole else None
+    step = state.step if state is not None else 0
+    seen, replay = _commands(reader, after=step)
+    reader.close()
+    config = state.config if state is not None else config
+    if settings:
+        config = apply_settings(config, settings)
+    builder = _Builder(config, run_path, events, observers)
+    builder.check()
+    keep_first = state is not None or last is not None
+    writer = RunWriter.resume(run_path, from_step=step if keep_first else -1)
+    with _Closing(writer) as closing:
+        mailbox = Mailbox(run_path, seen_ids=seen)
+        trainer = builder.build(writer, mailbox, replay=replay)
+        if state is not None:
+            load_weights(whole[-1], trainer.policy, trainer.optimizer)
+            trainer.engine.sync_weights(trainer.policy)
+            trainer.step = trainer.checkpointed_step = state.step
+            trainer.num_nonfinite = state.num_nonfinite
+            for observer in observers:
+                observer.restore(state.observers[observer.name])
+        events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}")
+        closing.status = _run(trainer, evaluate_first=config.eval.before and not keep_first)
+    return closing.status
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))
+
+
+def _run(trainer: Trainer, *, evaluate_first: bool) -> str:
+    try:
+        with trainer.control.signals(trainer.events.message):
+            return trainer.run(evaluate_first=evaluate_first)
+    finally:
+        trainer.train_source.close()
+        if trainer.eval_source is not None:
+            trainer.eval_source.close()
+        trainer.engine.close()
+
+
+class _Closing:
+    """Closes the writer with the status reached; `failed` if an error ended the run."""
+
+    def __init__(self, writer: RunWriter) -> None:
+        self._writer = writer
+        self.status = "failed"
+
+    def __enter__(self) -> _Closing:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._writer.close(status=self.status)
+
+
+class _Builder:
+    def __init__(
+        self,
+        config: RunConfig,
+        run_path: Path,
+        events: TrainEvents,
+        observers: Sequence[StepObserver],
+    ) -> None:
+        self.config = config
+        self.run_path = run_path
+        self.events = events
+        self.observers = observers
+
+    def check(self) -> None:
+        """Find out what is wrong before anything is written."""
+        envs = self.config.envs
+        for groups, split in ((envs.train, Split.TRAIN), (envs.eval, Split.EVAL)):
+            if groups:
+                build_pool(groups, group_size=1, seed=0, split=split).close()
+        model_folder(self.config.model.path)
+
+    def build(
+        self,
+        writer: RunWriter,
+        mailbox: Mailbox,
+        *,
+        replay: Sequence[tuple[int, Command]] = (),
+        from_run: Path | None = None,
+    ) -> Trainer:
+        config = self.config
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        policy = build_policy(config.model, config.critic, seed=config.seed)
+        chat = ChatFormat(load_tokenizer(model_folder(config.model.path)), config.context)
+        engine = HfEngine(policy.model, config=config.engine)
+        control = Control(mailbox, writer.run_id, replay)
+        train_source: RolloutSource
+        if from_run is not None:
+            train_source = StoredSource(from_run)
+        else:
+            train_source = self._env_source(Split.TRAIN, engine, chat, writer, control)
+        has_eval = bool(config.envs.eval)
+        eval_source = (
+            self._env_source(Split.EVAL, engine, chat, writer, control) if has_eval else None
+        )
+        return Trainer(
+            config=config,
+            run_path=self.run_path,
+            writer=writer,
+            policy=policy,
+            optimizer=_optimizer(policy, config),
+            engine=engine,
+            chat=chat,
+            train_source=train_source,
+            eval_source=eval_source,
+            control=control,
+            events=self.events,
+            observers=self.observers,
+        )
+
+    def _env_source(
+        self,
+        split: Split,
+        engine: HfEngine,
+        chat: ChatFormat,
+        writer: RunWriter,
+        control: Control,
+    ) -> EnvSource:
+        envs = self.config.envs
+        is_train = split is Split.TRAIN
+        pool = build_pool(
+            envs.train if is_train else envs.eval,
+            group_size=envs.group_size if is_train else envs.eval_group_size,
+            seed=self.config.seed,
+            split=split,
+        )
+        return EnvSource(
+            pool,
+            engine,
+            chat,
+            self.config,
+            split,
+            on_finished=writer.add_trajectories,
+            should_abort=control.should_abort,
+        )
+
+
+def _optimizer(policy: Policy, config: RunConfig) -> Optimizer:
+    groups = [(policy.policy_parameters(), "policy"), (policy.critic_parameters(), "critic")]
+    return Optimizer(groups, config.optim)
+
+
+def _commands(reader: Any, *, after: int) -> tuple[list[str], list[tuple[int, Command]]]:
+    """Ids that were answered, and the settings to apply again with the step they apply at."""
+    seen, replay = [], []
+    for command, ack in reader.commands():
+        if ack is None:
+            continue
+        seen.append(command.command_id)
+        applied = ack.outcome is CommandOutcome.APPLIED
+        if applied and command.action is CommandAction.SET and ack.step > after:
+            replay.append((ack.step, command))
+    return seen, replay

@@ -1,0 +1,130 @@
+"""Where a step's rollouts come from: the environments, or a stored run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from ..envs.pool import EnvGroup, EnvPool
+from ..store.reader import open_run
+from ..store.records import RolloutBatch, Split, Trajectory
+from .config import EnvGroupConfig, RunConfig
+from .config_loading import ConfigError
+from .context import ChatFormat
+from .engines.base import GenerationEngine
+from .rollout import RolloutAborted, collect
+from .shaping import resolve_shaping
+
+__all__ = ["EnvSource", "RolloutAborted", "RolloutSource", "StoredSource", "build_pool"]
+
+
+class RolloutSource(Protocol):
+    def collect(self, step: int, config: RunConfig, policy_version: int) -> RolloutBatch:
+        """The groups of a step.
+
+        Raises:
+            RolloutAborted: a command dropped the step.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+def build_pool(
+    groups: Sequence[EnvGroupConfig], *, group_size: int, seed: int, split: Split
+) -> EnvPool:
+    """The environments of a split.
+
+    Raises:
+        ValueError: an unknown environment or parameter, named in one line.
+    """
+    specs = [EnvGroup(**(group.model_dump() | {"tag": group.name})) for group in groups]
+    return EnvPool(specs, group_size=group_size, seed=seed, split=split.value)
+
+
+class EnvSource:
+    """Fresh rollouts of the present policy.
+
+    Args:
+        on_finished: told of trajectories as they end, before their step does.
+        should_abort: asked every turn.
+    """
+
+    def __init__(
+        self,
+        pool: EnvPool,
+        engine: GenerationEngine,
+        chat: ChatFormat,
+        config: RunConfig,
+        split: Split,
+        *,
+        on_finished: Callable[[Sequence[Trajectory]], None],
+        should_abort: Callable[[], bool],
+    ) -> None:
+        self._pool = pool
+        self._engine = engine
+        self._chat = chat
+        self._split = split
+        self._shaping = resolve_shaping(config.reward.shaping)
+        self._on_finished = on_finished
+        self._should_abort = should_abort
+
+    def collect(self, step: int, config: RunConfig, policy_version: int) -> RolloutBatch:
+        sampling = config.sampling
+        if self._split is not Split.TRAIN:
+            sampling = sampling.model_copy(
+                update={"temperature": config.eval.temperature, "top_p": 1.0, "top_k": 0}
+            )
+        return collect(
+            pool=self._pool,
+            engine=self._engine,
+            chat=self._chat,
+            context=config.context,
+            sampling=sampling,
+            step=step,
+            split=self._split,
+            seed=config.seed,
+            policy_version=policy_version,
+            on_finished=self._on_finished,
+            should_abort=self._should_abort,
+            shaping=self._shaping,
+        )
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class StoredSource:
+    """Trajectories that a run recorded, step by step: offline updates.
+
+    The importance ratio is taken to the policy that sampled them, whose log-probs are stored.
+    """
+
+    def __init__(self, run_path: Path) -> None:
+        self._reader = open_run(run_path)
+        self._run_id = self._reader.info().run_id
+        rows = self._reader.sql(
+            "select distinct step from trajectories where split = 'train' order by step"
+        ).fetchall()
+        self.steps = [int(row[0]) for row in rows]
+        if not self.steps:
+            raise ConfigError(f"{run_path} has no training trajectories to learn from")
+
+    def collect(self, step: int, config: RunConfig, policy_version: int) -> RolloutBatch:
+        """The stored step `step`, counted from 1; the source starts again at its end."""
+        stored_step = self.steps[(step - 1) % len(self.steps)]
+        groups: dict[int, list[Trajectory]] = {}
+        for found in self._reader.trajectories_of_step(stored_step, split=Split.TRAIN):
+            if any(turn.logprobs is None for turn in found.turns):
+                raise ConfigError(
+                    f"{self._run_id} step {stored_step}: {found.id} has no recorded log-probs, "
+                    "so it cannot train"
+                )
+            moved = replace(found, step=step, source=f"{self._run_id}/{found.id}")
+            groups.setdefault(found.group_index, []).append(moved)
+        return RolloutBatch(groups=tuple(tuple(group) for _, group in sorted(groups.items())))
+
+    def close(self) -> None:
+        self._reader.close()

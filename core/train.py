@@ -1,0 +1,243 @@
+"""The training loop of StarPO.
+
+commands -> collect -> select -> pack -> annotate -> advantages -> observe -> update -> sync -> log
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..diagnostics.selection import select_groups
+from ..store.records import RolloutBatch, StepMetrics, TrajectoryOutcome
+from ..store.writer import RunWriter
+from .assemble import outcomes, pack_kept, with_advantages
+from .checkpoint import TrainState, save_checkpoint
+from .config import RunConfig
+from .context import ChatFormat
+from .control import Control, Wishes
+from .engines.base import GenerationEngine
+from .evaluate import evaluation_metrics
+from .events import TrainEvents
+from .metrics import rollout_metrics
+from .observers import StepObservation, StepObserver
+from .optim import Optimizer
+from .policy import Policy
+from .sources import RolloutAborted, RolloutSource
+from .update import annotate, mismatch_metrics, update
+
+
+@dataclass(slots=True)
+class _Stopwatch:
+    """Seconds of a step by phase."""
+
+    started: float = field(default_factory=time.perf_counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        yield
+        key = f"time/{name}_s"
+        self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - begun
+
+    def total(self) -> float:
+        return time.perf_counter() - self.started
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """One run in this process. Build it with `core.runs.start` or `core.runs.resume`."""
+
+    config: RunConfig
+    run_path: Path
+    writer: RunWriter
+    policy: Policy
+    optimizer: Optimizer
+    engine: GenerationEngine
+    chat: ChatFormat
+    train_source: RolloutSource
+    eval_source: RolloutSource | None
+    control: Control
+    events: TrainEvents
+    observers: Sequence[StepObserver] = ()
+    step: int = 0
+    """The last finished step."""
+    num_nonfinite: int = 0
+    """Consecutive steps skipped because of a NaN or infinite gradient."""
+    checkpointed_step: int = 0
+    """The last step whose state is on disk; the starting weights need no file."""
+    evaluate_next: bool = False
+    """A command asked for an evaluation with the next step."""
+
+    def run(self, *, evaluate_first: bool) -> str:
+        """Train to the last step, or until told to stop; returns the run's final status."""
+        if evaluate_first and self.eval_source is not None:
+            self._evaluate_first()
+        while self.step < self.config.steps:
+            wishes = self._boundary()
+            if wishes.stop_now:
+                return "stopped"
+            if wishes.stop:
+                self._checkpoint("stop")
+                return "stopped"
+            if self.control.is_paused:
+                continue
+            try:
+                self._train_step(self.step + 1)
+            except RolloutAborted:
+                continue  # the command that asked for it is applied at the boundary
+            if self.num_nonfinite >= self.config.optim.max_nonfinite_steps:
+                self.events.message(
+                    f"stopped: {self.num_nonfinite} steps in a row had a NaN or infinite gradient; "
+                    "lower optim.lr and resume from the last checkpoint"
+                )
+                return "failed"
+        self._checkpoint("final")
+        return "finished"
+
+    def _train_step(self, step: int) -> None:
+        config, watch = self.config, _Stopwatch()
+        self.events.phase(step, "rollout")
+        with watch("rollout"):
+            rollouts = self.train_source.collect(step, config, self.policy.version)
+        self.events.phase(step, "update")
+        with watch("annotate"):
+            selection = select_groups(rollouts, config.selection)
+            batch, left_out = pack_kept(rollouts, selection, config, self.chat)
+            batch, logprobs = annotate(self.policy, batch.to(self.policy.device), config)
+            batch = with_advantages(batch, config, left_out)
+        with watch("observe"):
+            seen = StepObservation(step=step, rollouts=rollouts, selection=selection, batch=batch)
+            values = self._observe(seen)
+        with watch("update"):
+            result = update(self.policy, self.optimizer, batch, config, step)
+            self.engine.sync_weights(self.policy)
+        self.num_nonfinite = self.num_nonfinite + 1 if result.num_skipped else 0
+        logprobs = result.trainer_logprobs if logprobs is None else logprobs
+        values |= result.metrics | rollout_metrics(rollouts) | selection.metrics()
+        values |= mismatch_metrics(logprobs, batch)
+        learned = outcomes(rollouts, selection, batch, logprobs)
+        self._finish_step(step, values, watch, rollouts, learned)
+        if not batch.num_rows:
+            self.events.message(f"step {step}: no update, {selection.reason or 'nothing to train'}")
+
+    def _observe(self, seen: StepObservation) -> dict[str, float]:
+        """Everyone who watches sees all groups, before the update, at the sampling weights."""
+        out: dict[str, float] = {}
+        for observer in self.observers:
+            out |= observer.observe(seen)
+        return out
+
+    def _finish_step(
+        self,
+        step: int,
+        values: dict[str, float],
+        watch: _Stopwatch,
+        rollouts: RolloutBatch,
+        learned: Sequence[TrajectoryOutcome],
+    ) -> None:
+        """Evaluate if it is time, write the step down, then checkpoint if it is time."""
+        is_last = step >= self.config.steps
+        seconds = watch.total()
+        durations = watch.seconds | {
+            "time/step_s": seconds,
+            "time/tokens_per_s": values["rollout/num_sampled_tokens"] / seconds,
+        }
+        metrics = [self._metrics(step, "train", values, durations)]
+        trajectories = rollouts.trajectories
+        is_due = is_last or self.evaluate_next or _is_due(step, self.config.eval.every)
+        if self.eval_source is not None and is_due:
+            try:
+                evaluated, evaluation = self._evaluate(step)
+            except RolloutAborted:
+                self.events.message(f"the evaluation of step {step} was dropped")
+            else:
+                metrics.append(evaluation)
+                trajectories += evaluated.trajectories
+                self.evaluate_next = False
+        self.writer.commit_step(metrics=metrics, trajectories=trajectories, outcomes=learned)
+        self.step = step
+        for one in metrics:
+            self.events.metrics(one)
+        if _is_due(step, self.config.checkpoint.every):
+            self._checkpoint("schedule")
+
+    def _evaluate(self, step: int) -> tuple[RolloutBatch, StepMetrics]:
+        assert self.eval_source is not None
+        self.events.phase(step, "evaluate")
+        watch = _Stopwatch()
+        rollouts = self.eval_source.collect(step, self.config, self.policy.version)
+        durations = {"time/evaluate_s": watch.total()}
+        return rollouts, self._metrics(step, "eval", evaluation_metrics(rollouts), durations)
+
+    def _evaluate_first(self) -> None:
+        """The starting policy's success, as step 0."""
+        try:
+            rollouts, metrics = self._evaluate(0)
+        except RolloutAborted:
+            self.events.message("the evaluation before the first step was dropped")
+            return
+        self.writer.commit_step(metrics=[metrics], trajectories=rollouts.trajectories)
+        self.events.metrics(metrics)
+
+    def _metrics(
+        self, step: int, phase: str, values: dict[str, float], durations: dict[str, float]
+    ) -> StepMetrics:
+        return StepMetrics(
+            run_id=self.writer.run_id,
+            step=step,
+            phase=phase,
+            policy_version=self.policy.version,
+            wall_time=time.time(),
+            values=values,
+            durations_s=durations,
+        )
+
+    def _boundary(self) -> Wishes:
+        """Apply waiting commands; they take effect with the next step."""
+
+        def on_pause(is_paused: bool) -> None:
+            self.events.phase(self.step, "paused" if is_paused else "rollout")
+
+        wishes = self.control.boundary(
+            self.step + 1, self.config, on_acks=self.writer.record_acks, on_pause=on_pause
+        )
+        self.config = wishes.config
+        self.evaluate_next |= wishes.evaluate
+        if wishes.checkpoint:
+            self._checkpoint("command")
+        return wishes
+
+    def _checkpoint(self, reason: str) -> None:
+        """Write the state after the last finished step, once that step is acknowledged."""
+        if self.checkpointed_step == self.step:
+            return
+        self.events.phase(self.step, "checkpoint")
+        self.writer.flush()
+        state = TrainState(
+            step=self.step,
+            policy_version=self.policy.version,
+            config=self.config,
+            num_nonfinite=self.num_nonfinite,
+            observers={observer.name: observer.state() for observer in self.observers},
+        )
+        records = save_checkpoint(
+            self.run_path,
+            state,
+            self.policy,
+            self.optimizer,
+            self.chat.tokenizer,
+            keep=self.config.checkpoint.keep,
+            reason=reason,
+        )
+        for record in records:
+            self.writer.record_checkpoint(record)
+        self.checkpointed_step = self.step
+
+
+def _is_due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
