@@ -1,0 +1,303 @@
+"""The built-in engine: samples from the very module that is trained, over its own row cache."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ...store.records import IntArray
+from ..config import HfEngineConfig
+from .base import Sample, SamplingParams
+from .decoding import DecodedRow, DecodeLoop
+from .forward import CachedForward
+from .kv_cache import COLUMN_BLOCK, RowCache
+from .prefixes import PrefillPlan, PrefixIndex, StoredRow, plan_prefill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCounts:
+    """Where an engine's tokens came from, since it was made."""
+
+    num_prefill_tokens: int = 0
+    """Prompt tokens forwarded."""
+    num_reused_tokens: int = 0
+    """Prompt tokens whose keys and values an earlier call had left."""
+    num_shared_tokens: int = 0
+    """Prompt tokens another prompt of the same call had forwarded."""
+    num_decode_tokens: int = 0
+    """Sampled tokens forwarded, finished rows that had not left yet included."""
+
+
+class HfEngine:
+    """A `GenerationEngine` over a Hugging Face causal language model with full attention.
+
+    Keys and values stay where they are between calls: a prompt that continues an earlier response
+    costs a forward pass over its new tokens only. A call in which no prompt continues an earlier
+    prompt and response starts from an empty cache, so that its samples do not depend, not even by
+    rounding, on what was sampled before.
+
+    Args:
+        model: the policy; a `PeftModel` with adapters that live inside its layers is fine. It is
+            not copied. Attention must be `sdpa` or `eager`.
+        config: the bound on rows held at once, and the switch for reuse.
+        policy_version: what samples carry until `sync_weights`.
+
+    Raises:
+        ValueError: a model this engine cannot run.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, *, config: HfEngineConfig, policy_version: int = 0
+    ) -> None:
+        self._config = config
+        self._model: PreTrainedModel | None = None
+        self._forward: CachedForward | None = None
+        self._stored: list[StoredRow | None] = []
+        self._counts = TokenCounts()
+        self._policy_version = policy_version
+        self._use(model)
+
+    @property
+    def counts(self) -> TokenCounts:
+        return self._counts
+
+    @property
+    def num_cache_bytes(self) -> int:
+        """Bytes of keys and values held at the moment."""
+        return self._forward.cache.num_bytes if self._forward is not None else 0
+
+    def sync_weights(self, policy: Any) -> None:
+        """Sample from `policy.model` as `policy.version` from now on; forgets every cache."""
+        self._use(policy.model)
+        self._policy_version = int(policy.version)
+
+    def close(self) -> None:
+        """Let go of the model and of every cache."""
+        self._model = None
+        self._drop_caches()
+
+    def generate(
+        self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
+    ) -> list[Sample]:
+        """One sample per prompt, in order.
+
+        Raises:
+            ValueError: an empty prompt, a token id outside the vocabulary, a prompt that leaves no
+                room for a response, or a different number of seeds.
+            PolicyNumericsError: NaN or infinity in the logits.
+            RuntimeError: the engine is closed.
+        """
+        if self._model is None:
+            raise RuntimeError("the engine is closed: make a new one to sample again")
+        arrays = [np.ascontiguousarray(prompt, dtype=np.int32) for prompt in prompts]
+        limits = self._checked_limits(arrays, params, seeds)
+        if not self._config.reuse_cache or not self._continues(arrays):
+            self._stored = []
+        samples: list[Sample | None] = [None] * len(arrays)
+        with torch.inference_mode(), _evaluating(self._model):
+            for chunk in self._chunks(arrays):
+                rows = self._generate_chunk(
+                    [arrays[i] for i in chunk],
+                    params,
+                    limits=limits[chunk],
+                    seeds=[seeds[i] for i in chunk],
+                )
+                for i, row in zip(chunk, rows, strict=True):
+                    samples[i] = self._sample(row)
+        return [sample for sample in samples if sample is not None]
+
+    # -- one chunk of at most max_batch_rows prompts --------------------------------------------
+
+    def _generate_chunk(
+        self,
+        prompts: Sequence[IntArray],
+        params: SamplingParams,
+        *,
+        limits: NDArray[np.int64],
+        seeds: Sequence[int],
+    ) -> list[DecodedRow]:
+        forward = self._forward_over_cache()
+        reuse = self._config.reuse_cache
+        plan = plan_prefill(prompts, self._stored if reuse else [], share=reuse)
+        self._stored = [None] * len(prompts) + self._stored[len(prompts) :]
+        longest = max(map(len, prompts))
+        forward.cache.reserve(len(prompts), longest + min(int(limits.max()), COLUMN_BLOCK))
+        try:
+            before = forward.num_tokens
+            logits_BV = _prefill(forward, prompts, plan)
+            prefilled = forward.num_tokens
+            loop = DecodeLoop(
+                forward,
+                params,
+                prompts=prompts,
+                cache_rows=plan.rows,
+                limits=limits,
+                seeds=seeds,
+                policy_version=self._policy_version,
+            )
+            rows = loop.run(logits_BV)
+        except BaseException:
+            # Half-written rows, or rows that hold NaN, must not be found again.
+            self._drop_caches()
+            raise
+        for prompt, row in zip(prompts, rows, strict=True):
+            self._stored[row.cache_row] = StoredRow(
+                tokens=np.concatenate([prompt, row.tokens]), num_cached=row.num_cached
+            )
+        self._counts = TokenCounts(
+            num_prefill_tokens=self._counts.num_prefill_tokens + prefilled - before,
+            num_reused_tokens=self._counts.num_reused_tokens + plan.num_reused,
+            num_shared_tokens=self._counts.num_shared_tokens + plan.num_shared,
+            num_decode_tokens=self._counts.num_decode_tokens + forward.num_tokens - prefilled,
+        )
+        return rows
+
+    def _chunks(self, prompts: Sequence[IntArray]) -> Iterator[list[int]]:
+        """Prompt indices by chunk; those with the most to reuse first, before it is written over.
+
+        Rows that the call has no use for are dropped with its first chunk.
+        """
+        order = list(range(len(prompts)))
+        size = self._config.max_batch_rows
+        if len(order) > size and self._stored:
+            index = PrefixIndex(self._stored)
+            order.sort(key=lambda i: -index.match(prompts[i])[1])
+        for start in range(0, len(order), size):
+            yield sorted(order[start : start + size])
+
+    def _continues(self, prompts: Sequence[IntArray]) -> bool:
+        """Whether any prompt continues a stored prompt and its response."""
+        index = PrefixIndex(self._stored)
+        for prompt in prompts:
+            row, _ = index.match(prompt)
+            stored = self._stored[row] if row >= 0 else None
+            if stored is not None and stored.is_continued_by(prompt):
+                return True
+        return False
+
+    def _sample(self, row: DecodedRow) -> Sample:
+        return Sample(
+            tokens=row.tokens,
+            logprobs=row.logprobs,
+            entropies=row.entropies,
+            finish_reason=row.finish_reason,
+            policy_version=self._policy_version,
+        )
+
+    # -- the model -------------------------------------------------------------------------------
+
+    def _use(self, model: PreTrainedModel) -> None:
+        self._model = _runnable(model)
+        self._drop_caches()
+
+    def _drop_caches(self) -> None:
+        self._forward = None
+        self._stored = []
+
+    def _forward_over_cache(self) -> CachedForward:
+        assert self._model is not None
+        if self._forward is None:
+            device = self._model.get_input_embeddings().weight.device
+            self._forward = CachedForward(self._model, RowCache(device=device))
+        return self._forward
+
+    def _checked_limits(
+        self, prompts: Sequence[IntArray], params: SamplingParams, seeds: Sequence[int]
+    ) -> NDArray[np.int64]:
+        """New tokens each prompt may get, (B,): `max_new_tokens` or what the positions leave."""
+        assert self._model is not None
+        if len(prompts) != len(seeds):
+            raise ValueError(f"{len(prompts)} prompts with {len(seeds)} seeds: give one per prompt")
+        vocab_size = int(self._model.get_input_embeddings().num_embeddings)
+        outside = [token for token in params.stop_token_ids if not 0 <= token < vocab_size]
+        if outside:
+            raise ValueError(f"stop token ids {outside} lie outside the vocabulary of {vocab_size}")
+        positions = int(self._model.config.max_position_embeddings)
+        limits = np.full(len(prompts), params.max_new_tokens, dtype=np.int64)
+        for i, prompt in enumerate(prompts):
+            if prompt.ndim != 1 or len(prompt) == 0:
+                raise ValueError(f"prompt {i} has shape {prompt.shape}: it needs token ids, (Lp,)")
+            low, high = int(prompt.min()), int(prompt.max())
+            if low < 0 or high >= vocab_size:
+                raise ValueError(
+                    f"prompt {i} has token ids from {low} to {high}, but the vocabulary has "
+                    f"{vocab_size}"
+                )
+            if len(prompt) >= positions:
+                raise ValueError(
+                    f"prompt {i} has {len(prompt)} tokens, but the model has {positions} positions "
+                    "(max_position_embeddings): lower context.max_prompt_tokens"
+                )
+            limits[i] = min(params.max_new_tokens, positions - len(prompt))
+        return limits
+
+
+def _prefill(forward: CachedForward, prompts: Sequence[IntArray], plan: PrefillPlan) -> Tensor:
+    """Bring every prompt into its cache row; the logits after each, (B, V)."""
+    forward.copy_rows(plan.first)
+    logits = torch.empty(0)
+    for wave in plan.waves:
+        logits = forward.prefill(prompts, wave.spans)
+        forward.copy_rows(wave.copies)
+    place = {span.prompt: i for i, span in enumerate(plan.waves[-1].spans)}
+    index = torch.tensor([place[leader] for leader in plan.leader], device=logits.device)
+    return logits[index]
+
+
+def _runnable(model: PreTrainedModel) -> PreTrainedModel:
+    """The module to run, adapters included.
+
+    Raises:
+        ValueError: the model is of a kind whose cache this engine does not keep.
+    """
+    if isinstance(model, PeftModel):
+        if model.active_peft_config.is_prompt_learning:
+            raise ValueError(
+                f"the hf engine cannot sample from {model.active_peft_config.peft_type} adapters: "
+                "they are virtual tokens, use LoRA"
+            )
+        model = model.get_base_model()
+    config = model.config
+    if config._attn_implementation not in ("sdpa", "eager"):
+        raise ValueError(
+            f"the hf engine needs attn_implementation sdpa or eager, not "
+            f"{config._attn_implementation}: it passes an explicit mask"
+        )
+    kinds = set(config.layer_types or ()) if hasattr(config, "layer_types") else set()
+    if kinds - {"full_attention"}:
+        raise ValueError(
+            f"the hf engine runs models with full attention in every layer; "
+            f"{type(model).__name__} has {', '.join(sorted(kinds))}"
+        )
+    missing = {"position_ids", "past_key_values", "logits_to_keep"} - set(
+        inspect.signature(model.forward).parameters
+    )
+    if missing:
+        raise ValueError(
+            f"{type(model).__name__}.forward does not take {', '.join(sorted(missing))}, which the "
+            "hf engine needs"
+        )
+    return model
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards each module's own mode again."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,227 @@
+"""Which tokens of a call need a forward pass at all: stored prefixes, siblings, shared beginnings.
+
+Pure bookkeeping over token ids. Token rows are compared as big-endian bytes, whose order is the
+lexicographic order of the ids, so the longest stored prefix of a prompt is next to the place where
+the prompt would be sorted in.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ...store.records import IntArray
+
+MIN_SHARED_TOKENS = 256
+"""A beginning shared by several prompts gets its own forward pass from so many tokens saved on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredRow:
+    """What a cache row holds."""
+
+    tokens: IntArray  # (Lp + Lr,) prompt and response
+    num_cached: int
+    """Leading tokens whose keys and values are in the row; the last sampled one's need not be."""
+
+    def is_continued_by(self, prompt: IntArray) -> bool:
+        """The prompt is this whole row, response included, and more."""
+        size = len(self.tokens)
+        return len(prompt) > size and bool(np.array_equal(prompt[:size], self.tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Tokens `[start, end)` of prompt `prompt` to be forwarded in cache row `row`."""
+
+    prompt: int
+    row: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCopies:
+    """Copy the first `num_columns` columns of rows `sources` over rows `targets`, at once."""
+
+    sources: list[int]
+    targets: list[int]
+    num_columns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wave:
+    """Spans forwarded together, then copies to the rows that share them."""
+
+    spans: list[Span]
+    copies: RowCopies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillPlan:
+    """How every prompt gets into its cache row.
+
+    `first` brings stored prefixes into place; then the waves run in order. The last wave ends
+    every distinct prompt (its spans give the first logits); `leader[i]` is the prompt whose row
+    and logits prompt i shares.
+    """
+
+    rows: list[int]
+    leader: list[int]
+    first: RowCopies
+    waves: list[Wave]
+    num_reused: int
+    """Prompt tokens taken from stored rows."""
+    num_shared: int
+    """Prompt tokens taken from another prompt of the same call."""
+
+
+def common_prefix(left: IntArray, right: IntArray) -> int:
+    """Number of equal leading tokens."""
+    size = min(len(left), len(right))
+    different = left[:size] != right[:size]
+    return int(different.argmax()) if different.any() else size
+
+
+def _sort_key(tokens: IntArray) -> bytes:
+    return tokens.astype(">u4").tobytes()
+
+
+class PrefixIndex:
+    """Longest stored prefix of a prompt, in a logarithmic number of comparisons."""
+
+    def __init__(self, stored: Sequence[StoredRow | None]) -> None:
+        entries = [
+            (_sort_key(row.tokens[: row.num_cached]), index, row)
+            for index, row in enumerate(stored)
+            if row is not None
+        ]
+        entries.sort(key=lambda entry: entry[:2])
+        self._keys = [key for key, _, _ in entries]
+        self._entries = [(index, row) for _, index, row in entries]
+
+    def match(self, prompt: IntArray) -> tuple[int, int]:
+        """(row, number of its leading tokens to use), (-1, 0) for none.
+
+        At least the prompt's last token is left to be forwarded: its logits are needed.
+        """
+        place = bisect_left(self._keys, _sort_key(prompt))
+        best = (-1, 0)
+        for index, row in self._entries[max(place - 1, 0) : place + 1]:
+            size = min(common_prefix(prompt, row.tokens[: row.num_cached]), len(prompt) - 1)
+            if size > best[1]:
+                best = (index, size)
+        return best
+
+
+def plan_prefill(
+    prompts: Sequence[IntArray], stored: Sequence[StoredRow | None], *, share: bool
+) -> PrefillPlan:
+    """Plan the prefill of `prompts` into the cache rows `[0, len(prompts))`.
+
+    Args:
+        stored: what every cache row holds now; rows beyond `len(prompts)` may be read, not written.
+        share: forward equal beginnings of the prompts once.
+    """
+    keys = [_sort_key(prompt) for prompt in prompts]
+    leader = list(range(len(prompts)))
+    if share:
+        seen: dict[bytes, int] = {}
+        leader = [seen.setdefault(key, index) for index, key in enumerate(keys)]
+    distinct = sorted(set(leader), key=lambda index: (keys[index], index))
+    index = PrefixIndex(stored)
+    matches = {prompt: index.match(prompts[prompt]) for prompt in distinct}
+    rows, first = _place(len(prompts), matches)
+    num_reused = sum(size for _, size in matches.values())
+
+    depth = {prompt: size for prompt, (_, size) in matches.items()}
+    waves = _shared_waves([prompts[i] for i in distinct], distinct, depth, rows) if share else []
+    last = [
+        Span(prompt=i, row=rows[i], start=depth[i], end=len(prompts[i])) for i in sorted(distinct)
+    ]
+    followers = [i for i, lead in enumerate(leader) if i != lead]
+    copies = RowCopies(
+        sources=[rows[leader[i]] for i in followers],
+        targets=[rows[i] for i in followers],
+        num_columns=max((len(prompts[i]) for i in followers), default=0),
+    )
+    waves.append(Wave(spans=last, copies=copies))
+    num_forwarded = sum(span.end - span.start for wave in waves for span in wave.spans)
+    return PrefillPlan(
+        rows=rows,
+        leader=leader,
+        first=first,
+        waves=waves,
+        num_reused=num_reused,
+        num_shared=sum(map(len, prompts)) - num_reused - num_forwarded,
+    )
+
+
+def _place(num_prompts: int, matches: dict[int, tuple[int, int]]) -> tuple[list[int], RowCopies]:
+    """Give every prompt a row, its stored prefix's own row where that is free."""
+    rows = [-1] * num_prompts
+    free = set(range(num_prompts))
+    for prompt in sorted(matches, key=lambda prompt: -matches[prompt][1]):
+        row, size = matches[prompt]
+        if size and row in free:
+            rows[prompt] = row
+            free.remove(row)
+    remaining = iter(sorted(free))
+    rows = [row if row >= 0 else next(remaining) for row in rows]
+    moved = [(match, rows[p]) for p, match in matches.items() if match[1] and match[0] != rows[p]]
+    copies = RowCopies(
+        sources=[source for (source, _), _ in moved],
+        targets=[target for _, target in moved],
+        num_columns=max((size for (_, size), _ in moved), default=0),
+    )
+    return rows, copies
+
+
+def _shared_waves(
+    sorted_prompts: Sequence[IntArray],
+    names: Sequence[int],
+    depth: dict[int, int],
+    rows: Sequence[int],
+) -> list[Wave]:
+    """Forward beginnings that several distinct prompts share once, from the shortest on.
+
+    `sorted_prompts[k]` is prompt `names[k]`. Walks the tree of common prefixes; prompts below one
+    node with a stored prefix shorter than the node have the same stored prefix, so the first one
+    stands for all. Raises `depth` to what is then in every prompt's row.
+    """
+    adjacent = [0, *(common_prefix(a, b) for a, b in pairwise(sorted_prompts))]
+    spans: list[list[Span]] = []
+    copies: list[list[tuple[int, int, int]]] = []
+    stack = [(0, len(sorted_prompts), 0)]
+    while stack:
+        low, high, level = stack.pop()
+        if high - low < 2:
+            continue
+        common = min(adjacent[low + 1 : high])
+        lead = names[low]
+        usable = min(common, min(map(len, sorted_prompts[low:high])) - 1)
+        if (high - low - 1) * (usable - depth[lead]) >= MIN_SHARED_TOKENS:
+            if level == len(spans):
+                spans.append([])
+                copies.append([])
+            spans[level].append(Span(prompt=lead, row=rows[lead], start=depth[lead], end=usable))
+            copies[level] += [(rows[lead], rows[names[k]], usable) for k in range(low + 1, high)]
+            depth.update((names[k], usable) for k in range(low, high))
+            level += 1
+        cuts = [low, *(k for k in range(low + 1, high) if adjacent[k] == common), high]
+        stack.extend((start, end, level) for start, end in pairwise(cuts))
+    return [
+        Wave(
+            spans=wave_spans,
+            copies=RowCopies(
+                sources=[source for source, _, _ in wave_copies],
+                targets=[target for _, target, _ in wave_copies],
+                num_columns=max(size for _, _, size in wave_copies),
+            ),
+        )
+        for wave_spans, wave_copies in zip(spans, copies, strict=True)
+    ]

@@ -1,0 +1,107 @@
+"""From logits to a sampled token with its log-prob and entropy, and each row's own randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .base import SamplingParams
+
+UNIFORM_BLOCK = 128
+"""Uniforms are drawn this many tokens ahead; the stream does not depend on it."""
+
+_EXCLUDED = -1e30
+"""Logit of a token outside top-k or top-p: its probability is 0, and 0 * log-prob is not NaN."""
+
+_BELOW_ONE = 1.0 - 1e-12
+"""Keeps u * total below the last step of the cumulative distribution in float64."""
+
+
+class PolicyNumericsError(ArithmeticError):
+    """The policy's logits hold NaN or infinity: its weights or activations have blown up."""
+
+
+class RowUniforms:
+    """One stream of uniforms in [0, 1) per row, each from its own generator.
+
+    Token t of a row always uses number t of that row's stream, so a sample depends on its seed and
+    not on the rows beside it.
+    """
+
+    def __init__(self, seeds: Sequence[int], *, device: torch.device) -> None:
+        self._generators = [np.random.default_rng(seed) for seed in seeds]
+        self._device = device
+        self._block = torch.empty((0, 0), dtype=torch.float64)
+        self._next = UNIFORM_BLOCK
+
+    def draw(self) -> Tensor:
+        """The next uniform of every row, float64 (B,)."""
+        if self._next == UNIFORM_BLOCK:
+            block = np.stack([rng.random(UNIFORM_BLOCK) for rng in self._generators], axis=1)
+            self._block = torch.from_numpy(block * _BELOW_ONE).to(self._device)
+            self._next = 0
+        self._next += 1
+        return self._block[self._next - 1]
+
+    def reorder(self, rows: NDArray[np.int64]) -> None:
+        """Keep these rows, in this order."""
+        self._generators = [self._generators[row] for row in rows.tolist()]
+        if self._next < UNIFORM_BLOCK:
+            self._block = self._block[:, torch.from_numpy(rows).to(self._device)]
+
+
+def sampling_logprobs(logits_BV: Tensor, params: SamplingParams) -> Tensor:
+    """Log-probs of the sampling distribution, float32 (B, V).
+
+    Temperature first, then top-k, then top-p on what is left, then renormalised. Tokens left out
+    have a log-prob below -1e29. Greedy reports the distribution at temperature 1, untruncated.
+    """
+    logits_BV = logits_BV.float()
+    if params.temperature == 0:
+        return torch.log_softmax(logits_BV, dim=-1)
+    if params.temperature != 1:
+        logits_BV = logits_BV / params.temperature
+    if 0 < params.top_k < logits_BV.shape[-1]:
+        smallest_B1 = logits_BV.topk(params.top_k, dim=-1).values[:, -1:]
+        logits_BV = logits_BV.masked_fill(logits_BV < smallest_B1, _EXCLUDED)
+    if params.top_p < 1:
+        logits_BV = _keep_top_p(logits_BV, params.top_p)
+    return torch.log_softmax(logits_BV, dim=-1)
+
+
+def _keep_top_p(logits_BV: Tensor, top_p: float) -> Tensor:
+    """Exclude all but the fewest likeliest tokens whose probability reaches `top_p`."""
+    sorted_BV, order_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
+    probs_BV = torch.softmax(sorted_BV, dim=-1)
+    # A token stays when the ones before it do not reach top_p yet, so the first always stays.
+    before_BV = probs_BV.cumsum(dim=-1, dtype=torch.float64) - probs_BV
+    excluded_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
+    excluded_BV.scatter_(1, order_BV, before_BV >= top_p)
+    return logits_BV.masked_fill(excluded_BV, _EXCLUDED)
+
+
+def sample_tokens(
+    logits_BV: Tensor, params: SamplingParams, uniforms: RowUniforms
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sample one token per row by inverting the cumulative distribution.
+
+    Returns:
+        tokens long (B,), log-probs float32 (B,), entropies in nats float32 (B,). A row whose
+        logits hold NaN or infinity has a non-finite entropy (and some token); the caller checks.
+    """
+    logprobs_BV = sampling_logprobs(logits_BV, params)
+    probs_BV = logprobs_BV.exp()
+    entropies_B = -(probs_BV * logprobs_BV).sum(dim=-1)
+    if params.temperature == 0:
+        tokens_B1 = logits_BV.argmax(dim=-1, keepdim=True)
+    else:
+        cumulative_BV = probs_BV.cumsum(dim=-1, dtype=torch.float64)
+        target_B1 = uniforms.draw().unsqueeze(1) * cumulative_BV[:, -1:]
+        tokens_B1 = torch.searchsorted(cumulative_BV, target_B1, right=True)
+        # Only NaN can lead outside; an index out of range would then hide the real error.
+        tokens_B1 = tokens_B1.clamp_(max=logprobs_BV.shape[-1] - 1)
+    return tokens_B1.squeeze(1), logprobs_BV.gather(1, tokens_B1).squeeze(1), entropies_B
