@@ -30,10 +30,11 @@ class Registration:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
-_BUILTIN: Mapping[str, str] = {
+BUILTIN: Mapping[str, str] = {
     "bandit": f"{__package__}.bandit:Bandit",
     "frozen_lake": f"{__package__}.frozen_lake:FrozenLake",
     "sokoban": f"{__package__}.sokoban:Sokoban",
+    "gymnasium": f"{__package__}.gymnasium_adapter:FromGymnasium",
 }
 _registered: dict[str, Registration] = {}
 
@@ -53,7 +54,7 @@ def register(
         raise EnvParamsError(f"the id {env_id!r} must not be empty, contain ':' or outer blanks")
     if entry_point.count(":") != 1 or not all(entry_point.split(":")):
         raise EnvParamsError(f"the entry point {entry_point!r} must look like 'module:Class'")
-    if env_id in _BUILTIN:
+    if env_id in BUILTIN:
         raise EnvParamsError(f"{env_id!r} is a built-in environment; choose another id")
     if env_id in _registered and not replace_existing:
         raise EnvParamsError(
@@ -97,13 +98,13 @@ def register_file(path: str | Path) -> list[str]:
 
 def known_ids() -> tuple[str, ...]:
     """Every id with a name: built in, registered, or from an installed entry point."""
-    return tuple(dict.fromkeys([*_BUILTIN, *_registered, *_entry_points()]))
+    return tuple(dict.fromkeys([*BUILTIN, *_registered, *_entry_points()]))
 
 
 def resolve(env_id: str) -> Registration:
     """The registration behind an id; `UnknownEnvError` with suggestions if there is none."""
-    if env_id in _BUILTIN:
-        return Registration(id=env_id, entry_point=_BUILTIN[env_id])
+    if env_id in BUILTIN:
+        return Registration(id=env_id, entry_point=BUILTIN[env_id])
     if env_id in _registered:
         return _registered[env_id]
     if env_id in _entry_points():

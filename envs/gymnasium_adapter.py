@@ -1,0 +1,317 @@
+"""Both ways between Gymnasium and our worlds.
+
+Importing this module registers every built-in world with Gymnasium, as `echoscope/<Name>-v0`:
+
+    import gymnasium, echoscope.envs.gymnasium_adapter
+    world = gymnasium.make("echoscope/Sokoban-v0", size=(6, 6))
+
+or in one line `gymnasium.make("echoscope.envs.gymnasium_adapter:echoscope/Sokoban-v0")`. The other
+way, `make("gymnasium", env="Taxi-v4")` wraps a Gymnasium world with discrete or text actions.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from . import registry
+from .base import (
+    EnvParamsError,
+    EnvSpec,
+    EnvUnavailableError,
+    Observation,
+    StepResult,
+    TextEnv,
+    check_seed,
+    normalise,
+    shorten,
+)
+from .frames import card_frame, to_rgb
+from .params import require
+
+MAX_TEXT = 100_000
+_ANSI = re.compile(r"\x1b\[([0-9;]*)m(.*?)\x1b\[0m", re.DOTALL)
+_TOY_ACTIONS: Mapping[str, tuple[str, ...]] = {
+    "Blackjack": ("stick", "hit"),
+    "CliffWalking": ("up", "right", "down", "left"),
+    "CliffWalkingSlippery": ("up", "right", "down", "left"),
+    "FrozenLake": ("left", "down", "right", "up"),
+    "FrozenLake8x8": ("left", "down", "right", "up"),
+    "Taxi": ("south", "north", "east", "west", "pickup", "dropoff"),
+}
+
+
+class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]
+    """One of our worlds behind Gymnasium's interface, with `Text` spaces.
+
+    `reset(seed=s)` plays task s; `options={"noise_seed": n}` fixes the transitions too, which
+    otherwise follow from s. `info` holds the world's own numbers and `is_valid`, `is_effective`,
+    `success`. Render modes: "ansi" (the observation) and "rgb_array" (worlds with a board).
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
+
+    def __init__(self, env_id: str, render_mode: str | None = None, **params: Any) -> None:
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise EnvParamsError(f"render_mode is {render_mode!r}, not 'ansi' or 'rgb_array'")
+        self.world = registry.make(env_id, **params)
+        self.render_mode = render_mode
+        self.observation_space = gymnasium.spaces.Text(MAX_TEXT, charset=string.printable)
+        self.action_space = gymnasium.spaces.Text(256, min_length=0, charset=string.printable)
+        self._latest = Observation(text="")
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        task = int(self.np_random.integers(2**63 - 1)) if seed is None else seed
+        noise = int(self.np_random.integers(2**63 - 1))
+        noise = (options or {}).get("noise_seed", noise)
+        self._latest = self.world.reset(task, noise)
+        return self._latest.text, {"env_seed": task, "noise_seed": noise}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        result = self.world.step(action)
+        self._latest = result.observation
+        info = {
+            **result.info,
+            "is_valid": result.is_valid,
+            "is_effective": result.is_effective,
+            "success": result.success,
+        }
+        return self._latest.text, result.reward, result.terminated, False, info
+
+    def render(self) -> str | NDArray[np.uint8] | None:
+        if self.render_mode == "ansi":
+            return self._latest.text
+        if self.render_mode == "rgb_array":
+            if self._latest.frame is None:
+                raise EnvUnavailableError(f"{self.world.spec.id} gives no frame to draw")
+            return to_rgb(self._latest.frame)
+        return None
+
+    def close(self) -> None:
+        self.world.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromGymnasiumConfig:
+    """Which Gymnasium world, and how it talks.
+
+    `env`: a Gymnasium id. `params`: passed to its constructor. `action_names`: one word per
+    discrete action (the toy-text worlds have theirs built in, others are numbered).
+    `success_reward`: an action's reward from which on the task counts as solved; without it
+    success is unknown. `rules`: the instructions; None for a sentence about the actions alone.
+    """
+
+    env: str = "CliffWalking-v1"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    action_names: tuple[str, ...] | None = None
+    success_reward: float | None = None
+    rules: str | None = None
+
+    def __post_init__(self) -> None:
+        names = [normalise(name) for name in self.action_names or ()]
+        require(
+            all(names) and len(set(names)) == len(names),
+            f"action_names is {self.action_names}, but must be different words",
+        )
+
+
+class FromGymnasium(TextEnv):
+    """A Gymnasium world as a text world.
+
+    Description:
+        Wraps any Gymnasium world with a discrete or text action space. Made for the toy-text
+        worlds: CliffWalking, FrozenLake, Taxi, Blackjack.
+    Observation:
+        The world's text rendering, where it has one; colours become brackets: (blue), {magenta},
+        [any other], such as Taxi's (passenger), {destination} and [taxi]. Otherwise the
+        observation's value.
+    Actions:
+        The words in `action_names`, or any string for a text action space.
+    Rewards:
+        The wrapped world's.
+    Episode end:
+        The wrapped world's; its own step limit is left off, since limits are layers here.
+    Success:
+        An action was rewarded with at least `success_reward`; unknown without that setting.
+    Seeds:
+        `seed` resets the world, then `noise_seed` replaces its generator.
+    Requires:
+        Whatever the wrapped world requires.
+    Example:
+        >>> cliff = FromGymnasium(FromGymnasiumConfig(env="CliffWalking-v1"))
+        >>> first = cliff.reset(seed=0, noise_seed=0)
+        >>> cliff.step("up").reward
+        -1.0
+    """
+
+    spec = EnvSpec(
+        id="gymnasium",
+        entry_point=f"{__name__}:FromGymnasium",
+        config_type=FromGymnasiumConfig,
+        max_turns=20,
+        max_actions_per_turn=4,
+        description="Any Gymnasium world with discrete or text actions, such as toy-text.",
+    )
+
+    def __init__(self, config: FromGymnasiumConfig | None = None) -> None:
+        self._config = FromGymnasiumConfig() if config is None else config
+        super().__init__(self._config)
+        self._world = _make_world(self._config)
+        self._names = _action_names(self._config, self._world.action_space)
+        self._is_over, self._has_succeeded = True, False
+        self._text = ""
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        check_seed("seed", seed)
+        value, _ = self._world.reset(seed=seed)
+        rng = np.random.Generator(np.random.PCG64(check_seed("noise_seed", noise_seed)))
+        self._world.unwrapped.np_random = rng
+        self._is_over, self._has_succeeded = False, False
+        return self._observe(value)
+
+    def step(self, action: str) -> StepResult:
+        number = self._number(action)
+        if number is None or self._is_over:
+            text = self.invalid_notice(action) + self._text
+            return self._result(Observation(text=text), 0.0, is_valid=False, is_effective=False)
+        before = self._text
+        value, reward, terminated, truncated, _ = self._world.step(number)
+        self._is_over = bool(terminated or truncated)
+        limit = self._config.success_reward
+        self._has_succeeded = self._has_succeeded or (limit is not None and reward >= limit)
+        observation = self._observe(value)
+        return self._result(
+            observation, float(reward), is_valid=True, is_effective=self._text != before
+        )
+
+    def instructions(self) -> str:
+        rules = self._config.rules or f"You act in the world {self._config.env}."
+        if not self._names:
+            return f"{rules} Action: any text."
+        return f"{rules} Actions: {', '.join(self._names)}."
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return self._names
+
+    @property
+    def reports_success(self) -> bool:
+        return self._config.success_reward is not None
+
+    def close(self) -> None:
+        self._world.close()
+
+    def _number(self, action: str) -> Any:
+        """What the wrapped world takes for an action; None if nothing."""
+        if not self._names:
+            return action if self._world.action_space.contains(action) else None
+        wanted = normalise(action)
+        for number, name in enumerate(self._names):
+            if normalise(name) == wanted:
+                return number
+        return None
+
+    def _observe(self, value: Any) -> Observation:
+        if self._world.render_mode == "ansi":
+            self._text = _ANSI.sub(_bracket, str(self._world.render())).strip("\n")
+        else:
+            self._text = f"Observation: {_plain(value)}"
+        frame = card_frame(self._config.env, self._text.splitlines())
+        return Observation(text=self._text, frame=frame)
+
+    def _result(
+        self, observation: Observation, reward: float, *, is_valid: bool, is_effective: bool
+    ) -> StepResult:
+        return StepResult(
+            observation=observation,
+            reward=reward,
+            terminated=self._is_over,
+            success=self._has_succeeded if self.reports_success else None,
+            is_valid=is_valid,
+            is_effective=is_effective,
+            info={},
+        )
+
+
+def _make_world(config: FromGymnasiumConfig) -> gymnasium.Env[Any, Any]:
+    try:
+        spec = gymnasium.spec(config.env)
+        params = dict(config.params)
+        if "ansi" in _render_modes(spec):
+            params.setdefault("render_mode", "ansi")
+        # -1: without Gymnasium's own step limit.
+        return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **params)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise EnvUnavailableError(f"{config.env}: {error}") from None
+    except (gymnasium.error.Error, TypeError, ValueError) as error:
+        raise EnvParamsError(f"gymnasium: {shorten(str(error), 300)}") from None
+
+
+def _render_modes(spec: Any) -> list[str]:
+    creator = gymnasium.envs.registration.load_env_creator(spec.entry_point)
+    return list(creator.metadata.get("render_modes", []))
+
+
+def _action_names(config: FromGymnasiumConfig, space: Any) -> tuple[str, ...]:
+    if isinstance(space, gymnasium.spaces.Text):
+        return ()
+    if not isinstance(space, gymnasium.spaces.Discrete) or space.start != 0:
+        raise EnvParamsError(
+            f"gymnasium: {config.env} has the action space {space}, but only Discrete and Text "
+            "can be spoken"
+        )
+    number = int(space.n)
+    toy = _TOY_ACTIONS.get(config.env.rsplit("-v", 1)[0])
+    names = config.action_names or toy or tuple(str(i) for i in range(number))
+    if len(names) != number:
+        raise EnvParamsError(
+            f"gymnasium: action_names has {len(names)} words, but {config.env} has {number} actions"
+        )
+    return tuple(names)
+
+
+def _bracket(match: re.Match[str]) -> str:
+    """A coloured piece of a rendering in brackets that tell the colour."""
+    left, right = {"34": "()", "35": "{}"}.get(match.group(1).split(";")[0], "[]")
+    return f"{left}{match.group(2)}{right}"
+
+
+def _plain(value: Any) -> str:
+    """An observation without NumPy's type names."""
+    if isinstance(value, tuple):
+        return "(" + ", ".join(_plain(item) for item in value) + ")"
+    if isinstance(value, np.generic | np.ndarray):
+        return str(value.tolist())
+    return str(value)
+
+
+def register_all() -> list[str]:
+    """Register every built-in world with Gymnasium, once; returns the ids."""
+    ids = []
+    for env_id in registry.BUILTIN:
+        if env_id == FromGymnasium.spec.id:
+            continue
+        spec = registry.spec(env_id)
+        name = "".join(part.capitalize() for part in env_id.split("_"))
+        ids.append(f"echoscope/{name}-v0")
+        if ids[-1] not in gymnasium.registry:
+            gymnasium.register(
+                id=ids[-1],
+                entry_point=f"{__name__}:ToGymnasium",
+                max_episode_steps=spec.max_turns * spec.max_actions_per_turn,
+                kwargs={"env_id": env_id},
+            )
+    return ids
+
+
+# Gymnasium's convention since 1.0, which has no plug-in entry point: importing registers.
+register_all()
