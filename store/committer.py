@@ -1,0 +1,236 @@
+"""Puts steps on the disk, in the order that makes a crash harmless.
+
+Data files are written and fsynced first, then their folders, then one journal record that names
+them. Only that record makes them exist; until then a reader sees nothing of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from .artifacts import CheckpointRecord, DiagnosticRecord
+from .commands import read_commands
+from .durable import new_id, sync_folder, write_parquet
+from .events import event_fields, metric_values, plain, step_row
+from .index import RunIndex
+from .journal import Journal
+from .layout import FileEntry, Layout, Segment
+from .records import Alarm, Command, CommandAck, StepMetrics, Trajectory, TrajectoryOutcome
+from .rows import diagnostics_table, tokens_table, trajectories_table, turns_table
+from .schema import DATA_TABLES
+from .state import RunState
+
+ROTATE_BYTES = 4_000_000
+"""A piece of the journal is complete at this size, or after `rotate_every` steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContent:
+    """Everything that one acknowledged step consists of."""
+
+    step: int
+    metrics: Sequence[StepMetrics]
+    trajectories: Sequence[Trajectory]
+    outcomes: Sequence[TrajectoryOutcome] = ()
+    alarms: Sequence[Alarm] = ()
+    acks: Sequence[CommandAck] = ()
+    checkpoint: CheckpointRecord | None = None
+    diagnostics: Sequence[DiagnosticRecord] = ()
+
+
+class Committer:
+    """Writes one run, synchronously. When a method returns, its record is fsynced."""
+
+    def __init__(
+        self, layout: Layout, journal: Journal, state: RunState, *, rotate_every: int
+    ) -> None:
+        self._layout = layout
+        self._journal = journal
+        self.state = state
+        self._rotate_every = rotate_every
+        self._steps_in_piece = 0
+        self._known_commands: set[str] = set()
+        # zstd and fsync of one table overlap with building the next.
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="echoscope-segments")
+
+    def know_commands(self, command_ids: Iterable[str]) -> None:
+        """Commands whose body the journal already holds."""
+        self._known_commands.update(command_ids)
+
+    def commit_micro(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Make finished trajectories of an unfinished step visible."""
+        content = StepContent(step=step, metrics=(), trajectories=trajectories)
+        segment = self._write_segment(content)
+        self._append({"kind": "micro", "step": step, "segment": segment.to_json()})
+
+    def commit_step(self, content: StepContent) -> bool:
+        """Acknowledge a step. Its micro-segments are replaced by its final segment.
+
+        Returns whether a piece of the journal was completed, so that packing has work.
+        """
+        step = content.step
+        replaced = [s.id for s in self.state.unfinished.values() if s.step == step]
+        segment = None
+        if content.trajectories or content.diagnostics:
+            segment = self._write_segment(content)
+        wall_time = time.time()
+        outcomes = {outcome.trajectory_id: outcome for outcome in content.outcomes}
+        row = step_row(step, wall_time, content.metrics, content.trajectories, outcomes)
+        events = event_fields(
+            wall_time=wall_time,
+            alarms=content.alarms,
+            acks=content.acks,
+            commands=self._bodies(content.acks),
+            checkpoints=() if content.checkpoint is None else (content.checkpoint,),
+        )
+        self._append(
+            {
+                "kind": "step",
+                "step": step,
+                "segment": None if segment is None else segment.to_json(),
+                "replaces": replaced,
+                "steps": [plain(row)],
+                "metrics": [
+                    {"phase": m.phase, "values": plain(metric_values(m))} for m in content.metrics
+                ],
+                **events,
+            }
+        )
+        self._remove_segments(replaced)
+        self._steps_in_piece += 1
+        if self._steps_in_piece >= self._rotate_every or self._journal.size >= ROTATE_BYTES:
+            self.rotate()
+            return True
+        return False
+
+    def commit_events(
+        self,
+        *,
+        alarms: Sequence[Alarm] = (),
+        acks: Sequence[CommandAck] = (),
+        commands: Sequence[Command] = (),
+        checkpoint: CheckpointRecord | None = None,
+    ) -> None:
+        """Acknowledge events between two steps."""
+        bodies = [c for c in commands if c.command_id not in self._known_commands]
+        self._known_commands.update(c.command_id for c in bodies)
+        fields = event_fields(
+            wall_time=time.time(),
+            alarms=alarms,
+            acks=acks,
+            commands=[*bodies, *self._bodies(acks)],
+            checkpoints=() if checkpoint is None else (checkpoint,),
+        )
+        self._append({"kind": "event", "step": self.state.last_step, **fields})
+
+    def rewind(self, from_step: int, *, pid: int, host: str) -> None:
+        """Begin the next attempt after step `from_step`; later steps are hidden from now on."""
+        record = {"kind": "rewind", "from_step": from_step, "pid": pid, "host": host}
+        self._append(record, attempt=self.state.attempt + 1)
+
+    def end(self, status: str) -> None:
+        """The run's last record."""
+        self._append({"kind": "close", "status": status, "step": self.state.last_step})
+
+    def rotate(self) -> None:
+        """Complete the live piece of the journal, so that it may be packed."""
+        self._journal.rotate(self.state.header(time.time()))
+        self._steps_in_piece = 0
+
+    def release(self) -> None:
+        self._pool.shutdown()
+        self._journal.close()
+
+    def _append(self, record: dict[str, object], *, attempt: int | None = None) -> None:
+        record["attempt"] = self.state.attempt if attempt is None else attempt
+        record.setdefault("wall_time", time.time())
+        self._journal.append(record)
+        self.state.apply(record)
+
+    def _write_segment(self, content: StepContent) -> Segment:
+        identity = new_id()
+        run_id, attempt = self.state.run_id, self.state.attempt
+        outcomes = {outcome.trajectory_id: outcome for outcome in content.outcomes}
+        build: dict[str, Callable[[], pa.Table]] = {
+            "tokens": lambda: tokens_table(run_id, attempt, content.trajectories, outcomes),
+            "turns": lambda: turns_table(run_id, attempt, content.trajectories),
+            "trajectories": lambda: trajectories_table(
+                run_id, attempt, content.trajectories, outcomes
+            ),
+            "diagnostics": lambda: diagnostics_table(run_id, attempt, content.diagnostics),
+        }
+
+        def write(table: str, rows: pa.Table) -> FileEntry:
+            relative = f"seg/{table}/{content.step:08d}-{identity}.parquet"
+            entry = write_parquet(self._layout.root, relative, table, rows)
+            sync_folder(self._layout.root / "seg" / table)
+            return entry
+
+        waiting = []
+        for table in DATA_TABLES:
+            rows = build[table]()
+            if rows.num_rows:
+                waiting.append(self._pool.submit(write, table, rows))
+        files = tuple(future.result() for future in waiting)
+        return Segment(id=identity, step=content.step, attempt=attempt, files=files)
+
+    def _remove_segments(self, identities: Sequence[str]) -> None:
+        """Delete replaced micro-segments: readers that still want them look again."""
+        for identity in identities:
+            for table in DATA_TABLES:
+                for path in (self._layout.root / "seg" / table).glob(f"*-{identity}.parquet"):
+                    path.unlink(missing_ok=True)
+
+    def _bodies(self, acks: Sequence[CommandAck]) -> list[Command]:
+        """Commands behind acknowledgements, from the mailbox, unless the journal has them."""
+        wanted = {ack.command_id for ack in acks} - self._known_commands
+        if not wanted:
+            return []
+        found, _ = read_commands(self._layout.root, self.state.run_id)
+        bodies = [command for command in found if command.command_id in wanted]
+        self._known_commands.update(command.command_id for command in bodies)
+        return bodies
+
+
+def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set[str]]:
+    """Go on with an existing run. The caller holds the writer lock.
+
+    What a crash left behind the last journal record is cut off, and segment files that no record
+    names are removed. Returns the committer and the ids of commands that have an acknowledgement.
+    """
+    index = RunIndex(layout.root)
+    if layout.journal.exists():
+        journal = Journal.reopen(layout)
+    else:
+        pieces = layout.piece_numbers()
+        piece = max(pieces, default=index.manifest.piece) + 1
+        journal = Journal.create(layout, index.state.header(time.time()), piece=piece)
+    committer = Committer(layout, journal, index.state, rotate_every=rotate_every)
+    rows = {
+        name: index.packed_rows(name) + index.events.table(name).to_pylist()
+        for name in ("commands", "command_events")
+    }
+    committer.know_commands(row["command_id"] for row in rows["commands"])
+    _remove_orphans(index)
+    return committer, {row["command_id"] for row in rows["command_events"]}
+
+
+def _remove_orphans(index: RunIndex) -> None:
+    state, root = index.state, index.layout.root
+    if index.damaged_lines:
+        return  # a damaged record may have named them: keep what can perhaps be saved by hand
+    named = {
+        entry.path
+        for segment in (*index.manifest.loose, *state.committed, *state.unfinished.values())
+        for entry in segment.files
+    }
+    named |= {dropped.path for dropped in index.manifest.dropped}
+    for table in DATA_TABLES:
+        for path in (root / "seg" / table).iterdir():
+            if f"seg/{table}/{path.name}" not in named:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,308 @@
+"""An in-memory DuckDB whose views show runs as their journals and manifests tell them.
+
+The connection may read the folder it was opened for and nothing else, and a query may only read:
+SQL from a browser or a notebook cannot change a run, and cannot look around on the machine.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .commands import pending_rows
+from .durable import is_locked, sha256_of
+from .errors import QueryError, StoreError
+from .index import RunIndex, VisibleFile
+from .schema import (
+    DATA_TABLES,
+    EVENT_TABLES,
+    SCHEMA_VERSION,
+    TABLES,
+    arrow_schema,
+    create_table_sql,
+)
+
+T = TypeVar("T")
+
+_PARAMETER_ERRORS = (duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException)
+_RETRIES = 4
+_MARK_SETTLES_NS = 1_000_000_000
+_EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?:\([^)]*\)\s*)?", re.IGNORECASE)
+
+
+def quote(text: str) -> str:
+    """A SQL string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def connect(folder: Path) -> duckdb.DuckDBPyConnection:
+    """A private DuckDB that can reach the files in one folder."""
+    connection = duckdb.connect(
+        config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+    )
+    connection.execute("SET parquet_metadata_cache = true")
+    connection.execute(f"SET allowed_directories = [{quote(str(folder) + '/')}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def require_read_only(connection: duckdb.DuckDBPyConnection, query: str) -> None:
+    """Raises QueryError unless the query is one statement that only reads."""
+    try:
+        statements = connection.extract_statements(query)
+        if len(statements) == 1 and statements[0].type == duckdb.StatementType.EXPLAIN:
+            statements = connection.extract_statements(_EXPLAIN.sub("", query, count=1))
+    except duckdb.Error as error:
+        raise QueryError(one_line(error)) from error
+    if len(statements) != 1:
+        raise QueryError(f"expected one statement, got {len(statements)}")
+    if statements[0].type != duckdb.StatementType.SELECT:
+        kind = statements[0].type.name
+        raise QueryError(f"a query may only read: {kind} is not allowed, SELECT is")
+
+
+def one_line(error: BaseException) -> str:
+    """DuckDB's message without the picture of where it went wrong."""
+    text = str(error).split("\n\nLINE", 1)[0]
+    return " ".join(text.split())
+
+
+class RunDatabase:
+    """Views over several runs, kept up to date. Cursors of one database may be used in threads."""
+
+    def __init__(self, folder: Path, indexes: Sequence[RunIndex]) -> None:
+        self.folder = folder.resolve()
+        self.indexes: dict[str, RunIndex] = {}
+        self.connection = connect(self.folder)
+        self._lock = threading.RLock()
+        self._scans: dict[str, str] = {}
+        self._runs: list[dict[str, Any]] = []
+        self._pending: list[dict[str, Any]] = []
+        self._mailboxes: list[int | None] = []
+        for name in TABLES:
+            self.connection.execute(create_table_sql(name, f"live_{name}"))
+        self.connection.execute(create_table_sql("commands", "pending_commands"))
+        for index in indexes:
+            self.add(index)
+        self.refresh()
+
+    def add(self, index: RunIndex) -> None:
+        """Show one more run.
+
+        Raises:
+            StoreError: another folder already has its run id.
+        """
+        with self._lock:
+            other = self.indexes.get(index.run_id)
+            if other is not None:
+                raise StoreError(
+                    f"{index.layout.root}: its run id {index.run_id!r} is taken by "
+                    f"{other.layout.root}"
+                )
+            self.indexes[index.run_id] = index
+            self._insert_events(index)
+
+    def refresh(self) -> None:
+        """Catch up with every run."""
+        with self._lock:
+            for index in self.indexes.values():
+                change = index.refresh()
+                if change == "reset":
+                    for name in EVENT_TABLES:
+                        self.connection.execute(
+                            f"DELETE FROM live_{name} WHERE run_id = ?", [index.run_id]
+                        )
+                if change != "same":
+                    self._insert_events(index)
+            self._refresh_runs()
+            self._refresh_pending()
+            for name in TABLES:
+                self._refresh_view(name)
+
+    def run(
+        self, cursor: duckdb.DuckDBPyConnection, sql: Callable[[], str], params: Any
+    ) -> pa.Table:
+        """Run SQL that may be asked for again, because files were packed away or are damaged.
+
+        Raises:
+            QueryError: DuckDB refuses the query.
+            StoreError: the files keep changing or keep failing.
+        """
+        for attempt in range(_RETRIES):
+            try:
+                return cursor.sql(sql(), params=params).to_arrow_table()
+            except AttributeError:
+                # DuckDB gives None instead of a relation where a statement has no rows.
+                return pa.table({})
+            except _PARAMETER_ERRORS as error:
+                raise QueryError(one_line(error)) from error
+            except duckdb.Error as error:
+                if not self._repair() and attempt:
+                    raise QueryError(one_line(error)) from error
+        raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
+
+    def scan(self, name: str, *, run_id: str | None = None, step: int | None = None) -> str:
+        """SQL for the visible rows of one table; with a step, over the files of that step only."""
+        with self._lock:
+            parts = [f"FROM live_{name}"]
+            for index in self.indexes.values():
+                if run_id is None or index.run_id == run_id:
+                    files = [f for f in index.files(name) if _covers(f, step)]
+                    parts += _read_parts(index.layout.root, files)
+        columns = ", ".join(f'"{column}"' for column in TABLES[name].column_names)
+        return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)})"
+
+    def _insert_events(self, index: RunIndex) -> None:
+        for name in EVENT_TABLES:
+            if not index.events.is_empty(name):
+                rows = index.events.table(name)
+                self.connection.register("new_rows", rows)
+                self.connection.execute(f"INSERT INTO live_{name} BY NAME SELECT * FROM new_rows")
+                self.connection.unregister("new_rows")
+        index.events.clear()
+
+    def _refresh_view(self, name: str) -> None:
+        sql = self.scan(name)
+        if name == "commands":
+            sql += (
+                " UNION ALL SELECT * FROM pending_commands WHERE command_id NOT IN "
+                f"(SELECT command_id FROM ({sql}))"
+            )
+        if self._scans.get(name) == sql:
+            return
+        for attempt in range(_RETRIES):
+            try:
+                self.connection.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
+                break
+            except duckdb.Error as error:
+                # Creating a view opens its first file: it may have been packed away, or be damaged.
+                if attempt == _RETRIES - 1:
+                    raise StoreError(f"{self.folder}: {one_line(error)}") from error
+                if not self._repair():
+                    raise StoreError(f"{self.folder}: {one_line(error)}") from error
+                return
+        self._scans[name] = sql
+
+    def _refresh_runs(self) -> None:
+        rows = [run_row(index) for index in self.indexes.values()]
+        if rows != self._runs:
+            self._replace("live_runs", pa.Table.from_pylist(rows, schema=arrow_schema("runs")))
+            self._runs = rows
+
+    def _refresh_pending(self) -> None:
+        marks = [_folder_mark(index.layout.commands) for index in self.indexes.values()]
+        if marks == self._mailboxes and None not in marks:
+            return
+        self._mailboxes = marks
+        rows = [row for i in self.indexes.values() for row in pending_rows(i.layout.root, i.run_id)]
+        if rows != self._pending:
+            table = pa.Table.from_pylist(rows, schema=arrow_schema("commands"))
+            self._replace("pending_commands", table)
+            self._pending = rows
+
+    def _replace(self, target: str, rows: pa.Table) -> None:
+        self.connection.register("new_rows", rows)
+        self.connection.execute(f"BEGIN; DELETE FROM {target}")
+        self.connection.execute(f"INSERT INTO {target} SELECT * FROM new_rows")
+        self.connection.execute("COMMIT")
+        self.connection.unregister("new_rows")
+
+    def _repair(self) -> bool:
+        """After a failure: catch up, and leave out files that are gone or damaged.
+
+        Returns whether anything changed, so that asking again makes sense.
+        """
+        with self._lock:
+            before = dict(self._scans)
+            is_changed = False
+            for index in self.indexes.values():
+                self.indexes[index.run_id].refresh()
+                self._insert_events(index)
+            for index in self.indexes.values():
+                for name in (*DATA_TABLES, *EVENT_TABLES):
+                    for file in index.files(name):
+                        why = _damage(index, file)
+                        if why:
+                            index.bad_paths.add(file.entry.path)
+                            index.warn(f"{index.layout.root / file.entry.path}: {why}; left out")
+                            is_changed = True
+            self.refresh()
+            return is_changed or before != self._scans
+
+
+def _covers(file: VisibleFile, step: int | None) -> bool:
+    return step is None or file.first_step <= step <= file.last_step
+
+
+def _folder_mark(folder: Path) -> int | None:
+    """Changes when a name in the folder does; None where that is too recent to tell."""
+    try:
+        changed = folder.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+    return changed if time.time_ns() - changed > _MARK_SETTLES_NS else None
+
+
+def _read_parts(root: Path, files: Sequence[VisibleFile]) -> list[str]:
+    """`read_parquet` calls: one for files read whole, one per file that is cut at a step."""
+    whole = [file.entry for file in files if file.limit is None]
+    # Only files of other minor versions can differ in their columns: asking DuckDB to reconcile
+    # them would open every file of the list.
+    reconcile = any(entry.schema_version != SCHEMA_VERSION for entry in whole)
+    parts = []
+    if whole:
+        names = ", ".join(quote(str(root / entry.path)) for entry in whole)
+        option = ", union_by_name = true" if reconcile else ""
+        parts.append(f"FROM read_parquet([{names}]{option})")
+    parts += [
+        f"FROM read_parquet([{quote(str(root / file.entry.path))}]) WHERE step <= {file.limit}"
+        for file in files
+        if file.limit is not None
+    ]
+    return [f"({part})" for part in parts]
+
+
+def _damage(index: RunIndex, file: VisibleFile) -> str:
+    """What is wrong with a file; an empty text where nothing is."""
+    path = index.layout.root / file.entry.path
+    try:
+        size = path.stat().st_size
+        if size != file.entry.num_bytes:
+            return f"has {size} bytes, not {file.entry.num_bytes}"
+        pq.read_metadata(path)
+        if sha256_of(path) != file.entry.sha256:
+            return "its content changed after it was written"
+    except FileNotFoundError:
+        return "is missing"
+    except (OSError, pa.ArrowException) as error:
+        return f"cannot be read ({one_line(error)})"
+    return ""
+
+
+def run_status(index: RunIndex) -> str:
+    """`"running"` while a process holds the run; else how it ended, or `"crashed"`."""
+    if is_locked(index.layout.writer_lock):
+        return "running"
+    return index.state.status or "crashed"
+
+
+def run_row(index: RunIndex) -> dict[str, Any]:
+    """The row of `runs`."""
+    run, state = index.run, index.state
+    row = {name: run.get(name) for name in TABLES["runs"].column_names}
+    return row | {
+        "status": run_status(index),
+        "ended_at": state.ended_at,
+        "attempt": state.attempt,
+        "last_step": state.last_step,
+        "path": str(index.layout.root),
+    }

@@ -1,0 +1,203 @@
+"""Files that are on the disk when a call returns, and the lock that keeps a second writer out."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .errors import RunBusyError, StoreError
+from .layout import FileEntry
+from .schema import SCHEMA_VERSION, TABLES
+
+_SEGMENT_LEVEL = 1
+_PACK_LEVEL = 3
+_FLOAT_LISTS = ("FLOAT[]",)
+_NO_DICTIONARY = {
+    "turns": ("observation", "response", "frame"),
+    "trajectories": ("id", "final_observation", "final_frame", "extra"),
+}
+"""Columns whose values hardly repeat inside one step."""
+
+
+def new_id() -> str:
+    """Eight hex characters: names of data files never repeat."""
+    return uuid.uuid4().hex[:8]
+
+
+def sync_folder(path: Path) -> None:
+    """Make names created, renamed or removed in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write everything; a short write is continued, a full disk raises."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def write_new_file(path: Path, data: bytes | memoryview) -> None:
+    """Create, write and fsync a file whose name is not known to anyone yet.
+
+    The folder is not synced: the caller does that once for all its files. A file that could not
+    be written whole is removed, so that a full disk does not stay fuller than it must.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that readers see the old one or the new one, and nothing between."""
+    temporary = path.with_name(f"{path.name}.{new_id()}.tmp")
+    write_new_file(temporary, data)
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def to_json_bytes(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        StoreError: unreadable, or not a JSON object.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path}: not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise StoreError(f"{path}: holds no JSON object")
+    return value
+
+
+def parquet_options(table: str, *, packed: bool) -> dict[str, Any]:
+    """Arguments of a Parquet writer: measured in benchmarks/store.py."""
+    columns = TABLES[table].columns
+    streams = [f"{c.name}.list.element" for c in columns if c.type in _FLOAT_LISTS]
+    plain = {*_NO_DICTIONARY.get(table, ()), *(c.name for c in columns if c.type == "DOUBLE")}
+    dictionary = [
+        f"{c.name}.list.element" if c.type.endswith("[]") else c.name
+        for c in columns
+        if c.type not in _FLOAT_LISTS and not c.type.startswith("MAP") and c.name not in plain
+    ]
+    return {
+        "compression": "zstd",
+        "compression_level": _PACK_LEVEL if packed else _SEGMENT_LEVEL,
+        "use_dictionary": dictionary,
+        "column_encoding": dict.fromkeys(streams, "BYTE_STREAM_SPLIT"),
+        "version": "1.0",
+        "write_page_checksum": True,
+    }
+
+
+def write_parquet(root: Path, relative: str, table: str, rows: pa.Table) -> FileEntry:
+    """Write one segment file and fsync it. The bytes are hashed before they leave memory."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, rows.schema, **parquet_options(table, packed=False)) as writer:
+        writer.write_table(rows)
+    data = memoryview(sink.getvalue())
+    write_new_file(root / relative, data)
+    return FileEntry(
+        table=table,
+        path=relative,
+        num_rows=rows.num_rows,
+        num_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        schema_version=SCHEMA_VERSION,
+    )
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class FileLock:
+    """An exclusive `flock`: held until `release`, or until the process is gone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def acquire(self, *, wait_s: float = 0.0) -> None:
+        """Take the lock.
+
+        Somebody who asks `is_locked` holds it for microseconds, hence the patience of a writer.
+
+        Raises:
+            RunBusyError: another process holds it.
+        """
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+                    os.close(descriptor)
+                    raise RunBusyError(
+                        f"{self._path.parent}: another process is writing this run"
+                        f"{f' ({holder})' if holder else ''}; stop it first"
+                    ) from None
+                time.sleep(0.02)
+        self._descriptor = descriptor
+        # A forked worker would otherwise keep the lock after the trainer died.
+        os.register_at_fork(after_in_child=self._forget)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def _forget(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process holds the lock."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,188 @@
+"""Where a run keeps what: paths, and the entries by which journal and manifest name data files.
+
+A file that neither names does not exist for a reader, whatever lies in the folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import NotARunError, StoreError
+from .schema import DATA_TABLES, TABLES
+
+_DATA_PATH = re.compile(r"(?:seg|pack)/([a-z_]+)/[0-9A-Za-z_.-]+\.parquet")
+_PIECE = re.compile(r"([0-9]{6})\.ndjson")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one run."""
+
+    root: Path
+
+    @property
+    def run_json(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def journal(self) -> Path:
+        """The piece of the journal that is being written."""
+        return self.root / "journal.ndjson"
+
+    @property
+    def pieces(self) -> Path:
+        """Folder of the pieces that are complete and wait to be packed."""
+        return self.root / "journal"
+
+    def piece(self, number: int) -> Path:
+        return self.pieces / f"{number:06d}.ndjson"
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / "MANIFEST.json"
+
+    @property
+    def commands(self) -> Path:
+        return self.root / "commands"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def sealed(self) -> Path:
+        return self.root / "run.duckdb"
+
+    @property
+    def writer_lock(self) -> Path:
+        return self.root / "writer.lock"
+
+    @property
+    def pack_lock(self) -> Path:
+        return self.root / "pack.lock"
+
+    def data_folders(self) -> list[Path]:
+        segments = [self.root / "seg" / table for table in DATA_TABLES]
+        return segments + [self.root / "pack" / table for table in TABLES if table != "runs"]
+
+    def piece_numbers(self) -> list[int]:
+        """Numbers of the complete pieces, in order."""
+        if not self.pieces.is_dir():
+            return []
+        found = [_PIECE.fullmatch(entry.name) for entry in self.pieces.iterdir()]
+        return sorted(int(match[1]) for match in found if match)
+
+    def require_run(self) -> None:
+        """Raises NotARunError where the folder holds no run."""
+        if not self.root.exists():
+            raise NotARunError(f"{self.root}: no such folder")
+        if not self.run_json.is_file():
+            raise NotARunError(
+                f"{self.root}: not a run (no run.json); `echoscope runs list` shows what there is"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One data file, as the journal or the manifest names it."""
+
+    table: str
+    path: str
+    """Relative to the run's folder."""
+    num_rows: int
+    num_bytes: int
+    sha256: str
+    schema_version: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "rows": self.num_rows,
+            "bytes": self.num_bytes,
+            "sha256": self.sha256,
+            "schema": self.schema_version,
+        }
+
+    @classmethod
+    def from_json(cls, table: str, value: Mapping[str, Any]) -> FileEntry:
+        match = _DATA_PATH.fullmatch(value["path"])
+        if match is None or match[1] != table:
+            raise StoreError(f"data file {value['path']!r} does not lie in seg/ or pack/{table}")
+        return cls(
+            table=table,
+            path=value["path"],
+            num_rows=int(value["rows"]),
+            num_bytes=int(value["bytes"]),
+            sha256=str(value["sha256"]),
+            schema_version=str(value["schema"]),
+        )
+
+
+def _files_to_json(files: tuple[FileEntry, ...]) -> dict[str, Any]:
+    return {entry.table: entry.to_json() for entry in files}
+
+
+def _files_from_json(value: Mapping[str, Any]) -> tuple[FileEntry, ...]:
+    # Tables that a newer minor version brought are none of this reader's business.
+    return tuple(FileEntry.from_json(t, entry) for t, entry in value.items() if t in TABLES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The files of one step, or of some finished trajectories of a step that is not."""
+
+    id: str
+    step: int
+    attempt: int
+    files: tuple[FileEntry, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "step": self.step,
+            "attempt": self.attempt,
+            "files": _files_to_json(self.files),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Segment:
+        return cls(
+            id=str(value["id"]),
+            step=int(value["step"]),
+            attempt=int(value["attempt"]),
+            files=_files_from_json(value["files"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """The files of steps `first_step` to `last_step` of one attempt, one row group per step."""
+
+    id: str
+    attempt: int
+    first_step: int
+    last_step: int
+    files: tuple[FileEntry, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "attempt": self.attempt,
+            "first_step": self.first_step,
+            "last_step": self.last_step,
+            "files": _files_to_json(self.files),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Pack:
+        return cls(
+            id=str(value["id"]),
+            attempt=int(value["attempt"]),
+            first_step=int(value["first_step"]),
+            last_step=int(value["last_step"]),
+            files=_files_from_json(value["files"]),
+        )

@@ -1,0 +1,322 @@
+"""Read a run, live or finished: SQL over views, and the records that were written.
+
+    run = open_run("runs/my-run")
+    run.sql("SELECT step, avg(episode_return) r FROM trajectories GROUP BY step ORDER BY step")
+    run.trajectory("t00000120-00037")
+
+A reader takes no lock and never disturbs the writer. It opens whatever the journal names when it
+is asked, so an answer is as new as the last acknowledged step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .artifacts import CheckpointRecord, DiagnosticRecord
+from .database import RunDatabase, require_read_only, run_row
+from .errors import NotARunError, StoreError
+from .events import ack_from_row, alarm_from_row, checkpoint_from_row, command_from_row
+from .index import RunIndex
+from .layout import Layout
+from .rebuild import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
+from .records import Alarm, Command, CommandAck, Trajectory, TrajectoryOutcome, parse_trajectory_id
+
+_ONE = "trajectory_id = $1 AND attempt = $2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """A run at a glance."""
+
+    run_id: str
+    path: Path
+    name: str
+    project: str
+    status: str
+    """running, finished, stopped, failed, interrupted, or crashed (ended without a word)."""
+    created_at: float
+    ended_at: float | None
+    attempt: int
+    last_step: int
+    """-1 before the first acknowledged step."""
+    base_model: str
+    parent_run_id: str | None
+    tags: tuple[str, ...]
+    config: Mapping[str, Any]
+    live_knobs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandState:
+    """A command and what became of it; `ack` is None while it waits."""
+
+    command: Command
+    ack: CommandAck | None
+
+
+def run_info(index: RunIndex) -> RunInfo:
+    row = run_row(index)
+    return RunInfo(
+        run_id=row["run_id"],
+        path=index.layout.root,
+        name=row["name"] or "",
+        project=row["project"] or "",
+        status=row["status"],
+        created_at=row["created_at"],
+        ended_at=row["ended_at"],
+        attempt=row["attempt"],
+        last_step=row["last_step"],
+        base_model=row["base_model"] or "",
+        parent_run_id=row["parent_run_id"],
+        tags=tuple(row["tags"] or ()),
+        config=json.loads(row["config"]),
+        live_knobs=json.loads(row["live_knobs"]),
+    )
+
+
+class _SqlReader:
+    """SQL over the views of one database, each reader with its own DuckDB cursor."""
+
+    def __init__(self, database: RunDatabase) -> None:
+        self._database = database
+        self._cursor: duckdb.DuckDBPyConnection = database.connection.cursor()
+
+    def refresh(self) -> None:
+        """Catch up with what was written. `sql` and the typed queries do that by themselves."""
+        self._database.refresh()
+
+    def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
+        """Answer one read-only SQL statement over the views, after catching up.
+
+        Views: runs, steps, metrics, trajectories, turns, tokens, diagnostics, alarms, commands,
+        command_events, checkpoints (columns in docs/store.md). The answer is an Arrow table:
+        `.to_pylist()`, `.to_pandas()`. Files outside the run cannot be reached.
+
+        Raises:
+            QueryError: not one statement that reads, or DuckDB refuses it; one line.
+        """
+        require_read_only(self._cursor, query)
+        self.refresh()
+        return self._database.run(self._cursor, lambda: query, params)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What could not be read and was left out, each naming its file."""
+        return [text for index in self._database.indexes.values() for text in index.warnings]
+
+
+class RunReader(_SqlReader):
+    """One run. Not for several threads at once: give each its own `cursor()`."""
+
+    def __init__(self, database: RunDatabase, index: RunIndex) -> None:
+        super().__init__(database)
+        self._index = index
+
+    def cursor(self) -> RunReader:
+        """A reader for another thread, over the same database and journal position."""
+        return RunReader(self._database, self._index)
+
+    @property
+    def path(self) -> Path:
+        return self._index.layout.root
+
+    @property
+    def run_id(self) -> str:
+        return self._index.run_id
+
+    def info(self) -> RunInfo:
+        """Name, status, configuration and progress."""
+        self.refresh()
+        return run_info(self._index)
+
+    def steps(self) -> pa.Table:
+        """The table `steps`, in order."""
+        return self.sql("SELECT * FROM steps ORDER BY step")
+
+    def metrics(self, key: str, *, phase: str | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
+        """One metric over the run: steps (int64) and values (float64), both (number of steps,)."""
+        found = self.sql(
+            "SELECT step, value FROM metrics WHERE key = $1 AND ($2 IS NULL OR phase = $2) "
+            "ORDER BY step, phase",
+            [key, phase],
+        )
+        steps, values = found.column("step"), found.column("value")
+        return (
+            np.asarray(steps.to_pylist(), dtype=np.int64),
+            np.asarray(values.to_pylist(), dtype=np.float64),
+        )
+
+    def metric_keys(self) -> list[str]:
+        rows = self.sql("SELECT DISTINCT key FROM metrics ORDER BY key")
+        return [str(key) for key in rows.column("key").to_pylist()]
+
+    def listing(self, step: int) -> pa.Table:
+        """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
+        return self._rows("trajectories", step, "true", [], "id")
+
+    def trajectories_of_step(self, step: int) -> list[Trajectory]:
+        """The full records of one step, by id."""
+        rows = self.listing(step).to_pylist()
+        turns = _by_trajectory(self._rows("turns", step, "true", [], "trajectory_id, turn"))
+        tokens = _by_trajectory(self._rows("tokens", step, "true", [], "trajectory_id, turn"))
+        return [
+            trajectory_from_rows(row, turns.get(key, []), tokens.get(key, []))
+            for row, key in ((row, (row["attempt"], row["id"])) for row in rows)
+        ]
+
+    def trajectory(self, trajectory_id: str) -> Trajectory:
+        """One full record, tokens included.
+
+        Raises:
+            KeyError: the run has no such trajectory, or none that is visible.
+            ValueError: not a trajectory id.
+        """
+        row, tokens = self._row_and_tokens(trajectory_id)
+        turns = self._rows("turns", row["step"], _ONE, [trajectory_id, row["attempt"]], "turn")
+        return trajectory_from_rows(row, turns.to_pylist(), tokens)
+
+    def outcome(self, trajectory_id: str) -> TrajectoryOutcome | None:
+        """What the update learned about a trajectory; None where it has not seen it.
+
+        Raises:
+            KeyError: the run has no such trajectory, or none that is visible.
+            ValueError: not a trajectory id.
+        """
+        return outcome_from_rows(*self._row_and_tokens(trajectory_id))
+
+    def commands(self) -> list[CommandState]:
+        """Every command in the order of issue, with its latest acknowledgement."""
+        acks = {
+            row["command_id"]: ack_from_row(row)
+            for row in self.sql("SELECT * FROM command_events ORDER BY wall_time").to_pylist()
+        }
+        rows = self.sql("SELECT * FROM commands ORDER BY issued_at, command_id").to_pylist()
+        commands = [command_from_row(row, row["run_id"]) for row in rows]
+        return [CommandState(command=c, ack=acks.get(c.command_id)) for c in commands]
+
+    def alarms(self) -> list[Alarm]:
+        """Every alarm raised or cleared, by step."""
+        rows = self.sql("SELECT * FROM alarms ORDER BY step, alarm_id, state DESC").to_pylist()
+        return [alarm_from_row(row) for row in rows]
+
+    def checkpoints(self) -> list[CheckpointRecord]:
+        """Checkpoints that exist, by step: the last event of each path, deletions left out."""
+        rows = self.sql("SELECT * FROM checkpoints ORDER BY wall_time").to_pylist()
+        last = {row["path"]: checkpoint_from_row(row) for row in rows}
+        return sorted((c for c in last.values() if not c.is_deleted), key=lambda c: c.step)
+
+    def diagnostics(self, step: int) -> list[DiagnosticRecord]:
+        """The diagnostic arrays of one step."""
+        rows = self._rows("diagnostics", step, "true", [], "kind").to_pylist()
+        return [diagnostic_from_row(row) for row in rows]
+
+    def _row_and_tokens(self, trajectory_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        _, step, _ = parse_trajectory_id(trajectory_id)
+        rows = self._rows("trajectories", step, "id = $1", [trajectory_id], "attempt").to_pylist()
+        if not rows:
+            raise KeyError(f"run {self.run_id} has no trajectory {trajectory_id}")
+        tokens = self._rows("tokens", step, _ONE, [trajectory_id, rows[-1]["attempt"]], "turn")
+        return rows[-1], tokens.to_pylist()
+
+    def _rows(
+        self, table: str, step: int, where: str, params: Sequence[Any], order: str
+    ) -> pa.Table:
+        self.refresh()
+        return self._database.run(
+            self._cursor,
+            lambda: (
+                f"SELECT * FROM ({self._database.scan(table, run_id=self.run_id, step=step)}) "
+                f"WHERE step = {int(step)} AND {where} ORDER BY {order}"
+            ),
+            params,
+        )
+
+
+class RunsReader(_SqlReader):
+    """Several runs as one: the same views, told apart by `run_id`."""
+
+    def __init__(self, database: RunDatabase, root: Path, unreadable: dict[Path, str]) -> None:
+        super().__init__(database)
+        self._root = root
+        self.unreadable = unreadable
+        """Folders that look like runs and cannot be read, with the reason."""
+
+    def cursor(self) -> RunsReader:
+        """A reader for another thread, over the same database."""
+        return RunsReader(self._database, self._root, self.unreadable)
+
+    def refresh(self) -> None:
+        """Catch up, runs that appeared since the last call included."""
+        known = {index.layout.root for index in self._database.indexes.values()}
+        for path in _run_folders(self._root):
+            if path.resolve() not in known and path not in self.unreadable:
+                try:
+                    self._database.add(RunIndex(path))
+                except StoreError as error:
+                    self.unreadable[path] = str(error)
+        super().refresh()
+
+    def infos(self) -> list[RunInfo]:
+        """All readable runs, the newest last."""
+        self.refresh()
+        infos = [run_info(index) for index in self._database.indexes.values()]
+        return sorted(infos, key=lambda info: (info.created_at, info.run_id))
+
+    def run(self, run_id: str) -> RunReader:
+        """A reader of one of the runs, over the same database.
+
+        Raises:
+            NotARunError: no run with that id.
+        """
+        index = self._database.indexes.get(run_id)
+        if index is None:
+            raise NotARunError(f"{self._root}: no run with id {run_id!r}")
+        return RunReader(self._database, index)
+
+
+def open_run(path: str | Path, *, all_attempts: bool = False) -> RunReader:
+    """Open a run for reading, live or finished.
+
+    `all_attempts` shows the steps that a later rewind hid, too: tell them apart by `attempt`.
+
+    Raises:
+        NotARunError: no run there.
+        StoreVersionError: written by a newer major version.
+        StoreError: its journal cannot be read.
+    """
+    index = RunIndex(Path(path), all_attempts=all_attempts)
+    return RunReader(RunDatabase(index.layout.root, [index]), index)
+
+
+def open_runs(root: str | Path) -> RunsReader:
+    """Open all runs directly under a folder as one.
+
+    Raises:
+        NotARunError: no such folder.
+    """
+    folder = Path(root)
+    if not folder.is_dir():
+        raise NotARunError(f"{folder}: no such folder")
+    reader = RunsReader(RunDatabase(folder, []), folder, {})
+    reader.refresh()
+    return reader
+
+
+def _run_folders(root: Path) -> Iterator[Path]:
+    return (path for path in sorted(root.iterdir()) if Layout(path).run_json.is_file())
+
+
+def _by_trajectory(rows: pa.Table) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in rows.to_pylist():
+        found.setdefault((row["attempt"], row["trajectory_id"]), []).append(row)
+    return found

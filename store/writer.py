@@ -1,0 +1,434 @@
+"""The trainer's side of a run: hand over a step, go on training.
+
+A background thread does the writing behind a bounded queue; the caller waits only while the queue
+is full. A step counts once its journal record is fsynced (`acknowledged_step`). The process may
+die at any instant: what was acknowledged stays, what was not never becomes visible.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from .artifacts import CheckpointRecord, DiagnosticRecord
+from .committer import Committer, StepContent, load_committer
+from .durable import FileLock, replace_file, sync_folder, to_json_bytes
+from .errors import RunBusyError, RunExistsError, StoreError, StoreWriteError
+from .events import plain
+from .index import read_run_json
+from .journal import Journal
+from .layout import Layout
+from .records import (
+    Alarm,
+    Command,
+    CommandAck,
+    StepMetrics,
+    Trajectory,
+    TrajectoryOutcome,
+)
+from .rows import check_trajectory
+from .schema import SCHEMA_VERSION
+from .state import RunState
+
+STATUSES = ("finished", "stopped", "failed", "interrupted")
+_MICRO_SIZE = 64
+_MICRO_AGE_S = 2.0
+_LOCK_PATIENCE_S = 2.0
+_JOB = Callable[[Committer], None]
+
+
+class RunWriter:
+    """Writes one run. One process at a time; all methods from one thread."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        lock: FileLock,
+        committer: Committer,
+        seen: set[str],
+        *,
+        queue_size: int,
+        is_packing: bool,
+    ) -> None:
+        """Use `create` or `resume`."""
+        self._layout = layout
+        self._lock = lock
+        self._committer = committer
+        self._is_packing = is_packing
+        self.path = layout.root
+        self.run_id = committer.state.run_id
+        self.attempt = committer.state.attempt
+        self.seen_command_ids = frozenset(seen)
+        """Commands that were acknowledged before: seed a `Mailbox` with them."""
+        self.acknowledged_step = committer.state.last_step
+        """The last step whose record is fsynced; -1 before the first."""
+        self._last_step = self.acknowledged_step
+        self._open: dict[int, dict[str, Trajectory]] = {}
+        self._error: Exception | None = None
+        self._is_closed = False
+        self._packer: subprocess.Popen[bytes] | None = None
+        # Only the thread touches these two.
+        self._held: dict[int, list[Trajectory]] = {}
+        self._waiting: list[Trajectory] = []
+        self._waiting_since = 0.0
+        self._jobs: queue.Queue[_JOB | None] = queue.Queue(maxsize=queue_size)
+        self._thread = threading.Thread(target=self._work, name="echoscope-writer", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        run_id: str,
+        config: Mapping[str, Any],
+        live_knobs: Mapping[str, Any] | None = None,
+        name: str = "",
+        project: str = "",
+        base_model: str = "",
+        parent_run_id: str | None = None,
+        tags: Sequence[str] = (),
+        queue_size: int = 4,
+        rotate_every: int = 256,
+        is_packing: bool = True,
+    ) -> RunWriter:
+        """Start a run in a new or empty folder.
+
+        Args:
+            queue_size: steps (or calls of `add_trajectories`) that may wait to be written.
+            rotate_every: steps after which a piece of the journal is complete.
+            is_packing: pack complete pieces in a process of low priority beside the training.
+
+        Raises:
+            RunExistsError: the folder is not empty.
+            StoreWriteError: the disk refuses.
+        """
+        from .. import __version__
+
+        layout = Layout(Path(path).resolve())
+        if layout.root.exists() and (not layout.root.is_dir() or any(layout.root.iterdir())):
+            what = "already holds a run" if layout.run_json.exists() else "is not an empty folder"
+            raise RunExistsError(f"{layout.root} {what}; choose another name, or resume it")
+        description = {
+            "run_id": run_id,
+            "schema_version": SCHEMA_VERSION,
+            "name": name,
+            "project": project,
+            "base_model": base_model,
+            "parent_run_id": parent_run_id,
+            "tags": list(tags),
+            "config": json.dumps(plain(config)),
+            "live_knobs": json.dumps(plain(live_knobs or {})),
+            "created_at": time.time(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "code_version": __version__,
+        }
+        lock = FileLock(layout.writer_lock)
+        try:
+            for folder in (*layout.data_folders(), layout.pieces, layout.commands):
+                folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+            state = RunState(run_id)
+            journal = Journal.create(layout, state.header(time.time()), piece=1)
+            # Last: a folder with run.json is a run.
+            replace_file(layout.run_json, to_json_bytes(plain(description)))
+            sync_folder(layout.root.parent)
+        except RunBusyError:
+            raise
+        except OSError as error:
+            lock.release()
+            raise StoreWriteError(f"{layout.root}: {error.strerror}") from error
+        committer = Committer(layout, journal, state, rotate_every=rotate_every)
+        return cls(layout, lock, committer, set(), queue_size=queue_size, is_packing=is_packing)
+
+    @classmethod
+    def resume(
+        cls,
+        path: Path,
+        *,
+        from_step: int,
+        queue_size: int = 4,
+        rotate_every: int = 256,
+        is_packing: bool = True,
+    ) -> RunWriter:
+        """Go on with a run after step `from_step` (-1: from the start) as its next attempt.
+
+        Steps after `from_step` that earlier attempts wrote are hidden from now on.
+
+        Raises:
+            NotARunError: no run there.
+            RunBusyError: another process writes it.
+            ValueError: the run never acknowledged `from_step`.
+            StoreError: the run cannot be read or written.
+        """
+        layout = Layout(Path(path).resolve())
+        read_run_json(layout)
+        lock = FileLock(layout.writer_lock)
+        lock.acquire(wait_s=_LOCK_PATIENCE_S)
+        try:
+            committer, seen = load_committer(layout, rotate_every=rotate_every)
+            last = committer.state.last_step
+            if not -1 <= from_step <= last:
+                raise ValueError(
+                    f"{layout.root}: cannot resume after step {from_step}; "
+                    f"the last acknowledged step is {last}"
+                )
+            committer.rewind(from_step, pid=os.getpid(), host=socket.gethostname())
+        except BaseException:
+            lock.release()
+            raise
+        return cls(layout, lock, committer, seen, queue_size=queue_size, is_packing=is_packing)
+
+    def add_trajectories(self, trajectories: Sequence[Trajectory]) -> None:
+        """Hand over finished trajectories of a step that is not over.
+
+        They become visible within about two seconds, or with the step where that is sooner.
+
+        Raises:
+            ValueError: an id given twice, or a step that is already written.
+            StoreWriteError: writing failed earlier.
+        """
+        self._raise_error()
+        for trajectory in trajectories:
+            check_trajectory(trajectory, None)
+            self._open_trajectory(trajectory)
+        taken = tuple(trajectories)
+        if taken:
+            self._put(lambda committer: self._take(committer, taken))
+
+    def commit_step(
+        self,
+        *,
+        metrics: Sequence[StepMetrics],
+        trajectories: Sequence[Trajectory] = (),
+        outcomes: Sequence[TrajectoryOutcome] = (),
+        alarms: Sequence[Alarm] = (),
+        acks: Sequence[CommandAck] = (),
+        checkpoint: CheckpointRecord | None = None,
+        diagnostics: Sequence[DiagnosticRecord] = (),
+    ) -> None:
+        """Hand over a whole step: it becomes one journal record.
+
+        Trajectories given to `add_trajectories` for this step belong to it and need not be given
+        again. Each outcome is joined with its trajectory; evaluation trajectories need none.
+
+        Raises:
+            ValueError: no metrics, several steps at once, a step that does not come after the
+                last one, or an outcome without its trajectory.
+            StoreWriteError: writing failed earlier.
+        """
+        self._raise_error()
+        step = self._step_of(metrics)
+        for trajectory in trajectories:
+            if trajectory.step != step:
+                raise ValueError(f"{trajectory.id} does not belong to step {step}")
+        added = [t for t in trajectories if self._open_trajectory(t)]
+        known = self._open.get(step, {})
+        by_id = {outcome.trajectory_id: outcome for outcome in outcomes}
+        if len(by_id) != len(outcomes):
+            raise ValueError(f"step {step}: a trajectory has two outcomes")
+        for missing in by_id.keys() - known.keys():
+            raise ValueError(f"step {step}: outcome of {missing}, a trajectory it does not have")
+        for trajectory in known.values():
+            check_trajectory(trajectory, by_id.get(trajectory.id))
+        self._last_step = step
+        self._open = {s: found for s, found in self._open.items() if s > step}
+
+        def commit(committer: Committer) -> None:
+            earlier = self._held.pop(step, [])
+            self._waiting = [t for t in self._waiting if t.step != step]
+            content = StepContent(
+                step=step,
+                metrics=metrics,
+                trajectories=sorted([*earlier, *added], key=lambda t: t.id),
+                outcomes=outcomes,
+                alarms=alarms,
+                acks=acks,
+                checkpoint=checkpoint,
+                diagnostics=diagnostics,
+            )
+            is_rotated = committer.commit_step(content)
+            self.acknowledged_step = step
+            if is_rotated and self._is_packing:
+                self._start_packing()
+
+        self._put(commit)
+
+    def record_acks(self, acks: Sequence[CommandAck], commands: Sequence[Command] = ()) -> None:
+        """Acknowledge commands outside a step. Bodies not given are read from the mailbox."""
+        if acks or commands:
+            self._put(lambda committer: committer.commit_events(acks=acks, commands=commands))
+
+    def record_alarms(self, alarms: Sequence[Alarm]) -> None:
+        """Alarms outside a step."""
+        if alarms:
+            self._put(lambda committer: committer.commit_events(alarms=alarms))
+
+    def record_checkpoint(self, checkpoint: CheckpointRecord) -> None:
+        """A checkpoint written, or deleted, outside a step."""
+        self._put(lambda committer: committer.commit_events(checkpoint=checkpoint))
+
+    def flush(self) -> None:
+        """Wait until everything handed over is on the disk, finished trajectories included.
+
+        Raises:
+            StoreWriteError: writing failed.
+        """
+        is_done = threading.Event()
+
+        def finish(committer: Committer) -> None:
+            self._commit_waiting(committer)
+            is_done.set()
+
+        self._put(finish)
+        while not is_done.wait(0.1):
+            self._raise_error()
+        self._raise_error()
+
+    def close(self, *, status: str) -> None:
+        """Write what is left and the run's last record, and let the run go.
+
+        Args:
+            status: `"finished"`, `"stopped"`, `"failed"` or `"interrupted"`.
+
+        Raises:
+            ValueError: another status.
+            StoreWriteError: writing failed, now or earlier. The run is let go all the same.
+        """
+        if status not in STATUSES:
+            raise ValueError(f"status is {status!r}, but must be one of {', '.join(STATUSES)}")
+        if self._is_closed:
+            return
+        self._is_closed = True
+
+        def finish(committer: Committer) -> None:
+            self._commit_waiting(committer)
+            committer.end(status)
+
+        self._jobs.put(finish)
+        self._jobs.put(None)
+        self._thread.join()
+        self._committer.release()
+        self._lock.release()
+        self._raise_error()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close as `finished`, or as `failed` or `interrupted` where an exception passes."""
+        if kind is None:
+            self.close(status="finished")
+            return
+        try:
+            self.close(status="interrupted" if kind is KeyboardInterrupt else "failed")
+        except StoreError as second:
+            if error is not None:
+                error.add_note(str(second))
+
+    def _step_of(self, metrics: Sequence[StepMetrics]) -> int:
+        steps = {entry.step for entry in metrics}
+        if len(steps) != 1:
+            raise ValueError(f"metrics are for steps {sorted(steps)}, but must be for one step")
+        runs = {entry.run_id for entry in metrics} - {self.run_id}
+        if runs:
+            raise ValueError(f"metrics of run {runs.pop()!r} do not belong to {self.run_id!r}")
+        (step,) = steps
+        self._require_later(step)
+        return step
+
+    def _require_later(self, step: int) -> None:
+        if step <= self._last_step:
+            raise ValueError(f"step {step} does not come after step {self._last_step}")
+
+    def _open_trajectory(self, trajectory: Trajectory) -> bool:
+        """Note a trajectory of an unfinished step; False where it was handed over before."""
+        self._require_later(trajectory.step)
+        known = self._open.setdefault(trajectory.step, {})
+        earlier = known.get(trajectory.id)
+        if earlier is not None and earlier is not trajectory:
+            raise ValueError(f"two different trajectories have the id {trajectory.id}")
+        known[trajectory.id] = trajectory
+        return earlier is None
+
+    def _put(self, job: _JOB) -> None:
+        if self._is_closed:
+            raise StoreWriteError(f"{self.path}: the writer is closed")
+        self._raise_error()
+        self._jobs.put(job)
+
+    def _raise_error(self) -> None:
+        error = self._error
+        if error is None:
+            return
+        if isinstance(error, OSError):
+            why = error.strerror or str(error)
+            raise StoreWriteError(
+                f"{self.path}: writing failed ({why}); the run is safe up to step "
+                f"{self.acknowledged_step}"
+            ) from error
+        raise error
+
+    def _work(self) -> None:
+        """The thread: one job after the other. After a failure it only empties the queue."""
+        while True:
+            try:
+                job = self._jobs.get(timeout=self._patience_s())
+            except queue.Empty:
+                job = self._commit_waiting
+            if job is None:
+                return
+            if self._error is not None:
+                continue
+            try:
+                job(self._committer)
+            except Exception as error:  # noqa: BLE001 - every later call raises it
+                self._error = error
+
+    def _patience_s(self) -> float | None:
+        if not self._waiting or self._error is not None:
+            return None
+        return max(0.0, self._waiting_since + _MICRO_AGE_S - time.monotonic())
+
+    def _take(self, committer: Committer, trajectories: Sequence[Trajectory]) -> None:
+        if not self._waiting:
+            self._waiting_since = time.monotonic()
+        self._waiting += trajectories
+        for trajectory in trajectories:
+            self._held.setdefault(trajectory.step, []).append(trajectory)
+        if len(self._waiting) >= _MICRO_SIZE:
+            self._commit_waiting(committer)
+
+    def _commit_waiting(self, committer: Committer) -> None:
+        waiting, self._waiting = self._waiting, []
+        for step in sorted({t.step for t in waiting}):
+            committer.commit_micro(step, [t for t in waiting if t.step == step])
+
+    def _start_packing(self) -> None:
+        """Pack in a process of its own: its memory, its crash and its time are not ours."""
+        if self._packer is not None and self._packer.poll() is None:
+            return
+        command = [sys.executable, "-m", "echoscope.store.packing", str(self.path)]
+        self._packer = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
