@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise
+from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise, prefixed
 from .frames import card_frame
 from .params import require
 
@@ -147,11 +147,8 @@ class Bandit(TextEnv):
     def step(self, action: str) -> StepResult:
         named = [arm for arm in self._shown if normalise(arm) == normalise(action)]
         if not named or self._payout is not None:
-            state = self._observe()
             return StepResult(
-                observation=Observation(
-                    text=self.invalid_notice(action) + state.text, frame=state.frame
-                ),
+                observation=prefixed(self.invalid_notice(action), self._observe()),
                 reward=0.0,
                 terminated=self._payout is not None,
                 success=self._success,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -158,11 +158,17 @@ class TextEnv(ABC):
     def invalid_notice(self, action: str) -> str:
         """What an observation begins with after an invalid action; "" if the reply had none."""
         if not action.strip():
-            return "Invalid reply: no action found. "
-        return f'Invalid action "{shorten(action)}". '
+            return "Invalid reply: no action found."
+        return f'Invalid action "{shorten(action)}".'
 
     def close(self) -> None:  # noqa: B027 - most worlds hold nothing to release
         """Release what the environment holds. It is not used afterwards."""
+
+
+def prefixed(notice: str, observation: Observation) -> Observation:
+    """`observation` after a notice: on the same line if it is one line, else on the next."""
+    gap = "\n" if "\n" in observation.text else " "
+    return replace(observation, text=f"{notice}{gap}{observation.text}")
 
 
 def shorten(text: str, limit: int = NOTICE_CHARS) -> str:

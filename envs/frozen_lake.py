@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise
+from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise, prefixed
 from .frames import grid_frame
 from .grids import MOVES, Position, distances, offset_words, point, points, shift
 from .params import require
@@ -182,9 +182,7 @@ class FrozenLake(TextEnv):
 
     def invalid_notice(self, action: str) -> str:
         return (
-            "Invalid. "
-            if self._config.observation == "relative"
-            else super().invalid_notice(action)
+            "Invalid." if self._config.observation == "relative" else super().invalid_notice(action)
         )
 
     @property
@@ -197,7 +195,7 @@ class FrozenLake(TextEnv):
         is_solved = self._player == self._lake.goal
         state = self._observe()
         if not is_valid:
-            state = Observation(text=self.invalid_notice(action) + state.text, frame=state.frame)
+            state = prefixed(self.invalid_notice(action), state)
         info = {"slipped": float(slipped)}
         if self._player in self._lake.to_goal:
             info["distance"] = float(self._lake.to_goal[self._player])

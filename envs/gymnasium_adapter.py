@@ -31,6 +31,7 @@ from .base import (
     TextEnv,
     check_seed,
     normalise,
+    prefixed,
     shorten,
 )
 from .frames import card_frame, to_rgb
@@ -169,7 +170,7 @@ class FromGymnasium(TextEnv):
         self._world = _make_world(self._config)
         self._names = _action_names(self._config, self._world.action_space)
         self._is_over, self._has_succeeded = True, False
-        self._text = ""
+        self._state = Observation(text="")
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         check_seed("seed", seed)
@@ -182,16 +183,16 @@ class FromGymnasium(TextEnv):
     def step(self, action: str) -> StepResult:
         number = self._number(action)
         if number is None or self._is_over:
-            text = self.invalid_notice(action) + self._text
-            return self._result(Observation(text=text), 0.0, is_valid=False, is_effective=False)
-        before = self._text
+            said = prefixed(self.invalid_notice(action), self._state)
+            return self._result(said, 0.0, is_valid=False, is_effective=False)
+        before = self._state
         value, reward, terminated, truncated, _ = self._world.step(number)
         self._is_over = bool(terminated or truncated)
         limit = self._config.success_reward
         self._has_succeeded = self._has_succeeded or (limit is not None and reward >= limit)
         observation = self._observe(value)
         return self._result(
-            observation, float(reward), is_valid=True, is_effective=self._text != before
+            observation, float(reward), is_valid=True, is_effective=self._state != before
         )
 
     def instructions(self) -> str:
@@ -222,11 +223,12 @@ class FromGymnasium(TextEnv):
 
     def _observe(self, value: Any) -> Observation:
         if self._world.render_mode == "ansi":
-            self._text = _ANSI.sub(_bracket, str(self._world.render())).strip("\n")
+            text = _ANSI.sub(_bracket, str(self._world.render())).strip("\n")
         else:
-            self._text = f"Observation: {_plain(value)}"
-        frame = card_frame(self._config.env, self._text.splitlines())
-        return Observation(text=self._text, frame=frame)
+            text = f"Observation: {_plain(value)}"
+        frame = card_frame(self._config.env, text.splitlines())
+        self._state = Observation(text=text, frame=frame)
+        return self._state
 
     def _result(
         self, observation: Observation, reward: float, *, is_valid: bool, is_effective: bool
@@ -281,7 +283,8 @@ def _action_names(config: FromGymnasiumConfig, space: Any) -> tuple[str, ...]:
 
 def _bracket(match: re.Match[str]) -> str:
     """A coloured piece of a rendering in brackets that tell the colour."""
-    left, right = {"34": "()", "35": "{}"}.get(match.group(1).split(";")[0], "[]")
+    pairs = {"34": ("(", ")"), "35": ("{", "}")}
+    left, right = pairs.get(match.group(1).split(";")[0], ("[", "]"))
     return f"{left}{match.group(2)}{right}"
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise
+from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise, prefixed
 from .frames import grid_frame
 from .grids import MOVES, Position, offset_words, point, points, shift
 from .params import require
@@ -142,10 +142,8 @@ class Sokoban(TextEnv):
     def step(self, action: str) -> StepResult:
         move = normalise(action)
         if move not in MOVES or self._is_solved:
-            state = self._observe()
-            notice = self.invalid_notice(action)
             return StepResult(
-                observation=Observation(text=notice + state.text, frame=state.frame),
+                observation=prefixed(self.invalid_notice(action), self._observe()),
                 reward=0.0,
                 terminated=self._is_solved,
                 success=self._is_solved,
@@ -187,7 +185,7 @@ class Sokoban(TextEnv):
 
     def invalid_notice(self, action: str) -> str:
         short = self._config.observation == "relative"
-        return "Invalid. " if short else super().invalid_notice(action)
+        return "Invalid." if short else super().invalid_notice(action)
 
     def _draw(self, seed: int) -> Level:
         if self._levels is None:

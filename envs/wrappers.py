@@ -15,7 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from .base import EnvParamsError, Observation, StepResult, TextEnv, no_info, normalise, shorten
+from .base import (
+    EnvParamsError,
+    Observation,
+    StepResult,
+    TextEnv,
+    no_info,
+    normalise,
+    prefixed,
+    shorten,
+)
 
 T = TypeVar("T")
 STOP_REASONS = frozenset(
@@ -228,10 +237,10 @@ class TurnRunner(TurnEnv):
         return action
 
     def _next_observation(self, bad: str | None, has_dropped: bool) -> Observation:
-        notice = "" if bad is None else self._env.invalid_notice(bad)
+        notices = [] if bad is None else [self._env.invalid_notice(bad)]
         if has_dropped:
-            notice += f"Only the first {self._max_actions} of your actions counted. "
-        return replace(self._state, text=notice + self._state.text) if notice else self._state
+            notices.append(f"Only the first {count(self._max_actions, 'action')} counted.")
+        return prefixed(" ".join(notices), self._state) if notices else self._state
 
     def _success(self, result: StepResult | None) -> bool | None:
         if result is not None and result.success is not None:
