@@ -1,0 +1,247 @@
+"""From rewards to advantages: how much better than expected each sampled token was.
+
+Legend: **P** groups, **G** siblings, **B** rows, **T** row length, **N** trajectories, **L**
+sampled tokens of the longest one, **K** turns. docs/algorithms.md has the formulas and says when to
+use which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..store.records import RolloutBatch
+from .batch import TokenBatch, credit_rewards
+from .config import (
+    AdvantageConfig,
+    BiLevelGaeConfig,
+    DrGrpoConfig,
+    GaeConfig,
+    GrpoConfig,
+    ReinforcePpConfig,
+    RlooConfig,
+)
+from .gae import FloatArray64, SampledTokens, bi_level_gae, gae, whiten
+
+Credit = Literal["trajectory", "turn"]
+Normalization = Literal["arpo", "brpo", "grpo", "mean", "asym_clip"]
+LeftOut = Mapping[int, Sequence[FloatArray64]]
+"""Group index to the rewards by turn of its trainable siblings that are not in the batch."""
+
+FLOAT32_NOISE = 1e-6
+"""Scores of a group that differ by less than this share of their size count as equal."""
+ASYM_CLIP = (-1.0, 3.0)
+
+
+def normalize_returns(
+    returns_PG: NDArray[np.floating],
+    mode: Normalization,
+    *,
+    trainable_PG: NDArray[np.bool_] | None = None,
+) -> FloatArray64:
+    """Episode returns on the scale that trains (RAGEN's reward normalisation).
+
+    `arpo` leaves them, `brpo` standardises over the batch, `grpo` over the group, `mean` subtracts
+    the group's mean, `asym_clip` is `grpo` clamped to [-1, 3]. Standard deviations divide by n - 1
+    and are enlarged by 1e-6; equal returns, and a return without a sibling to compare with,
+    become 0.
+
+    Args:
+        returns_PG: (P, G) episode returns.
+        mode: One of the five.
+        trainable_PG: (P, G) which returns count; all by default. The others become 0.
+
+    Raises:
+        ValueError: the mode compares siblings, but groups have one member.
+    """
+    returns = np.asarray(returns_PG, dtype=np.float64)
+    trainable = np.ones(returns.shape, np.bool_) if trainable_PG is None else trainable_PG
+    if mode in ("grpo", "mean", "asym_clip") and returns.shape[1] == 1:
+        raise ValueError(
+            f"reward normalization {mode!r} compares siblings, but groups have one member: set "
+            "envs.group_size to 2 or more, or reward.normalization to arpo or brpo"
+        )
+    out = np.zeros_like(returns)
+    if mode == "arpo":
+        out[trainable] = returns[trainable]
+    elif mode == "brpo":
+        out[trainable] = _standardize(returns[trainable])
+    else:
+        rule = _centre if mode == "mean" else _standardize
+        for p, members in enumerate(trainable):
+            out[p, members] = rule(returns[p, members])
+    return np.clip(out, *ASYM_CLIP) if mode == "asym_clip" else out
+
+
+def _centre(values: FloatArray64) -> FloatArray64:
+    return values - values.mean() if values.size else values
+
+
+def _standardize(values: FloatArray64) -> FloatArray64:
+    if values.size < 2:
+        return np.zeros_like(values)
+    std = float(values.std(ddof=1))
+    if std <= max(1e-6, 1e-9 * float(np.abs(values).max())):
+        return np.zeros_like(values)
+    out: FloatArray64 = (values - values.mean()) / (std + 1e-6)
+    return out
+
+
+def left_out_rewards(
+    batch: RolloutBatch,
+    keep_PG: NDArray[np.bool_],
+    returns_PG: NDArray[np.floating],
+    credit: Credit,
+) -> dict[int, list[FloatArray64]]:
+    """What `estimate_advantages` needs to know of siblings that selection left out.
+
+    A baseline over the kept siblings only would be a baseline over those that selection liked.
+
+    Args:
+        batch: All trajectories of the step.
+        keep_PG: (P, G) those that were packed.
+        returns_PG: (P, G) normalised returns, as used for the packed ones (`trajectory` credit).
+        credit: As in `estimate_advantages`.
+    """
+    left_out: dict[int, list[FloatArray64]] = {}
+    wanted_PG = batch.trainable_PG & ~keep_PG & keep_PG.any(axis=1, keepdims=True)
+    for p, g in zip(*np.nonzero(wanted_PG), strict=True):
+        trajectory = batch.groups[p][g]
+        rewards_K = credit_rewards(trajectory, float(returns_PG[p, g]), credit)
+        left_out.setdefault(trajectory.group_index, []).append(rewards_K)
+    return left_out
+
+
+def estimate_advantages(
+    batch: TokenBatch,
+    config: AdvantageConfig,
+    *,
+    credit: Credit = "trajectory",
+    left_out: LeftOut | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Advantages of the sampled tokens, and the targets of the critic.
+
+    Estimators see trajectories: the sampled tokens of all rows of one trajectory in their order,
+    with the prompts between them skipped.
+
+    Args:
+        batch: All rows of the step. `gae` and `bi_level_gae` need `batch.values`.
+        config: The estimator.
+        credit: `turn` makes the group-relative estimators compare returns-to-go turn by turn;
+            `trajectory` makes them compare whole returns.
+        left_out: Trainable siblings that the batch does not hold, for the group-relative
+            estimators; see `left_out_rewards`.
+
+    Returns:
+        (B, T) float32 advantages and (B, T) float32 returns, 0 outside the loss mask. Returns are
+        None if the batch has no values.
+
+    Raises:
+        ValueError: the estimator needs values and the batch has none.
+    """
+    tokens = SampledTokens.of(batch)
+    rewards = tokens.gather(batch.token_rewards)
+    if isinstance(config, GaeConfig | BiLevelGaeConfig):
+        advantages, returns = _with_critic(batch, tokens, rewards, config)
+        return tokens.scatter(advantages, batch), tokens.scatter(returns, batch)
+    gamma = config.gamma if isinstance(config, ReinforcePpConfig) else 1.0
+    returns = gae(rewards, np.zeros_like(rewards), tokens.mask_NL, gamma=gamma, lam=1.0)
+    if isinstance(config, ReinforcePpConfig):
+        advantages = whiten(returns, tokens.mask_NL)
+    else:
+        advantages = _group_relative(batch, tokens, rewards, config, credit, left_out or {})
+    targets = None if batch.values is None else tokens.scatter(returns, batch)
+    return tokens.scatter(advantages, batch), targets
+
+
+def _with_critic(
+    batch: TokenBatch,
+    tokens: SampledTokens,
+    rewards: FloatArray64,
+    config: GaeConfig | BiLevelGaeConfig,
+) -> tuple[FloatArray64, FloatArray64]:
+    """(N, L) advantages and returns; the returns are those before whitening."""
+    if batch.values is None:
+        raise ValueError(
+            f"advantage.kind is {config.kind}, but the batch has no values: set critic.kind to "
+            "head or model"
+        )
+    mask = tokens.mask_NL
+    values = tokens.gather(batch.values)
+    gamma, lam = config.gamma, config.lam
+    if isinstance(config, BiLevelGaeConfig):
+        turns = tokens.gather(batch.turn_index, fill=-1).astype(np.int64)
+        advantages = bi_level_gae(
+            rewards, values, turns, mask, gamma=gamma, lam=lam, turn_gamma=config.turn_gamma
+        )
+    else:
+        advantages = gae(rewards, values, mask, gamma=gamma, lam=lam)
+    returns = advantages + values
+    return (whiten(advantages, mask) if config.whiten else advantages), returns
+
+
+def _group_relative(
+    batch: TokenBatch,
+    tokens: SampledTokens,
+    rewards: FloatArray64,
+    config: GrpoConfig | DrGrpoConfig | RlooConfig,
+    credit: Credit,
+    left_out: LeftOut,
+) -> FloatArray64:
+    """(N, L) advantages that compare each trajectory with its siblings, each counted once."""
+    num = tokens.num_trajectories
+    if num == 0:
+        return rewards
+    turns = tokens.gather(batch.turn_index, fill=0).astype(np.int64)
+    if credit == "trajectory":
+        turns = np.zeros_like(turns)
+    group_of_N = np.zeros(num, dtype=np.int64)
+    group_of_N[tokens.owner] = batch.group_index.cpu().numpy()[tokens.row]
+    turn_rewards_NK = np.zeros((num, int(turns.max(initial=0)) + 1))
+    np.add.at(turn_rewards_NK, (np.arange(num)[:, None], turns), rewards)
+    advantages_NK = np.zeros_like(turn_rewards_NK)
+    for group in np.unique(group_of_N):
+        members = np.flatnonzero(group_of_N == group)
+        others = left_out.get(int(group), ())
+        if credit == "trajectory":
+            others = [rewards_K.sum(keepdims=True) for rewards_K in others]
+        compared = _compare(_scores([*turn_rewards_NK[members], *others]), config)
+        width = min(compared.shape[1], advantages_NK.shape[1])
+        advantages_NK[members, :width] = compared[: members.size, :width]
+    return np.where(tokens.mask_NL, np.take_along_axis(advantages_NK, turns, axis=1), 0.0)
+
+
+def _scores(turn_rewards: Sequence[FloatArray64]) -> FloatArray64:
+    """(n, K) returns-to-go by turn of n siblings. Behind the end of an episode they are 0."""
+    scores = np.zeros((len(turn_rewards), max(map(len, turn_rewards))))
+    for row, rewards in zip(scores, turn_rewards, strict=True):
+        row[: len(rewards)] = np.cumsum(rewards[::-1])[::-1]
+    return scores
+
+
+def _compare(
+    scores_nK: FloatArray64, config: GrpoConfig | DrGrpoConfig | RlooConfig
+) -> FloatArray64:
+    """(n, K) scores of one group against its mean at each turn; a lone trajectory gets 0.
+
+    GRPO divides by one scale for the whole group, the largest standard deviation (n - 1) of any
+    turn, so that a turn where the siblings hardly differ is not blown up.
+    """
+    n = scores_nK.shape[0]
+    if n < 2:
+        return np.zeros_like(scores_nK)
+    centred: FloatArray64 = scores_nK - scores_nK.mean(axis=0)
+    if isinstance(config, RlooConfig):
+        centred *= n / (n - 1)
+        return centred
+    if isinstance(config, DrGrpoConfig):
+        return centred
+    std = float(scores_nK.std(axis=0, ddof=1).max())
+    if std <= FLOAT32_NOISE * float(np.abs(scores_nK).max()):
+        return np.zeros_like(scores_nK)
+    centred /= std + config.eps
+    return centred

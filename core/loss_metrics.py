@@ -1,0 +1,89 @@
+"""From the sums of microbatches to the metrics of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .losses import LossTerms
+
+_PER_TOKEN = {
+    "ratio": "policy/ratio_mean",
+    "clip_low": "policy/clip_low_frac",
+    "clip_high": "policy/clip_high_frac",
+    "clip_dual": "policy/clip_dual_frac",
+    "approx_kl": "policy/approx_kl",
+    "entropy": "policy/update_entropy",
+    "ref_kl": "policy/ref_kl",
+    "advantage": "policy/advantage_mean",
+    "value": "critic/value_mean",
+    "return": "critic/return_mean",
+    "value_clip": "critic/value_clip_frac",
+}
+_LOSSES = {
+    "loss_policy": "loss/policy",
+    "loss_kl": "loss/kl",
+    "loss_entropy": "loss/entropy",
+    "loss_value": "loss/value",
+}
+
+
+@dataclass(slots=True)
+class MetricTotals:
+    """Adds up the loss terms of every microbatch of one or more optimizer steps.
+
+    Losses keep the unit of `loss.aggregation`; everything else is per sampled token, whatever the
+    aggregation.
+    """
+
+    sums: dict[str, float] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
+
+    def add(self, terms: LossTerms) -> None:
+        for name, value in terms.metrics.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+        for name, value in terms.maxima.items():
+            self.maxima[name] = max(self.maxima.get(name, -math.inf), float(value))
+
+    def result(self, *, num_updates: int = 1) -> dict[str, float]:
+        """Metrics of the step; NaN where there were no tokens.
+
+        Args:
+            num_updates: Optimizer steps that were added up; losses are averaged over them.
+        """
+        sums, count = self.sums, self.sums.get("num_tokens", 0.0)
+        out = {key: _ratio(sums[name], count) for name, key in _PER_TOKEN.items() if name in sums}
+        out |= {
+            key: _ratio(sums[name], num_updates) for name, key in _LOSSES.items() if name in sums
+        }
+        if "loss_policy" in sums:
+            total = sum(sums.get(name, 0.0) for name in _LOSSES)
+            out["loss/total"] = _ratio(total, num_updates)
+        if "ratio" in self.maxima:
+            out["policy/ratio_max"] = self.maxima["ratio"] if count else math.nan
+        if "advantage_squared" in sums:
+            out["policy/advantage_std"] = math.sqrt(_variance(sums, "advantage", count))
+        if "residual" in sums:
+            out["critic/explained_variance"] = explained_variance(sums, count)
+        return out
+
+
+def explained_variance(sums: Mapping[str, float], count: float) -> float:
+    """1 - Var(return - value) / Var(return); NaN where all returns are equal."""
+    variance = _variance(sums, "return", count)
+    if not variance > 1e-12 * max(_ratio(sums["return_squared"], count), 1e-300):
+        return math.nan
+    return 1 - _variance(sums, "residual", count) / variance
+
+
+def _variance(sums: Mapping[str, float], name: str, count: float) -> float:
+    """Population variance, never negative; NaN without tokens."""
+    if not count:
+        return math.nan
+    mean = sums[name] / count
+    return max(sums[f"{name}_squared"] / count - mean * mean, 0.0)
+
+
+def _ratio(total: float, count: float) -> float:
+    return total / count if count else math.nan

@@ -1,0 +1,254 @@
+"""Which groups, or which single trajectories, train: SNR-adaptive filtering (RAGEN-2, section 4).
+
+Selection looks at whole trajectories before they are packed into rows. It keeps their order and
+never repeats one. The rules that turn numbers into a choice stand in `selection_rules.py`.
+
+Legend: **P** groups, **G** siblings of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..store.records import RolloutBatch, Trajectory
+from .config import SelectionConfig
+from .selection_rules import candidates_of, is_zero, select
+
+__all__ = ["Selection", "select", "select_groups"]
+
+FloatArray64 = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+RELATIVE_NOISE = 1e-9
+"""Returns of a group that differ by less than this share of their size are the same return."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Selection:
+    """What was kept, by which numbers, and in words why nothing was."""
+
+    config: SelectionConfig
+    keep_P: BoolArray  # (P,) groups with at least one kept trajectory
+    keep_PG: BoolArray  # (P, G) trajectories that train
+    trainable_PG: BoolArray  # (P, G) trajectories that could train
+    values_P: FloatArray64  # (P,) metric of each group, NaN where it is not defined
+    values_PG: FloatArray64 | None  # (P, G) metric of each trajectory, where that is the unit
+    reward_std_P: FloatArray64  # (P,) whatever the metric; NaN with fewer than two siblings
+    solved_P: BoolArray  # (P,) equal returns, and every sibling succeeded
+    hopeless_P: BoolArray  # (P,) equal returns, and every sibling failed
+    reason: str = ""
+    """Empty, or `empty: ...` with the rule that left nothing and the way out."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.keep_PG.any()
+
+    @property
+    def unit_values(self) -> FloatArray64:
+        """The metric of every unit, flat: (P,) groups or (P * G,) trajectories."""
+        return self.values_P if self.values_PG is None else self.values_PG.ravel()
+
+    @property
+    def unit_keep(self) -> BoolArray:
+        return self.keep_P if self.values_PG is None else self.keep_PG.ravel()
+
+    @property
+    def kept_frac(self) -> float:
+        """Kept units over all units; NaN without units."""
+        return float(self.unit_keep.mean()) if self.unit_keep.size else float("nan")
+
+    @property
+    def threshold(self) -> float:
+        """The metric of the last unit kept; NaN when nothing was ranked or kept."""
+        kept = self.unit_values[self.unit_keep]
+        if self.config.strategy == "none" or kept.size == 0:
+            return float("nan")
+        return float(kept.min() if self.config.keep == "largest" else kept.max())
+
+    def drop_reason(self, p: int, g: int) -> str | None:
+        """Why trajectory g of group p does not train, in words; None if it does."""
+        if self.keep_PG[p, g]:
+            return None
+        if not self.trainable_PG[p, g]:
+            return "failed, or has no sampled tokens"
+        unit, metric = self.config.unit, self.config.metric
+        value = self.values_P[p] if self.values_PG is None else self.values_PG[p, g]
+        if not np.isfinite(value):
+            return f"{metric} of the {unit} is not defined"
+        if not self.config.include_zero and is_zero(value):
+            return f"{metric} of the {unit} is zero"
+        side = "below" if self.config.keep == "largest" else "above"
+        return f"{metric} of the {unit} is {value:.4g}, {side} what {self.config.strategy} keeps"
+
+    def metrics(self) -> dict[str, float]:
+        """`selection/...` of this step. A mean over nothing is NaN."""
+        values, keep = self.unit_values, self.unit_keep
+        defined = np.isfinite(values)
+        return {
+            "selection/kept_frac": self.kept_frac,
+            "selection/num_kept": float(keep.sum()),
+            "selection/num_groups_kept": float(self.keep_P.sum()),
+            "selection/num_trajectories_kept": float(self.keep_PG.sum()),
+            "selection/num_untrainable": float((~self.trainable_PG).sum()),
+            "selection/num_undefined": float((~defined).sum()),
+            "selection/num_zero": float(is_zero(values[defined]).sum()),
+            "selection/num_zero_variance": float((self.reward_std_P == 0).sum()),
+            "selection/num_solved": float(self.solved_P.sum()),
+            "selection/num_hopeless": float(self.hopeless_P.sum()),
+            "selection/metric_mean": _mean(values[defined]),
+            "selection/metric_mean_kept": _mean(values[defined & keep]),
+            "selection/metric_max": _max(values[defined]),
+            "selection/threshold": self.threshold,
+            "selection/is_empty": float(self.is_empty),
+        }
+
+
+def select_groups(batch: RolloutBatch, config: SelectionConfig) -> Selection:
+    """Choose what trains from a step's whole trajectories.
+
+    Siblings that cannot train (no sampled tokens, or a failed environment) count in no metric and
+    are never kept. A group is kept as a whole otherwise. Strategy `none` keeps all that can train.
+    """
+    trainable_PG = batch.trainable_PG
+    returns_PG = batch.returns_PG
+    reward_std_P = _per_group(returns_PG, trainable_PG, _std)
+    values_P = group_values(batch, config.metric)
+    by_trajectory = config.unit == "trajectory"
+    values_PG = trajectory_values(batch, config.metric) if by_trajectory else None
+    if config.strategy == "none":
+        keep_PG = trainable_PG
+    elif values_PG is not None:
+        keep_PG = select(values_PG.ravel(), config).reshape(trainable_PG.shape) & trainable_PG
+    else:
+        keep_PG = select(values_P, config)[:, None] & trainable_PG
+    equal_P = reward_std_P == 0
+    success_PG = batch.success_PG
+    selection = Selection(
+        config=config,
+        keep_P=np.asarray(keep_PG.any(axis=1)),
+        keep_PG=keep_PG,
+        trainable_PG=trainable_PG,
+        values_P=values_P,
+        values_PG=values_PG,
+        reward_std_P=reward_std_P,
+        solved_P=equal_P & ((success_PG == 1) | ~trainable_PG).all(axis=1),
+        hopeless_P=equal_P & ((success_PG == 0) | ~trainable_PG).all(axis=1),
+    )
+    return replace(selection, reason=_why_empty(selection)) if selection.is_empty else selection
+
+
+def group_values(batch: RolloutBatch, metric: str) -> FloatArray64:
+    """(P,) the metric of every group over its trainable siblings; NaN where it is not defined.
+
+    reward_std: unbiased standard deviation of the episode returns, exactly 0 when they are equal;
+    reward_mean, reward_sum: their mean and sum; entropy: mean over siblings of the mean recorded
+    entropy (nats) of their sampled tokens; length: mean number of sampled tokens.
+    """
+    trainable_PG = batch.trainable_PG
+    if metric == "entropy":
+        return _per_group(batch.array_PG(mean_entropy), trainable_PG, _mean)
+    if metric == "length":
+        return _per_group(batch.array_PG(_num_tokens), trainable_PG, _mean)
+    statistic = {"reward_std": _std, "reward_mean": _mean, "reward_sum": _sum}[metric]
+    return _per_group(batch.returns_PG, trainable_PG, statistic)
+
+
+def trajectory_values(batch: RolloutBatch, metric: str) -> FloatArray64:
+    """(P, G) the metric of every single trajectory; NaN where it cannot train or is not defined.
+
+    reward_std: distance of the return from the mean of its trainable siblings, itself included, so
+    that the squares of a group sum to (n - 1) times its squared reward_std; reward_mean and
+    reward_sum: the return; entropy: mean recorded entropy of its sampled tokens; length: their
+    number.
+    """
+    trainable_PG = batch.trainable_PG
+    if metric == "entropy":
+        values_PG = batch.array_PG(mean_entropy)
+    elif metric == "length":
+        values_PG = batch.array_PG(_num_tokens)
+    elif metric == "reward_std":
+        returns_PG = batch.returns_PG
+        means_P = _per_group(returns_PG, trainable_PG, _mean)
+        is_equal_P = _per_group(returns_PG, trainable_PG, _std)
+        values_PG = np.abs(returns_PG - means_P[:, None])
+        values_PG = np.where(is_equal_P[:, None] == 0, 0.0, values_PG)
+        values_PG = np.where(np.isnan(is_equal_P)[:, None], np.nan, values_PG)
+    else:
+        values_PG = batch.returns_PG
+    return np.where(trainable_PG, values_PG, np.nan)
+
+
+def mean_entropy(trajectory: Trajectory) -> float:
+    """Mean recorded entropy of the sampled tokens, in nats; NaN if any turn has none recorded."""
+    total, count = 0.0, 0
+    for turn in trajectory.turns:
+        if turn.response_tokens is None or len(turn.response_tokens) == 0:
+            continue
+        if turn.entropies is None:
+            return float("nan")
+        total += float(turn.entropies.sum(dtype=np.float64))
+        count += len(turn.response_tokens)
+    return total / count if count else float("nan")
+
+
+def _num_tokens(trajectory: Trajectory) -> float:
+    return float(trajectory.num_sampled_tokens)
+
+
+def _per_group(
+    values_PG: FloatArray64, mask_PG: BoolArray, statistic: Callable[[FloatArray64], float]
+) -> FloatArray64:
+    rows = zip(values_PG, mask_PG, strict=True)
+    return np.array([statistic(values[mask]) for values, mask in rows], dtype=np.float64)
+
+
+def _std(values: FloatArray64) -> float:
+    if values.size < 2 or not np.isfinite(values).all():
+        return float("nan")
+    std = float(values.std(ddof=1))
+    # Sums of the same rewards in another order differ in the last bits: that is not variance.
+    return 0.0 if std <= RELATIVE_NOISE * float(np.abs(values).max()) else std
+
+
+def _mean(values: FloatArray64) -> float:
+    return float(values.mean()) if values.size else float("nan")
+
+
+def _sum(values: FloatArray64) -> float:
+    return float(values.sum()) if values.size else float("nan")
+
+
+def _max(values: FloatArray64) -> float:
+    return float(values.max()) if values.size else float("nan")
+
+
+def _why_empty(selection: Selection) -> str:
+    config, values = selection.config, selection.unit_values
+    units = "groups" if config.unit == "group" else "trajectories"
+    if not selection.trainable_PG.any():
+        return (
+            f"empty: none of the {selection.trainable_PG.size} trajectories can train; each failed "
+            "or has no sampled tokens"
+        )
+    defined = np.isfinite(values)
+    if not defined.any():
+        return f"empty: {config.metric} is not defined for any of the {values.size} {units}; " + (
+            "no entropies were recorded"
+            if config.metric == "entropy"
+            else "it needs at least two siblings that can train"
+        )
+    if candidates_of(values, config).size == 0 or is_zero(values[defined]).all():
+        return (
+            f"empty: {config.metric} is zero for all {int(defined.sum())} {units} where it is "
+            f"defined ({int(selection.solved_P.sum())} groups solved, "
+            f"{int(selection.hopeless_P.sum())} hopeless); easier or harder tasks would give a "
+            "signal, and selection.strategy=none trains on them all the same"
+        )
+    return (
+        f"empty: {config.strategy} with value {config.value:g} keeps none of the {values.size} "
+        f"{units}"
+    )

@@ -1,0 +1,135 @@
+"""The rules of selection: one number per unit in, the units to keep out.
+
+Each rule sees the candidates' values and returns the positions it keeps. Ties are broken by
+position. Fractions above 1 count as 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .config import SelectionConfig
+
+FloatArray64 = NDArray[np.float64]
+IndexArray = NDArray[np.intp]
+
+ZERO = 1e-10
+"""A metric no larger than this in absolute value is zero."""
+ROUNDING = 1e-12
+"""Share of the mass by which a sum of floats may miss its target."""
+
+
+def is_zero(values: ArrayLike) -> NDArray[np.bool_]:
+    return np.asarray(np.abs(np.asarray(values, dtype=np.float64)) <= ZERO)
+
+
+def select(values: ArrayLike, config: SelectionConfig) -> NDArray[np.bool_]:
+    """Which units to keep.
+
+    Args:
+        values: (N,) metric of every unit. NaN and infinite values are never candidates, values of
+            zero only with `config.include_zero`.
+        config: The rule; `unit` and `metric` play no part here.
+
+    Returns:
+        (N,) True where kept. All True for strategy `none`.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1:
+        raise ValueError(f"values has shape {array.shape}, but must be one-dimensional")
+    if config.strategy == "none":
+        return np.ones(array.size, dtype=np.bool_)
+    keep = np.zeros(array.size, dtype=np.bool_)
+    candidates = candidates_of(array, config)
+    if candidates.size:
+        rule = RULES[config.strategy]
+        keep[candidates[rule(array[candidates], config, array.size)]] = True
+    return keep
+
+
+def candidates_of(values: FloatArray64, config: SelectionConfig) -> IndexArray:
+    """Positions of the units that may be kept at all."""
+    allowed = np.isfinite(values)
+    if not config.include_zero:
+        allowed &= ~is_zero(values)
+    return np.flatnonzero(allowed)
+
+
+def _ranked(values: FloatArray64, config: SelectionConfig) -> IndexArray:
+    """Best first."""
+    return np.argsort(-values if config.keep == "largest" else values, kind="stable")
+
+
+def mass(values: FloatArray64) -> FloatArray64:
+    """What linear top_p shares out: the values, measured from the smallest if any is negative.
+
+    Equal negative values share equally.
+    """
+    low = float(values.min())
+    if low >= 0:
+        return values
+    shifted = values - low
+    return shifted if shifted.any() else np.ones_like(values)
+
+
+def top_p(values: FloatArray64, config: SelectionConfig, num_units: int) -> IndexArray:
+    """The shortest prefix of the ranking that holds `value` of the mass.
+
+    Linear: the metric is the mass and `eps` of it may be missing; units without mass are passed
+    over from the largest end, and included from the smallest. Softmax: the mass is
+    softmax(metric), or softmax(-metric) for the smallest, so the metric's scale matters.
+    """
+    order = _ranked(values, config)
+    if config.value >= 1:
+        return order
+    if config.mode == "softmax":
+        logits = values if config.keep == "largest" else -values
+        shares = np.exp(logits - logits.max())
+        target = config.value * shares.sum()
+    else:
+        shares = mass(values)
+        target = (config.value - config.eps) * shares.sum()
+    total = float(shares.sum())
+    if total == 0:
+        return order[:0]
+    reached = np.cumsum(shares[order]) >= target - ROUNDING * total
+    return order[: int(reached.argmax()) + 1]
+
+
+def top_k(values: FloatArray64, config: SelectionConfig, num_units: int) -> IndexArray:
+    """The best `value` of all units, candidates or not, and at least one."""
+    k = int(np.floor(config.value * num_units + 1e-9))
+    return _ranked(values, config)[: max(1, k)]
+
+
+def top_k_abs(values: FloatArray64, config: SelectionConfig, num_units: int) -> IndexArray:
+    """The best `value` units, and at least one."""
+    return _ranked(values, config)[: max(1, int(config.value))]
+
+
+def min_p(values: FloatArray64, config: SelectionConfig, num_units: int) -> IndexArray:
+    """The units within a factor `value` of the best.
+
+    Largest: metric >= value * max. Smallest: metric <= min / value. With a negative metric both
+    measure the distance from the worst: it must reach `value` times that of the best.
+    """
+    share = min(config.value, 1.0)
+    low, high = float(values.min()), float(values.max())
+    if low < 0:
+        distance = values - low if config.keep == "largest" else high - values
+        return np.flatnonzero(distance >= share * (high - low) * (1 - ROUNDING))
+    if config.keep == "largest":
+        return np.flatnonzero(values >= share * high - ZERO)
+    return np.flatnonzero(values <= low / share + ZERO)
+
+
+Rule = Callable[[FloatArray64, SelectionConfig, int], IndexArray]
+RULES: dict[str, Rule] = {
+    "top_p": top_p,
+    "top_k": top_k,
+    "top_k_abs": top_k_abs,
+    "min_p": min_p,
+}

@@ -1,0 +1,437 @@
+"""Selection as a specification: which units train, for which numbers, and why none does."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.selection import (
+    group_values,
+    mean_entropy,
+    select,
+    select_groups,
+    trajectory_values,
+)
+from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+
+def config(**changes) -> SelectionConfig:
+    return SelectionConfig(**changes)
+
+
+def linear(value: float, **changes) -> SelectionConfig:
+    return config(strategy="top_p", mode="linear", value=value, **changes)
+
+
+def softmax(value: float, **changes) -> SelectionConfig:
+    return config(strategy="top_p", mode="softmax", value=value, **changes)
+
+
+def kept(values, rule: SelectionConfig) -> list[int]:
+    return np.flatnonzero(select(np.array(values, dtype=float), rule)).tolist()
+
+
+def trajectory(
+    p: int,
+    g: int,
+    reward: float,
+    *,
+    num_tokens: int = 2,
+    entropy: float | None = 1.0,
+    success: bool | None = None,
+    stop: StopReason = StopReason.TERMINATED,
+) -> Trajectory:
+    entropies = None if entropy is None else np.full(num_tokens, entropy)
+    turn = Turn(
+        index=0,
+        observation="",
+        response="",
+        prompt_tokens=np.array([1]),
+        response_tokens=np.arange(num_tokens),
+        logprobs=np.zeros(num_tokens),
+        entropies=entropies,
+        reward=reward,
+    )
+    return Trajectory(
+        step=1,
+        split=Split.TRAIN,
+        index=p * 8 + g,
+        group_index=p,
+        sibling_index=g,
+        env_id="bandit",
+        tag="bandit",
+        env_seed=p,
+        noise_seed=g,
+        prompt_key="0" * 16,
+        turns=(turn,),
+        stop_reason=stop,
+        is_success=success,
+    )
+
+
+def rollouts(returns, **fields) -> RolloutBatch:
+    """Groups with the given returns; further fields as nested lists of the same shape."""
+    return RolloutBatch(
+        groups=tuple(
+            tuple(
+                trajectory(p, g, r, **{name: rows[p][g] for name, rows in fields.items()})
+                for g, r in enumerate(row)
+            )
+            for p, row in enumerate(returns)
+        )
+    )
+
+
+class TestLinearTopP:
+    """The shortest prefix of the ranking with (value - eps) of the sum."""
+
+    @pytest.mark.parametrize(
+        ("values", "value", "expected"),
+        [
+            ([4, 3, 2, 1], 0.6, [0, 1]),  # target .59 * 10 = 5.9: 4, 7
+            ([10, 1, 0, 0], 0.9, [0]),  # .89 * 11 = 9.79: 10
+            ([4, 2, 0, 0], 0.9, [0, 1]),  # .89 * 6 = 5.34: 4, 6
+            ([3, 1, 1, 0], 0.9, [0, 1, 2]),  # .89 * 5 = 4.45: 3, 4, 5
+            ([1] * 8, 0.9, list(range(8))),  # 7.12: 7 is too little
+            ([1] * 8, 0.875, list(range(7))),  # 6.92
+            ([1] * 8, 0.5, [0, 1, 2, 3]),  # 3.92
+            ([8.061, 0, 0, 8.344], 0.9, [0, 3]),
+            ([1, 2, 3, 4], 0.6, [2, 3]),  # the order of the units does not matter
+        ],
+    )
+    def test_worked_examples(self, values, value, expected):
+        assert kept(values, linear(value)) == expected
+
+    def test_nothing_has_mass(self):
+        assert kept([0, 0, 0], linear(0.9)) == []
+        assert kept([0, 0, 0], linear(0.9, include_zero=True)) == []
+
+    def test_value_1_keeps_every_candidate(self):
+        assert kept([5, 0, 1], linear(1.0, include_zero=True)) == [0, 1, 2]
+        assert kept([5, 0, 1], linear(1.0)) == [0, 2]
+
+    def test_eps_is_relative_so_a_small_scale_changes_nothing(self):
+        # With an absolute eps of .01 the reference system keeps nothing here.
+        assert kept([0.004, 0.003, 0.002], linear(0.9)) == [0, 1, 2]
+        assert kept([0.004, 0.003, 0.002], linear(0.75)) == [0, 1]
+
+    def test_without_eps_the_target_is_met_to_rounding(self):
+        assert kept([0.1] * 8, linear(0.875, eps=0)) == list(range(7))
+
+    def test_a_tiny_value_still_keeps_the_best(self):
+        assert kept([1, 5, 2], linear(0.001)) == [1]
+
+    def test_smallest_walks_up_and_takes_the_zeros_on_its_way(self):
+        # The reference system keeps nothing as soon as one value is zero.
+        assert kept([3, 0, 1, 0], linear(0.2, keep="smallest", include_zero=True)) == [1, 2, 3]
+        assert kept([3, 0, 1, 0], linear(0.2, keep="smallest")) == [2]
+        assert kept([4, 3, 2, 1], linear(0.3, keep="smallest")) == [2, 3]  # 2.9: 1, 3
+
+    def test_negative_values_are_measured_from_the_smallest(self):
+        # Masses 0, 4, 2; target .89 * 6 = 5.34.
+        assert kept([-1, 3, 1], linear(0.9)) == [1, 2]
+        # Masses 2, 1, 0; target .49 * 3.
+        assert kept([-1, -2, -3], linear(0.5)) == [0]
+        assert kept([-1, -1, -1, -1], linear(0.5)) == [0, 1]
+
+
+class TestSoftmaxTopP:
+    @pytest.mark.parametrize(
+        ("values", "value", "expected"),
+        [
+            ([1, 1, 1], 0.6, [0, 1]),  # .333, .667
+            ([10, 1, 0, 0], 0.9, [0]),  # .99988
+            ([4, 2, 0, 0], 0.9, [0, 1]),  # .881, 1
+            ([1, 1, 1, 0], 0.6, [0, 1]),
+            ([1] * 8, 0.9, list(range(8))),  # .875 is too little
+        ],
+    )
+    def test_worked_examples(self, values, value, expected):
+        assert kept(values, softmax(value)) == expected
+
+    def test_two_large_of_eight(self):
+        assert kept([5.4, 5.4, 0, 0, 0, 0, 0, 0], softmax(0.9, include_zero=True)) == [0, 1]
+
+    def test_zeros_are_equal_candidates_if_included(self):
+        assert kept([0, 0, 0], softmax(0.9, include_zero=True)) == [0, 1, 2]
+        assert kept([0, 0, 0], softmax(0.9)) == []
+
+    def test_smallest_turns_the_sign(self):
+        assert kept([10, 1, 2], softmax(0.5, keep="smallest")) == [1]
+
+    def test_large_and_negative_values_do_not_overflow(self):
+        assert kept([-1e4, 1e4, -5], softmax(0.9)) == [1]
+
+
+class TestTopK:
+    def test_the_fraction_is_of_all_units_not_of_the_candidates(self):
+        # Half of 4 units, though only 3 are candidates.
+        assert kept([10, 6, 7, 0], config(strategy="top_k", value=0.5)) == [0, 2]
+        assert kept([5, 0, 0, 0], config(strategy="top_k", value=0.5)) == [0]
+
+    def test_at_least_one_and_rounded_down(self):
+        assert kept([1, 2, 3], config(strategy="top_k", value=0.1)) == [2]
+        assert kept([1, 2, 3, 4, 5], config(strategy="top_k", value=0.5)) == [3, 4]
+
+    def test_a_fraction_that_floats_miss_by_a_bit_is_exact(self):
+        # .29 * 100 is 28.999999999999996.
+        assert len(kept(np.arange(1, 101), config(strategy="top_k", value=0.29))) == 29
+
+    def test_absolute_numbers(self):
+        assert kept([1, 3, 2], config(strategy="top_k_abs", value=2)) == [1, 2]
+        assert kept([1, 3, 2], config(strategy="top_k_abs", value=9)) == [0, 1, 2]
+        assert kept([1, 3, 2], config(strategy="top_k_abs", value=0.5)) == [1]
+
+    def test_smallest(self):
+        assert kept([1, 3, 2], config(strategy="top_k_abs", value=2, keep="smallest")) == [0, 2]
+
+    def test_ties_go_to_the_earlier_unit(self):
+        assert kept([2, 1, 2, 2], config(strategy="top_k_abs", value=2)) == [0, 2]
+
+
+class TestMinP:
+    def test_within_a_factor_of_the_largest(self):
+        assert kept([10, 5, 4.9, 0], config(strategy="min_p", value=0.5)) == [0, 1]
+
+    def test_within_a_factor_of_the_smallest(self):
+        assert kept([1, 2, 2.1], config(strategy="min_p", value=0.5, keep="smallest")) == [0, 1]
+
+    def test_negative_values_are_measured_from_the_worst(self):
+        # The reference system's threshold, .5 * -1, lies above every value.
+        assert kept([-1, -2, -3], config(strategy="min_p", value=0.5)) == [0, 1]
+        assert kept([-1, -2, -3], config(strategy="min_p", value=0.6)) == [0]
+        smallest = config(strategy="min_p", value=0.5, keep="smallest")
+        assert kept([-1, -2, -3], smallest) == [1, 2]
+        assert kept([-1, -1], config(strategy="min_p", value=0.9)) == [0, 1]
+
+    def test_a_value_above_1_counts_as_1(self):
+        assert kept([1, 3, 2], config(strategy="min_p", value=4)) == [1]
+
+
+class TestSelect:
+    def test_none_keeps_all_even_the_undefined(self):
+        assert kept([0, math.nan, -1], config(strategy="none")) == [0, 1, 2]
+
+    @pytest.mark.parametrize("strategy", ["top_p", "top_k", "top_k_abs", "min_p"])
+    def test_undefined_values_are_never_kept(self, strategy):
+        values = [math.nan, 1.0, math.inf, -math.inf]
+        assert kept(values, config(strategy=strategy, value=1.0)) == [1]
+        assert kept([math.nan], config(strategy=strategy, value=1.0)) == []
+        assert kept([], config(strategy=strategy, value=1.0)) == []
+
+    def test_values_must_be_flat(self):
+        with pytest.raises(ValueError, match="one-dimensional"):
+            select(np.zeros((2, 2)), config())
+
+
+STRATEGIES = st.sampled_from(["top_p", "top_k", "top_k_abs", "min_p"])
+SCORES = arrays(float, st.integers(1, 12), elements=st.integers(0, 6).map(float))
+
+
+@given(SCORES, STRATEGIES, st.floats(0.05, 1.0), st.sampled_from(["largest", "smallest"]))
+def test_what_is_kept_is_never_worse_than_what_is_not(values, strategy, value, keep):
+    mask = select(values, config(strategy=strategy, value=value, keep=keep))
+    assert not mask[values == 0].any()
+    assert mask.any() == (values > 0).any()
+    dropped = ~mask & (values > 0)
+    if mask.any() and dropped.any():
+        if keep == "largest":
+            assert values[mask].min() >= values[dropped].max()
+        else:
+            assert values[mask].max() <= values[dropped].min()
+
+
+@given(SCORES, STRATEGIES, st.floats(0.05, 1.0), st.floats(1e-3, 1e3))
+def test_the_scale_of_the_metric_does_not_matter_outside_softmax(values, strategy, value, scale):
+    rule = config(strategy=strategy, value=value)
+    # A value that ties with its threshold may fall either way by rounding: stay off the ties.
+    if strategy in ("min_p", "top_p"):
+        rule = config(strategy=strategy, value=min(value + 1e-4 * math.pi, 1.0))
+    assert (select(values, rule) == select(values * scale, rule)).all()
+
+
+@given(SCORES, st.floats(0.02, 0.98))
+def test_linear_top_p_is_the_shortest_prefix_that_holds_its_share(values, value):
+    mask = select(values, linear(value, eps=0))
+    total = values.sum()
+    if total == 0:
+        assert not mask.any()
+        return
+    assert values[mask].sum() >= value * total - 1e-9
+    without_last = values[mask].sum() - values[mask].min()
+    assert without_last < value * total + 1e-9
+
+
+class TestGroups:
+    def test_reward_std_is_unbiased_and_zero_groups_are_counted(self):
+        batch = rollouts([[10.9, -0.5], [10.9, 10.9], [-0.5, -0.5], [10.8, -1.0]])
+        selection = select_groups(batch, linear(0.9))
+        assert selection.values_P == pytest.approx([8.061, 0, 0, 8.344], abs=1e-3)
+        assert selection.keep_P.tolist() == [True, False, False, True]
+        metrics = selection.metrics()
+        assert metrics["selection/kept_frac"] == 0.5
+        assert metrics["selection/num_zero_variance"] == 2
+        assert metrics["selection/metric_mean"] == pytest.approx(4.101, abs=1e-3)
+        assert metrics["selection/metric_mean_kept"] == pytest.approx(8.202, abs=1e-3)
+        assert metrics["selection/threshold"] == pytest.approx(8.061, abs=1e-3)
+        assert selection.reason == ""
+
+    def test_reward_sum(self):
+        # Sums 10, 6, 7, 1.
+        batch = rollouts([[4, 6], [2, 4], [3, 4], [0, 1]])
+        rule = config(strategy="top_k", value=0.5, metric="reward_sum")
+        selection = select_groups(batch, rule)
+        assert selection.keep_P.tolist() == [True, False, True, False]
+        metrics = selection.metrics()
+        assert metrics["selection/metric_mean"] == 6.0
+        assert metrics["selection/metric_mean_kept"] == 8.5
+
+    def test_reward_mean_prefers_the_mean_over_the_spread(self):
+        batch = rollouts([[10, 11], [0, 5]])  # means 10.5 and 2.5
+        rule = config(strategy="top_k", value=0.5, metric="reward_mean")
+        assert select_groups(batch, rule).keep_P.tolist() == [True, False]
+
+    def test_entropy_and_length(self):
+        batch = rollouts(
+            [[0, 0], [0, 0]], entropy=[[1.0, 2.0], [0.5, 0.5]], num_tokens=[[3, 1], [9, 7]]
+        )
+        assert group_values(batch, "entropy").tolist() == [1.5, 0.5]
+        assert group_values(batch, "length").tolist() == [2.0, 8.0]
+
+    def test_returns_that_differ_by_rounding_have_no_variance(self):
+        batch = rollouts([[0.1 + 0.2, 0.3], [0.0, 1.0]])
+        assert select_groups(batch, linear(0.9)).values_P[0] == 0.0
+
+    def test_everything_is_kept_without_a_strategy(self):
+        selection = select_groups(rollouts([[0, 0], [1, 2]]), config())
+        assert selection.keep_PG.all()
+        assert math.isnan(selection.threshold)
+
+    def test_solved_and_hopeless_are_told_apart(self):
+        batch = rollouts(
+            [[1, 1], [0, 0], [0.5, 0.5], [0, 1], [2, 2]],
+            success=[[True, True], [False, False], [True, False], [False, True], [None, None]],
+        )
+        metrics = select_groups(batch, linear(0.9)).metrics()
+        assert metrics["selection/num_zero_variance"] == 4
+        assert metrics["selection/num_solved"] == 1
+        assert metrics["selection/num_hopeless"] == 1
+
+
+class TestFailures:
+    def test_a_failed_sibling_counts_in_no_metric_and_is_not_kept(self):
+        done, error = StopReason.TERMINATED, StopReason.ENV_ERROR
+        batch = rollouts([[0, 1, 99], [0, 0, 0]], stop=[[done, done, error], [done] * 3])
+        selection = select_groups(batch, linear(0.9))
+        assert selection.values_P == pytest.approx([math.sqrt(0.5), 0])
+        assert selection.keep_PG.tolist() == [[True, True, False], [False] * 3]
+        assert selection.drop_reason(0, 0) is None
+        assert "failed" in selection.drop_reason(0, 2)
+        assert selection.drop_reason(1, 0) == "reward_std of the group is zero"
+
+    def test_a_group_with_one_survivor_has_no_spread_to_rank_by(self):
+        done, error = StopReason.TERMINATED, StopReason.ENV_ERROR
+        batch = rollouts([[0, 1], [5, 0]], stop=[[done, done], [done, error]])
+        selection = select_groups(batch, linear(0.9))
+        assert math.isnan(selection.values_P[1])
+        assert selection.keep_P.tolist() == [True, False]
+        assert selection.metrics()["selection/num_undefined"] == 1
+        assert selection.drop_reason(1, 0) == "reward_std of the group is not defined"
+        # Without a strategy it trains all the same.
+        assert select_groups(batch, config()).keep_PG.tolist() == [[True, True], [True, False]]
+
+    def test_missing_entropies_are_undefined_not_zero(self):
+        batch = rollouts([[0, 1]], entropy=[[None, 1.0]])
+        assert math.isnan(mean_entropy(batch.groups[0][0]))
+        selection = select_groups(batch, config(strategy="top_k", value=1, metric="entropy"))
+        assert selection.reason == (
+            "empty: entropy is not defined for any of the 1 groups; no entropies were recorded"
+        )
+
+    def test_a_drop_below_the_threshold_says_the_value(self):
+        selection = select_groups(rollouts([[0, 1], [0, 8]]), config(strategy="top_k", value=0.5))
+        assert selection.drop_reason(0, 1) == (
+            "reward_std of the group is 0.7071, below what top_k keeps"
+        )
+
+
+class TestEmpty:
+    def test_zero_variance_everywhere(self):
+        batch = rollouts([[1, 1], [0, 0]], success=[[True, True], [False, False]])
+        selection = select_groups(batch, linear(0.9))
+        assert selection.is_empty
+        assert selection.kept_frac == 0
+        assert selection.reason.startswith(
+            "empty: reward_std is zero for all 2 groups where it is defined "
+            "(1 groups solved, 1 hopeless)"
+        )
+        assert selection.metrics()["selection/is_empty"] == 1
+
+    def test_groups_of_one(self):
+        selection = select_groups(rollouts([[1], [2]]), linear(0.9))
+        assert "needs at least two siblings" in selection.reason
+
+    def test_nothing_can_train(self):
+        batch = rollouts([[1, 2]], num_tokens=[[0, 0]])
+        for rule in (config(), linear(0.9)):
+            assert "none of the 2 trajectories can train" in select_groups(batch, rule).reason
+
+    def test_no_groups_at_all(self):
+        selection = select_groups(RolloutBatch(groups=()), linear(0.9))
+        assert selection.is_empty
+        assert math.isnan(selection.kept_frac)
+
+
+class TestTrajectories:
+    def test_reward_std_ranks_by_the_distance_from_the_group_mean(self):
+        batch = rollouts([[0, 1, 5], [2, 2, 2]])  # mean 2: distances 2, 1, 3
+        values = trajectory_values(batch, "reward_std")
+        assert values.tolist() == [[2, 1, 3], [0, 0, 0]]
+        std = group_values(batch, "reward_std")[0]
+        assert (values[0] ** 2).sum() == pytest.approx(2 * std**2)
+        rule = config(unit="trajectory", strategy="top_k_abs", value=2)
+        selection = select_groups(batch, rule)
+        assert selection.keep_PG.tolist() == [[True, False, True], [False] * 3]
+        assert selection.keep_P.tolist() == [True, False]
+        assert selection.kept_frac == pytest.approx(2 / 6)
+        assert selection.drop_reason(1, 1) == "reward_std of the trajectory is zero"
+
+    def test_the_other_metrics_are_those_of_the_episode(self):
+        batch = rollouts([[3, -4]], entropy=[[0.5, 2.0]], num_tokens=[[7, 2]])
+        assert trajectory_values(batch, "reward_mean").tolist() == [[3, -4]]
+        assert trajectory_values(batch, "reward_sum").tolist() == [[3, -4]]
+        assert trajectory_values(batch, "entropy").tolist() == [[0.5, 2.0]]
+        assert trajectory_values(batch, "length").tolist() == [[7, 2]]
+
+    def test_failed_ones_are_not_defined(self):
+        batch = rollouts([[0, 1, 2]], num_tokens=[[2, 2, 0]])
+        values = trajectory_values(batch, "reward_mean")
+        assert np.isnan(values).tolist() == [[False, False, True]]
+
+    def test_reward_std_of_a_lone_sibling_is_not_defined(self):
+        assert np.isnan(trajectory_values(rollouts([[3]]), "reward_std")).all()
+
+
+@given(
+    arrays(float, (3, 4), elements=st.sampled_from([0.0, 0.5, 1.0, -0.1])),
+    st.sampled_from(["group", "trajectory"]),
+    STRATEGIES,
+    st.sampled_from(["reward_std", "reward_mean", "reward_sum", "entropy", "length"]),
+    st.floats(0.05, 1.0),
+)
+def test_keep_masks_agree_with_each_other(returns, unit, strategy, metric, value):
+    rule = config(unit=unit, strategy=strategy, metric=metric, value=value)
+    selection = select_groups(rollouts(returns), rule)
+    assert (selection.keep_P == selection.keep_PG.any(axis=1)).all()
+    assert not (selection.keep_PG & ~selection.trainable_PG).any()
+    assert bool(selection.reason) == selection.is_empty
+    assert set(selection.metrics()) == set(select_groups(rollouts(returns), config()).metrics())
+    for p, g in np.ndindex(*returns.shape):
+        assert (selection.drop_reason(p, g) is None) == selection.keep_PG[p, g]
+    if unit == "group":
+        assert (selection.keep_PG == selection.keep_P[:, None]).all()
