@@ -42,10 +42,10 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
 
     from ..store.reader import open_run
 
-    with open_run(context.obj) as reader:
-        info = reader.info()
-        steps = info.config["steps"]
-        waiting = sum(ack is None for _, ack in reader.commands())
+    reader = open_run(context.obj)
+    info = reader.info()
+    steps = info.config["steps"]
+    waiting = sum(state.ack is None for state in reader.commands())
     out = {
         "run_id": info.run_id,
         "status": info.status,
@@ -164,12 +164,12 @@ def _send(
     from ..store.reader import open_run
     from ..store.records import CommandOutcome
 
-    with open_run(run) as reader:
-        info = reader.info()
+    reader = open_run(run)
+    info = reader.info()
     out: dict[str, Any] = {"run_id": info.run_id, "action": action.value, "changed": False}
     if settings:
         out["settings"] = settings
-    if info.status not in ("running", "paused"):
+    if info.status != "running":
         _report(out | {"outcome": "not_sent", "detail": f"the run is {info.status}"}, as_json)
         raise typer.Exit(Exit.REJECTED)
     if dry_run:

@@ -51,10 +51,12 @@ def train(
     from ..core.runs import new_run_path, start
     from .terminal import watch
 
+    if from_run is not None:
+        words.append(f"from_run={from_run.resolve()}")
     settings = load_config(recipe, file=config, overrides=words)
     path = run or new_run_path(root, settings.name)
     with watch(settings, is_live=_is_live(headless)) as events:
-        status = start(settings, path, events, from_run=from_run)
+        status = start(settings, path, events)
     events.summary(path, status)
     raise typer.Exit(EXIT_CODES[status])
 
@@ -66,8 +68,8 @@ def _resume(path: Path, words: list[str], headless: bool) -> None:
     from .terminal import watch
 
     settings = dict(parse_override(word) for word in words)
-    with open_run(path) as reader:
-        config = validate(reader.info().config)
+    reader = open_run(path)
+    config = validate(reader.info().config)
     if settings:
         config = apply_settings(config, settings)
     with watch(config, is_live=_is_live(headless)) as events:

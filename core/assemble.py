@@ -12,8 +12,8 @@ from ..diagnostics.selection import Selection
 from ..store.records import RolloutBatch, Trajectory, TrajectoryOutcome
 from .advantages import LeftOut, estimate_advantages, left_out_rewards, normalize_returns
 from .batch import TokenBatch, credit_rewards, pack, scatter_to_turns
+from .chat import ChatFormat
 from .config import RunConfig
-from .context import ChatFormat
 
 
 def kept_trajectories(rollouts: RolloutBatch, selection: Selection) -> list[Trajectory]:

@@ -262,6 +262,9 @@ class RunConfig(FrozenModel):
     threads: int | None = Field(
         None, ge=1, description="Torch threads; null leaves torch's choice."
     )
+    from_run: str | None = Field(
+        None, description="Learn from that run's stored trajectories instead of the environments."
+    )
     model: ModelConfig = Field(default_factory=ModelConfig)
     engine: HfEngineConfig = Field(default_factory=HfEngineConfig)
     context: ContextConfig = Field(default_factory=ContextConfig)

@@ -99,7 +99,7 @@ class Control:
     def _apply_waiting(self, step: int, wishes: Wishes) -> tuple[list[CommandAck], list[Command]]:
         commands, self._waiting = self._waiting, []
         now = time.time()
-        acks = []
+        acks = self._mailbox.take_refusals(step)
         for command in commands:
             if command.expires_at is not None and command.expires_at < now:
                 outcome, detail = CommandOutcome.EXPIRED, "arrived after its expiry"

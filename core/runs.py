@@ -14,10 +14,10 @@ from ..store.commands import Mailbox
 from ..store.reader import open_run
 from ..store.records import Command, CommandAction, CommandOutcome, Split
 from ..store.writer import RunWriter
+from .chat import ChatFormat, load_tokenizer
 from .checkpoint import list_checkpoints, load_weights, read_state
 from .config import RunConfig
 from .config_loading import apply_settings, live_schema, validate
-from .context import ChatFormat, load_tokenizer
 from .control import Control
 from .engines.hf_engine import HfEngine
 from .events import TrainEvents
@@ -38,13 +38,9 @@ def start(
     run_path: Path,
     events: TrainEvents,
     *,
-    from_run: Path | None = None,
     observers: Sequence[StepObserver] = (),
 ) -> str:
     """Train a new run in `run_path`; returns its final status.
-
-    Args:
-        from_run: learn from that run's stored trajectories instead of the environments.
 
     Raises:
         ConfigError, ValueError, OSError: something is wrong; nothing was started.
@@ -60,7 +56,7 @@ def start(
         base_model=config.model.path,
     )
     with _Closing(writer) as closing:
-        trainer = builder.build(writer, Mailbox(run_path, seen_ids=()), from_run=from_run)
+        trainer = builder.build(writer, Mailbox(run_path))
         events.message(f"run {run_path}")
         closing.status = _run(trainer, evaluate_first=config.eval.before)
     return closing.status
@@ -84,21 +80,17 @@ def resume(
     reader = open_run(run_path)
     info = reader.info()
     config = validate(info.config)
-    last = info.last_step
-    whole = [
-        path for path in list_checkpoints(run_path) if last is not None and _step(path) <= last
-    ]
+    whole = [path for path in list_checkpoints(run_path) if _step(path) <= info.last_step]
     state = read_state(whole[-1]) if whole else None
     step = state.step if state is not None else 0
-    seen, replay = _commands(reader, after=step)
-    reader.close()
+    seen, replay = _commands(run_path, after=step)
     config = state.config if state is not None else config
     if settings:
         config = apply_settings(config, settings)
     builder = _Builder(config, run_path, events, observers)
     builder.check()
-    keep_first = state is not None or last is not None
-    writer = RunWriter.resume(run_path, from_step=step if keep_first else -1)
+    has_first = info.last_step >= 0
+    writer = RunWriter.resume(run_path, from_step=step if has_first else -1)
     with _Closing(writer) as closing:
         mailbox = Mailbox(run_path, seen_ids=seen)
         trainer = builder.build(writer, mailbox, replay=replay)
@@ -110,7 +102,7 @@ def resume(
             for observer in observers:
                 observer.restore(state.observers[observer.name])
         events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}")
-        closing.status = _run(trainer, evaluate_first=config.eval.before and not keep_first)
+        closing.status = _run(trainer, evaluate_first=config.eval.before and not has_first)
     return closing.status
 
 
@@ -170,18 +162,17 @@ class _Builder:
         mailbox: Mailbox,
         *,
         replay: Sequence[tuple[int, Command]] = (),
-        from_run: Path | None = None,
     ) -> Trainer:
         config = self.config
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         policy = build_policy(config.model, config.critic, seed=config.seed)
-        chat = ChatFormat(load_tokenizer(model_folder(config.model.path)), config.context)
+        chat = ChatFormat(load_tokenizer(model_folder(config.model.path)))
         engine = HfEngine(policy.model, config=config.engine)
         control = Control(mailbox, writer.run_id, replay)
         train_source: RolloutSource
-        if from_run is not None:
-            train_source = StoredSource(from_run)
+        if config.from_run is not None:
+            train_source = StoredSource(Path(config.from_run))
         else:
             train_source = self._env_source(Split.TRAIN, engine, chat, writer, control)
         has_eval = bool(config.envs.eval)
@@ -235,10 +226,15 @@ def _optimizer(policy: Policy, config: RunConfig) -> Optimizer:
     return Optimizer(groups, config.optim)
 
 
-def _commands(reader: Any, *, after: int) -> tuple[list[str], list[tuple[int, Command]]]:
-    """Ids that were answered, and the settings to apply again with the step they apply at."""
+def _commands(run_path: Path, *, after: int) -> tuple[list[str], list[tuple[int, Command]]]:
+    """Ids that were answered, and the settings to apply again with the step they apply at.
+
+    Of all attempts: what an earlier one was told after the checkpoint holds for the next one too.
+    """
     seen, replay = [], []
-    for command, ack in reader.commands():
+    reader = open_run(run_path, all_attempts=True)
+    for state in reader.commands():
+        command, ack = state.command, state.ack
         if ack is None:
             continue
         seen.append(command.command_id)

@@ -10,22 +10,24 @@ from typing import Protocol
 from ..envs.pool import EnvGroup, EnvPool
 from ..store.reader import open_run
 from ..store.records import RolloutBatch, Split, Trajectory
+from .chat import ChatFormat
 from .config import EnvGroupConfig, RunConfig
 from .config_loading import ConfigError
-from .context import ChatFormat
 from .engines.base import GenerationEngine
-from .rollout import RolloutAborted, collect
-from .shaping import resolve_shaping
+from .rollout import collect
+from .shaping import resolve
 
-__all__ = ["EnvSource", "RolloutAborted", "RolloutSource", "StoredSource", "build_pool"]
+
+class StepDroppedError(Exception):
+    """The step in progress is dropped, because a command asked for it."""
 
 
 class RolloutSource(Protocol):
-    def collect(self, step: int, config: RunConfig, policy_version: int) -> RolloutBatch:
+    def collect(self, step: int, config: RunConfig) -> RolloutBatch:
         """The groups of a step.
 
         Raises:
-            RolloutAborted: a command dropped the step.
+            StepDroppedError: a command dropped the step.
         """
         ...
 
@@ -67,17 +69,17 @@ class EnvSource:
         self._engine = engine
         self._chat = chat
         self._split = split
-        self._shaping = resolve_shaping(config.reward.shaping)
+        self._shaping = resolve(config.reward.shaping)
         self._on_finished = on_finished
         self._should_abort = should_abort
 
-    def collect(self, step: int, config: RunConfig, policy_version: int) -> RolloutBatch:
+    def collect(self, step: int, config: RunConfig) -> RolloutBatch:
         sampling = config.sampling
         if self._split is not Split.TRAIN:
             sampling = sampling.model_copy(
                 update={"temperature": config.eval.temperature, "top_p": 1.0, "top_k": 0}
             )
-        return collect(
+        rollouts = collect(
             pool=self._pool,
             engine=self._engine,
             chat=self._chat,
@@ -86,11 +88,13 @@ class EnvSource:
             step=step,
             split=self._split,
             seed=config.seed,
-            policy_version=policy_version,
             on_finished=self._on_finished,
             should_abort=self._should_abort,
             shaping=self._shaping,
         )
+        if self._should_abort():
+            raise StepDroppedError
+        return rollouts
 
     def close(self) -> None:
         self._pool.close()
@@ -105,18 +109,20 @@ class StoredSource:
     def __init__(self, run_path: Path) -> None:
         self._reader = open_run(run_path)
         self._run_id = self._reader.info().run_id
-        rows = self._reader.sql(
+        steps = self._reader.sql(
             "select distinct step from trajectories where split = 'train' order by step"
-        ).fetchall()
-        self.steps = [int(row[0]) for row in rows]
+        )
+        self.steps: list[int] = steps.column("step").to_pylist()
         if not self.steps:
             raise ConfigError(f"{run_path} has no training trajectories to learn from")
 
-    def collect(self, step: int, config: RunConfig, policy_version: int) -> RolloutBatch:
+    def collect(self, step: int, config: RunConfig) -> RolloutBatch:
         """The stored step `step`, counted from 1; the source starts again at its end."""
         stored_step = self.steps[(step - 1) % len(self.steps)]
         groups: dict[int, list[Trajectory]] = {}
-        for found in self._reader.trajectories_of_step(stored_step, split=Split.TRAIN):
+        for found in self._reader.trajectories_of_step(stored_step):
+            if found.split is not Split.TRAIN:
+                continue
             if any(turn.logprobs is None for turn in found.turns):
                 raise ConfigError(
                     f"{self._run_id} step {stored_step}: {found.id} has no recorded log-probs, "
@@ -127,4 +133,4 @@ class StoredSource:
         return RolloutBatch(groups=tuple(tuple(group) for _, group in sorted(groups.items())))
 
     def close(self) -> None:
-        self._reader.close()
+        """Nothing is held open."""

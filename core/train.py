@@ -15,9 +15,9 @@ from ..diagnostics.selection import select_groups
 from ..store.records import RolloutBatch, StepMetrics, TrajectoryOutcome
 from ..store.writer import RunWriter
 from .assemble import outcomes, pack_kept, with_advantages
+from .chat import ChatFormat
 from .checkpoint import TrainState, save_checkpoint
 from .config import RunConfig
-from .context import ChatFormat
 from .control import Control, Wishes
 from .engines.base import GenerationEngine
 from .evaluate import evaluation_metrics
@@ -26,7 +26,7 @@ from .metrics import rollout_metrics
 from .observers import StepObservation, StepObserver
 from .optim import Optimizer
 from .policy import Policy
-from .sources import RolloutAborted, RolloutSource
+from .sources import RolloutSource, StepDroppedError
 from .update import annotate, mismatch_metrics, update
 
 
@@ -88,7 +88,7 @@ class Trainer:
                 continue
             try:
                 self._train_step(self.step + 1)
-            except RolloutAborted:
+            except StepDroppedError:
                 continue  # the command that asked for it is applied at the boundary
             if self.num_nonfinite >= self.config.optim.max_nonfinite_steps:
                 self.events.message(
@@ -103,7 +103,7 @@ class Trainer:
         config, watch = self.config, _Stopwatch()
         self.events.phase(step, "rollout")
         with watch("rollout"):
-            rollouts = self.train_source.collect(step, config, self.policy.version)
+            rollouts = self.train_source.collect(step, config)
         self.events.phase(step, "update")
         with watch("annotate"):
             selection = select_groups(rollouts, config.selection)
@@ -153,7 +153,7 @@ class Trainer:
         if self.eval_source is not None and is_due:
             try:
                 evaluated, evaluation = self._evaluate(step)
-            except RolloutAborted:
+            except StepDroppedError:
                 self.events.message(f"the evaluation of step {step} was dropped")
             else:
                 metrics.append(evaluation)
@@ -170,7 +170,7 @@ class Trainer:
         assert self.eval_source is not None
         self.events.phase(step, "evaluate")
         watch = _Stopwatch()
-        rollouts = self.eval_source.collect(step, self.config, self.policy.version)
+        rollouts = self.eval_source.collect(step, self.config)
         durations = {"time/evaluate_s": watch.total()}
         return rollouts, self._metrics(step, "eval", evaluation_metrics(rollouts), durations)
 
@@ -178,7 +178,7 @@ class Trainer:
         """The starting policy's success, as step 0."""
         try:
             rollouts, metrics = self._evaluate(0)
-        except RolloutAborted:
+        except StepDroppedError:
             self.events.message("the evaluation before the first step was dropped")
             return
         self.writer.commit_step(metrics=[metrics], trajectories=rollouts.trajectories)

@@ -182,9 +182,7 @@ class Turn:
         for name in ("logprobs", "entropies"):
             array = getattr(self, name)
             if array is not None and len(array) != size:
-                raise ValueError(
-                    f"{name} has {len(array)} entries for {size} response tokens in turn {self.index}"
-                )
+                raise ValueError(f"turn {self.index}: {len(array)} {name} for {size} tokens")
         _check_span("reasoning_span", self.reasoning_span, size)
 
     @property
