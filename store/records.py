@@ -335,10 +335,7 @@ class TrajectoryOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RolloutBatch:
-    """Rectangular groups of trajectories of one step: `groups[p][g]`.
-
-    A failed sibling stays in its place, so (P, G) never depends on luck.
-    """
+    """Rectangular `groups[p][g]` of one step; a failed sibling stays in its place."""
 
     groups: tuple[tuple[Trajectory, ...], ...]
 
