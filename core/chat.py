@@ -98,6 +98,10 @@ class ChatFormat:
         pad = tokenizer.pad_token_id
         self.pad_token_id: int = self.stop_token_ids[0] if pad is None else pad
 
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self._tokenizer
+
     def forces_think(self, force_think: bool) -> bool:
         """Whether a prompt really ends inside the reasoning."""
         return force_think or self.template_forces_think
