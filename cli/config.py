@@ -29,7 +29,7 @@ def show(
             typer.echo(f"{name:<24} {recipe_description(name)}")
         return
     if recipe is not None and "=" in recipe:
-        recipe, overrides = None, [recipe, *(overrides or [])]
+        overrides, recipe = [recipe, *(overrides or [])], None
     values = load_config(recipe, file=file, overrides=overrides or ()).model_dump(mode="json")
     typer.echo(json.dumps(values, indent=2) if as_json else yaml.safe_dump(values, sort_keys=False))
 

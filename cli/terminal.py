@@ -60,7 +60,7 @@ class TerminalEvents:
         self._task = self._bar.add_task("step", total=config.steps)
 
     def message(self, text: str) -> None:
-        self._console.print(escape(text), highlight=False)
+        self._console.print(escape(text), highlight=False, soft_wrap=True)
 
     def phase(self, step: int, name: str) -> None:
         self._phase = name

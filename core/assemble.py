@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ..diagnostics.selection import Selection
-from ..store.records import RolloutBatch, Trajectory, TrajectoryOutcome
+from ..store.records import FloatArray, RolloutBatch, Trajectory, TrajectoryOutcome
 from .advantages import LeftOut, estimate_advantages, left_out_rewards, normalize_returns
 from .batch import TokenBatch, credit_rewards, pack, scatter_to_turns
 from .chat import ChatFormat
@@ -86,13 +86,13 @@ def outcomes(
 
 def _per_turn(
     batch: TokenBatch, values_BT: Tensor | None, kept: Sequence[Trajectory]
-) -> Sequence[tuple[np.ndarray, ...] | None]:  # type: ignore[type-arg]
+) -> Sequence[tuple[FloatArray, ...] | None]:
     if values_BT is None:
         return [None] * len(kept)
     return scatter_to_turns(batch, values_BT, kept)
 
 
-def _mean(arrays: tuple[np.ndarray, ...] | None) -> float | None:  # type: ignore[type-arg]
+def _mean(arrays: tuple[FloatArray, ...] | None) -> float | None:
     if arrays is None:
         return None
     joined = np.concatenate(arrays) if arrays else np.empty(0)

@@ -92,10 +92,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds a {type(values).__name__}, but must hold a mapping")
-    parent = values.pop("extends", None)
-    if parent is not None:
-        values = merge(_read_recipe(str(parent)), values)
-    return values
+    settings = dict(values)
+    parent = settings.pop("extends", None)
+    return settings if parent is None else merge(_read_recipe(str(parent)), settings)
 
 
 def parse_override(word: str) -> tuple[str, Any]:
@@ -263,7 +262,8 @@ def live_schema(config: RunConfig) -> dict[str, Any]:
             value = value_at(config, key)
         except KeyError:
             continue  # a setting of another kind of loss
-        schema = TypeAdapter(Annotated[info.annotation, info]).json_schema()
+        adapter: TypeAdapter[Any] = TypeAdapter(Annotated[info.annotation, info])  # type: ignore[arg-type]
+        schema = adapter.json_schema()
         out[key] = {k: v for k, v in schema.items() if k not in ("live", "default")}
         out[key]["value"] = value
     return out

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from ..store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
+from ..store.records import FinishReason, FloatArray, RolloutBatch, StopReason, Trajectory, Turn
 
 
 def mean(values: list[float]) -> float:
@@ -86,7 +86,7 @@ def _turn_metrics(turns: list[Turn]) -> dict[str, float]:
     }
 
 
-def mean_of_arrays(arrays: list[np.ndarray]) -> float:  # type: ignore[type-arg]
+def mean_of_arrays(arrays: list[FloatArray]) -> float:
     """Mean over all entries of all arrays, in float64."""
     total = sum(len(array) for array in arrays)
     return sum(float(a.sum(dtype=np.float64)) for a in arrays) / total if total else math.nan

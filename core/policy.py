@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 from peft import LoraConfig as PeftLoraConfig
@@ -15,11 +14,12 @@ from peft import PeftModel, get_peft_model
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from .batch import PolicyOutputs, TokenBatch
 from .config import CriticConfig, LoraConfig, ModelConfig
 from .config_loading import ConfigError
-from .shipped import SHIPPED, shipped_folder
+from .policy_assets import resolve_model
 
 MAX_LOGITS = 1 << 27
 """Logits held at once (512 MiB in float32); beyond it they are computed again in backward."""
@@ -43,21 +43,6 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
-def model_folder(path: str) -> str:
-    """`tiny` as the folder it names; a folder is checked; anything else is a hub id."""
-    if path in SHIPPED:
-        return str(shipped_folder(path))
-    if path.startswith((".", "/", "~")) or Path(path).exists():
-        folder = Path(path).expanduser()
-        if not (folder / "config.json").is_file():
-            raise ConfigError(
-                f"model.path is {path}, but there is no config.json in it; name `tiny`, a folder "
-                "written by save_pretrained, or a Hugging Face model id"
-            )
-        return str(folder)
-    return path
-
-
 def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
     """Weights on the configured device and dtype, dropout off.
 
@@ -65,9 +50,10 @@ def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
         ConfigError: the folder or model id cannot be loaded.
     """
     device = resolve_device(config.device)
+    transformers_logging.disable_progress_bar()  # the run has its own view
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            model_folder(path),
+            resolve_model(path),
             dtype=resolve_dtype(config.dtype, device),
             attn_implementation="sdpa",
             use_safetensors=True,
@@ -134,7 +120,8 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """Trainable weights of the model, without the critic."""
@@ -208,7 +195,7 @@ class _LogitsFrom:
     def __call__(
         self, hidden_S: Tensor, targets_S: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        vocabulary = int(self.head.weight.shape[0])  # type: ignore[union-attr, arg-type]
+        vocabulary = int(self.head.get_parameter("weight").shape[0])
         chunk = max(1, MAX_LOGITS // vocabulary)
         if len(targets_S) <= chunk or not torch.is_grad_enabled():
             parts = [

@@ -23,7 +23,8 @@ from .engines.hf_engine import HfEngine
 from .events import TrainEvents
 from .observers import StepObserver
 from .optim import Optimizer
-from .policy import Policy, build_policy, model_folder
+from .policy import Policy, build_policy
+from .policy_assets import resolve_model
 from .sources import EnvSource, RolloutSource, StoredSource, build_pool
 from .train import Trainer
 
@@ -154,7 +155,7 @@ class _Builder:
         for groups, split in ((envs.train, Split.TRAIN), (envs.eval, Split.EVAL)):
             if groups:
                 build_pool(groups, group_size=1, seed=0, split=split).close()
-        model_folder(self.config.model.path)
+        resolve_model(self.config.model.path)
 
     def build(
         self,
@@ -167,7 +168,7 @@ class _Builder:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         policy = build_policy(config.model, config.critic, seed=config.seed)
-        chat = ChatFormat(load_tokenizer(model_folder(config.model.path)))
+        chat = ChatFormat(load_tokenizer(resolve_model(config.model.path)))
         engine = HfEngine(policy.model, config=config.engine)
         control = Control(mailbox, writer.run_id, replay)
         train_source: RolloutSource
