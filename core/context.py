@@ -14,8 +14,7 @@ import numpy as np
 
 from ..store.parsing import ParsedResponse, parse_response
 from ..store.records import IntArray, Span
-from .chat import ChatFormat as ChatFormat
-from .chat import ChatFormatError
+from .chat import ChatFormat, ChatFormatError
 from .config import ContextConfig
 from .detokenize import token_span
 
@@ -73,7 +72,7 @@ class Conversation:
         """
         if len(self._users) != len(self._responses):
             raise ValueError(f"turn {len(self._responses)} has no response yet")
-        self._users.append(self._chat.encode(self._user_text(observation, last_reward)))
+        self._users.append(self._chat.encode(user_text(self._config, observation, last_reward)))
         turn = len(self._responses)
         window = self._config.history_turns
         first = 0 if window is None else max(0, turn + 1 - window)
@@ -111,14 +110,16 @@ class Conversation:
             out += to_assistant
         return out
 
-    def _user_text(self, observation: str, last_reward: float | None) -> str:
-        parts = []
-        if self._config.show_reward and last_reward is not None:
-            parts.append(f"Reward: {last_reward:g}")
-        parts.append(observation)
-        if self._config.format_hint:
-            parts.append(format_hint(self._config))
-        return "\n".join(parts)
+
+def user_text(config: ContextConfig, observation: str, last_reward: float | None) -> str:
+    """Contents of a user turn, without the instructions that open the first one."""
+    parts = []
+    if config.show_reward and last_reward is not None:
+        parts.append(f"Reward: {last_reward:g}")
+    parts.append(observation)
+    if config.format_hint:
+        parts.append(format_hint(config))
+    return "\n".join(parts)
 
 
 def format_hint(config: ContextConfig) -> str:

@@ -47,8 +47,8 @@ class SamplingSettings(Protocol):
     def top_k(self) -> int: ...
 
 
-Shaping = Callable[[Turn], Mapping[str, float]]
-"""Named reward terms of a finished turn, stored apart from the environment's reward."""
+TurnShaping = Callable[[Turn], Mapping[str, float]]
+"""Named reward terms of a finished turn, see `shaping.resolve`."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -78,7 +78,7 @@ def collect(
     seed: int,
     on_finished: Callable[[list[Trajectory]], None] | None = None,
     should_abort: Callable[[], bool] | None = None,
-    shaping: Shaping | None = None,
+    shaping: TurnShaping | None = None,
 ) -> RolloutBatch:
     """Play every episode of a step to its end; (P, G) trajectories.
 
@@ -197,7 +197,7 @@ def _play(
     samples: Sequence[Sample],
     pool: EnvPool,
     context: ContextConfig,
-    shaping: Shaping | None,
+    shaping: TurnShaping | None,
 ) -> None:
     """Read the responses, step the environments, record the turns, prepare the next prompts."""
     readings: dict[int, Reading] = {}
