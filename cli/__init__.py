@@ -32,7 +32,7 @@ _USER_ERRORS = (
     ("echoscope.envs.base", "EnvError"),
     ("echoscope.core.config_loading", "ConfigError"),
     ("echoscope.core.chat", "ChatFormatError"),
-    ("echoscope.core.sft", "SftError"),
+    ("echoscope.core.sft_rows", "SftError"),
     ("echoscope.core.shaping", "ShapingError"),
     ("echoscope.core.engines.sampling", "PolicyNumericsError"),
 )

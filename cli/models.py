@@ -1,0 +1,48 @@
+"""echoscope models: the models that come with the package."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Models that come with Echoscope.", no_args_is_help=True)
+
+
+@app.callback()
+def models() -> None:
+    """Models that come with Echoscope."""
+
+
+@app.command("list")
+def list_models(
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Print every shipped model: the name to use for `model.path`, and its size."""
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..core.shipped import list_shipped
+
+    found = list_shipped()
+    if as_json:
+        rows = [
+            {
+                "name": model.name,
+                "folder": str(model.folder),
+                "description": model.description,
+                "num_parameters": model.num_parameters,
+                "num_bytes": model.num_bytes,
+                "is_present": model.is_present,
+            }
+            for model in found
+        ]
+        typer.echo(json.dumps({"models": rows}, indent=2))
+        return
+    table = Table("name", "parameters", "size", "description", box=None)
+    for model in found:
+        size = f"{model.num_bytes / 1e6:.1f} MB" if model.is_present else "missing: make policy"
+        table.add_row(model.name, f"{model.num_parameters / 1e6:.2f} M", size, model.description)
+    Console().print(table)

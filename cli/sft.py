@@ -1,0 +1,258 @@
+"""echoscope sft: warm starts from scripted experts."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ..core.sft import SftProgress, SftResult
+
+app = typer.Typer(
+    help="Warm starts: demonstrations from scripted experts, and training on them.",
+    no_args_is_help=True,
+)
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+INTERRUPTED = 130
+
+
+@app.command()
+def generate(
+    targets: Annotated[
+        list[str],
+        typer.Argument(help="Recipes, YAML files or environment ids.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="JSONL file to write.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes in all.")] = 1000,
+    careful: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TAG=]SHARE",
+            help="Share of careful turns, the rest guess; 1 is the expert. Repeat for single "
+            "environments: --careful 0.4 --careful sokoban=0.5",
+        ),
+    ] = None,
+    nonsense: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of turns with an invalid reply.")
+    ] = 0.02,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Play scripted experts that make deliberate mistakes, and write what they think and do."""
+    import json
+
+    from ..core.demonstrations import write_jsonl
+    from ..core.warm_start import plan_lessons, teach
+
+    share, by_tag = _careful(careful or [])
+    lessons = plan_lessons(
+        targets, episodes=episodes, careful=share, careful_by_tag=by_tag, nonsense=nonsense
+    )
+    _check_parent(out)
+    demonstrations = teach(lessons, seed=seed)
+    write_jsonl(demonstrations, out)
+    success: dict[str, list[bool]] = {}
+    for one in demonstrations:
+        success.setdefault(one.env, []).append(bool(one.success))
+    if as_json:
+        rates = {env: sum(won) / len(won) for env, won in success.items()}
+        typer.echo(json.dumps({"out": str(out), "episodes": len(demonstrations), "success": rates}))
+        return
+    for env, won in success.items():
+        typer.echo(f"{env}: {len(won)} episodes, {100 * sum(won) / len(won):.1f} % succeed")
+    typer.echo(f"wrote {out}")
+
+
+@app.command()
+def train(
+    data: Annotated[list[Path], typer.Argument(help="JSONL files of `sft generate`.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the policy.")],
+    model: Annotated[
+        str, typer.Option(help="`fresh`, a shipped name, a folder or a hub id.")
+    ] = "tiny",
+    iterations: Annotated[int, typer.Option(min=1)] = 700,
+    batch_episodes: Annotated[int, typer.Option("--batch-episodes", min=1)] = 32,
+    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-3,
+    prompt_weight: Annotated[
+        float, typer.Option("--prompt-weight", min=0, max=1, help="Loss weight of prompt tokens.")
+    ] = 0.1,
+    lora: Annotated[bool, typer.Option("--lora", help="Train low-rank adapters only.")] = False,
+    lora_rank: Annotated[int, typer.Option("--lora-rank", min=1)] = 64,
+    lora_alpha: Annotated[float, typer.Option("--lora-alpha")] = 64.0,
+    vocab_size: Annotated[
+        int, typer.Option("--vocab-size", min=265, help="Of a fresh model's tokenizer.")
+    ] = 512,
+    force_think: Annotated[
+        bool, typer.Option(help="The prompt opens <think>, as in training.")
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Torch threads; results repeat exactly with 1.")
+    ] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where Ctrl-C ended.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a policy on demonstrations. Ctrl-C saves the state for --resume."""
+    import torch
+    from pydantic import ValidationError
+
+    from ..core.config import LoraConfig
+    from ..core.policy_assets import PolicyShape
+    from ..core.sft import SftConfig
+    from ..core.sft_rows import SftError
+    from ..core.warm_start import warm_start
+
+    _quiet()
+    torch.set_num_threads(threads)
+    try:
+        config = SftConfig(
+            iterations=iterations,
+            batch_episodes=batch_episodes,
+            lr=lr,
+            prompt_weight=prompt_weight,
+            seed=seed,
+            lora=LoraConfig(rank=lora_rank, alpha=lora_alpha) if lora else None,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SftError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    with _interruptible() as should_stop, _progress(iterations, as_json=as_json) as on_progress:
+        result = warm_start(
+            data,
+            model,
+            out,
+            config,
+            shape=PolicyShape(vocab_size=vocab_size),
+            force_think=force_think,
+            resume=resume,
+            on_progress=on_progress,
+            should_stop=should_stop,
+        )
+    _report(result, out, as_json=as_json)
+
+
+@app.command()
+def merge(
+    adapters: Annotated[Path, typer.Argument(help="Folder of `sft train --lora`.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the merged policy.")],
+) -> None:
+    """Fold low-rank adapters into their base model."""
+    from ..core.warm_start import merge_adapters
+
+    _quiet()
+    merge_adapters(adapters, out)
+    typer.echo(f"wrote {out}")
+
+
+def _careful(words: list[str]) -> tuple[float, dict[str, float]]:
+    """`["0.4", "sokoban=0.5"]` as the common share and those by tag."""
+    from ..core.sft_rows import SftError
+
+    common, by_tag = 0.4, {}
+    for word in words:
+        tag, _, number = word.rpartition("=")
+        try:
+            share = float(number)
+        except ValueError:
+            raise SftError(f"--careful is {word!r}, but must be a number or TAG=NUMBER") from None
+        if tag:
+            by_tag[tag] = share
+        else:
+            common = share
+    return common, by_tag
+
+
+def _check_parent(out: Path) -> None:
+    from ..core.sft_rows import SftError
+
+    if out.is_dir():
+        raise SftError(f"{out} is a folder; name a file")
+    out.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _quiet() -> None:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C asks the block to end at its next boundary; a second one ends it at once."""
+    asked: list[int] = []
+
+    def on_signal(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _progress(iterations: int, *, as_json: bool) -> Iterator[Callable[[SftProgress], None]]:
+    """A bar on a terminal, a line every fiftieth iteration elsewhere, nothing for machines."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    if as_json:
+        yield lambda progress: None
+        return
+    if not console.is_terminal:
+
+        def print_line(progress: SftProgress) -> None:
+            if progress.iteration % 50 == 0 or progress.iteration == iterations:
+                typer.echo(
+                    f"iteration {progress.iteration:>5}/{iterations}  loss {progress.loss:.4f}"
+                )
+
+        yield print_line
+        return
+    columns = (
+        TextColumn("iteration"),
+        BarColumn(None),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("sft", total=iterations, loss=float("nan"))
+        yield lambda progress: bar.update(task, completed=progress.iteration, loss=progress.loss)
+
+
+def _report(result: SftResult, out: Path, *, as_json: bool) -> None:
+    import json
+
+    tail = result.losses[-50:]
+    loss = sum(tail) / len(tail) if tail else float("nan")
+    if as_json:
+        facts = {
+            "out": str(out),
+            "iterations": result.iterations,
+            "is_finished": result.is_finished,
+            "final_loss": loss if tail else None,
+        }
+        typer.echo(json.dumps(facts))
+    elif result.is_finished:
+        typer.echo(f"wrote {out} after {result.iterations} iterations, loss {loss:.4f}")
+    else:
+        typer.echo(f"stopped after {result.iterations} iterations; go on with --resume")
+    if not result.is_finished:
+        raise typer.Exit(INTERRUPTED)

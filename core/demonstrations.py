@@ -1,0 +1,289 @@
+"""Episodes for a warm start: a scripted expert who makes deliberate mistakes, told in words.
+
+At each turn a coin decides between careful thinking (the expert's action, with its reason) and
+careless thinking (a random action, admitted to be a guess). A few turns carry a reply that the
+world does not understand; it shows what the answer to such a reply looks like and is never learned.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..envs import registry
+from ..envs.pool import EnvGroup
+from ..envs.wrappers import TurnEnv, runner_of, wrap
+from ..store.parsing import THINK_CLOSE, THINK_OPEN
+from .chat import ChatFormat
+from .config import ContextConfig, EnvGroupConfig
+from .context import Conversation, format_hint
+from .narrators import Narrator, narrator_of
+from .sft_rows import Row, SftError
+
+DEMONSTRATION_SEED_CODE = 3
+"""Lowest two bits of a demonstration's seeds; `EnvPool` gives 0 to 2 to its splits."""
+
+_NONSENSE = ("jump", "wait", "north", "yes", "12")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a chat. `train` is False on a response that is shown but not learned."""
+
+    role: str
+    content: str
+    train: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """One episode as a chat: an optional system message, then user and assistant in turns."""
+
+    env: str
+    params: Mapping[str, Any]
+    env_seed: int
+    noise_seed: int
+    messages: tuple[Message, ...]
+    success: bool | None
+
+    def __post_init__(self) -> None:
+        roles = [message.role for message in self.messages]
+        turns = roles[1:] if roles[:1] == ["system"] else roles
+        if not turns or turns != ["user", "assistant"] * (len(turns) // 2):
+            raise SftError(
+                f"the roles are {roles}, but must be user and assistant in turns, ending with "
+                "assistant, after at most one system message"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teaching:
+    """How demonstrations are made.
+
+    `careful`: probability of careful thinking per turn. `nonsense`: probability per turn of a reply
+    that the world does not understand.
+    """
+
+    careful: float
+    nonsense: float = 0.02
+
+    def __post_init__(self) -> None:
+        for name, value in (("careful", self.careful), ("nonsense", self.nonsense)):
+            if not 0 <= value <= 1:
+                raise SftError(f"{name} is {value}, but must lie in [0, 1]")
+
+
+def demonstrate(
+    group: EnvGroupConfig, context: ContextConfig, teaching: Teaching, *, episodes: int, seed: int
+) -> Iterator[Demonstration]:
+    """Episodes of one environment, each with a task of its own. The same seed gives the same ones.
+
+    Raises:
+        EnvError: an unknown environment or parameter.
+        SftError: the environment has no scripted expert.
+    """
+    limits = EnvGroup(
+        tag=group.name,
+        env=group.env,
+        groups=1,
+        params=group.params,
+        max_turns=group.max_turns,
+        max_actions_per_turn=group.max_actions_per_turn,
+        max_actions=group.max_actions,
+    ).settings()
+    world = wrap(lambda: registry.make(group.env, **group.params), limits)
+    try:
+        for episode in range(episodes):
+            rng = np.random.default_rng([seed, zlib.crc32(group.name.encode()), episode])
+            yield _episode(group, world, context, teaching, rng)
+    finally:
+        world.close()
+
+
+def _episode(
+    group: EnvGroupConfig,
+    world: TurnEnv,
+    context: ContextConfig,
+    teaching: Teaching,
+    rng: np.random.Generator,
+) -> Demonstration:
+    env_seed, noise_seed = (
+        int(draw) << 2 | DEMONSTRATION_SEED_CODE for draw in rng.integers(2**60, size=2)
+    )
+    observation = world.reset(env_seed, noise_seed).text
+    env, narrator = runner_of(world).env, narrator_of(group.env)
+    if env.solve() is None:
+        raise SftError(f"{group.env} has no scripted expert, or one that fails on {group.params}")
+    messages = [Message(role="system", content=context.system)] if context.system else []
+    head = f"{world.instructions()}\n\n" if context.instructions else ""
+    result, last_reward = None, None
+    while result is None or result.stop_reason is None:
+        user = head + user_text(context, observation, last_reward)
+        messages.append(Message(role="user", content=user))
+        is_nonsense = bool(rng.random() < teaching.nonsense)
+        reasoning, action = (
+            _nonsense(narrator, rng)
+            if is_nonsense
+            else _think(narrator, observation, env.solve(), env.legal_actions(), teaching, rng)
+        )
+        reply = f"<answer>{action}</answer>"
+        if context.reasoning:
+            reply = f"{THINK_OPEN}{reasoning}{THINK_CLOSE}{reply}"
+        messages.append(Message(role="assistant", content=reply, train=not is_nonsense))
+        result = world.step_turn([action], is_well_formed=True)
+        observation, last_reward, head = result.observation.text, result.reward, ""
+        if result.error is not None:
+            raise SftError(f"{group.env} failed at task {env_seed}: {result.error}")
+    return Demonstration(
+        env=group.env,
+        params=group.params,
+        env_seed=env_seed,
+        noise_seed=noise_seed,
+        messages=tuple(messages),
+        success=result.success,
+    )
+
+
+def _think(
+    narrator: Narrator,
+    observation: str,
+    plan: Sequence[str] | None,
+    legal: Sequence[str],
+    teaching: Teaching,
+    rng: np.random.Generator,
+) -> tuple[str, str]:
+    is_careful = bool(rng.random() < teaching.careful)
+    if is_careful and plan:
+        return narrator.careful(observation, plan, rng)
+    action = legal[int(rng.integers(len(legal)))]
+    return narrator.careless(action, rng), action
+
+
+def _nonsense(narrator: Narrator, rng: np.random.Generator) -> tuple[str, str]:
+    action = _NONSENSE[int(rng.integers(len(_NONSENSE)))]
+    return narrator.careless(action, rng), action
+
+
+def user_text(context: ContextConfig, observation: str, last_reward: float | None) -> str:
+    """Contents of a user turn, as `Conversation` puts them together in a rollout."""
+    parts = []
+    if context.show_reward and last_reward is not None:
+        parts.append(f"Reward: {last_reward:g}")
+    parts.append(observation)
+    if context.format_hint:
+        parts.append(format_hint(context))
+    return "\n".join(parts)
+
+
+def encode(
+    demonstration: Demonstration, chat: ChatFormat, *, force_think: bool, prompt_weight: float
+) -> Row:
+    """The episode as one row, token for token as a rollout would have recorded it.
+
+    With `force_think` the opening `<think>` belongs to the prompt, as in training.
+    """
+    messages = list(demonstration.messages)
+    has_system = messages[0].role == "system"
+    plain = ContextConfig(
+        system=messages.pop(0).content if has_system else "",
+        instructions=False,
+        format_hint=False,
+        show_reward=False,
+        force_think=force_think,
+        max_prompt_tokens=10**9,
+    )
+    conversation = Conversation(chat, plain)
+    spans: list[tuple[int, int, float]] = []
+    tokens: list[int] = []
+    for user, assistant in zip(messages[::2], messages[1::2], strict=True):
+        prompt = conversation.prompt(user.content).tokens
+        content = assistant.content
+        if chat.forces_think(force_think):
+            content = content.removeprefix(THINK_OPEN)
+        response = chat.encode_response(content)
+        conversation.respond(response)
+        tokens = [*prompt.tolist(), *response.tolist()]
+        spans.append((len(prompt), len(tokens), 1.0 if assistant.train else 0.0))
+    weights = np.full(len(tokens), prompt_weight, np.float32)
+    for start, end, weight in spans:
+        weights[start:end] = weight
+    return Row(tokens=np.array(tokens, np.int32), weights=weights)
+
+
+def training_text(demonstrations: Iterable[Demonstration]) -> Iterator[str]:
+    """Every message, to train a tokenizer on."""
+    return (message.content for one in demonstrations for message in one.messages)
+
+
+def write_jsonl(demonstrations: Iterable[Demonstration], path: Path) -> int:
+    """One JSON object a line; returns how many. The file appears whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    number = 0
+    with partial.open("w", encoding="utf-8") as file:
+        for one in demonstrations:
+            file.write(json.dumps(_to_json(one), ensure_ascii=True) + "\n")
+            number += 1
+    partial.replace(path)
+    return number
+
+
+def read_jsonl(path: Path) -> Iterator[Demonstration]:
+    """The demonstrations of a file.
+
+    Raises:
+        SftError: the file cannot be read, or a line of it is not a demonstration; names the line.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield _from_json(line, f"{path}, line {number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SftError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+
+
+def _to_json(one: Demonstration) -> dict[str, Any]:
+    messages: list[dict[str, Any]] = []
+    for message in one.messages:
+        row: dict[str, Any] = {"role": message.role, "content": message.content}
+        messages.append(row if message.train else row | {"train": False})
+    return {
+        "env": one.env,
+        "params": dict(one.params),
+        "env_seed": one.env_seed,
+        "noise_seed": one.noise_seed,
+        "messages": messages,
+        "success": one.success,
+    }
+
+
+def _from_json(line: str, where: str) -> Demonstration:
+    try:
+        row = json.loads(line)
+        messages = tuple(_message(message) for message in row["messages"])
+        return Demonstration(
+            env=str(row.get("env", "")),
+            params=dict(row.get("params", {})),
+            env_seed=int(row.get("env_seed", 0)),
+            noise_seed=int(row.get("noise_seed", 0)),
+            messages=messages,
+            success=row.get("success"),
+        )
+    except KeyError as error:
+        raise SftError(f"{where}: the key {error} is missing") from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise SftError(f"{where} is not a demonstration: {reason}") from None
+
+
+def _message(row: Mapping[str, Any]) -> Message:
+    role, content, train = row["role"], row["content"], row.get("train", True)
+    if not isinstance(role, str) or not isinstance(content, str) or not isinstance(train, bool):
+        raise ValueError("a message has the texts role and content, and perhaps a boolean train")
+    return Message(role=role, content=content, train=train)

@@ -1,0 +1,198 @@
+"""What a demonstration says before it acts: short reasoning in two ways of thinking.
+
+A narrator thinks either **carefully**, when it says what the observation shows and why the expert's
+next action follows, or **carelessly**, when it admits to guessing and guesses. A policy that has
+seen both can learn from reward which way of thinking pays: something general, and therefore quick.
+
+Narrators read the observation's text alone, as a policy would.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+
+from ..envs.grids import MOVES, Position, offset_words, shift
+from .arm_names import BOLD, STEADY
+
+OPPOSITE: Mapping[str, str] = MappingProxyType(
+    {"up": "down", "down": "up", "left": "right", "right": "left"}
+)
+
+
+class Narrator(Protocol):
+    """Reasoning text for one environment."""
+
+    def careful(
+        self, observation: str, plan: Sequence[str], rng: np.random.Generator
+    ) -> tuple[str, str]:
+        """(reasoning, action). `plan` is the expert's path from here and has at least one action.
+
+        The action is usually `plan[0]`; a narrator may weigh differently where the expert's choice
+        is what a policy is to find out.
+        """
+        ...
+
+    def careless(self, action: str, rng: np.random.Generator) -> str:
+        """Reasoning for an action that was drawn at random."""
+        ...
+
+
+def narrator_of(env_id: str) -> Narrator:
+    """The narrator of an environment; a plain one where there is none of its own."""
+    return _NARRATORS.get(env_id, PlainNarrator())
+
+
+def _pick(phrases: Sequence[str], rng: np.random.Generator) -> str:
+    return phrases[int(rng.integers(len(phrases)))]
+
+
+class PlainNarrator:
+    """Knows nothing about the world but what the expert does next."""
+
+    def careful(
+        self, observation: str, plan: Sequence[str], rng: np.random.Generator
+    ) -> tuple[str, str]:
+        phrases = (
+            f"The best next action is {plan[0]}.",
+            f"I know the way: {plan[0]} comes next.",
+            f"From here, {plan[0]} leads to the goal.",
+        )
+        return _pick(phrases, rng), plan[0]
+
+    def careless(self, action: str, rng: np.random.Generator) -> str:
+        phrases = (
+            f"I am not sure. Let me try {action}.",
+            f"No idea. I guess {action}.",
+            f"Maybe {action} works.",
+        )
+        return _pick(phrases, rng)
+
+
+_GOAL = re.compile(r"Goal (here|[0-9a-z ]+)\. Near: ([a-z ,]+)\.")
+
+
+class FrozenLakeNarrator(PlainNarrator):
+    """Reads the relative observation: where the goal lies, and what is next to the player."""
+
+    def careful(
+        self, observation: str, plan: Sequence[str], rng: np.random.Generator
+    ) -> tuple[str, str]:
+        found = _GOAL.search(observation)
+        if found is None:
+            return super().careful(observation, plan, rng)
+        where, move = found.group(1), plan[0]
+        near = dict(part.split(" ") for part in found.group(2).split(", "))
+        wanted = [word for word in where.split(" ") if word in MOVES]
+        if move in wanted:
+            phrases = (
+                f"The goal is {where}. There is {near[move]} {move}, so I go {move}.",
+                f"I need to get {where}. The way {move} is {near[move]}.",
+                f"Goal {where}: {move} brings me closer and it is {near[move]}.",
+                f"{where} to the goal. I take {move}.",
+            )
+        else:
+            blocked = f"{wanted[0]} is {near[wanted[0]]}"
+            phrases = (
+                f"The goal is {where}, but {blocked}. I go around: {move}.",
+                f"I need to get {where}, yet {blocked}, so I step {move}.",
+            )
+        return _pick(phrases, rng), move
+
+
+class BanditNarrator(PlainNarrator):
+    """Names the character of both arms, then trusts one kind or the other.
+
+    Which kind pays more is not in the names, so even careful thinking picks the better arm only
+    every second time: that is left for reward to teach.
+    """
+
+    def careful(
+        self, observation: str, plan: Sequence[str], rng: np.random.Generator
+    ) -> tuple[str, str]:
+        arms = [arm for arm in re.findall(r"[A-Z][a-z]+", observation) if arm in BOLD | STEADY]
+        if len(arms) != 2 or arms[0] in BOLD or arms[1] in STEADY:
+            arms.reverse()
+        if len(arms) != 2 or arms[0] not in STEADY or arms[1] not in BOLD:
+            return super().careful(observation, plan, rng)
+        steady, bold = arms
+        is_bold = bool(rng.integers(2))
+        chosen = bold if is_bold else steady
+        if is_bold:
+            phrases = (
+                f"{steady} is steady and {bold} is bold. I want the big prize.",
+                f"{bold} sounds bold. I take the risk.",
+                f"A bold {bold} may pay a lot more than a steady {steady}.",
+            )
+        else:
+            phrases = (
+                f"{steady} is steady and {bold} is bold. I want to be safe.",
+                f"{steady} sounds steady. I play it safe.",
+                f"A steady {steady} pays for sure, a bold {bold} may not.",
+            )
+        return _pick(phrases, rng), chosen
+
+
+_BOX = re.compile(r"Box ([0-9a-z ]+)\. Target (?:under box|([0-9a-z ]+) of box)\.")
+
+
+class SokobanNarrator(PlainNarrator):
+    """One box, relative observation: which way it must go, where to stand for that, how to go."""
+
+    def careful(
+        self, observation: str, plan: Sequence[str], rng: np.random.Generator
+    ) -> tuple[str, str]:
+        found = _BOX.search(observation)
+        if found is None or found.group(2) is None:
+            return super().careful(observation, plan, rng)
+        box, where, move = parse_offset(found.group(1)), found.group(2), plan[0]
+        push = first_push(box, plan)
+        if push is None:
+            return super().careful(observation, plan, rng)
+        if shift((0, 0), move) == box:
+            phrases = (
+                f"The target is {where} of the box. The box is {move} of me, so I push {move}.",
+                f"The box must go {push} and I stand right behind it. Push {move}.",
+                f"Box next to me, target {where} of it: push {move}.",
+            )
+        else:
+            stand = offset_words((0, 0), shift(box, OPPOSITE[push]))
+            phrases = (
+                f"The box must go {push}. I stand {OPPOSITE[push]} of it for that: {stand}. "
+                f"I go {move}.",
+                f"To push {push} I need to get {stand}. So I walk {move}.",
+                f"Target {where} of the box, so push {push} from {stand}. First {move}.",
+            )
+        return _pick(phrases, rng), move
+
+
+def parse_offset(words: str) -> Position:
+    """`"2 up 1 right"` as (row change, column change): (-2, 1). `"here"` is (0, 0)."""
+    row = col = 0
+    for count, direction in re.findall(r"(\d+) (up|down|left|right)", words):
+        step = MOVES[direction]
+        row, col = row + int(count) * step[0], col + int(count) * step[1]
+    return row, col
+
+
+def first_push(box: Position, plan: Sequence[str]) -> str | None:
+    """The direction of the first move of `plan` that walks into the box, the player at (0, 0)."""
+    at = (0, 0)
+    for move in plan:
+        at = shift(at, move)
+        if at == box:
+            return move
+    return None
+
+
+_NARRATORS: Mapping[str, Narrator] = MappingProxyType(
+    {
+        "bandit": BanditNarrator(),
+        "frozen_lake": FrozenLakeNarrator(),
+        "sokoban": SokobanNarrator(),
+    }
+)

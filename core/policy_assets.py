@@ -1,0 +1,156 @@
+"""The shipped policy and how one like it is made: tokenizer, fresh model, the name `tiny`.
+
+A policy is a folder that `AutoModelForCausalLM` and `AutoTokenizer` load. The shape is Qwen2's, so
+that every engine knows it; the tokenizer keeps Qwen2's way of splitting text, because
+`AutoTokenizer` puts that into any folder of this model type, and other ids would follow.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from pydantic import Field
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+)
+
+from ..diagnostics.config import FrozenModel
+from .config_loading import ConfigError
+from .shipped import SHIPPED, shipped_folder
+
+PAD_TOKEN = "<|pad|>"
+END_TOKEN = "<|end|>"
+CONTROL_TOKENS = (PAD_TOKEN, END_TOKEN, "<|system|>", "<|user|>", "<|assistant|>")
+TAG_TOKENS = ("<think>", "</think>", "<answer>", "</answer>")
+"""One token each, yet ordinary text: decoding keeps them, or replies could not be parsed."""
+
+NUM_BYTES = 256
+_NUM_RESERVED = len(CONTROL_TOKENS) + NUM_BYTES + len(TAG_TOKENS)
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{- '<|' + message['role'] + '|>' + message['content'] + '<|end|>' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
+)
+
+
+class ModelPathError(ConfigError):
+    """A model was named that is not there, or whose folder is not a model."""
+
+
+class PolicyShape(FrozenModel):
+    """Size of a fresh policy. The default has 0.85 million parameters.
+
+    Heads are 32 wide: engines with fused attention refuse narrower ones.
+    """
+
+    vocab_size: int = Field(448, ge=_NUM_RESERVED, description="At most; text may give fewer.")
+    hidden_size: int = Field(128, ge=32, multiple_of=32)
+    intermediate_size: int = Field(384, ge=32)
+    num_layers: int = Field(4, ge=1)
+    num_kv_heads: int = Field(2, ge=1)
+    max_positions: int = Field(2048, ge=64)
+
+    @property
+    def num_heads(self) -> int:
+        return self.hidden_size // 32
+
+
+def resolve_model(path: str) -> str:
+    """The folder behind a shipped name or a path; anything that looks like a hub id passes.
+
+    Raises:
+        ModelPathError: a shipped model whose files are missing, a folder without `config.json`, or
+            a path that does not exist.
+    """
+    if path in SHIPPED:
+        return str(_checked_folder(shipped_folder(path), path))
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return str(_checked_folder(folder, path))
+    looks_like_hub_id = path.count("/") == 1 and not path.startswith((".", "/", "~"))
+    if looks_like_hub_id and not folder.parent.exists():
+        return path
+    close = difflib.get_close_matches(path, SHIPPED, n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; shipped: {', '.join(SHIPPED)}"
+    raise ModelPathError(f"no model folder {path!r}{hint}")
+
+
+def _checked_folder(folder: Path, name: str) -> Path:
+    if not (folder / "config.json").is_file():
+        raise ModelPathError(
+            f"{name!r} has no config.json, so it is not a model folder"
+            + ("; `make policy` makes it" if name in SHIPPED else "")
+        )
+    return folder
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer: any bytes encode, and tags and control words are single tokens.
+
+    `vocab_size` counts everything; short texts may give fewer tokens. Deterministic.
+    """
+    split_like_qwen2 = Qwen2Tokenizer().backend_tokenizer
+    backend = Tokenizer(models.BPE())
+    backend.normalizer = split_like_qwen2.normalizer
+    backend.pre_tokenizer = split_like_qwen2.pre_tokenizer
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(TAG_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=list(CONTROL_TOKENS),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    backend.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAG_TOKENS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=END_TOKEN,
+        pad_token=PAD_TOKEN,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def create_policy(
+    tokenizer: PreTrainedTokenizerFast, shape: PolicyShape, *, seed: int
+) -> Qwen2ForCausalLM:
+    """An untrained policy in float32; the same seed gives the same weights."""
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        max_position_embeddings=shape.max_positions,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):  # transformers initialises from torch's global state
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(config)
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write the tokenizer so that every loader agrees on its class.
+
+    The chat template goes into `tokenizer_config.json`, where older readers look for it as well.
+    """
+    tokenizer.save_pretrained(folder, save_jinja_files=False)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    # The class that transformers writes is its private backend; other programs know this one.
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,241 @@
+"""From demonstration files to a trained policy folder: what `echoscope sft` runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from ..envs import registry
+from .chat import ChatFormat, load_tokenizer
+from .config import ContextConfig, EnvGroupConfig, ModelConfig
+from .config_loading import ConfigError, did_you_mean, load_config, recipe_names
+from .demonstrations import Demonstration, Teaching, demonstrate, encode, read_jsonl, training_text
+from .policy import load_model
+from .policy_assets import (
+    PolicyShape,
+    create_policy,
+    resolve_model,
+    save_tokenizer,
+    train_tokenizer,
+)
+from .sft import SftConfig, SftProgress, SftResult, attach_adapters, train
+from .sft_rows import SftError
+from .sft_state import STATE_FILE
+
+FRESH = "fresh"
+"""In place of a model: a new small policy with a tokenizer of its own."""
+
+SUMMARY_FILE = "sft.json"
+ADAPTER_FILE = "adapter_config.json"
+BARE_CONTEXT = ContextConfig(system="", instructions=False, format_hint=False)
+"""A user turn is the observation and nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """One environment to demonstrate, and how many episodes of it."""
+
+    group: EnvGroupConfig
+    context: ContextConfig
+    episodes: int
+    teaching: Teaching
+
+
+def plan_lessons(
+    targets: Sequence[str],
+    *,
+    episodes: int,
+    careful: float,
+    careful_by_tag: Mapping[str, float],
+    nonsense: float,
+) -> list[Lesson]:
+    """Share `episodes` among the environments of the targets, in proportion to their `groups`.
+
+    A target is a YAML file, a recipe or an environment id, looked for in this order.
+
+    Raises:
+        ConfigError: a target that is none of these, or a careful tag that names no environment.
+    """
+    groups = [pair for target in targets for pair in _groups_of(target)]
+    known = {name for group, _ in groups for name in (group.name, group.env)}
+    for tag in careful_by_tag:
+        if tag not in known:
+            raise ConfigError(f"--careful names {tag!r}{did_you_mean(tag, known)}")
+    total = sum(group.groups for group, _ in groups)
+    lessons = []
+    given = seen = 0
+    for group, context in groups:
+        seen += group.groups
+        share = episodes * seen // total - given
+        given += share
+        of_env = careful_by_tag.get(group.env, careful)
+        teaching = Teaching(careful=careful_by_tag.get(group.name, of_env), nonsense=nonsense)
+        lessons.append(Lesson(group=group, context=context, episodes=share, teaching=teaching))
+    return lessons
+
+
+def _groups_of(target: str) -> list[tuple[EnvGroupConfig, ContextConfig]]:
+    if target.endswith((".yaml", ".yml")):
+        config = load_config(file=Path(target))
+    elif target in recipe_names():
+        config = load_config(target)
+    elif target in registry.known_ids() or target.count(":") == 1:
+        return [(EnvGroupConfig(env=target), BARE_CONTEXT)]
+    else:
+        names = [*recipe_names(), *registry.known_ids()]
+        raise ConfigError(f"no recipe or environment {target!r}{did_you_mean(target, names)}")
+    return [(group, config.context) for group in config.envs.train]
+
+
+def teach(lessons: Sequence[Lesson], *, seed: int) -> list[Demonstration]:
+    """All episodes of all lessons, in order. The same seed gives the same ones."""
+    return [
+        episode
+        for lesson in lessons
+        for episode in demonstrate(
+            lesson.group, lesson.context, lesson.teaching, episodes=lesson.episodes, seed=seed
+        )
+    ]
+
+
+def warm_start(
+    data: Sequence[Path],
+    model: str,
+    out: Path,
+    config: SftConfig,
+    *,
+    shape: PolicyShape,
+    force_think: bool,
+    resume: bool,
+    on_progress: Callable[[SftProgress], None],
+    should_stop: Callable[[], bool],
+) -> SftResult:
+    """Train `model` (a shipped name, a folder or `fresh`) and write the policy to `out`.
+
+    `out` then holds the weights (or the adapters), the tokenizer and `sft.json`. A training that
+    was stopped leaves its state there instead, for `resume`.
+
+    Raises:
+        SftError, ConfigError, ChatFormatError: something does not fit; nothing was overwritten.
+    """
+    _check_out(out, resume=resume)
+    demonstrations = [one for path in data for one in read_jsonl(path)]
+    if not demonstrations:
+        raise SftError(f"no demonstration in {', '.join(map(str, data))}")
+    tokenizer, network = _load(model, demonstrations, shape, config)
+    chat = ChatFormat(tokenizer)
+    rows = [
+        encode(one, chat, force_think=force_think, prompt_weight=config.prompt_weight)
+        for one in demonstrations
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    result = train(
+        network,
+        rows,
+        config,
+        state_folder=out,
+        resume=resume,
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )
+    if result.is_finished:
+        network.save_pretrained(out)
+        save_tokenizer(tokenizer, out)
+        facts = {"model": model, "num_episodes": len(demonstrations), "data": _digest(data)}
+        _write_summary(out, config, result, facts)
+        (out / STATE_FILE).unlink(missing_ok=True)
+    return result
+
+
+def merge_adapters(adapters: Path, out: Path) -> None:
+    """Write the base model with the adapters folded into its weights, and the tokenizer.
+
+    Raises:
+        SftError: `adapters` holds none, or `out` is not empty.
+        ConfigError: the base model cannot be loaded.
+    """
+    path = adapters / ADAPTER_FILE
+    try:
+        base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise SftError(f"{adapters} holds no adapters of `sft train --lora`: {reason}") from None
+    _check_out(out, resume=False)
+    network = load_model(resolve_model(str(base)), _CPU)
+    merged = PeftModel.from_pretrained(network, str(adapters)).merge_and_unload()
+    merged.save_pretrained(out)
+    save_tokenizer(load_tokenizer(adapters), out)
+
+
+_CPU = ModelConfig(dtype="float32", device="cpu")
+
+
+def _load(
+    model: str, demonstrations: Sequence[Demonstration], shape: PolicyShape, config: SftConfig
+) -> tuple[PreTrainedTokenizerFast, PreTrainedModel | PeftModel]:
+    if model == FRESH:
+        if config.lora is not None:
+            raise SftError("a fresh model has nothing to adapt; leave --lora out")
+        tokenizer = train_tokenizer(training_text(demonstrations), shape.vocab_size)
+        network = create_policy(tokenizer, shape, seed=config.seed)
+        # The library's own default keeps 50 tokens, which is another policy than the trained one.
+        network.generation_config = GenerationConfig(
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        return tokenizer, network
+    folder = resolve_model(model)
+    tokenizer = load_tokenizer(folder)
+    network = load_model(folder, _CPU)
+    if config.lora is None:
+        return tokenizer, network
+    adapted = attach_adapters(network, config.lora, seed=config.seed)
+    # `tiny` rather than where it lies today, so that the adapters can move between machines.
+    adapted.peft_config["default"].base_model_name_or_path = model
+    return tokenizer, adapted
+
+
+def _check_out(out: Path, *, resume: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise SftError(f"{out} is a file; name a folder")
+    if resume or not out.is_dir():
+        return
+    if (out / STATE_FILE).is_file():
+        raise SftError(f"{out} holds an unfinished training; add --resume or remove {STATE_FILE}")
+    if any(out.iterdir()):
+        raise SftError(f"{out} is not empty; name another folder")
+
+
+def _digest(data: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in data:
+        digest.update(path.read_bytes())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _write_summary(
+    folder: Path, config: SftConfig, result: SftResult, facts: Mapping[str, Any]
+) -> None:
+    """How the weights were made. Written last: a folder that has it is complete."""
+    tail = result.losses[-50:]
+    summary = {
+        **facts,
+        "settings": config.model_dump(mode="json"),
+        "iterations": result.iterations,
+        "final_loss": round(sum(tail) / len(tail), 5),
+        "torch": torch.__version__,
+    }
+    text = json.dumps(summary, indent=2, sort_keys=True)
+    (folder / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
