@@ -17,7 +17,6 @@ class LoraConfig(FrozenModel):
 
     rank: int = Field(64, ge=1)
     alpha: float = Field(64.0, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1)
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
 
 

@@ -5,6 +5,7 @@ Legend: **B** rows, **T** padded length, **S** sampled tokens of a batch, **V** 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -116,7 +117,7 @@ class Policy:
             for name, parameter in model.named_parameters():
                 parameter.requires_grad_("lora_" in name)
         if config.gradient_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            _enable_checkpointing(model)
 
     @property
     def device(self) -> torch.device:
@@ -220,6 +221,18 @@ class _LogitsFrom:
         return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropies
 
 
+def _enable_checkpointing(model: PreTrainedModel | PeftModel) -> None:
+    """Compute activations again in backward. Models do so in training mode only, without dropout
+    here: the importance ratio of a sampled token is 1 only if both passes agree."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # renamed in transformers 5.23
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.eval()
+
+
 def causal_model(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
@@ -260,7 +273,6 @@ def _with_adapters(model: PreTrainedModel, lora: LoraConfig, seed: int) -> PeftM
     settings = PeftLoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
         target_modules=lora.target_modules,
         task_type="CAUSAL_LM",
     )
