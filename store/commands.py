@@ -13,7 +13,7 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,17 @@ def pending_rows(run_path: Path, run_id: str) -> list[dict[str, Any]]:
     """Rows of the `commands` view for what lies in the mailbox."""
     commands, _ = read_commands(run_path, run_id)
     return [plain(command_row(command)) | {"run_id": run_id} for command in commands]
+
+
+def remove_commands(run_path: Path, command_ids: Set[str]) -> None:
+    """Delete the files of commands whose body and acknowledgement are in the journal."""
+    for path in _files(Layout(run_path).commands):
+        try:
+            identity = str(json.loads(path.read_bytes())["command_id"])
+        except (ValueError, TypeError, KeyError, OSError, RecursionError):
+            identity = f"file:{path.name}"
+        if identity in command_ids:
+            path.unlink(missing_ok=True)
 
 
 class Mailbox:

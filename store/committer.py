@@ -56,7 +56,9 @@ class Committer:
         self._steps_in_piece = 0
         self._known_commands: set[str] = set()
         # zstd and fsync of one table overlap with building the next.
-        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="echoscope-segments")
+        self._pool = ThreadPoolExecutor(
+            max_workers=len(DATA_TABLES), thread_name_prefix="echoscope-segments"
+        )
 
     def know_commands(self, command_ids: Iterable[str]) -> None:
         """Commands whose body the journal already holds."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -21,8 +21,8 @@ from .commands import pending_rows
 from .durable import is_locked, sha256_of
 from .errors import QueryError, StoreError
 from .index import RunIndex, VisibleFile
+from .layout import FileEntry
 from .schema import (
-    DATA_TABLES,
     EVENT_TABLES,
     SCHEMA_VERSION,
     TABLES,
@@ -30,9 +30,15 @@ from .schema import (
     create_table_sql,
 )
 
-T = TypeVar("T")
-
-_PARAMETER_ERRORS = (duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException)
+_QUERY_ERRORS = (
+    duckdb.ParserException,
+    duckdb.CatalogException,
+    duckdb.BinderException,
+    duckdb.ConversionException,
+    duckdb.OutOfRangeException,
+    duckdb.PermissionException,
+)
+"""Errors that the query is to blame for, never a file."""
 _RETRIES = 4
 _MARK_SETTLES_NS = 1_000_000_000
 _EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?:\([^)]*\)\s*)?", re.IGNORECASE)
@@ -111,18 +117,16 @@ class RunDatabase:
             self.indexes[index.run_id] = index
             self._insert_events(index)
 
+    def remove(self, run_id: str) -> None:
+        """Stop showing a run, because its folder is gone."""
+        with self._lock:
+            index = self.indexes.pop(run_id)
+            self._delete_events(index)
+
     def refresh(self) -> None:
         """Catch up with every run."""
         with self._lock:
-            for index in self.indexes.values():
-                change = index.refresh()
-                if change == "reset":
-                    for name in EVENT_TABLES:
-                        self.connection.execute(
-                            f"DELETE FROM live_{name} WHERE run_id = ?", [index.run_id]
-                        )
-                if change != "same":
-                    self._insert_events(index)
+            self._catch_up()
             self._refresh_runs()
             self._refresh_pending()
             for name in TABLES:
@@ -135,19 +139,17 @@ class RunDatabase:
 
         Raises:
             QueryError: DuckDB refuses the query.
-            StoreError: the files keep changing or keep failing.
+            StoreError: the files keep changing.
         """
         for attempt in range(_RETRIES):
             try:
                 return cursor.sql(sql(), params=params).to_arrow_table()
-            except AttributeError:
-                # DuckDB gives None instead of a relation where a statement has no rows.
-                return pa.table({})
-            except _PARAMETER_ERRORS as error:
+            except _QUERY_ERRORS as error:
                 raise QueryError(one_line(error)) from error
             except duckdb.Error as error:
-                if not self._repair() and attempt:
+                if not self._repair(is_thorough=attempt > 0):
                     raise QueryError(one_line(error)) from error
+                self.refresh()
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
     def scan(self, name: str, *, run_id: str | None = None, step: int | None = None) -> str:
@@ -170,27 +172,46 @@ class RunDatabase:
                 self.connection.unregister("new_rows")
         index.events.clear()
 
+    def _delete_events(self, index: RunIndex) -> None:
+        for name in EVENT_TABLES:
+            self.connection.execute(f"DELETE FROM live_{name} WHERE run_id = ?", [index.run_id])
+
+    def _catch_up(self) -> bool:
+        """Follow every journal; whether one had news."""
+        is_changed = False
+        for index in self.indexes.values():
+            change = index.refresh()
+            if change == "reset":
+                self._delete_events(index)
+            if change != "same":
+                self._insert_events(index)
+                is_changed = True
+        return is_changed
+
     def _refresh_view(self, name: str) -> None:
-        sql = self.scan(name)
-        if name == "commands":
-            sql += (
-                " UNION ALL SELECT * FROM pending_commands WHERE command_id NOT IN "
-                f"(SELECT command_id FROM ({sql}))"
-            )
-        if self._scans.get(name) == sql:
-            return
         for attempt in range(_RETRIES):
+            sql = self._view_sql(name)
+            if self._scans.get(name) == sql:
+                return
             try:
                 self.connection.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
-                break
             except duckdb.Error as error:
-                # Creating a view opens its first file: it may have been packed away, or be damaged.
-                if attempt == _RETRIES - 1:
+                # Creating a view opens its first file: packed away by now, or damaged.
+                if not self._repair(is_thorough=attempt > 0):
                     raise StoreError(f"{self.folder}: {one_line(error)}") from error
-                if not self._repair():
-                    raise StoreError(f"{self.folder}: {one_line(error)}") from error
+            else:
+                self._scans[name] = sql
                 return
-        self._scans[name] = sql
+        raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
+
+    def _view_sql(self, name: str) -> str:
+        sql = self.scan(name)
+        if name != "commands":
+            return sql
+        return (
+            f"{sql} UNION ALL SELECT * FROM pending_commands WHERE command_id NOT IN "
+            f"(SELECT command_id FROM ({sql}))"
+        )
 
     def _refresh_runs(self) -> None:
         rows = [run_row(index) for index in self.indexes.values()]
@@ -216,27 +237,23 @@ class RunDatabase:
         self.connection.execute("COMMIT")
         self.connection.unregister("new_rows")
 
-    def _repair(self) -> bool:
-        """After a failure: catch up, and leave out files that are gone or damaged.
+    def _repair(self, *, is_thorough: bool) -> bool:
+        """After a failure: catch up, or leave out what is damaged.
 
         Returns whether anything changed, so that asking again makes sense.
         """
         with self._lock:
-            before = dict(self._scans)
-            is_changed = False
+            is_changed = self._catch_up()
+            if is_changed and not is_thorough:
+                return True
             for index in self.indexes.values():
-                self.indexes[index.run_id].refresh()
-                self._insert_events(index)
-            for index in self.indexes.values():
-                for name in (*DATA_TABLES, *EVENT_TABLES):
-                    for file in index.files(name):
-                        why = _damage(index, file)
-                        if why:
-                            index.bad_paths.add(file.entry.path)
-                            index.warn(f"{index.layout.root / file.entry.path}: {why}; left out")
-                            is_changed = True
-            self.refresh()
-            return is_changed or before != self._scans
+                for file in [f for name in TABLES for f in index.files(name)]:
+                    why = damage_of(index.layout.root, file.entry)
+                    if why:
+                        index.bad_paths.add(file.entry.path)
+                        index.warn(f"{index.layout.root / file.entry.path}: {why}; left out")
+                        is_changed = True
+            return is_changed
 
 
 def _covers(file: VisibleFile, step: int | None) -> bool:
@@ -271,20 +288,22 @@ def _read_parts(root: Path, files: Sequence[VisibleFile]) -> list[str]:
     return [f"({part})" for part in parts]
 
 
-def _damage(index: RunIndex, file: VisibleFile) -> str:
-    """What is wrong with a file; an empty text where nothing is."""
-    path = index.layout.root / file.entry.path
+def damage_of(root: Path, entry: FileEntry) -> str:
+    """What is wrong with a data file; an empty text where nothing is."""
+    path = root / entry.path
     try:
         size = path.stat().st_size
-        if size != file.entry.num_bytes:
-            return f"has {size} bytes, not {file.entry.num_bytes}"
-        pq.read_metadata(path)
-        if sha256_of(path) != file.entry.sha256:
+        if size != entry.num_bytes:
+            return f"it has {size} bytes, not {entry.num_bytes}"
+        if sha256_of(path) != entry.sha256:
             return "its content changed after it was written"
+        num_rows = pq.read_metadata(path).num_rows
+        if num_rows != entry.num_rows:
+            return f"it has {num_rows} rows, not {entry.num_rows}"
     except FileNotFoundError:
-        return "is missing"
+        return "it is missing"
     except (OSError, pa.ArrowException) as error:
-        return f"cannot be read ({one_line(error)})"
+        return f"it cannot be read ({one_line(error)})"
     return ""
 
 

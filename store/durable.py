@@ -22,7 +22,7 @@ from .schema import SCHEMA_VERSION, TABLES
 
 _SEGMENT_LEVEL = 1
 _PACK_LEVEL = 3
-_FLOAT_LISTS = ("FLOAT[]",)
+_NUMBER_LISTS = ("FLOAT[]", "INTEGER[]")
 _NO_DICTIONARY = {
     "turns": ("observation", "response", "frame"),
     "trajectories": ("id", "final_observation", "final_frame", "extra"),
@@ -100,12 +100,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def parquet_options(table: str, *, packed: bool) -> dict[str, Any]:
     """Arguments of a Parquet writer: measured in benchmarks/store.py."""
     columns = TABLES[table].columns
-    streams = [f"{c.name}.list.element" for c in columns if c.type in _FLOAT_LISTS]
+    streams = [f"{c.name}.list.element" for c in columns if c.type == "FLOAT[]"]
     plain = {*_NO_DICTIONARY.get(table, ()), *(c.name for c in columns if c.type == "DOUBLE")}
     dictionary = [
         f"{c.name}.list.element" if c.type.endswith("[]") else c.name
         for c in columns
-        if c.type not in _FLOAT_LISTS and not c.type.startswith("MAP") and c.name not in plain
+        if c.type not in _NUMBER_LISTS and not c.type.startswith("MAP") and c.name not in plain
     ]
     return {
         "compression": "zstd",

@@ -256,6 +256,9 @@ class RunsReader(_SqlReader):
 
     def refresh(self) -> None:
         """Catch up, runs that appeared since the last call included."""
+        for index in list(self._database.indexes.values()):
+            if not index.layout.run_json.exists():
+                self._database.remove(index.run_id)
         known = {index.layout.root for index in self._database.indexes.values()}
         for path in _run_folders(self._root):
             if path.resolve() not in known and path not in self.unreadable:

@@ -1,0 +1,129 @@
+"""Check every file of a run against what was promised when it was acknowledged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from .database import damage_of
+from .index import RunIndex
+from .layout import FileEntry, Pack, Segment
+from .records import parse_trajectory_id
+from .schema import DATA_TABLES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One file that is not what it should be."""
+
+    path: Path
+    what: str
+    lost: str
+    """What cannot be read because of it, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """The outcome of `verify`. Hidden steps of earlier attempts are checked, too."""
+
+    num_files: int
+    num_bytes: int
+    num_trajectories: int
+    problems: tuple[Problem, ...]
+
+
+def verify(path: str | Path) -> VerifyReport:
+    """Check sizes, hashes, row counts and ids of everything that journal and manifest name.
+
+    Raises:
+        NotARunError: no run there.
+        StoreError: `run.json`, the manifest or the journal's first record cannot be read.
+    """
+    index = RunIndex(Path(path), all_attempts=True)
+    root = index.layout.root
+    problems = [
+        Problem(path=Path(text.split(":", 1)[0]), what=text.split(": ", 1)[1], lost="one record")
+        for text in index.damaged_lines
+    ]
+    num_files = num_bytes = num_trajectories = 0
+    for unit in _units(index):
+        bad = []
+        for entry in unit.files:
+            num_files, num_bytes = num_files + 1, num_bytes + entry.num_bytes
+            why = damage_of(root, entry)
+            if why:
+                bad.append(Problem(path=root / entry.path, what=why, lost=_lost(unit, entry)))
+            elif entry.table == "trajectories":
+                num_trajectories += entry.num_rows
+        problems += bad or [
+            Problem(path=root / entry.path, what=what, lost="nothing, but it is inconsistent")
+            for entry, what in _inconsistencies(root, unit)
+        ]
+    return VerifyReport(
+        num_files=num_files,
+        num_bytes=num_bytes,
+        num_trajectories=num_trajectories,
+        problems=tuple(problems),
+    )
+
+
+def _units(index: RunIndex) -> Iterator[Pack | Segment]:
+    yield from index.manifest.packs
+    yield from index.manifest.loose
+    yield from index.state.committed
+    yield from index.state.unfinished.values()
+
+
+def _steps(unit: Pack | Segment) -> tuple[int, int]:
+    if isinstance(unit, Pack):
+        return unit.first_step, unit.last_step
+    return unit.step, unit.step
+
+
+def _lost(unit: Pack | Segment, entry: FileEntry) -> str:
+    first, last = _steps(unit)
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    return f"{entry.table} of {steps}, attempt {unit.attempt} ({entry.num_rows} rows)"
+
+
+def _inconsistencies(root: Path, unit: Pack | Segment) -> Iterator[tuple[FileEntry, str]]:
+    """Contradictions between the files of one segment or pack, which are whole one by one."""
+    entries = {entry.table: entry for entry in unit.files if entry.table in DATA_TABLES}
+    if "trajectories" not in entries:
+        return
+
+    def column(table: str, name: str) -> list[Any]:
+        if table not in entries:
+            return []
+        values: list[Any] = (
+            pq.read_table(root / entries[table].path, columns=[name]).column(0).to_pylist()
+        )
+        return values
+
+    rows = entries["trajectories"]
+    ids = column("trajectories", "id")
+    first, last = _steps(unit)
+    if len(set(ids)) != len(ids):
+        yield rows, "a trajectory id occurs twice"
+    if any(not first <= parse_trajectory_id(identity)[1] <= last for identity in ids):
+        yield rows, f"a trajectory id names a step outside {first} to {last}"
+    num_turns = dict(zip(ids, column("trajectories", "num_turns"), strict=True))
+    if Counter(column("turns", "trajectory_id")) != Counter(num_turns):
+        yield entries.get("turns", rows), "its turns are not those that the trajectories count"
+    num_tokens: Counter[str] = Counter()
+    if "tokens" in entries:
+        found = pq.read_table(
+            root / entries["tokens"].path, columns=["trajectory_id", "response_tokens"]
+        )
+        lengths = pc.list_value_length(found.column("response_tokens")).to_pylist()
+        for identity, length in zip(found.column(0).to_pylist(), lengths, strict=True):
+            num_tokens[identity] += length
+    expected = dict(zip(ids, column("trajectories", "num_sampled_tokens"), strict=True))
+    if num_tokens != Counter(expected):
+        yield entries.get("tokens", rows), "its tokens are not those that the trajectories count"
