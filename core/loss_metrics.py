@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor
+
 from .losses import LossTerms
 
 _PER_TOKEN = {
@@ -19,7 +22,6 @@ _PER_TOKEN = {
     "advantage": "policy/advantage_mean",
     "value": "critic/value_mean",
     "return": "critic/return_mean",
-    "value_clip": "critic/value_clip_frac",
 }
 _LOSSES = {
     "loss_policy": "loss/policy",
@@ -27,6 +29,21 @@ _LOSSES = {
     "loss_entropy": "loss/entropy",
     "loss_value": "loss/value",
 }
+_ALWAYS = dict.fromkeys(
+    (
+        "num_tokens",
+        "ratio",
+        "clip_low",
+        "clip_high",
+        "clip_dual",
+        "approx_kl",
+        "entropy",
+        "advantage",
+        "advantage_squared",
+        "loss_policy",
+    ),
+    0.0,
+)
 
 
 @dataclass(slots=True)
@@ -34,36 +51,37 @@ class MetricTotals:
     """Adds up the loss terms of every microbatch of one or more optimizer steps.
 
     Losses keep the unit of `loss.aggregation`; everything else is per sampled token, whatever the
-    aggregation.
+    aggregation. Nothing waits for the device before `result`.
     """
 
-    sums: dict[str, float] = field(default_factory=dict)
-    maxima: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    maxima: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, terms: LossTerms) -> None:
         for name, value in terms.metrics.items():
-            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
         for name, value in terms.maxima.items():
-            self.maxima[name] = max(self.maxima.get(name, -math.inf), float(value))
+            known = self.maxima.get(name, value)
+            self.maxima[name] = torch.maximum(known, value)
 
     def result(self, *, num_updates: int = 1) -> dict[str, float]:
         """Metrics of the step; NaN where there were no tokens.
 
+        Terms that were absent have no metric, but after a step without any microbatch the metrics
+        that every step has are NaN.
+
         Args:
             num_updates: Optimizer steps that were added up; losses are averaged over them.
         """
-        sums, count = self.sums, self.sums.get("num_tokens", 0.0)
+        sums = _ALWAYS | {name: float(value) for name, value in self.sums.items()}
+        count = sums["num_tokens"]
         out = {key: _ratio(sums[name], count) for name, key in _PER_TOKEN.items() if name in sums}
-        out |= {
-            key: _ratio(sums[name], num_updates) for name, key in _LOSSES.items() if name in sums
-        }
-        if "loss_policy" in sums:
-            total = sum(sums.get(name, 0.0) for name in _LOSSES)
-            out["loss/total"] = _ratio(total, num_updates)
-        if "ratio" in self.maxima:
-            out["policy/ratio_max"] = self.maxima["ratio"] if count else math.nan
-        if "advantage_squared" in sums:
-            out["policy/advantage_std"] = math.sqrt(_variance(sums, "advantage", count))
+        losses = {key: sums[name] for name, key in _LOSSES.items() if name in sums}
+        losses["loss/total"] = sum(losses.values())
+        updates = num_updates if count else 0
+        out |= {key: _ratio(value, updates) for key, value in losses.items()}
+        out["policy/ratio_max"] = float(self.maxima["ratio"]) if count else math.nan
+        out["policy/advantage_std"] = math.sqrt(_variance(sums, "advantage", count))
         if "residual" in sums:
             out["critic/explained_variance"] = explained_variance(sums, count)
         return out

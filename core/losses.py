@@ -86,43 +86,45 @@ def compute_loss(
     """
     if batch.advantages is None:
         raise ValueError("the batch has no advantages: call estimate_advantages on the step first")
-    mask = batch.loss_mask
-    row_L = mask.nonzero()[:, 0]
-    logprobs_L = outputs.logprobs[mask]
-    behaviour_L = batch.behaviour_logprobs[mask]
+    tokens = batch.loss_mask.flatten().nonzero()[:, 0]
+
+    def at_tokens(values_BT: Tensor) -> Tensor:
+        return values_BT.flatten()[tokens]
+
+    row_L = tokens // batch.loss_mask.shape[1]
+    logprobs_L = at_tokens(outputs.logprobs)
+    behaviour_L = at_tokens(batch.behaviour_logprobs)
+    entropies_L = at_tokens(outputs.entropies)
     weight_L = token_weights(batch, row_L, config, denominators)
-    surrogate = policy_loss(logprobs_L, behaviour_L, batch.advantages[mask], row_L, config)
-    sums, maxima = surrogate.metrics, surrogate.maxima
+    surrogate = policy_loss(logprobs_L, behaviour_L, at_tokens(batch.advantages), row_L, config)
+    sums = surrogate.metrics | {"entropy": _sum(entropies_L)}
     policy = (weight_L * surrogate.loss_L).sum()
-    entropies_L = outputs.entropies[mask]
-    sums["entropy"] = _sum(entropies_L)
-    entropy = -config.entropy_coef * (weight_L * entropies_L).sum() if config.entropy_coef else None
-    kl = None
+    entropy = kl = value = None
+    if config.entropy_coef:
+        entropy = -config.entropy_coef * (weight_L * entropies_L).sum()
     if batch.ref_logprobs is not None:
-        ref_L = batch.ref_logprobs[mask]
+        ref_L = at_tokens(batch.ref_logprobs)
         kl_L = kl_penalty(logprobs_L, ref_L, config.kl_estimator, behaviour_logprobs=behaviour_L)
         sums["ref_kl"] = _sum(kl_L)
-        kl = config.kl_coef * (weight_L * kl_L).sum() if config.kl_coef else None
+        if config.kl_coef:
+            kl = config.kl_coef * (weight_L * kl_L).sum()
     elif config.kl_coef:
         raise ValueError(
             f"loss.kl_coef is {config.kl_coef}, but the batch has no reference log-probs: score it "
             "with the reference policy, or set loss.kl_coef to 0"
         )
-    value = None
     if outputs.values is not None and batch.returns is not None:
-        value = value_loss(
-            outputs.values[mask],
-            None if batch.values is None else batch.values[mask],
-            batch.returns[mask],
-            config,
-            denominators,
-            sums,
-        )
+        values_L, returns_L = at_tokens(outputs.values), at_tokens(batch.returns)
+        old_values_L = None if batch.values is None else at_tokens(batch.values)
+        sums |= value_sums(values_L if old_values_L is None else old_values_L, returns_L)
+        if config.value_coef:
+            value = value_loss(values_L, old_values_L, returns_L, config)
+            value = value / max(denominators.num_tokens, 1)
     for name, term in (("policy", policy), ("kl", kl), ("entropy", entropy), ("value", value)):
         if term is not None:
             sums[f"loss_{name}"] = term.detach().double()
     return LossTerms(
-        policy=policy, kl=kl, entropy=entropy, value=value, metrics=sums, maxima=maxima
+        policy=policy, kl=kl, entropy=entropy, value=value, metrics=sums, maxima=surrogate.maxima
     )
 
 
@@ -164,9 +166,7 @@ def importance_ratio(
     token keeps its own.
     """
     log_ratio_L = log_ratio(logprobs_L, behaviour_L)
-    if not isinstance(config, GspoLossConfig):
-        return log_ratio_L.exp()
-    if row_L.numel() == 0:
+    if not isinstance(config, GspoLossConfig) or row_L.numel() == 0:
         return log_ratio_L.exp()
     size = int(row_L.max()) + 1
     zeros = log_ratio_L.new_zeros(size)
@@ -215,36 +215,33 @@ def policy_loss(
 
 
 def value_loss(
-    values_L: Tensor,
-    old_values_L: Tensor | None,
-    returns_L: Tensor,
-    config: LossConfig,
-    denominators: Denominators,
-    sums: dict[str, Tensor],
-) -> Tensor | None:
-    """value_coef / 2 times the mean over tokens of the larger of two squared errors.
+    values_L: Tensor, old_values_L: Tensor | None, returns_L: Tensor, config: LossConfig
+) -> Tensor:
+    """value_coef / 2 times the sum over tokens of the larger of two squared errors.
 
     The second is that of the value kept within `value_clip` of the old one (Schulman et al. 2017).
-    Always a mean over tokens: how the policy's loss is aggregated says nothing about regression.
-    Adds what explained variance needs to `sums`, from the old values where there are any.
+    It is divided by the number of tokens whatever the aggregation: how the policy's loss is
+    averaged says nothing about regression.
     """
     error_L = (values_L - returns_L).square()
     if config.value_clip is not None and old_values_L is not None:
         limit = config.value_clip
-        kept_L = old_values_L + (values_L - old_values_L).clamp(-limit, limit)
-        kept_error_L = (kept_L - returns_L).square()
-        sums["value_clip"] = _sum(kept_error_L > error_L)
-        error_L = torch.maximum(error_L, kept_error_L)
-    predicted_L = (values_L if old_values_L is None else old_values_L).detach().double()
-    residual_L = returns_L.double() - predicted_L
-    sums["value"] = _sum(predicted_L)
-    sums["return"] = _sum(returns_L)
-    sums["return_squared"] = _sum(returns_L.double().square())
-    sums["residual"] = _sum(residual_L)
-    sums["residual_squared"] = _sum(residual_L.square())
-    if not config.value_coef:
-        return None
-    return 0.5 * config.value_coef * error_L.sum() / max(denominators.num_tokens, 1)
+        near_L = old_values_L + (values_L - old_values_L).clamp(-limit, limit)
+        error_L = torch.maximum(error_L, (near_L - returns_L).square())
+    return 0.5 * config.value_coef * error_L.sum()
+
+
+def value_sums(predicted_L: Tensor, returns_L: Tensor) -> dict[str, Tensor]:
+    """What explained variance is made of. Old values, where known, have not seen their returns."""
+    returns_L = returns_L.double()
+    residual_L = returns_L - predicted_L.detach().double()
+    return {
+        "value": _sum(predicted_L),
+        "return": _sum(returns_L),
+        "return_squared": _sum(returns_L.square()),
+        "residual": _sum(residual_L),
+        "residual_squared": _sum(residual_L.square()),
+    }
 
 
 def _sum(values_L: Tensor) -> Tensor:

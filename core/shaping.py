@@ -1,0 +1,175 @@
+"""Reward shaping: named terms computed from a turn and kept apart from the environment's reward.
+
+A term's function maps a turn to a number. `format`, `length` and `agreement` are built in; any
+other is named `module:function` and called as `function(turn, **params)`. The number times the
+term's weight is stored in `Turn.shaping` under the term's name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Real
+from typing import Literal
+
+from ..store.records import Trajectory, Turn
+from .config import ShapingTerm
+from .config_loading import ConfigError, did_you_mean
+
+TurnFunction = Callable[..., float]
+
+RESERVED_NAMES = {"env": "the environment's reward", "format": "the format penalty"}
+"""Names that `Trajectory.reward_terms` already gives away."""
+
+
+class ShapingError(ValueError):
+    """A shaping function returned something that is no reward."""
+
+
+def reward_format(turn: Turn, *, reasoning: bool = True) -> float:
+    """1 for a reply with a closed answer, only valid actions and, by default, closed reasoning."""
+    is_complete = turn.answer_chars is not None and turn.is_valid
+    return float(is_complete and (turn.reasoning_chars is not None or not reasoning))
+
+
+def penalize_length(
+    turn: Turn, *, soft: int, hard: int, part: Literal["response", "reasoning"] = "response"
+) -> float:
+    """0 up to `soft` tokens, falling linearly to -1 at `hard` (DAPO's overlong punishment)."""
+    if not 0 <= soft < hard:
+        raise ShapingError(
+            f"length has soft {soft} and hard {hard}, but 0 <= soft < hard must hold"
+        )
+    if part not in ("response", "reasoning"):
+        raise ShapingError(f"length has part {part!r}, but must be 'response' or 'reasoning'")
+    if part == "response":
+        num_tokens = 0 if turn.response_tokens is None else len(turn.response_tokens)
+    else:
+        start, end = turn.reasoning_span or (0, 0)
+        num_tokens = end - start
+    return -min(max((num_tokens - soft) / (hard - soft), 0.0), 1.0)
+
+
+def reward_agreement(
+    turn: Turn, *, moves: Sequence[str] = ("up", "down", "left", "right")
+) -> float:
+    """1 if the last move that the reasoning names is the last action that was executed, else 0.
+
+    A reasoning that names none of `moves` gets 0 as well, so silence is not a way out. Names are
+    whole words in any case.
+    """
+    if isinstance(moves, str) or not moves:
+        raise ShapingError(f"agreement has moves {moves!r}, but moves must name at least one move")
+    if not turn.actions:
+        return 0.0
+    names = "|".join(re.escape(move) for move in sorted(moves, key=len, reverse=True))
+    named = re.findall(rf"(?<!\w)(?:{names})(?!\w)", turn.reasoning, flags=re.IGNORECASE)
+    return float(bool(named) and named[-1].casefold() == turn.actions[-1].strip().casefold())
+
+
+BUILT_IN: Mapping[str, TurnFunction] = {
+    "format": reward_format,
+    "length": penalize_length,
+    "agreement": reward_agreement,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shaping:
+    """Checked terms, ready to be called on a turn."""
+
+    terms: tuple[tuple[ShapingTerm, TurnFunction], ...]
+
+    def __call__(self, turn: Turn) -> dict[str, float]:
+        """Weighted terms of one turn by name.
+
+        Raises:
+            ShapingError: a function returned something else than a finite number.
+        """
+        out = {}
+        for term, function in self.terms:
+            value = function(turn)
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise ShapingError(
+                    f"shaping term {term.name!r} ({term.function}) returned {value!r} for turn "
+                    f"{turn.index}, but must return a finite number"
+                )
+            out[term.name] = term.weight * float(value)
+        return out
+
+
+def resolve(terms: Sequence[ShapingTerm]) -> Shaping | None:
+    """The terms of a configuration as one callable; None without terms.
+
+    Raises:
+        ConfigError: an unknown function, wrong parameters, or a name that is taken.
+    """
+    seen: set[str] = set()
+    for term in terms:
+        if term.name in RESERVED_NAMES:
+            raise ConfigError(
+                f"reward.shaping has a term named {term.name!r}, which is the name of "
+                f"{RESERVED_NAMES[term.name]} in the records; choose another, for example "
+                f"'{term.name}_bonus'"
+            )
+        if term.name in seen:
+            raise ConfigError(f"reward.shaping has two terms named {term.name!r}; names are unique")
+        seen.add(term.name)
+    return Shaping(terms=tuple((term, _bind(term)) for term in terms)) if terms else None
+
+
+def apply(trajectory: Trajectory, shaping: Shaping | None) -> Trajectory:
+    """The trajectory with `Turn.shaping` computed anew, for stored rollouts."""
+    if shaping is None:
+        return trajectory
+    turns = tuple(replace(turn, shaping=shaping(turn)) for turn in trajectory.turns)
+    return replace(trajectory, turns=turns)
+
+
+def _bind(term: ShapingTerm) -> TurnFunction:
+    function = BUILT_IN.get(term.function) or _load(term.function)
+    empty_turn = Turn(index=0, observation="", response="")
+    try:
+        inspect.signature(function).bind(empty_turn, **term.params)
+    except TypeError as error:
+        raise ConfigError(
+            f"shaping term {term.name!r} has params {term.params}, which do not fit "
+            f"{term.function}{inspect.signature(function)}: {error}"
+        ) from None
+    bound = partial(function, **term.params)
+    if term.function in BUILT_IN:
+        try:
+            bound(empty_turn)
+        except (ShapingError, TypeError) as error:
+            raise ConfigError(f"shaping term {term.name!r}: {error}") from None
+    return bound
+
+
+def _load(name: str) -> TurnFunction:
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise ConfigError(
+            f"unknown shaping function {name!r}{did_you_mean(name, BUILT_IN)}; your own is named "
+            "'module:function'"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"shaping function {name!r}: cannot import {module_name!r} ({error}); it must be "
+            "importable from where the command runs"
+        ) from None
+    function = vars(module).get(attribute)
+    if not callable(function):
+        found = [key for key, value in vars(module).items() if callable(value)]
+        raise ConfigError(
+            f"shaping function {name!r}: {module_name!r} has no function {attribute!r}"
+            f"{did_you_mean(attribute, found)}"
+        )
+    result: TurnFunction = function
+    return result
