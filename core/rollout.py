@@ -101,9 +101,11 @@ def collect(
             samples = _generate(going, engine, chat, context, sampling, (seed, split, step))
             _play(going, samples, pool, context, shaping)
         ended = {
-            episode.slot.index: _trajectory(episode, step, split, time.perf_counter() - started)
+            episode.slot.index: _trajectory(
+                episode, reason, step, split, time.perf_counter() - started
+            )
             for episode in active
-            if episode.stop_reason is not None
+            if (reason := episode.stop_reason) is not None
         }
         finished |= ended
         if ended and on_finished is not None:
@@ -269,10 +271,10 @@ def _advance(episode: _Episode, result: TurnResult, context: ContextConfig) -> N
             _stop(episode, StopReason.PROMPT_TOO_LONG)
 
 
-def _trajectory(episode: _Episode, step: int, split: Split, duration_s: float) -> Trajectory:
+def _trajectory(
+    episode: _Episode, reason: StopReason, step: int, split: Split, duration_s: float
+) -> Trajectory:
     slot = episode.slot
-    if episode.stop_reason is None:
-        raise ValueError(f"episode {slot.index} still goes on")
     return Trajectory(
         step=step,
         split=split,
@@ -287,7 +289,7 @@ def _trajectory(episode: _Episode, step: int, split: Split, duration_s: float) -
         turns=tuple(episode.turns),
         final_observation=episode.observation.text,
         final_frame=episode.observation.frame,
-        stop_reason=episode.stop_reason,
+        stop_reason=reason,
         is_success=episode.success,
         duration_s=duration_s,
     )
