@@ -18,7 +18,7 @@ from .sampling import PolicyNumericsError, RowUniforms, sample_tokens
 CHECK_EVERY_ON_GPU = 8
 """Tokens between looks at what was sampled: each look waits for the device."""
 
-MIN_LEAVING_FRACTION = 1 / 16
+MIN_LEAVING_FRACTION = 1 / 8
 """Finished rows leave once they are so many of the batch: leaving costs a copy of their cache."""
 
 

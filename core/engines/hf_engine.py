@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from peft import PeftModel
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...store.records import IntArray
@@ -20,6 +17,7 @@ from ..config import HfEngineConfig
 from .base import Sample, SamplingParams
 from .decoding import DecodedRow, DecodeLoop
 from .forward import CachedForward
+from .hf_model import evaluating, max_positions, runnable, weights_stamp
 from .kv_cache import COLUMN_BLOCK, RowCache
 from .prefixes import PrefillPlan, PrefixIndex, StoredRow, plan_prefill
 
@@ -64,6 +62,7 @@ class HfEngine:
         self._forward: CachedForward | None = None
         self._stored: list[StoredRow | None] = []
         self._counts = TokenCounts()
+        self._stamp = 0
         self._policy_version = policy_version
         self._use(model)
 
@@ -99,12 +98,15 @@ class HfEngine:
         """
         if self._model is None:
             raise RuntimeError("the engine is closed: make a new one to sample again")
+        if weights_stamp(self._model) != self._stamp:
+            # Keys and values of other weights would give log-probs of neither policy.
+            self._use(self._model)
         arrays = [np.ascontiguousarray(prompt, dtype=np.int32) for prompt in prompts]
         limits = self._checked_limits(arrays, params, seeds)
         if not self._config.reuse_cache or not self._continues(arrays):
             self._stored = []
         samples: list[Sample | None] = [None] * len(arrays)
-        with torch.inference_mode(), _evaluating(self._model):
+        with torch.inference_mode(), evaluating(self._model):
             for chunk in self._chunks(arrays):
                 rows = self._generate_chunk(
                     [arrays[i] for i in chunk],
@@ -197,7 +199,8 @@ class HfEngine:
     # -- the model -------------------------------------------------------------------------------
 
     def _use(self, model: PreTrainedModel) -> None:
-        self._model = _runnable(model)
+        self._model = runnable(model)
+        self._stamp = weights_stamp(self._model)
         self._drop_caches()
 
     def _drop_caches(self) -> None:
@@ -222,7 +225,7 @@ class HfEngine:
         outside = [token for token in params.stop_token_ids if not 0 <= token < vocab_size]
         if outside:
             raise ValueError(f"stop token ids {outside} lie outside the vocabulary of {vocab_size}")
-        positions = int(self._model.config.max_position_embeddings)
+        positions = max_positions(self._model)
         limits = np.full(len(prompts), params.max_new_tokens, dtype=np.int64)
         for i, prompt in enumerate(prompts):
             if prompt.ndim != 1 or len(prompt) == 0:
@@ -236,7 +239,7 @@ class HfEngine:
             if len(prompt) >= positions:
                 raise ValueError(
                     f"prompt {i} has {len(prompt)} tokens, but the model has {positions} positions "
-                    "(max_position_embeddings): lower context.max_prompt_tokens"
+                    "(its table or its attention window): lower context.max_prompt_tokens"
                 )
             limits[i] = min(params.max_new_tokens, positions - len(prompt))
         return limits
@@ -252,52 +255,3 @@ def _prefill(forward: CachedForward, prompts: Sequence[IntArray], plan: PrefillP
     place = {span.prompt: i for i, span in enumerate(plan.waves[-1].spans)}
     index = torch.tensor([place[leader] for leader in plan.leader], device=logits.device)
     return logits[index]
-
-
-def _runnable(model: PreTrainedModel) -> PreTrainedModel:
-    """The module to run, adapters included.
-
-    Raises:
-        ValueError: the model is of a kind whose cache this engine does not keep.
-    """
-    if isinstance(model, PeftModel):
-        if model.active_peft_config.is_prompt_learning:
-            raise ValueError(
-                f"the hf engine cannot sample from {model.active_peft_config.peft_type} adapters: "
-                "they are virtual tokens, use LoRA"
-            )
-        model = model.get_base_model()
-    config = model.config
-    if config._attn_implementation not in ("sdpa", "eager"):
-        raise ValueError(
-            f"the hf engine needs attn_implementation sdpa or eager, not "
-            f"{config._attn_implementation}: it passes an explicit mask"
-        )
-    kinds = set(config.layer_types or ()) if hasattr(config, "layer_types") else set()
-    if kinds - {"full_attention"}:
-        raise ValueError(
-            f"the hf engine runs models with full attention in every layer; "
-            f"{type(model).__name__} has {', '.join(sorted(kinds))}"
-        )
-    missing = {"position_ids", "past_key_values", "logits_to_keep"} - set(
-        inspect.signature(model.forward).parameters
-    )
-    if missing:
-        raise ValueError(
-            f"{type(model).__name__}.forward does not take {', '.join(sorted(missing))}, which the "
-            "hf engine needs"
-        )
-    return model
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards each module's own mode again."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -119,13 +119,18 @@ class PrefixIndex:
 
 
 def plan_prefill(
-    prompts: Sequence[IntArray], stored: Sequence[StoredRow | None], *, share: bool
+    prompts: Sequence[IntArray],
+    stored: Sequence[StoredRow | None],
+    *,
+    share: bool,
+    min_shared: int = MIN_SHARED_TOKENS,
 ) -> PrefillPlan:
     """Plan the prefill of `prompts` into the cache rows `[0, len(prompts))`.
 
     Args:
         stored: what every cache row holds now; rows beyond `len(prompts)` may be read, not written.
-        share: forward equal beginnings of the prompts once.
+        share: forward equal prompts once, and equal beginnings of different prompts where that
+            saves at least `min_shared` tokens.
     """
     keys = [_sort_key(prompt) for prompt in prompts]
     leader = list(range(len(prompts)))
@@ -139,7 +144,9 @@ def plan_prefill(
     num_reused = sum(size for _, size in matches.values())
 
     depth = {prompt: size for prompt, (_, size) in matches.items()}
-    waves = _shared_waves([prompts[i] for i in distinct], distinct, depth, rows) if share else []
+    waves: list[Wave] = []
+    if share:
+        waves = _shared_waves([prompts[i] for i in distinct], distinct, depth, rows, min_shared)
     last = [
         Span(prompt=i, row=rows[i], start=depth[i], end=len(prompts[i])) for i in sorted(distinct)
     ]
@@ -186,6 +193,7 @@ def _shared_waves(
     names: Sequence[int],
     depth: dict[int, int],
     rows: Sequence[int],
+    min_shared: int,
 ) -> list[Wave]:
     """Forward beginnings that several distinct prompts share once, from the shortest on.
 
@@ -204,7 +212,7 @@ def _shared_waves(
         common = min(adjacent[low + 1 : high])
         lead = names[low]
         usable = min(common, min(map(len, sorted_prompts[low:high])) - 1)
-        if (high - low - 1) * (usable - depth[lead]) >= MIN_SHARED_TOKENS:
+        if (high - low - 1) * (usable - depth[lead]) >= min_shared:
             if level == len(spans):
                 spans.append([])
                 copies.append([])

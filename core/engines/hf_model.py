@@ -1,0 +1,81 @@
+"""What the built-in engine must know of a Hugging Face model before it runs it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from peft import PeftModel
+from torch import nn
+from transformers import PreTrainedModel
+
+
+def runnable(model: PreTrainedModel) -> PreTrainedModel:
+    """The module to run, adapters included.
+
+    Raises:
+        ValueError: the model is of a kind whose cache this engine does not keep.
+    """
+    if isinstance(model, PeftModel):
+        if model.active_peft_config.is_prompt_learning:
+            raise ValueError(
+                f"the hf engine cannot sample from {model.active_peft_config.peft_type} adapters: "
+                "they are virtual tokens, use LoRA"
+            )
+        model = model.get_base_model()
+    config = model.config
+    if config._attn_implementation not in ("sdpa", "eager"):
+        raise ValueError(
+            f"the hf engine needs attn_implementation sdpa or eager, not "
+            f"{config._attn_implementation}: it passes an explicit mask"
+        )
+    other = _layer_kinds(model) - {"full_attention", "sliding_attention"}
+    if other:
+        raise ValueError(
+            f"the hf engine keeps keys and values of softmax attention only; "
+            f"{type(model).__name__} has layers of kind {', '.join(sorted(other))}"
+        )
+    missing = {"position_ids", "past_key_values", "logits_to_keep"} - set(
+        inspect.signature(model.forward).parameters
+    )
+    if missing:
+        raise ValueError(
+            f"{type(model).__name__}.forward does not take {', '.join(sorted(missing))}, which the "
+            "hf engine needs"
+        )
+    return model
+
+
+def _layer_kinds(model: PreTrainedModel) -> set[str]:
+    config = model.config
+    if hasattr(config, "layer_types") and config.layer_types:
+        return set(config.layer_types)
+    has_window = hasattr(config, "sliding_window") and config.sliding_window is not None
+    return {"sliding_attention"} if has_window else {"full_attention"}
+
+
+def max_positions(model: PreTrainedModel) -> int:
+    """Longest row. Up to its window, a sliding layer is one with full attention."""
+    positions = int(model.config.max_position_embeddings)
+    if "sliding_attention" in _layer_kinds(model):
+        return min(positions, int(model.config.sliding_window))
+    return positions
+
+
+def weights_stamp(model: PreTrainedModel) -> int:
+    """Changes with every in-place change of a weight that autograd counts (optimizer steps do)."""
+    return sum(parameter._version for parameter in model.parameters())
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards each module's own mode again."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
