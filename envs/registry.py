@@ -87,11 +87,13 @@ def register_file(path: str | Path) -> list[str]:
     if not isinstance(rows, list) or not rows:
         raise EnvParamsError(f"{path} has no list 'register'")
     for row in rows:
-        unknown = set(row) - {"id", "entry_point", "params"} if isinstance(row, dict) else {"row"}
-        if unknown or not {"id", "entry_point"} <= set(row):
+        keys = set(row) if isinstance(row, dict) else set()
+        if not {"id", "entry_point"} <= keys <= {"id", "entry_point", "params"}:
             raise EnvParamsError(
                 f"{path}: a row of 'register' has the keys id, entry_point and params, not {row!r}"
             )
+        if not isinstance(row.get("params", {}), dict):
+            raise EnvParamsError(f"{path}: params is a mapping of names to values, not {row!r}")
         register(str(row["id"]), str(row["entry_point"]), params=row.get("params"))
     return [str(row["id"]) for row in rows]
 

@@ -162,9 +162,7 @@ def parse_level(rows: list[str], where: str) -> Level:
         raise EnvParamsError(f"{where}: the room is not enclosed by walls")
     outside = [at for at in (*boxes, *targets) if at not in floor]
     if outside:
-        raise EnvParamsError(
-            f"{where}: the player cannot get near the box or target at {outside[0]}"
-        )
+        raise EnvParamsError(f"{where}: the box or target at {outside[0]} is out of reach")
     return Level(
         shape=(height, width),
         maze=build_maze(floor, targets),

@@ -1,0 +1,121 @@
+"""echoscope envs: what it prints, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from echoscope.cli.envs import app
+from echoscope.envs.base import EnvError
+from typer.testing import CliRunner, Result
+
+
+def run(*words: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, list(words), input=stdin)
+
+
+def test_list() -> None:
+    result = run("list")
+    assert result.exit_code == 0
+    assert "frozen_lake" in result.output
+    rows = json.loads(run("list", "--json").output)["environments"]
+    sokoban = next(row for row in rows if row["id"] == "sokoban")
+    assert sokoban["max_turns"] == 5
+    assert "levels" in sokoban["params"]
+
+
+def test_the_expert_plays() -> None:
+    result = run("play", "frozen_lake", "slip=0.0", "--expert", "--seed", "3")
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-1] == "terminated: return 1, success yes"
+
+
+def test_play_from_piped_input() -> None:
+    lines = ["hint", "jump", "", "quit"]
+    result = run("play", "sokoban", stdin="\n".join(lines))
+    assert result.exit_code == 0
+    assert "hint: " in result.output
+    assert 'Invalid action "jump".' in result.output
+    assert "penalty -0.1" in result.output
+    assert "Invalid reply: no action found." in result.output
+    assert result.output.splitlines()[-1] == "left the episode"
+
+
+def test_the_end_of_input_leaves() -> None:
+    assert run("play", "bandit").output.splitlines()[-1] == "left the episode"
+
+
+def test_limits_stop_the_episode() -> None:
+    result = run("play", "sokoban", "--max-turns", "1", "--max-actions-per-turn", "1", stdin="up\n")
+    assert "max_turns: return -0.1, success no" in result.output
+
+
+def test_check_all_passes() -> None:
+    result = run("check", "all")
+    assert result.exit_code == 0
+    assert "sokoban: ok (11 checks passed)" in result.output
+
+
+def test_a_failed_check_exits_with_1() -> None:
+    words = ["check", "frozen_lake", "size=8", "min_distance=5", "--max-turns", "1"]
+    result = run(*words)
+    assert result.exit_code == 1
+    assert "failed  expert: an optimal episode takes" in result.output
+    report = json.loads(run(*words, "--json").output)[0]
+    assert report["ok"] is False
+    assert list(report["failed"]) == ["expert"]
+
+
+def test_own_environments_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "worlds.yaml"
+    file.write_text(
+        "register: [{id: cli_arms, entry_point: 'echoscope.envs.bandit:Bandit', "
+        "params: {arms: [[Stone, River]], high_probability: 1}}]"
+    )
+    result = run("play", "cli_arms", "--register", str(file), "--expert")
+    assert "River paid 1." in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["play", "frozen_lak"], "did you mean 'frozen_lake'"),
+        (["play", "frozen_lake", "sise=3"], "did you mean 'size' or 'slip'"),
+        (["play", "frozen_lake", "size"], "'size' must look like KEY=VALUE"),
+        (["play", "frozen_lake", "size=["], "is not YAML"),
+        (["play", "gymnasium", "--expert"], "has no expert"),
+        (["check", "all", "size=3"], "not with 'all'"),
+        (["list", "--register", "no_such_file.yaml"], "cannot read no_such_file.yaml"),
+    ],
+)
+def test_mistakes_are_one_line_errors(words: list[str], message: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 1
+    # The console script prints these as one line.
+    assert isinstance(result.exception, EnvError)
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def test_an_own_class_in_the_working_directory_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "my_world.py").write_text("from echoscope.envs.bandit import Bandit as Mine\n")
+
+    def echoscope(*words: str) -> subprocess.CompletedProcess[str]:
+        code = "from echoscope.cli import main; main()"
+        return subprocess.run(
+            [sys.executable, "-P", "-c", code, "envs", *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+        )
+
+    assert "paid" in echoscope("play", "my_world:Mine", "--expert").stdout
+    failed = echoscope("play", "no_such_world")
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    assert failed.stderr.startswith("error: no environment 'no_such_world'")
+    assert len(failed.stderr.splitlines()) == 1

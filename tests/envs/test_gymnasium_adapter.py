@@ -1,0 +1,167 @@
+"""Gymnasium both ways, and frames as pixels."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium
+import pytest
+from echoscope.envs import gymnasium_adapter, registry
+from echoscope.envs.base import EnvParamsError, EnvUnavailableError
+from echoscope.envs.frames import card_frame, grid_frame, read_frame, to_rgb
+from gymnasium.utils.env_checker import check_env as gymnasium_check
+
+
+@pytest.mark.parametrize("name", gymnasium_adapter.register_all())
+def test_our_worlds_pass_gymnasiums_own_check(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gymnasium_check(gymnasium.make(name).unwrapped, skip_render_check=True)
+
+
+def test_an_episode_through_gymnasium() -> None:
+    env = gymnasium.make("echoscope/Sokoban-v0", render_mode="ansi", min_solution=3, max_solution=3)
+    first, info = env.reset(seed=4, options={"noise_seed": 9})
+    assert (info["env_seed"], info["noise_seed"]) == (4, 9)
+    assert env.observation_space.contains(first)
+    assert env.render() == first
+    total, success, terminated = 0.0, False, False
+    for action in env.unwrapped.world.solve():
+        text, reward, terminated, truncated, info = env.step(action)
+        total, success = total + reward, info["success"]
+        assert env.observation_space.contains(text)
+        assert not truncated
+    assert terminated
+    assert success
+    assert total == pytest.approx(10.7)
+    env.close()
+
+
+def test_a_task_without_a_seed_is_drawn() -> None:
+    env = gymnasium.make("echoscope/FrozenLake-v0", size=8)
+    assert env.reset(seed=1)[0] == env.reset(seed=1)[0]
+    assert env.reset()[1]["env_seed"] != env.reset()[1]["env_seed"]
+
+
+def test_pixels() -> None:
+    env = gymnasium.make("echoscope/Sokoban-v0", render_mode="rgb_array", size=[5, 7])
+    env.reset(seed=0)
+    assert env.render().shape == (5 * 16, 7 * 16, 3)
+    bandit = gymnasium.make("echoscope/Bandit-v0", render_mode="rgb_array").unwrapped
+    bandit.reset(seed=0)
+    with pytest.raises(ValueError, match="only grid frames"):
+        bandit.render()
+    bare = gymnasium_adapter.ToGymnasium("bandit")
+    bare.reset(seed=0)
+    assert bare.render() is None
+    with pytest.raises(EnvParamsError, match="render_mode is 'human'"):
+        gymnasium_adapter.ToGymnasium("bandit", render_mode="human")
+
+
+def test_registering_twice_changes_nothing() -> None:
+    assert gymnasium_adapter.register_all() == [
+        "echoscope/Bandit-v0",
+        "echoscope/FrozenLake-v0",
+        "echoscope/Sokoban-v0",
+    ]
+
+
+def test_a_gymnasium_world_as_text() -> None:
+    env = registry.make("gymnasium", env="CliffWalking-v1", success_reward=0.0)
+    lines = env.reset(0, 0).text.splitlines()
+    assert lines[3] == "x  C  C  C  C  C  C  C  C  C  C  T"
+    up = env.step("UP")
+    assert (up.reward, up.is_valid, up.is_effective, up.success) == (-1.0, True, True, False)
+    assert up.observation.text.splitlines()[2].startswith("x")
+    bad = env.step("jump")
+    assert bad.observation.text == f'Invalid action "jump".\n{up.observation.text}'
+    assert env.instructions().endswith("Actions: up, right, down, left.")
+    env.close()
+
+
+def test_colours_become_brackets() -> None:
+    text = registry.make("gymnasium", env="FrozenLake-v1").reset(0, 0).text
+    assert text.splitlines()[0] == "[S]FFF"
+
+
+def test_transitions_follow_the_noise_seed() -> None:
+    env = registry.make("gymnasium", env="FrozenLake-v1")
+    ends = set()
+    for noise_seed in range(20):
+        env.reset(0, noise_seed)
+        ends.add(env.step("right").observation.text)
+    assert len(ends) == 3  # right, or a slip up (the edge) or down
+
+
+def test_a_world_without_text_rendering_shows_its_value() -> None:
+    env = registry.make("gymnasium", env="Blackjack-v1", action_names=["hold", "draw"])
+    assert env.reset(0, 0).text.startswith("Observation: (")
+    assert env.legal_actions() == ("hold", "draw")
+    assert env.step("hold").terminated
+    assert env.step("hold").is_valid is False
+    assert not env.reports_success
+
+
+def test_a_text_action_space_passes_any_text() -> None:
+    env = registry.make(
+        "gymnasium", env="echoscope/Bandit-v0", params={"high_probability": 1.0}, rules="Pick."
+    )
+    first = env.reset(0, 0).text
+    assert env.legal_actions() == ()
+    assert env.instructions() == "Pick. Action: any text."
+    results = []
+    for arm in first.removeprefix("Arms: ").rstrip(".").split(", "):
+        env.reset(0, 0)
+        results.append(env.step(arm).reward)
+    assert sorted(results) == [0.1, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "message"),
+    [
+        ({"env": "FrozenLak-v1"}, EnvParamsError, "Did you mean"),
+        ({"env": "FrozenLake-v1", "params": {"sise": 4}}, EnvParamsError, "unexpected keyword"),
+        ({"env": "Taxi-v4", "action_names": ["a"]}, EnvParamsError, "has 6 actions"),
+        ({"action_names": ["a", "A ", "b", "c"]}, EnvParamsError, "different words"),
+        ({"env": "Pendulum-v1"}, EnvParamsError, "only Discrete and Text can be spoken"),
+        ({"env": "Ant-v5"}, (EnvUnavailableError, EnvParamsError), "."),
+    ],
+)
+def test_bad_worlds_are_refused(params: dict[str, Any], error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        registry.make("gymnasium", **params)
+
+
+def test_numbered_actions_where_none_are_known() -> None:
+    env = registry.make("gymnasium", env="CartPole-v1")
+    assert env.legal_actions() == ("0", "1")
+    assert env.reset(0, 0).text.startswith("Observation: [")
+
+
+def test_frames_read_back() -> None:
+    grid = grid_frame(["#_"], {"#": "wall", "_": "floor"}, [("player", (0, 1))])
+    assert read_frame(grid)["overlays"] == [{"is": "player", "at": [0, 1]}]
+    pixels = to_rgb(grid, tile=8)
+    assert pixels.shape == (8, 16, 3)
+    assert len({tuple(pixels[3, col]) for col in (2, 10, 12)}) == 2
+    assert read_frame(card_frame("Title", ["a", "b"]))["lines"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "[]",
+        '{"kind":"film"}',
+        '{"kind":"card","lines":[1]}',
+        '{"kind":"grid","cells":[]}',
+        '{"kind":"grid","size":[1,1],"cells":["##"],"legend":{"#":"wall"}}',
+        '{"kind":"grid","size":[1,2],"cells":["#x"],"legend":{"#":"wall"}}',
+        '{"kind":"grid","size":[1,1],"cells":["#"],"legend":{"#":"wall"},'
+        '"overlays":[{"is":"player","at":[0,1]}]}',
+        '{"kind":"grid","size":[1,5000],"cells":["' + "#" * 5000 + '"],"legend":{"#":"wall"}}',
+    ],
+)
+def test_bad_frames_are_refused(frame: str) -> None:
+    with pytest.raises(ValueError, match=r"grid|card"):
+        read_frame(frame)

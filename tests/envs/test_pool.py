@@ -1,0 +1,268 @@
+"""EnvPool: shapes, seeds, siblings, limits, and failures that stay in their place."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+from echoscope.envs import registry
+from echoscope.envs.base import (
+    EnvParamsError,
+    EnvSpec,
+    EnvUnavailableError,
+    Observation,
+    SiblingMismatchError,
+    StepResult,
+    TextEnv,
+)
+from echoscope.envs.pool import EnvGroup, EnvPool, task_seed, transition_seed
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyConfig:
+    fault: str = "none"
+    wait_s: float = 0.0
+
+
+class Faulty(TextEnv):
+    """A world that goes wrong on request."""
+
+    spec = EnvSpec(
+        id="faulty",
+        entry_point=f"{__name__}:Faulty",
+        config_type=FaultyConfig,
+        max_turns=3,
+        max_actions_per_turn=2,
+        description="Goes wrong on request.",
+    )
+
+    def __init__(self, config: FaultyConfig) -> None:
+        super().__init__(config)
+        self._fault, self._wait_s = config.fault, config.wait_s
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        if self._fault == "reset" or (self._fault == "some resets" and noise_seed % 8 < 4):
+            raise OSError("no data")
+        return Observation(text=f"n {noise_seed}" if self._fault == "siblings" else "start")
+
+    def step(self, action: str) -> StepResult:
+        if self._fault == "step" and action == "break":
+            raise KeyError("lost")
+        time.sleep(self._wait_s)
+        return StepResult(
+            observation=Observation(text="went on"),
+            reward=1.0,
+            terminated=False,
+            success=None,
+            is_valid=True,
+            is_effective=True,
+            info={},
+        )
+
+    def instructions(self) -> str:
+        return "Act."
+
+
+@pytest.fixture(autouse=True)
+def _faulty_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = registry._load_class
+    monkeypatch.setattr(
+        registry, "_load_class", lambda point: Faulty if point == "test:Faulty" else load(point)
+    )
+    registry.register("faulty", "test:Faulty", replace_existing=True)
+
+
+def pool(group_size: int = 2, **group: object) -> EnvPool:
+    return EnvPool(
+        [EnvGroup(**{"tag": "t", "env": "faulty", "groups": 1, **group})],
+        group_size=group_size,
+        seed=0,
+        split="train",
+    )
+
+
+LAKE = EnvGroup(tag="lake", env="frozen_lake", groups=2, params={"slip": 0.5})
+ARMS = EnvGroup(tag="arms", env="bandit", groups=1)
+
+
+def test_slots_are_numbered_group_by_group() -> None:
+    with EnvPool([LAKE, ARMS], group_size=3, seed=1, split="train") as envs:
+        slots = envs.reset(0)
+        assert (envs.num_groups, envs.group_size) == (3, 3)
+        assert [slot.index for slot in slots] == list(range(9))
+        assert [(s.group_index, s.sibling_index) for s in slots[2:5]] == [(0, 2), (1, 0), (1, 1)]
+        assert [slot.tag for slot in slots] == ["lake"] * 6 + ["arms"] * 3
+        assert slots[8].env_id == "bandit"
+
+
+def test_siblings_share_the_task_and_draw_their_own_noise() -> None:
+    with EnvPool([LAKE], group_size=4, seed=1, split="train") as envs:
+        group = envs.reset(5)[:4]
+    assert len({slot.env_seed for slot in group}) == 1
+    assert len({slot.observation for slot in group}) == 1
+    assert len({slot.noise_seed for slot in group}) == 4
+
+
+def test_shared_noise_gives_siblings_the_same_luck() -> None:
+    shared = dataclasses.replace(LAKE, shared_noise=True)
+    with EnvPool([shared], group_size=4, seed=1, split="train") as envs:
+        slots = envs.reset(5)
+    assert len({slot.noise_seed for slot in slots[:4]}) == 1
+    assert slots[0].noise_seed != slots[4].noise_seed
+
+
+def test_tasks_are_a_pure_function_of_seed_split_step_and_group() -> None:
+    with EnvPool([LAKE], group_size=2, seed=3, split="train") as used:
+        for step in range(4):
+            used.reset(step)
+        again = used.reset(2)
+    with EnvPool([LAKE], group_size=2, seed=3, split="train") as fresh:
+        assert fresh.reset(2) == again
+    with EnvPool([LAKE], group_size=8, seed=3, split="train") as wider:
+        # The number of siblings changes neither the tasks nor the first siblings' luck.
+        assert [s.env_seed for s in wider.reset(2)[::8]] == [s.env_seed for s in again[::2]]
+
+
+@pytest.mark.parametrize("split", ["eval", "probe"])
+def test_evaluation_tasks_do_not_depend_on_the_step(split: str) -> None:
+    with EnvPool([LAKE], group_size=2, seed=3, split=split) as envs:
+        assert envs.reset(0) == envs.reset(700)
+
+
+def test_seeds_of_two_splits_never_meet() -> None:
+    # The two lowest bits name the split, so this holds for every seed, not only for these.
+    for step in range(20):
+        assert task_seed(9, "train", step, 0) % 4 == 0
+        assert transition_seed(9, "train", step, 0, 3) % 4 == 0
+    assert task_seed(9, "eval", 0, 0) % 4 == 1
+    assert task_seed(9, "probe", 0, 0) % 4 == 2
+
+
+def test_seeds_fit_in_63_bits_and_differ() -> None:
+    seeds = [task_seed(0, "train", step, p) for step in range(50) for p in range(8)]
+    seeds += [transition_seed(0, "train", 0, p, g) for p in range(20) for g in range(20)]
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_threads_change_nothing() -> None:
+    def episodes(parallel: str) -> list[object]:
+        group = dataclasses.replace(LAKE, parallel=parallel)
+        seen: list[object] = []
+        with EnvPool([group], group_size=4, seed=2, split="train") as envs:
+            running = [slot.index for slot in envs.reset(0)]
+            while running:
+                moves = {i: ((("down", "right", "up", "left")[i % 4],), True) for i in running}
+                results = envs.step(moves)
+                seen.append(results)
+                running = [i for i in running if results[i].stop_reason is None]
+        return seen
+
+    assert episodes("threads") == episodes("none")
+
+
+def test_a_finished_slot_cannot_be_stepped() -> None:
+    with EnvPool([ARMS], group_size=2, seed=0, split="train") as envs:
+        with pytest.raises(ValueError, match="slot 0 has no running episode"):
+            envs.step({0: ((), True)})
+        envs.reset(0)
+        assert envs.step({0: ((), True)})[0].stop_reason == "max_turns"
+        with pytest.raises(ValueError, match="slot 0 has no running episode"):
+            envs.step({0: ((), True)})
+        assert list(envs.step({1: ((), True)})) == [1]
+
+
+def test_siblings_that_differ_are_refused() -> None:
+    with (
+        pool(params={"fault": "siblings"}) as envs,
+        pytest.raises(SiblingMismatchError, match="draw the task from seed alone"),
+    ):
+        envs.reset(0)
+
+
+def test_an_environment_that_raises_ends_its_own_episode_only() -> None:
+    with pool(params={"fault": "step"}) as envs:
+        envs.reset(0)
+        results = envs.step({0: (("go", "break", "go"), True), 1: (("go",), True)})
+        failed, fine = results[0], results[1]
+        assert failed.stop_reason == "env_error"
+        assert failed.error == "KeyError: 'lost'"
+        assert failed.observation.text == "Environment error: KeyError: 'lost'"
+        assert (failed.actions, failed.reward, failed.success) == (("go",), 1.0, None)
+        assert fine.stop_reason is None
+        assert fine.reward == 1.0
+        # The next reset builds a new world.
+        envs.reset(1)
+        assert envs.step({0: (("go",), True)})[0].reward == 1.0
+
+
+def test_a_slow_action_ends_with_a_timeout() -> None:
+    with pool(params={"wait_s": 0.5}, action_timeout_s=0.01) as envs:
+        envs.reset(0)
+        result = envs.step({0: (("go",), True)})[0]
+    assert result.stop_reason == "timeout"
+    assert "more than 0.01 s" in (result.error or "")
+
+
+def test_an_action_within_its_time_is_as_without_a_timeout() -> None:
+    with pool(params={"fault": "step"}, action_timeout_s=30.0) as envs:
+        envs.reset(0)
+        results = envs.step({0: (("go",), True), 1: (("break",), True)})
+    assert results[0].reward == 1.0
+    assert results[1].error == "KeyError: 'lost'"
+
+
+def test_one_failed_reset_is_data_and_all_failed_is_a_broken_setup() -> None:
+    with (
+        pool(params={"fault": "reset"}) as envs,
+        pytest.raises(EnvUnavailableError, match="no episode of 't' could start: OSError: no data"),
+    ):
+        envs.reset(0)
+    with pool(group_size=16, params={"fault": "some resets"}) as envs:
+        slots = envs.reset(0)
+        broken = [s.index for s in slots if s.observation.text.startswith("Environment error")]
+        assert 0 < len(broken) < 16
+        result = envs.step({broken[0]: (("go",), True)})[broken[0]]
+        assert (result.stop_reason, result.error) == ("env_error", "OSError: no data")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"groups": 0}, "groups is 0"),
+        ({"tag": " "}, "needs a tag"),
+        ({"parallel": "fork"}, "parallel is 'fork'"),
+        ({"max_turns": 0}, "max_turns is 0"),
+        ({"max_actions": 0}, "max_actions is 0"),
+        ({"format_penalty": 0.1}, "format_penalty is 0.1"),
+        ({"action_timeout_s": 0.0}, "action_timeout_s is 0.0"),
+        ({"env": "no_such_world"}, "no environment 'no_such_world'"),
+        ({"params": {"fautl": "x"}}, "did you mean 'fault'"),
+    ],
+)
+def test_bad_groups_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises((EnvParamsError, KeyError), match=message):
+        pool(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"group_size": 0}, "group_size is 0"),
+        ({"split": "test"}, "split is 'test'"),
+        ({"seed": -1}, "seed is -1"),
+        ({"groups": []}, "at least one environment group"),
+    ],
+)
+def test_bad_pools_are_refused(change: dict[str, object], message: str) -> None:
+    settings = {"groups": [ARMS], "group_size": 2, "seed": 0, "split": "train", **change}
+    groups = settings.pop("groups")
+    with pytest.raises(EnvParamsError, match=message):
+        EnvPool(groups, **settings)
+
+
+def test_a_negative_step_is_refused() -> None:
+    envs = EnvPool([ARMS], group_size=1, seed=0, split="train")
+    with pytest.raises(EnvParamsError, match="step is -1"):
+        envs.reset(-1)

@@ -1,0 +1,155 @@
+"""Turn layers: what a reply does, what it costs, and when an episode stops."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from echoscope.envs import registry
+from echoscope.envs.wrappers import TurnEnv, TurnResult, TurnSettings, runner_of, wrap
+
+LAKE = {"slip": 0.0, "observation": "relative", "holes": 0, "min_distance": 2}
+
+
+def stack(env: str = "frozen_lake", seed: int = 1, **settings: object) -> TurnEnv:
+    params = LAKE if env == "frozen_lake" else {}
+    merged = {"max_turns": 5, "max_actions_per_turn": 2, **settings}
+    turns = wrap(partial(registry.make, env, **params), TurnSettings(**merged))
+    turns.reset(seed, 0)
+    return turns
+
+
+def look(turns: TurnEnv) -> str:
+    """What the world shows now, without touching it: a reset to the same task."""
+    return runner_of(turns).env.reset(1, 0).text
+
+
+def open_moves(turns: TurnEnv) -> tuple[str, str]:
+    """A first move that does not end the episode, and the move that takes it back."""
+    opposite = {"up": "down", "down": "up", "left": "right", "right": "left"}
+    plan = runner_of(turns).env.solve()
+    assert plan is not None
+    return plan[0], opposite[plan[0]]
+
+
+def test_actions_run_in_order_and_are_recorded_in_the_worlds_spelling() -> None:
+    turns = stack()
+    go, back = open_moves(turns)
+    before = look(turns)
+    result = turns.step_turn([f" {go.upper()} ", back], True)
+    assert result.actions == (go, back)
+    assert result.observation.text == before
+    assert (result.is_valid, result.is_effective, result.reward) == (True, True, 0.0)
+    assert (result.format_penalty, result.stop_reason, result.success) == (0.0, None, False)
+
+
+def test_surplus_actions_are_dropped_and_said_so() -> None:
+    turns = stack(max_actions_per_turn=1)
+    go, back = open_moves(turns)
+    result = turns.step_turn([go, back], True)
+    assert result.actions == (go,)
+    assert result.is_valid
+    assert result.observation.text.startswith("Only the first 1 action counted. Goal ")
+
+
+def test_an_invalid_action_is_skipped_charged_once_and_said() -> None:
+    turns = stack(format_penalty=-0.25)
+    go, _ = open_moves(turns)
+    result = turns.step_turn(["jump", go], True)
+    assert result.actions == (go,)
+    assert result.format_penalty == -0.25
+    assert not result.is_valid
+    assert result.observation.text.startswith("Invalid. Goal ")
+    both = turns.step_turn(["jump", "fly"], True)
+    assert (both.actions, both.format_penalty, both.is_effective) == ((), -0.25, False)
+    # Said once, not once more for each bad turn.
+    assert both.observation.text.count("Invalid.") == 1
+
+
+@pytest.mark.parametrize(("actions", "is_well_formed"), [((), True), ((), False)])
+def test_a_reply_without_an_action_is_a_turn_without_effect(
+    actions: tuple[str, ...], is_well_formed: bool
+) -> None:
+    turns = stack()
+    before = look(turns)
+    result = turns.step_turn(actions, is_well_formed)
+    assert result.observation.text == f"Invalid. {before}"
+    assert (result.actions, result.is_valid, result.format_penalty) == ((), False, -0.1)
+    again = turns.step_turn(actions, is_well_formed)
+    assert again.observation.text == result.observation.text
+
+
+def test_a_malformed_reply_with_a_good_action_is_executed_and_charged() -> None:
+    turns = stack()
+    go, _ = open_moves(turns)
+    result = turns.step_turn([go], False)
+    assert (result.actions, result.is_valid, result.format_penalty) == ((go,), False, -0.1)
+
+
+def test_the_turn_limit_truncates() -> None:
+    turns = stack(max_turns=2)
+    assert turns.step_turn([], True).stop_reason is None
+    last = turns.step_turn([], True)
+    assert (last.stop_reason, last.terminated, last.success) == ("max_turns", False, False)
+    turns.reset(1, 0)
+    assert turns.step_turn([], True).stop_reason is None
+
+
+def test_the_action_limit_counts_executed_actions_only() -> None:
+    turns = stack(max_actions=3, max_turns=9)
+    go, back = open_moves(turns)
+    assert turns.step_turn(["jump"], True).stop_reason is None
+    assert turns.step_turn([go, back], True).stop_reason is None
+    last = turns.step_turn([go, back], True)
+    assert (last.actions, last.stop_reason) == ((go,), "max_actions")
+
+
+def test_end_on_invalid_ends_at_a_turn_without_a_valid_action() -> None:
+    turns = stack(end_on_invalid=True)
+    go, _ = open_moves(turns)
+    assert turns.step_turn(["jump", go], True).stop_reason is None
+    assert turns.step_turn(["jump"], True).stop_reason == "parse_failed"
+
+
+def test_the_end_of_the_task_wins_over_every_limit() -> None:
+    turns = stack(max_turns=1, max_actions_per_turn=9, max_actions=9)
+    plan = runner_of(turns).env.solve()
+    result = turns.step_turn([*plan, "up"], True)
+    assert (result.stop_reason, result.terminated, result.success) == ("terminated", True, True)
+    assert result.actions == tuple(plan)
+    assert result.reward == 1.0
+
+
+def test_instructions_name_the_limits() -> None:
+    assert (
+        stack(max_turns=6, max_actions_per_turn=1)
+        .instructions()
+        .endswith("Actions: up, down, left, right. You have 6 turns, 1 action each.")
+    )
+    assert (
+        stack(max_actions=4)
+        .instructions()
+        .endswith("At most 4 actions in all. You have 5 turns, 2 actions each.")
+    )
+    assert stack("bandit", max_turns=1).instructions().endswith("You have 1 turn, 2 actions.")
+
+
+def test_a_turn_result_checks_itself() -> None:
+    turns = stack()
+    good = turns.step_turn([], True)
+    fields = {name: getattr(good, name) for name in TurnResult.__dataclass_fields__}
+    with pytest.raises(ValueError, match="stop_reason is 'tired'"):
+        TurnResult(**{**fields, "stop_reason": "tired"})
+    with pytest.raises(ValueError, match="terminated=True does not go with"):
+        TurnResult(**{**fields, "terminated": True})
+
+
+def test_runner_of_refuses_a_stack_without_a_runner() -> None:
+    class Alone(TurnEnv):
+        def reset(self, seed: int, noise_seed: int) -> object: ...
+        def step_turn(self, actions: object, is_well_formed: bool) -> object: ...
+        def instructions(self) -> str: ...
+        def close(self) -> None: ...
+
+    with pytest.raises(TypeError, match="ends in a TurnRunner, not Alone"):
+        runner_of(Alone())
