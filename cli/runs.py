@@ -1,0 +1,251 @@
+"""echoscope runs: list, show, verify, pack, seal and remove what was stored."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ..store.reader import RunInfo
+
+app = typer.Typer(help="List, show, verify, pack, seal and remove runs.", no_args_is_help=True)
+Run = Annotated[Path, typer.Argument(help="The run's folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
+_LATEST = """
+SELECT run_id, arg_max(return_mean, step) return_mean, arg_max(success_rate, step) success_rate,
+       sum(num_trajectories)::BIGINT num_trajectories
+FROM steps GROUP BY run_id
+"""
+_COUNTS = """
+SELECT (SELECT count(*) FROM trajectories) trajectories, (SELECT count(*) FROM turns) turns,
+       (SELECT count(*) FROM alarms WHERE state = 'raised') alarms,
+       (SELECT count(*) FROM commands) commands, (SELECT count(DISTINCT key) FROM metrics) metrics
+"""
+
+
+@app.command("list")
+def list_runs(
+    root: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List the runs in a folder, the newest last."""
+    from ..store.reader import open_runs
+
+    reader = open_runs(root)
+    infos = reader.infos()
+    latest = {row["run_id"]: row for row in reader.sql(_LATEST).to_pylist()}
+    rows = [_summary(info) | _numbers(latest.get(info.run_id)) for info in infos]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    elif rows:
+        _print_runs(rows)
+    else:
+        typer.echo(f"no runs in {root}")
+    for reason in reader.unreadable.values():
+        typer.echo(f"unreadable: {_printable(reason)}", err=True)
+
+
+@app.command()
+def show(run: Run, as_json: AsJson = False) -> None:
+    """Show one run: how it stands, what it holds and what it was asked."""
+    from ..store.reader import open_run
+
+    reader = open_run(run)
+    info = reader.info()
+    last = reader.sql("SELECT * FROM steps ORDER BY step DESC LIMIT 1").to_pylist()
+    value: dict[str, Any] = _summary(info) | {
+        "host": reader.sql("SELECT host FROM runs").to_pylist()[0]["host"],
+        "parent_run_id": info.parent_run_id,
+        "tags": list(info.tags),
+        "megabytes": round(_size(info.path) / 1e6, 1),
+        "holds": reader.sql(_COUNTS).to_pylist()[0],
+        "checkpoints": [checkpoint.path for checkpoint in reader.checkpoints()],
+        "latest": _finite(last[0]) if last else None,
+        "config": dict(info.config),
+        "warnings": reader.warnings,
+    }
+    if as_json:
+        typer.echo(json.dumps(value, indent=1))
+    else:
+        _print_run(value)
+
+
+@app.command()
+def verify(run: Run, as_json: AsJson = False) -> None:
+    """Check every file of a run: sizes, hashes, counts and ids. Exit code 1 if one is bad."""
+    from ..store.verify import verify as check
+
+    report = check(run)
+    if as_json:
+        problems = [{"path": str(p.path), "what": p.what, "lost": p.lost} for p in report.problems]
+        typer.echo(
+            json.dumps(
+                {
+                    "num_files": report.num_files,
+                    "num_bytes": report.num_bytes,
+                    "num_trajectories": report.num_trajectories,
+                    "problems": problems,
+                },
+                indent=1,
+            )
+        )
+    else:
+        for problem in report.problems:
+            typer.echo(_printable(f"{problem.path}: {problem.what}; lost: {problem.lost}"))
+        verdict = f"{len(report.problems)} bad" if report.problems else "all good"
+        typer.echo(
+            f"{report.num_files} files, {report.num_bytes / 1e6:.1f} MB, "
+            f"{report.num_trajectories} trajectories: {verdict}"
+        )
+    if report.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def pack(run: Run, as_json: AsJson = False) -> None:
+    """Merge small files into packs. Safe beside a running trainer."""
+    from dataclasses import asdict
+
+    from ..store.packing import pack as pack_run
+
+    report = pack_run(run)
+    if as_json:
+        typer.echo(json.dumps(asdict(report), indent=1))
+        return
+    for text in report.damaged:
+        typer.echo(f"left as it is: {_printable(text)}", err=True)
+    typer.echo(
+        f"packed {report.num_steps} steps: {report.num_files_before} files became "
+        f"{report.num_files_after}"
+        if report.num_steps
+        else "nothing to pack"
+    )
+
+
+@app.command()
+def seal(run: Run, as_json: AsJson = False) -> None:
+    """Write a run that has ended as one DuckDB file."""
+    from ..store.sealing import seal as seal_run
+
+    path = seal_run(run)
+    size = path.stat().st_size
+    if as_json:
+        typer.echo(json.dumps({"path": str(path), "num_bytes": size}))
+    else:
+        typer.echo(f"{path} ({size / 1e6:.1f} MB)")
+
+
+@app.command()
+def rm(
+    run: Run,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a run for good. A running one is refused."""
+    from ..store.durable import FileLock
+    from ..store.layout import Layout
+
+    layout = Layout(run.resolve())
+    layout.require_run()
+    lock = FileLock(layout.writer_lock)
+    lock.acquire()
+    try:
+        size = _size(layout.root) / 1e6
+        if not yes:
+            typer.confirm(f"Delete {layout.root} ({size:.1f} MB) for good?", abort=True)
+        # First, so that an interrupted removal leaves no half run that looks whole.
+        layout.run_json.unlink()
+        shutil.rmtree(layout.root)
+    finally:
+        lock.release()
+    typer.echo(f"deleted {layout.root}")
+
+
+def _summary(info: RunInfo) -> dict[str, Any]:
+    return {
+        "run_id": info.run_id,
+        "name": info.name,
+        "status": info.status,
+        "last_step": info.last_step,
+        "attempt": info.attempt,
+        "created_at": info.created_at,
+        "ended_at": info.ended_at,
+        "base_model": info.base_model,
+        "path": str(info.path),
+    }
+
+
+def _numbers(row: dict[str, Any] | None) -> dict[str, Any]:
+    names = ("return_mean", "success_rate", "num_trajectories")
+    return dict.fromkeys(names) if row is None else _finite({n: row[n] for n in names})
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """NaN as null: strict JSON has no other word for it."""
+    return {k: None if isinstance(v, float) and v != v else v for k, v in row.items()}
+
+
+def _size(folder: Path) -> int:
+    """Bytes below a folder; files that go away meanwhile count nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def _printable(text: str) -> str:
+    from .query import printable
+
+    return printable(text)
+
+
+def _print_runs(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("run", "status", "last step", "return", "success", "trajectories", "started")
+    for row in rows:
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created_at"]))
+        cells = [
+            row["run_id"],
+            row["status"],
+            str(row["last_step"]) if row["last_step"] >= 0 else "",
+            "" if row["return_mean"] is None else f"{row['return_mean']:.3f}",
+            "" if row["success_rate"] is None else f"{row['success_rate']:.0%}",
+            "" if row["num_trajectories"] is None else str(row["num_trajectories"]),
+            started,
+        ]
+        table.add_row(*[Text(_printable(cell)) for cell in cells])
+    Console().print(table)
+
+
+def _print_run(value: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None)
+    for name, entry in value.items():
+        if name == "config" or entry in (None, "", []):
+            continue
+        if name in ("created_at", "ended_at"):
+            entry = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry))
+        if isinstance(entry, dict):
+            entry = ", ".join(
+                f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
+                for k, v in entry.items()
+                if v is not None and k not in ("run_id", "wall_time")
+            )
+        elif isinstance(entry, list):
+            entry = ", ".join(str(item) for item in entry)
+        table.add_row(Text(name), Text(_printable(str(entry))))
+    Console().print(table)
