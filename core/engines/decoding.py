@@ -15,8 +15,9 @@ from .base import SamplingParams
 from .forward import CachedForward
 from .sampling import PolicyNumericsError, RowUniforms, sample_tokens
 
-CHECK_EVERY_ON_GPU = 8
-"""Tokens between looks at what was sampled: each look waits for the device."""
+CHECK_EVERY = {"cpu": 1}
+CHECK_EVERY_ELSEWHERE = 8
+"""Tokens between looks at what was sampled, by device type: a look waits for a GPU."""
 
 MIN_LEAVING_FRACTION = 1 / 8
 """Finished rows leave once they are so many of the batch: leaving costs a copy of their cache."""
@@ -107,7 +108,7 @@ class DecodeLoop:
 
     def run(self, logits_BV: Tensor) -> list[DecodedRow]:
         """Decode from the logits after each prompt, (B, V) in the order of the call."""
-        every = 1 if self._forward.device.type == "cpu" else CHECK_EVERY_ON_GPU
+        every = CHECK_EVERY.get(self._forward.device.type, CHECK_EVERY_ELSEWHERE)
         logits_BV = logits_BV[torch.from_numpy(self._row_at).to(logits_BV.device)]
         self._aim(0)
         segment: list[tuple[Tensor, Tensor, Tensor]] = []

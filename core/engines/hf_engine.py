@@ -131,7 +131,7 @@ class HfEngine:
         forward = self._forward_over_cache()
         reuse = self._config.reuse_cache
         plan = plan_prefill(prompts, self._stored if reuse else [], share=reuse)
-        self._stored = [None] * len(prompts) + self._stored[len(prompts) :]
+        self._stored[: len(prompts)] = [None] * len(prompts)
         longest = max(map(len, prompts))
         forward.cache.reserve(len(prompts), longest + min(int(limits.max()), COLUMN_BLOCK))
         try:

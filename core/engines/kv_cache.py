@@ -119,7 +119,7 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers carries no types
 
     def _by_row(self, block: Tensor) -> Tensor:
         """(R, S, H, D) view without the spill place."""
-        return block[:-1].unflatten(0, (self.num_rows, self.num_columns))
+        return block[:-1].view(self.num_rows, self.num_columns, *block.shape[1:])
 
     def _view(self, block: Tensor) -> Tensor:
         """(R, H, S, D) view of what attention reads."""
@@ -128,6 +128,6 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers carries no types
 
     def _grown(self, block: Tensor, rows: int, columns: int) -> Tensor:
         out = block.new_zeros((rows * columns + 1, *block.shape[1:]))
-        target = out[:-1].unflatten(0, (rows, columns))
+        target = out[:-1].view(rows, columns, *block.shape[1:])
         target[: self.num_rows, : self.num_columns] = self._by_row(block)
         return out

@@ -220,6 +220,10 @@ def _shared_waves(
             copies[level] += [(rows[lead], rows[names[k]], usable) for k in range(low + 1, high)]
             depth.update((names[k], usable) for k in range(low, high))
             level += 1
+        if len(sorted_prompts[low]) == common:
+            # The first prompt is a beginning of all others, which may still share more.
+            stack.append((low + 1, high, level))
+            continue
         cuts = [low, *(k for k in range(low + 1, high) if adjacent[k] == common), high]
         stack.extend((start, end, level) for start, end in pairwise(cuts))
     return [

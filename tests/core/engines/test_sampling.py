@@ -1,0 +1,117 @@
+"""From logits to tokens: the distribution, and the randomness of each row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from echoscope.core.engines.base import SamplingParams
+from echoscope.core.engines.sampling import (
+    UNIFORM_BLOCK,
+    RowUniforms,
+    sample_tokens,
+    sampling_logprobs,
+)
+
+CPU = torch.device("cpu")
+PROBS = torch.tensor([[0.1, 0.4, 0.2, 0.3]])
+
+
+def probs_of(**settings: object) -> list[float]:
+    params = SamplingParams(max_new_tokens=1, **settings)
+    return sampling_logprobs(PROBS.log(), params).exp()[0].tolist()
+
+
+def test_temperature_raises_probabilities_to_its_inverse() -> None:
+    """p^2 = .01, .16, .04, .09, sum .30."""
+    assert probs_of(temperature=0.5) == pytest.approx([1 / 30, 16 / 30, 4 / 30, 9 / 30], rel=1e-5)
+
+
+def test_greedy_reports_temperature_one_untruncated() -> None:
+    assert probs_of(temperature=0, top_k=1) == pytest.approx(PROBS[0].tolist(), rel=1e-5)
+
+
+def test_top_k() -> None:
+    assert probs_of(top_k=2) == pytest.approx([0, 4 / 7, 0, 3 / 7], rel=1e-5)
+    assert probs_of(top_k=9) == pytest.approx(PROBS[0].tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"),
+    [
+        (0.35, [0, 1, 0, 0]),  # the likeliest alone reaches it
+        (0.55, [0, 4 / 7, 0, 3 / 7]),  # .4 does not, .4 + .3 does
+        (0.75, [0, 4 / 9, 2 / 9, 3 / 9]),
+        (1.0, [0.1, 0.4, 0.2, 0.3]),
+    ],
+)
+def test_top_p_keeps_the_fewest_that_reach_it(top_p: float, kept: list[float]) -> None:
+    assert probs_of(top_p=top_p) == pytest.approx(kept, rel=1e-5)
+
+
+def test_top_p_is_taken_of_what_top_k_left() -> None:
+    """Of .4/.7 = .571 and .3/.7 the first alone reaches .57 (of all four it would not)."""
+    assert probs_of(top_k=2, top_p=0.57) == pytest.approx([0, 1, 0, 0], rel=1e-5)
+
+
+def test_entropy_is_that_of_the_truncated_distribution() -> None:
+    params = SamplingParams(max_new_tokens=1, top_k=2)
+    uniforms = RowUniforms([0], device=CPU)
+    _, _, entropies = sample_tokens(PROBS.log(), params, uniforms)
+    assert entropies.item() == pytest.approx(-(4 / 7 * np.log(4 / 7) + 3 / 7 * np.log(3 / 7)))
+
+
+def test_sampled_frequencies_are_the_probabilities() -> None:
+    """20,000 rows: a frequency lies within 4 standard errors, sqrt(p (1 - p) / n)."""
+    number = 20_000
+    params = SamplingParams(max_new_tokens=1)
+    uniforms = RowUniforms(range(number), device=CPU)
+    tokens, logprobs, _ = sample_tokens(PROBS.log().expand(number, -1), params, uniforms)
+    frequencies = torch.bincount(tokens, minlength=4) / number
+    errors = (PROBS[0] * (1 - PROBS[0]) / number).sqrt()
+    assert bool(((frequencies - PROBS[0]).abs() < 4 * errors).all())
+    torch.testing.assert_close(logprobs, PROBS[0].log()[tokens])
+
+
+def test_excluded_tokens_are_never_sampled() -> None:
+    params = SamplingParams(max_new_tokens=1, top_k=2)
+    uniforms = RowUniforms(range(5000), device=CPU)
+    tokens, logprobs, _ = sample_tokens(PROBS.log().expand(5000, -1), params, uniforms)
+    assert set(tokens.tolist()) == {1, 3}
+    assert bool(torch.isfinite(logprobs).all())
+
+
+def test_the_largest_uniform_still_picks_a_possible_token() -> None:
+    """0.999... of a distribution whose tail has probability 0."""
+    uniforms = RowUniforms([0], device=CPU)
+    uniforms._block = torch.full((UNIFORM_BLOCK, 1), 1 - 1e-12, dtype=torch.float64)
+    uniforms._next = 0
+    logits = torch.tensor([[0.0, 0.0, -200.0, -200.0]])
+    tokens, _, _ = sample_tokens(logits, SamplingParams(max_new_tokens=1), uniforms)
+    assert tokens.item() == 1
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
+def test_logits_that_are_no_numbers_show_in_the_entropy(poison: float) -> None:
+    logits = PROBS.log().repeat(2, 1)
+    logits[1, 2] = poison
+    uniforms = RowUniforms([0, 1], device=CPU)
+    tokens, _, entropies = sample_tokens(logits, SamplingParams(max_new_tokens=1), uniforms)
+    assert torch.isfinite(entropies).tolist() == [True, False]
+    assert 0 <= tokens[1] < 4
+
+
+def test_a_row_keeps_its_stream_wherever_it_stands() -> None:
+    """Across blocks, and when rows leave and change places."""
+    number = 2 * UNIFORM_BLOCK + 3
+    alone = RowUniforms([7], device=CPU)
+    stream = [alone.draw().item() for _ in range(number)]
+    assert stream == pytest.approx(np.random.default_rng(7).random(number), abs=1e-11)
+
+    together = RowUniforms([5, 6, 7], device=CPU)
+    seen = [together.draw()[2].item() for _ in range(UNIFORM_BLOCK)]
+    together.reorder(np.array([2, 0]))
+    seen += [together.draw()[0].item() for _ in range(5)]
+    together.reorder(np.array([1, 0]))
+    seen += [together.draw()[1].item() for _ in range(number - len(seen))]
+    assert seen == stream
