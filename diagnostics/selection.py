@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..store.records import RolloutBatch, Trajectory
 from .config import SelectionConfig
-from .selection_rules import candidates_of, is_zero, select
+from .selection_rules import is_zero, select
 
 __all__ = ["Selection", "select", "select_groups"]
 
@@ -241,14 +241,10 @@ def _why_empty(selection: Selection) -> str:
             if config.metric == "entropy"
             else "it needs at least two siblings that can train"
         )
-    if candidates_of(values, config).size == 0 or is_zero(values[defined]).all():
-        return (
-            f"empty: {config.metric} is zero for all {int(defined.sum())} {units} where it is "
-            f"defined ({int(selection.solved_P.sum())} groups solved, "
-            f"{int(selection.hopeless_P.sum())} hopeless); easier or harder tasks would give a "
-            "signal, and selection.strategy=none trains on them all the same"
-        )
+    # Every rule keeps something where there is any mass, so there is none.
     return (
-        f"empty: {config.strategy} with value {config.value:g} keeps none of the {values.size} "
-        f"{units}"
+        f"empty: {config.metric} is zero for all {int(defined.sum())} {units} where it is defined "
+        f"({int(selection.solved_P.sum())} groups solved, {int(selection.hopeless_P.sum())} "
+        "hopeless); easier or harder tasks would give a signal, and selection.strategy=none trains "
+        "on them all the same"
     )
