@@ -1,0 +1,26 @@
+"""The environment in docs/environments.md works as written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import echoscope
+from echoscope.envs.checker import check_env
+
+PAGE = Path(echoscope.__file__).parent / "docs" / "environments.md"
+
+
+def test_the_documented_environment_keeps_the_contract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    source = next(block for block in blocks if "class Guess(TextEnv)" in block)
+    (tmp_path / "documented_world.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    report = check_env("documented_world:Guess")
+    # The page says that its docstring is cut short.
+    assert set(report.failed) == {"docstring"}
+    assert set(report.skipped) == {"expert"}
