@@ -31,8 +31,8 @@ from .detokenize import Detokenizer
 
 _MARK = "\ue000{name}\ue001"
 _MARK_PATTERN = re.compile("\ue000([a-z0-9]+)\ue001")
-# Some templates print today's date; a run must not depend on the day it is started.
-_TEMPLATE_VARIABLES = {"date_string": "26 Jul 2024"}
+# Templates that print today's date print this one: a run must not depend on its first day.
+_FIXED_DATE = "{%- macro strftime_now(format) -%}2024-07-26{%- endmacro -%}"
 
 
 class ChatFormatError(ValueError):
@@ -186,7 +186,10 @@ class ChatFormat:
                 "the tokenizer has no chat template; set `chat_template` in tokenizer_config.json"
             )
         rendered: Any = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **_TEMPLATE_VARIABLES
+            messages,
+            chat_template=_FIXED_DATE + self._tokenizer.get_chat_template(),
+            tokenize=False,
+            add_generation_prompt=True,
         )
         pieces = _MARK_PATTERN.split(rendered)
         wanted = [f"{role}{index}" for index, role in enumerate(roles)]

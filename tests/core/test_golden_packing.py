@@ -17,6 +17,8 @@ from echoscope.core.chat import ChatFormat
 from echoscope.core.config import ContextConfig
 from echoscope.core.context import Conversation
 from echoscope.store.records import FinishReason, Split, StopReason, Trajectory, Turn, prompt_key
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -260,3 +262,29 @@ def test_trajectories_stand_together_and_an_empty_one_keeps_its_index(chat):
         "token_rewards",
         [[0] * 11, [0, 0, 0, 0, 0, 0, 0.75, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0.25, 0, 0, 0, 0]],
     )
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    turns=st.lists(
+        st.tuples(st.text("STV", max_size=3), st.lists(st.integers(0, U), min_size=1, max_size=4)),
+        max_size=6,
+    ),
+    history_turns=st.none() | st.integers(1, 3),
+)
+def test_every_sampled_token_stands_once_after_exactly_what_it_was_sampled_after(
+    chat, turns, history_turns
+):
+    scripted = [(text, ids, [-float(x) for x in ids], 0.0, 0.0) for text, ids in turns]
+    played = trajectory(chat, ContextConfig(**BARE, history_turns=history_turns), scripted)
+    batch = pack([played], [np.zeros(len(turns))], pad_token_id=PAD)
+    found = []
+    for row, column in batch.loss_mask.nonzero().tolist():
+        turn = int(batch.turn_index[row, column])
+        found.append((turn, batch.input_ids[row, : column + 1].tolist()))
+        assert batch.behaviour_logprobs[row, column] == -batch.input_ids[row, column]
+    assert found == [
+        (turn.index, [*turn.prompt_tokens.tolist(), *turn.response_tokens[: k + 1].tolist()])
+        for turn in played.turns
+        for k in range(len(turn.response_tokens))
+    ]
