@@ -15,7 +15,7 @@ from echoscope.diagnostics.selection import (
     trajectory_values,
 )
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -233,6 +233,7 @@ STRATEGIES = st.sampled_from(["top_p", "top_k", "top_k_abs", "min_p"])
 SCORES = arrays(float, st.integers(1, 12), elements=st.integers(0, 6).map(float))
 
 
+@settings(deadline=None)
 @given(SCORES, STRATEGIES, st.floats(0.05, 1.0), st.sampled_from(["largest", "smallest"]))
 def test_what_is_kept_is_never_worse_than_what_is_not(values, strategy, value, keep):
     mask = select(values, config(strategy=strategy, value=value, keep=keep))
@@ -246,6 +247,7 @@ def test_what_is_kept_is_never_worse_than_what_is_not(values, strategy, value, k
             assert values[mask].max() <= values[dropped].min()
 
 
+@settings(deadline=None)
 @given(SCORES, STRATEGIES, st.floats(0.05, 1.0), st.floats(1e-3, 1e3))
 def test_the_scale_of_the_metric_does_not_matter_outside_softmax(values, strategy, value, scale):
     rule = config(strategy=strategy, value=value)
@@ -255,6 +257,7 @@ def test_the_scale_of_the_metric_does_not_matter_outside_softmax(values, strateg
     assert (select(values, rule) == select(values * scale, rule)).all()
 
 
+@settings(deadline=None)
 @given(SCORES, st.floats(0.02, 0.98))
 def test_linear_top_p_is_the_shortest_prefix_that_holds_its_share(values, value):
     mask = select(values, linear(value, eps=0))
@@ -417,6 +420,7 @@ class TestTrajectories:
         assert np.isnan(trajectory_values(rollouts([[3]]), "reward_std")).all()
 
 
+@settings(deadline=None)
 @given(
     arrays(float, (3, 4), elements=st.sampled_from([0.0, 0.5, 1.0, -0.1])),
     st.sampled_from(["group", "trajectory"]),
