@@ -91,7 +91,7 @@ class Shaping:
         Raises:
             ShapingError: a function returned something else than a finite number.
         """
-        out = {}
+        out: dict[str, float] = {}
         for term, function in self.terms:
             value = function(turn)
             if not isinstance(value, Real) or not math.isfinite(value):
