@@ -1,0 +1,183 @@
+"""The innermost turn layer: runs a reply's actions on the world, and turns failures into data."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from .base import Observation, StepResult, TextEnv, no_info, normalise, prefixed, shorten
+from .turns import TurnEnv, TurnResult
+
+T = TypeVar("T")
+
+
+class TurnRunner(TurnEnv):
+    """Runs actions in order until the task ends; an invalid one is skipped and said.
+
+    After an exception or a timeout the world's state is unknown: the episode ends, and the next
+    `reset` builds a new world with `build`.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], TextEnv],
+        *,
+        max_actions_per_turn: int,
+        action_timeout_s: float | None = None,
+    ) -> None:
+        self._build = build
+        self._env = build()
+        self._max_actions = max_actions_per_turn
+        self._timeout_s = action_timeout_s
+        self._state = Observation(text="")
+        self._is_broken = False
+        self._has_timed_out = False
+        self._error: str | None = None
+
+    @property
+    def env(self) -> TextEnv:
+        """The world itself, for experts and viewers."""
+        return self._env
+
+    @property
+    def error(self) -> str | None:
+        """What failed in this episode, if something did."""
+        return self._error
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        """Start an episode. A world that cannot start says so, and ends at its first turn."""
+        self._error = None
+        try:
+            if self._is_broken:
+                self._env = self._build()
+                self._is_broken = False
+            self._state = self._env.reset(seed, noise_seed)
+        except Exception as error:  # noqa: BLE001 - a world's failure is data, kept in its place
+            self._fail(error)
+            self._state = Observation(text=f"Environment error: {self._error}")
+        return self._state
+
+    def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
+        if self._error is not None:
+            return self._failed((), 0.0, is_well_formed)
+        executed: list[str] = []
+        reward, is_effective, bad = 0.0, False, None if actions else ""
+        result: StepResult | None = None
+        try:
+            for action in actions[: self._max_actions]:
+                spelled = self._spell(action)
+                result = self._step(spelled)
+                reward += float(result.reward)
+                if result.is_valid:
+                    executed.append(spelled)
+                elif bad is None:
+                    bad = action
+                if result.is_valid or result.is_effective:
+                    self._state = result.observation
+                is_effective = is_effective or result.is_effective
+                if result.terminated:
+                    break
+            if bad is None and not is_well_formed:
+                bad = ""
+            observation = self._next_observation(bad, len(actions) > self._max_actions)
+        except Exception as error:  # noqa: BLE001 - see reset
+            self._fail(error)
+            return self._failed(tuple(executed), reward, is_well_formed and bad is None)
+        return TurnResult(
+            observation=observation,
+            actions=tuple(executed),
+            reward=reward,
+            format_penalty=0.0,
+            is_valid=bad is None,
+            is_effective=is_effective,
+            terminated=result is not None and result.terminated,
+            stop_reason="terminated" if result is not None and result.terminated else None,
+            success=self._success(result),
+            info=result.info if result is not None else no_info(),
+        )
+
+    def instructions(self) -> str:
+        return self._env.instructions()
+
+    def close(self) -> None:
+        if not self._is_broken:
+            self._env.close()
+
+    def _spell(self, action: str) -> str:
+        """The environment's own spelling of a legal action; any other text as it is."""
+        wanted = normalise(action)
+        for legal in self._env.legal_actions():
+            if normalise(legal) == wanted:
+                return legal
+        return action
+
+    def _next_observation(self, bad: str | None, has_dropped: bool) -> Observation:
+        notices = [] if bad is None else [self._env.invalid_notice(bad)]
+        if has_dropped:
+            notices.append(f"Only the first {count(self._max_actions, 'action')} counted.")
+        return prefixed(" ".join(notices), self._state) if notices else self._state
+
+    def _success(self, result: StepResult | None) -> bool | None:
+        if result is not None and result.success is not None:
+            return bool(result.success)
+        return False if self._env.reports_success else None
+
+    def _step(self, action: str) -> StepResult:
+        if self._timeout_s is None:
+            return self._env.step(action)
+        return call_within(lambda: self._env.step(action), self._timeout_s)
+
+    def _fail(self, error: Exception) -> None:
+        self._is_broken = True
+        self._has_timed_out = isinstance(error, ActionTimeoutError)
+        self._error = f"{type(error).__name__}: {shorten(str(error), 300)}"
+
+    def _failed(self, actions: tuple[str, ...], reward: float, is_valid: bool) -> TurnResult:
+        return TurnResult(
+            observation=replace(self._state, text=f"Environment error: {self._error}"),
+            actions=actions,
+            reward=reward,
+            format_penalty=0.0,
+            is_valid=is_valid,
+            is_effective=False,
+            terminated=False,
+            stop_reason="timeout" if self._has_timed_out else "env_error",
+            success=None,
+            error=self._error,
+        )
+
+
+def count(number: int, noun: str) -> str:
+    """`1 turn`, `2 turns`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+class ActionTimeoutError(Exception):
+    """An action took longer than it may."""
+
+
+def call_within(function: Callable[[], T], seconds: float) -> T:
+    """The result of `function`, or `ActionTimeoutError` after `seconds`.
+
+    The call runs in a daemon thread: Python cannot stop it, so a call that never returns is
+    abandoned, not ended, and does not keep the process alive.
+    """
+    results: list[T] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="echoscope-action", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failures:
+        raise failures[0]
+    if not results:
+        raise ActionTimeoutError(f"the action took more than {seconds:g} s")
+    return results[0]

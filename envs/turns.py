@@ -1,0 +1,98 @@
+"""What a turn is: the result of one reply, the limits of an episode, and the interface between."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .base import EnvParamsError, Observation, no_info
+
+STOP_REASONS = frozenset(
+    {"terminated", "max_turns", "max_actions", "parse_failed", "env_error", "timeout"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnResult:
+    """What one reply did to the world.
+
+    `observation` is the next one (the final one if the episode ended). `actions` are those that
+    were executed, in order, in the environment's own spelling. `reward` is the environment's, the
+    sum over them; `format_penalty` (<= 0) is apart from it. `is_valid`: well formed, and every
+    action understood. `is_effective`: some action changed the world. `stop_reason` is None while
+    the episode goes on. `success` is False until the task is solved, and None where the world
+    cannot tell or failed. `info` is that of the last action the world answered. `error` says what
+    failed after "env_error" and "timeout".
+    """
+
+    observation: Observation
+    actions: tuple[str, ...]
+    reward: float
+    format_penalty: float
+    is_valid: bool
+    is_effective: bool
+    terminated: bool
+    stop_reason: str | None
+    success: bool | None
+    info: Mapping[str, float] = field(default_factory=no_info)
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.stop_reason is not None and self.stop_reason not in STOP_REASONS:
+            raise ValueError(
+                f"stop_reason is {self.stop_reason!r}, but must be one of {sorted(STOP_REASONS)}"
+            )
+        if self.terminated != (self.stop_reason == "terminated") or self.format_penalty > 0:
+            raise ValueError(
+                f"terminated={self.terminated} does not go with stop_reason={self.stop_reason!r}, "
+                f"or format_penalty={self.format_penalty} is positive"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSettings:
+    """Limits and penalties of one episode.
+
+    `max_actions` counts executed actions over the whole episode (None: no limit).
+    `format_penalty` (<= 0) falls due once per turn whose reply is malformed, has no action, or has
+    an invalid one. `end_on_invalid` ends the episode at a turn in which no action was valid.
+    `action_timeout_s` bounds one action (None: no bound, and no thread).
+    """
+
+    max_turns: int
+    max_actions_per_turn: int
+    max_actions: int | None = None
+    format_penalty: float = -0.1
+    end_on_invalid: bool = False
+    action_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_turns", "max_actions_per_turn", "max_actions"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise EnvParamsError(f"{name} is {value}, but must be at least 1")
+        if not self.format_penalty <= 0:
+            raise EnvParamsError(f"format_penalty is {self.format_penalty}, but must be <= 0")
+        if self.action_timeout_s is not None and not self.action_timeout_s > 0:
+            raise EnvParamsError(f"action_timeout_s is {self.action_timeout_s}, but must be > 0")
+
+
+class TurnEnv(ABC):
+    """A world seen turn by turn."""
+
+    @abstractmethod
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        """Start an episode and return what the first prompt shows."""
+
+    @abstractmethod
+    def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
+        """Carry out the actions of one reply. Nothing an environment does is raised here."""
+
+    @abstractmethod
+    def instructions(self) -> str:
+        """The rules and the limits."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the world."""
