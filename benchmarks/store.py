@@ -155,7 +155,7 @@ def metrics_of(step: int, count: int = 80) -> list[StepMetrics]:
             policy_version=step,
             wall_time=time.time(),
             values=values | {"policy/entropy": 1.0 / (1 + step)},
-            durations_s={"step": 1.0},
+            durations_s={"time/step_s": 1.0},
         )
     ]
 

@@ -155,11 +155,8 @@ def checkpoint_from_row(row: Row) -> CheckpointRecord:
 
 
 def metric_values(metrics: StepMetrics) -> dict[str, float]:
-    """Values and durations under one roof: duration `rollout` has the key `time/rollout_s`."""
-    values = {key: float(value) for key, value in metrics.values.items()}
-    for name, seconds in metrics.durations_s.items():
-        values[f"time/{name}_s"] = float(seconds)
-    return values
+    """Values and durations under one roof; the keys of durations begin with `time/`."""
+    return {key: float(value) for key, value in {**metrics.values, **metrics.durations_s}.items()}
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -248,9 +245,9 @@ class EventColumns:
                 values.append(attempt)
             else:
                 value = row.get(column)
-                # NaN and infinities are text in the journal.
-                number = isinstance(value, str) and _is_double(name, column)
-                values.append(float(value) if number else value)
+                if isinstance(value, str) and _is_double(name, column):
+                    value = float(value)  # NaN and infinities are text in the journal
+                values.append(value)
 
     def table(self, name: str) -> pa.Table:
         return pa.Table.from_pydict(self._columns[name], schema=arrow_schema(name))

@@ -67,10 +67,11 @@ STEP_METRICS: Mapping[str, str] = MappingProxyType(
         "policy_loss": "loss/policy",
         "grad_norm": "optim/grad_norm",
         "lr": "optim/lr",
-        "clip_frac": "policy/clip_frac",
+        "clip_high_frac": "policy/clip_high_frac",
         "step_s": "time/step_s",
         "rollout_s": "time/rollout_s",
         "update_s": "time/update_s",
+        "tokens_per_s": "time/tokens_per_s",
     }
 )
 """Wide column of `steps` -> key of the training metric that it repeats."""
@@ -125,7 +126,7 @@ _STEPS = Table(
 
 _METRICS = Table(
     "metrics",
-    "Every metric, one row each. Durations have keys `time/<name>_s`.",
+    "Every metric, one row each. Keys of durations and speeds begin with `time/`.",
     (
         _RUN,
         _STEP,
