@@ -179,6 +179,9 @@ class GspoLossConfig(_SurrogateConfig):
     """GSPO: the geometric-mean ratio of the whole sequence is clipped."""
 
     kind: Literal["gspo"] = "gspo"
+    # A ratio of whole sequences hardly moves: the paper's limits are a thousandth of PPO's.
+    clip_low: float = Field(3e-4, ge=0, json_schema_extra=LIVE)
+    clip_high: float = Field(4e-4, ge=0, json_schema_extra=LIVE)
 
 
 class CispoLossConfig(_SurrogateConfig):
@@ -240,6 +243,8 @@ class EvalConfig(FrozenModel):
     )
     before: bool = Field(True, description="Evaluate before the first step.")
     temperature: float = Field(1.0, ge=0, le=10, description="0 for greedy.")
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0, description="0 for off.")
 
 
 class CheckpointConfig(FrozenModel):
@@ -291,12 +296,12 @@ class RunConfig(FrozenModel):
                 f"reward.credit is turn, so reward.normalization must be arpo, not "
                 f"{self.reward.normalization}: returns of whole episodes are what it normalises"
             )
-        needs_group = self.advantage.kind in ("grpo", "dr_grpo", "rloo")
-        if needs_group and self.envs.group_size < 2:
-            raise ValueError(
-                f"advantage.kind is {self.advantage.kind}, which compares siblings: "
-                f"envs.group_size must be at least 2, not {self.envs.group_size}"
-            )
+        if self.envs.group_size < 2:
+            for name in self._what_compares_siblings():
+                raise ValueError(
+                    f"{name} compares siblings: envs.group_size must be at least 2, not "
+                    f"{self.envs.group_size}"
+                )
         tags = [group.name for group in self.envs.eval]
         if len(set(tags)) != len(tags):
             raise ValueError(f"envs.eval has the tags {tags}, but each must be unique")
@@ -305,3 +310,14 @@ class RunConfig(FrozenModel):
                 self, "context", self.context.model_copy(update={"force_think": False})
             )
         return self
+
+    def _what_compares_siblings(self) -> list[str]:
+        settings = {
+            f"advantage.kind={self.advantage.kind}": self.advantage.kind
+            in ("grpo", "dr_grpo", "rloo"),
+            f"reward.normalization={self.reward.normalization}": self.reward.normalization
+            in ("grpo", "mean", "asym_clip"),
+            "selection.metric=reward_std": self.selection.strategy != "none"
+            and self.selection.metric == "reward_std",
+        }
+        return [name for name, is_set in settings.items() if is_set]

@@ -182,8 +182,7 @@ def _describe(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{_dotted(loc)} is missing; give it in the recipe or as {_dotted(loc)}=VALUE"
     if first["type"] == "value_error":
-        where = f"{_dotted(loc)}: " if loc else ""
-        return where + str(first["ctx"]["error"])
+        return str(first["ctx"]["error"])
     rule = first["msg"][0].lower() + first["msg"][1:]
     return f"{_dotted(loc)} is {first['input']!r}, but {rule}"
 

@@ -124,6 +124,12 @@ class Policy:
         device: torch.device = next(self.model.parameters()).device
         return device
 
+    @property
+    def max_positions(self) -> int | None:
+        """Longest sequence the model was made for; None if its configuration does not say."""
+        found = causal_model(self.model).config.to_dict().get("max_position_embeddings")
+        return None if found is None else int(found)
+
     def policy_parameters(self) -> list[nn.Parameter]:
         """Trainable weights of the model, without the critic."""
         return [p for p in self.model.parameters() if p.requires_grad]

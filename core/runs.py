@@ -17,7 +17,7 @@ from ..store.writer import RunWriter
 from .chat import ChatFormat, load_tokenizer
 from .checkpoint import list_checkpoints, load_weights, read_state
 from .config import RunConfig
-from .config_loading import apply_settings, live_schema, validate
+from .config_loading import ConfigError, apply_settings, live_schema, validate
 from .control import Control
 from .engines.hf_engine import HfEngine
 from .events import TrainEvents
@@ -168,6 +168,7 @@ class _Builder:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         policy = build_policy(config.model, config.critic, seed=config.seed)
+        _check_context(policy, config)
         chat = ChatFormat(load_tokenizer(resolve_model(config.model.path)))
         engine = HfEngine(policy.model, config=config.engine)
         control = Control(mailbox, writer.run_id, replay)
@@ -219,6 +220,18 @@ class _Builder:
             split,
             on_finished=writer.add_trajectories,
             should_abort=control.should_abort,
+        )
+
+
+def _check_context(policy: Policy, config: RunConfig) -> None:
+    """A prompt at its limit and a reply at its own must fit the model."""
+    positions = policy.max_positions
+    context = config.context
+    longest = context.max_prompt_tokens + context.max_response_tokens
+    if positions is not None and longest > positions:
+        raise ConfigError(
+            f"context.max_prompt_tokens + context.max_response_tokens is {longest}, but the model "
+            f"has {positions} positions; lower one of them"
         )
 
 

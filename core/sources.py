@@ -74,17 +74,12 @@ class EnvSource:
         self._should_abort = should_abort
 
     def collect(self, step: int, config: RunConfig) -> RolloutBatch:
-        sampling = config.sampling
-        if self._split is not Split.TRAIN:
-            sampling = sampling.model_copy(
-                update={"temperature": config.eval.temperature, "top_p": 1.0, "top_k": 0}
-            )
         rollouts = collect(
             pool=self._pool,
             engine=self._engine,
             chat=self._chat,
             context=config.context,
-            sampling=sampling,
+            sampling=config.sampling if self._split is Split.TRAIN else config.eval,
             step=step,
             split=self._split,
             seed=config.seed,

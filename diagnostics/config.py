@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class FrozenModel(BaseModel):
@@ -51,3 +51,12 @@ class SelectionConfig(FrozenModel):
         description="Tolerance of linear top_p, relative to the total mass.",
         json_schema_extra=LIVE,
     )
+
+    @model_validator(mode="after")
+    def _value_fits_strategy(self) -> SelectionConfig:
+        if self.strategy in ("top_k", "min_p") and self.value > 1:
+            raise ValueError(
+                f"selection.value is {self.value}, but {self.strategy} takes a fraction in (0, 1]; "
+                "selection.strategy=top_k_abs takes a number of units"
+            )
+        return self
