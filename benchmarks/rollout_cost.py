@@ -1,10 +1,10 @@
 """What a multi-turn rollout costs per turn, with keys and values kept between turns and without.
 
 Without reuse turn k forwards the whole conversation again, so the tokens forwarded grow with the
-square of the number of turns; with reuse every token is forwarded once. `--decode` measures the
-decode loop alone against `model.generate()` and a loop without any cache.
+square of the number of turns; with reuse every token is forwarded once. Before that, the decode
+loop alone against `model.generate()` and a loop without any cache: 64 new tokens per row.
 
-Run: python benchmarks/rollout_cost.py [--turns 10] [--rows 64] [--decode] [--json]
+Run: python benchmarks/rollout_cost.py [--turns 10] [--rows 64] [--threads 1] [--json]
 The model is random (Qwen2 shape, hidden 128, 4 layers, vocabulary 399); nothing is downloaded.
 """
 
@@ -184,44 +184,50 @@ def print_turns(reused: list[TurnCost], repeated: list[TurnCost]) -> None:
     )
 
 
+def quickest(runs: list[list[TurnCost]]) -> list[TurnCost]:
+    """Turn by turn the quickest of several equal rollouts."""
+    return [min(costs, key=lambda cost: cost.seconds) for costs in zip(*runs, strict=True)]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--decode", action="store_true", help="measure the decode loop instead")
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
-    if args.decode:
-        rates = [
-            rate
-            for hidden, layers in ((64, 2), (128, 4))
-            for rate in decode_rates(hidden, layers, rows=args.rows, repeats=4)
-        ]
-        if args.json:
-            print(json.dumps({"machine": machine(), "decode": [asdict(rate) for rate in rates]}))
-            return
-        print(machine())
-        for rate in rates:
-            print(f"{rate.model:22s} {rate.loop:12s} {rate.tokens_per_second:8.0f} tokens/s")
-        return
-
+    rates = [
+        rate
+        for hidden, layers in ((64, 2), (128, 4))
+        for rate in decode_rates(hidden, layers, rows=args.rows, repeats=args.repeats + 1)
+    ]
     model = random_model(128, 4)
-    rollout(model, rows=8, turns=2, reuse=True)  # warm-up
-    reused = rollout(model, rows=args.rows, turns=args.turns, reuse=True)
-    repeated = rollout(model, rows=args.rows, turns=args.turns, reuse=False)
+    reused, repeated = (
+        quickest(
+            [
+                rollout(model, rows=args.rows, turns=args.turns, reuse=reuse)
+                for _ in range(args.repeats)
+            ]
+        )
+        for reuse in (True, False)
+    )
     if args.json:
         result = {
             "machine": machine(),
             "rows": args.rows,
+            "decode": [asdict(rate) for rate in rates],
             "reused": [asdict(cost) for cost in reused],
             "repeated": [asdict(cost) for cost in repeated],
         }
         print(json.dumps(result))
         return
     print(machine())
+    for rate in rates:
+        print(f"{rate.model:22s} {rate.loop:12s} {rate.tokens_per_second:8.0f} tokens/s")
+    print()
     print_turns(reused, repeated)
 
 

@@ -104,7 +104,7 @@ class HfEngine:
         arrays = [np.ascontiguousarray(prompt, dtype=np.int32) for prompt in prompts]
         limits = self._checked_limits(arrays, params, seeds)
         if not self._config.reuse_cache or not self._continues(arrays):
-            self._stored = []
+            self._drop_caches()
         samples: list[Sample | None] = [None] * len(arrays)
         with torch.inference_mode(), evaluating(self._model):
             for chunk in self._chunks(arrays):
