@@ -74,7 +74,9 @@ def rollout(model: Qwen2ForCausalLM, *, rows: int, turns: int, reuse: bool) -> l
     """Groups of 8 siblings share the first prompt; the environment answers with random tokens."""
     engine = HfEngine(model, config=HfEngineConfig(reuse_cache=reuse, max_batch_rows=rows))
     rng = np.random.default_rng(0)
-    firsts = [rng.integers(0, VOCAB_SIZE, PROMPT_TOKENS) for _ in range(-(-rows // 8))]
+    firsts = [
+        rng.integers(0, VOCAB_SIZE, PROMPT_TOKENS, dtype=np.int32) for _ in range(-(-rows // 8))
+    ]
     prompts = [firsts[row // 8] for row in range(rows)]
     params = SamplingParams(max_new_tokens=64, stop_token_ids=tuple(range(NUM_STOP_TOKENS)))
     costs = []
@@ -97,7 +99,13 @@ def rollout(model: Qwen2ForCausalLM, *, rows: int, turns: int, reuse: bool) -> l
             )
         )
         prompts = [
-            np.concatenate([prompt, sample.tokens, rng.integers(0, VOCAB_SIZE, FEEDBACK_TOKENS)])
+            np.concatenate(
+                [
+                    prompt,
+                    sample.tokens,
+                    rng.integers(0, VOCAB_SIZE, FEEDBACK_TOKENS, dtype=np.int32),
+                ]
+            )
             for prompt, sample in zip(prompts, samples, strict=True)
         ]
     return costs
@@ -107,8 +115,8 @@ def decode_rates(hidden: int, layers: int, *, rows: int, repeats: int) -> list[D
     """64 new tokens from prompts of 32, nothing shared and nothing stopping early."""
     model = random_model(hidden, layers)
     new_tokens = 64
-    prompts = np.random.default_rng(0).integers(1, VOCAB_SIZE, (rows, 32))
-    ids = torch.from_numpy(prompts)
+    prompts = np.random.default_rng(0).integers(1, VOCAB_SIZE, (rows, 32), dtype=np.int32)
+    ids = torch.from_numpy(prompts).long()
     params = SamplingParams(max_new_tokens=new_tokens)
 
     def with_engine() -> None:
