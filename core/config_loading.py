@@ -111,7 +111,7 @@ def parse_override(word: str) -> tuple[str, Any]:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         raise ConfigError(f"the value in {word!r} is not valid YAML; quote it") from None
-    if isinstance(value, str):  # YAML 1.1 reads 1e-4 as text
+    if isinstance(value, str) and value == text.strip():  # YAML 1.1 reads 1e-4 as text
         try:
             value = float(value)
         except ValueError:
@@ -129,20 +129,20 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     return dict(out)
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     """`over` on top of `base`, mappings merged; numeric keys address items of a list.
 
     A mapping that names another `kind` replaces the one below it: the other kind's settings do
-    not carry over.
+    not carry over. `at` is the dotted path of both, for messages.
     """
     out = dict(base)
     for key, value in over.items():
         below = out.get(key)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
             other_kind = "kind" in value and value["kind"] != below.get("kind")
-            out[key] = dict(value) if other_kind else merge(below, value)
+            out[key] = dict(value) if other_kind else merge(below, value, f"{at}{key}.")
         elif isinstance(value, Mapping) and isinstance(below, list):
-            out[key] = _merge_list(key, below, value)
+            out[key] = _merge_list(f"{at}{key}", below, value)
         else:
             out[key] = value
     return out
@@ -157,7 +157,7 @@ def _merge_list(key: str, below: list[Any], value: Mapping[str, Any]) -> list[An
             )
         old = items[int(index)]
         both = isinstance(item, Mapping) and isinstance(old, Mapping)
-        items[int(index)] = merge(old, item) if both else item
+        items[int(index)] = merge(old, item, f"{key}.{index}.") if both else item
     return items
 
 
@@ -181,6 +181,10 @@ def _describe(error: ValidationError) -> str:
         return f"unknown key {_dotted(loc)!r}{did_you_mean(loc[-1], known)}"
     if first["type"] == "missing":
         return f"{_dotted(loc)} is missing; give it in the recipe or as {_dotted(loc)}=VALUE"
+    if first["type"] == "union_tag_invalid":
+        kinds = [tag.strip("'") for tag in first["ctx"]["expected_tags"].split(", ")]
+        tag = first["ctx"]["tag"]
+        return f"{_dotted([*loc, 'kind'])} is {tag!r}, but must be one of {', '.join(kinds)}"
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     rule = first["msg"][0].lower() + first["msg"][1:]
