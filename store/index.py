@@ -153,32 +153,32 @@ class RunIndex:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _load(self) -> None:
-        for attempt in range(_LOAD_ATTEMPTS):
+        for _ in range(_LOAD_ATTEMPTS):
             try:
-                self._load_once(is_last=attempt == _LOAD_ATTEMPTS - 1)
+                self._load_once()
                 return
             except (_MovedError, FileNotFoundError):
                 time.sleep(_LOAD_PAUSE_S)
         raise StoreError(f"{self.layout.root}: a piece of the journal is missing")
 
-    def _load_once(self, *, is_last: bool) -> None:
+    def _load_once(self) -> None:
         self._manifest_mark = self._mark()
         self.manifest = read_manifest(self.layout)
         self.state = RunState(self.run_id)
         self.events.clear()
         self._piece, self._inode, self._offset = self.manifest.piece + 1, -1, 0
-        records = [
-            record for chunk in self._new_chunks(is_settled=is_last) for record in chunk.records
-        ]
+        records = [record for chunk in self._new_chunks() for record in chunk.records]
+        if self._mark() != self._manifest_mark:
+            raise _MovedError
         # Rewinds first: what they hide must not enter the event tables at all.
         for record in records:
             self.state.apply(record)
         for record in records:
             self._add_events(record)
 
-    def _new_chunks(self, *, is_settled: bool = False) -> Iterator[Chunk]:
+    def _new_chunks(self) -> Iterator[Chunk]:
         """Chunks behind our position, from complete pieces and then from the live one."""
-        live = self._read_live(is_settled=is_settled)
+        live = self._read_live()
         if live is None:
             return
         number, inode, chunk = live
@@ -192,7 +192,7 @@ class RunIndex:
             self._inode, self._offset = inode, chunk.end
             yield self._checked(self.layout.journal, chunk)
 
-    def _read_live(self, *, is_settled: bool) -> tuple[int, int, Chunk | None] | None:
+    def _read_live(self) -> tuple[int, int, Chunk | None] | None:
         """Number, inode and news of the live piece; None where nothing is new."""
         try:
             with self.layout.journal.open("rb") as file:
@@ -205,9 +205,7 @@ class RunIndex:
                     return self._piece, self._inode, read_chunk_of(file, self._offset)
                 chunk = read_chunk_of(file, 0)
         except FileNotFoundError:
-            if not is_settled:
-                raise
-            # A crash between two pieces left no live one: the complete ones are all there is.
+            # Between two pieces, or a crash left it so: the complete ones are all there is.
             return max(self.layout.piece_numbers(), default=self.manifest.piece) + 1, -1, None
         header = chunk.records[0] if chunk.records else {}
         number = header.get("piece")

@@ -148,10 +148,10 @@ def assert_stored(
     assert all(same(found[t.id], t) for t, _ in pairs)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_trajectories_and_outcomes_come_back(data: st.DataObject) -> None:
-    trajectories = [data.draw(trajectory_records(index)) for index in range(2)]
+    trajectories = [data.draw(trajectory_records(index)) for index in range(4)]
     outcomes = [data.draw(st.none() | outcome_records(t)) for t in trajectories]
     values = data.draw(st.dictionaries(TEXT, st.floats(), max_size=3))
     metrics = StepMetrics(

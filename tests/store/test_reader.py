@@ -1,0 +1,318 @@
+"""Reading: SQL over views, several runs, a reader beside a writer, damaged files."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from echoscope.store.errors import (
+    NotARunError,
+    QueryError,
+    StoreError,
+    StoreVersionError,
+)
+from echoscope.store.packing import pack
+from echoscope.store.reader import open_run, open_runs
+from echoscope.store.schema import TABLES
+from echoscope.store.writer import RunWriter
+
+Build = Callable[..., Any]
+
+
+def test_info_tells_how_a_run_stands(run_path: Path, steps: Build) -> None:
+    writer = RunWriter.create(
+        run_path,
+        run_id="run-1",
+        config={"lr": 0.001},
+        live_knobs={"optim.lr": {"type": "number"}},
+        name="first",
+        project="demo",
+        base_model="tiny",
+        parent_run_id="run-0",
+        tags=["a"],
+        is_packing=False,
+    )
+    steps(writer, [0])
+    reader = open_run(run_path)
+    info = reader.info()
+    assert (info.status, info.last_step, info.attempt, info.ended_at) == ("running", 0, 1, None)
+    assert (info.name, info.project, info.base_model) == ("first", "demo", "tiny")
+    assert (info.parent_run_id, info.tags) == ("run-0", ("a",))
+    assert info.config == {"lr": 0.001}
+    assert info.live_knobs == {"optim.lr": {"type": "number"}}
+    writer.close(status="stopped")
+    assert reader.info().status == "stopped"
+    assert reader.info().ended_at is not None
+    assert reader.sql("SELECT status, last_step FROM runs").to_pylist() == [
+        {"status": "stopped", "last_step": 0}
+    ]
+
+
+def test_a_run_that_ended_without_a_word_crashed(finished_run: Path) -> None:
+    path = finished_run / "journal.ndjson"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    assert open_run(finished_run).info().status == "crashed"
+
+
+def test_every_view_has_its_columns_even_when_empty(run_path: Path) -> None:
+    with RunWriter.create(run_path, run_id="r", config={}, is_packing=False):
+        reader = open_run(run_path)
+        for table in TABLES.values():
+            assert tuple(reader.sql(f"SELECT * FROM {table.name}").column_names) == (
+                table.column_names
+            )
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELEC 1", "syntax error"),
+        ("SELECT * FROM trajectory", "Did you mean"),
+        ("SELECT nope FROM turns", "nope"),
+        ("SELECT 'x'::INTEGER", "Could not convert"),
+        ("SELECT 1; SELECT 2", "one statement, got 2"),
+        ("", "one statement, got 0"),
+        ("COPY runs TO '{run}/run.json'", "COPY is not allowed"),
+        ("EXPLAIN ANALYZE COPY runs TO '{run}/run.json'", "COPY is not allowed"),
+        ("ATTACH '{run}/other.duckdb'", "ATTACH is not allowed"),
+        ("CREATE TABLE x AS SELECT 1", "CREATE is not allowed"),
+        ("SET threads = 1", "SET is not allowed"),
+        ("DROP VIEW turns", "DROP is not allowed"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "disabled by configuration"),
+        ("SELECT * FROM read_text('{run}/../other')", "disabled by configuration"),
+    ],
+)
+def test_a_query_reads_the_run_and_does_nothing_else(
+    finished_run: Path, query: str, message: str
+) -> None:
+    files = {path: path.read_bytes() for path in finished_run.rglob("*") if path.is_file()}
+    with pytest.raises(QueryError, match=message) as caught:
+        open_run(finished_run).sql(query.replace("{run}", str(finished_run)))
+    assert "\n" not in str(caught.value)
+    assert {p: p.read_bytes() for p in finished_run.rglob("*") if p.is_file()} == files
+
+
+def test_harmless_statements_are_welcome(finished_run: Path) -> None:
+    reader = open_run(finished_run)
+    for query in ("FROM steps", "EXPLAIN SELECT 1", "DESCRIBE turns", "SUMMARIZE steps"):
+        assert reader.sql(query).num_rows > 0
+    assert reader.sql("SELECT $a + 1 AS b", {"a": 1}).to_pylist() == [{"b": 2}]
+
+
+def test_typed_queries(finished_run: Path) -> None:
+    reader = open_run(finished_run)
+    assert reader.steps().column("step").to_pylist() == [0, 1, 2]
+    assert reader.metric_keys() == ["policy/entropy", "time/step_s"]
+    steps, values = reader.metrics("policy/entropy")
+    assert (steps.tolist(), values.tolist()) == ([0, 1, 2], [1.0, 0.5, 1 / 3])
+    assert reader.metrics("policy/entropy", phase="eval")[0].tolist() == []
+    assert reader.listing(1).column("id").to_pylist() == [f"t00000001-0000{i}" for i in range(4)]
+    assert reader.listing(9).num_rows == 0
+    assert [t.id for t in reader.trajectories_of_step(1)] == reader.listing(1).column(
+        "id"
+    ).to_pylist()
+    outcome = reader.outcome("t00000001-00002")
+    assert outcome is not None
+    assert outcome.advantages is not None
+    assert [a.tolist() for a in outcome.advantages] == [[0.5, 0.5, 0.5]] * 2
+    with pytest.raises(KeyError, match="no trajectory"):
+        reader.trajectory("t00000001-00009")
+    with pytest.raises(ValueError, match="not a trajectory id"):
+        reader.outcome("nonsense")
+
+
+def test_prompts_are_stored_once_and_rebuilt(finished_run: Path) -> None:
+    reader = open_run(finished_run)
+    rows = reader.sql(
+        "SELECT prompt_prefix, prompt_tokens FROM tokens "
+        "WHERE trajectory_id = 't00000000-00001' ORDER BY turn"
+    ).to_pylist()
+    # The first prompt is 1 2 3 4, its response 0 1 1, and one token of feedback is new.
+    assert rows == [
+        {"prompt_prefix": 0, "prompt_tokens": [1, 2, 3, 4]},
+        {"prompt_prefix": 7, "prompt_tokens": [7]},
+    ]
+    turn = reader.trajectory("t00000000-00001").turns[1]
+    assert turn.prompt_tokens is not None
+    assert turn.prompt_tokens.tolist() == [1, 2, 3, 4, 0, 1, 1, 7]
+
+
+def test_a_lost_turn_is_an_error_and_not_a_wrong_prompt() -> None:
+    from echoscope.store.rebuild import trajectory_from_rows
+
+    turn = {"trajectory_id": "t00000000-00000", "turn": 0}
+    token = {"turn": 0, "prompt_prefix": 3, "prompt_tokens": [1]}
+    with pytest.raises(ValueError, match="the turn before is missing"):
+        trajectory_from_rows({"id": "t00000000-00000"}, [turn], [token])
+
+
+def test_several_runs_are_one(run_path: Path, finished_run: Path, steps: Build) -> None:
+    root = run_path.parent
+    (root / "notes").mkdir()
+    reader = open_runs(root)
+    other = RunWriter.create(root / "run-2", run_id="run-2", config={}, is_packing=False)
+    assert [info.run_id for info in reader.infos()] == ["run-1", "run-2"]
+    other.close(status="finished")
+    assert reader.sql("SELECT run_id, count(*) n FROM turns GROUP BY 1").to_pylist() == [
+        {"run_id": "run-1", "n": 24}
+    ]
+    assert reader.run("run-1").listing(0).num_rows == 4
+    assert reader.cursor().sql("FROM runs").num_rows == 2
+    with pytest.raises(NotARunError, match="no run with id 'run-9'"):
+        reader.run("run-9")
+    (root / "run-2" / "run.json").unlink()
+    assert [info.run_id for info in reader.infos()] == ["run-1"]
+
+
+def test_a_root_with_a_broken_run_shows_the_others(finished_run: Path) -> None:
+    root = finished_run.parent
+    for name, content in (("broken", "{"), ("list", "[]"), ("no-id", '{"schema_version": "1.0"}')):
+        (root / name).mkdir()
+        (root / name / "run.json").write_text(content)
+    reader = open_runs(root)
+    assert [info.run_id for info in reader.infos()] == ["run-1"]
+    assert {path.name for path in reader.unreadable} == {"broken", "list", "no-id"}
+    assert open_runs(root).sql("FROM runs").num_rows == 1
+
+
+def test_two_folders_with_one_id_are_told_apart(finished_run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(finished_run, finished_run.parent / "copy")
+    reader = open_runs(finished_run.parent)
+    assert len(reader.infos()) == 1
+    assert "is taken by" in next(iter(reader.unreadable.values()))
+
+
+@pytest.mark.parametrize("what", ["folder", "file", "empty"])
+def test_what_is_not_a_run(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "thing"
+    if what == "file":
+        path.write_text("x")
+    elif what == "empty":
+        path.mkdir()
+    with pytest.raises(NotARunError):
+        open_run(path)
+    if what == "folder":
+        with pytest.raises(NotARunError):
+            open_runs(path)
+
+
+def test_a_newer_major_version_is_refused_and_a_newer_minor_read(finished_run: Path) -> None:
+    path = finished_run / "run.json"
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps(value | {"schema_version": "1.7", "invented": 1}))
+    assert open_run(finished_run).steps().num_rows == 3
+    path.write_text(json.dumps(value | {"schema_version": "2.0"}))
+    with pytest.raises(
+        StoreVersionError, match=r"version 2\.0, but this Echoscope reads up to 1\.x"
+    ):
+        open_run(finished_run)
+    path.write_text(json.dumps(value | {"schema_version": "new"}))
+    with pytest.raises(StoreVersionError, match=r"'new' is not like '1\.0'"):
+        open_run(finished_run)
+
+
+def test_columns_of_other_minor_versions(finished_run: Path) -> None:
+    """A segment with a column less reads as NULL; one that is unknown here is ignored."""
+    from echoscope.store.durable import sha256_of
+
+    path = next((finished_run / "seg" / "turns").glob("00000001-*"))
+    rows = pq.read_table(path).drop_columns(["frame"])
+    pq.write_table(rows.append_column("invented", rows.column("step")), path)
+    journal = finished_run / "journal.ndjson"
+    _rewrite_entry(journal, path, schema="0.9", sha256=sha256_of(path), size=path.stat().st_size)
+    reader = open_run(finished_run)
+    assert reader.sql("SELECT count(*) n, count(frame) f FROM turns").to_pylist() == [
+        {"n": 24, "f": 0}
+    ]
+    pack(finished_run)
+    assert reader.sql("SELECT count(*) n FROM turns").to_pylist() == [{"n": 24}]
+
+
+def _rewrite_entry(journal: Path, path: Path, *, schema: str, sha256: str, size: int) -> None:
+    from echoscope.store.journal import encode_line, read_chunk
+
+    records = read_chunk(journal).records
+    for record in records:
+        for entry in (record.get("segment") or {"files": {}})["files"].values():
+            if entry["path"].endswith(path.name) and "/turns/" in entry["path"]:
+                entry |= {"schema": schema, "sha256": sha256, "bytes": size}
+    bodies = [{k: v for k, v in record.items() if k != "crc"} for record in records]
+    journal.write_bytes(b"".join(encode_line(body) for body in bodies))
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "garbage", "scrambled"])
+@pytest.mark.parametrize("table", ["trajectories", "turns", "tokens"])
+def test_a_damaged_segment_is_left_out_and_named(
+    finished_run: Path, damage: str, table: str
+) -> None:
+    # The first file of a view is opened when the view is made, the others when it is read.
+    for step, pattern in ((0, "00000000-*"), (1, "00000001-*")):
+        path = next((finished_run / "seg" / table).glob(pattern))
+        data = path.read_bytes()
+        if damage == "missing":
+            path.unlink()
+        elif damage == "truncated":
+            path.write_bytes(data[: len(data) // 2])
+        elif damage == "garbage":
+            path.write_bytes(b"x" * len(data))
+        else:
+            # The end, which describes the columns, is whole; the columns are not.
+            half = len(data) // 2
+            path.write_bytes(data[:4] + bytes(b ^ 255 for b in data[4:half]) + data[half:])
+        reader = open_run(finished_run)
+        rows = reader.sql(f"SELECT * FROM {table} ORDER BY step").to_pylist()
+        assert sorted({row["step"] for row in rows}) == [s for s in range(3) if s > step]
+        assert any(path.name in text and "left out" in text for text in reader.warnings)
+
+
+def test_a_journal_cannot_name_files_elsewhere(finished_run: Path) -> None:
+    from echoscope.store.layout import FileEntry
+
+    for path in ("/etc/passwd", "seg/turns/../../x.parquet", "pack/tokens/x.parquet", "seg/x"):
+        with pytest.raises(StoreError, match="does not lie in"):
+            FileEntry.from_json(
+                "turns", {"path": path, "rows": 1, "bytes": 1, "sha256": "", "schema": "1.0"}
+            )
+
+
+def test_readers_beside_a_writer_see_whole_steps_only(
+    writer: RunWriter, run_path: Path, steps: Build
+) -> None:
+    """Each answer holds a prefix of the steps, every one with all its turns."""
+    reader = open_run(run_path)
+    stop = threading.Event()
+    problems: list[Any] = []
+
+    def poll() -> None:
+        mine = reader.cursor()
+        seen = 0
+        while not stop.is_set():
+            rows = mine.sql(
+                "SELECT step, count(*) n FROM turns GROUP BY step ORDER BY step"
+            ).to_pylist()
+            if [(r["step"], r["n"]) for r in rows] != [(s, 8) for s in range(len(rows))]:
+                problems.append(rows)
+            if len(rows) < seen:
+                problems.append((seen, rows))
+            seen = len(rows)
+
+    threads = [threading.Thread(target=poll) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for step in range(8):
+        steps(writer, [step])
+        if step == 4:
+            writer._committer.rotate()
+            pack(run_path, grace_s=0)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert problems == []
