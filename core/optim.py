@@ -58,7 +58,11 @@ class Optimizer:
             if masters:
                 param_groups.append({"params": masters, "name": name})
         self._adamw = torch.optim.AdamW(
-            param_groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+            param_groups,
+            lr=config.lr,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+            fused=True,
         )
 
     @staticmethod

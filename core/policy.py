@@ -88,7 +88,7 @@ class ModelCritic(nn.Module):
         self.head = head
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        return _values(self.head, _hidden(self.trunk, batch.input_ids), batch)
+        return _values(self.head, _hidden(self.trunk, batch.input_ids[:, :-1]), batch)
 
 
 class Policy:
@@ -142,10 +142,10 @@ class Policy:
 
         A token's value is that of the state it was sampled in: the hidden state one column before.
         """
-        hidden, logits_from = self._forward(self.model, batch.input_ids)
+        hidden, logits_from = self._forward(self.model, batch.input_ids[:, :-1])
         sampled = batch.loss_mask[:, 1:]
         targets_S = batch.input_ids[:, 1:][sampled]
-        logprobs_S, entropies_S = logits_from(hidden[:, :-1][sampled], targets_S, temperature)
+        logprobs_S, entropies_S = logits_from(hidden[sampled], targets_S, temperature)
         values = None
         if isinstance(self.critic, ModelCritic):
             values = self.critic(batch)
@@ -166,8 +166,8 @@ class Policy:
         sampled = batch.loss_mask[:, 1:]
         targets_S = batch.input_ids[:, 1:][sampled]
         with torch.no_grad(), self._reference_model() as model:
-            hidden, logits_from = self._forward(model, batch.input_ids)
-            logprobs_S, _ = logits_from(hidden[:, :-1][sampled], targets_S, temperature)
+            hidden, logits_from = self._forward(model, batch.input_ids[:, :-1])
+            logprobs_S, _ = logits_from(hidden[sampled], targets_S, temperature)
         return _scatter(logprobs_S, batch)
 
     @contextmanager
@@ -252,8 +252,9 @@ def _hidden(trunk: PreTrainedModel, input_ids: Tensor) -> Tensor:
 
 
 def _values(head: nn.Module, hidden: Tensor, batch: TokenBatch) -> Tensor:
+    """From the hidden states of all columns but the last, (B, T - 1, hidden), to (B, T)."""
     values = hidden.new_zeros(batch.input_ids.shape, dtype=torch.float32)
-    values[:, 1:] = head(hidden[:, :-1])
+    values[:, 1:] = head(hidden)
     return values * batch.loss_mask
 
 

@@ -44,7 +44,7 @@ def annotate(
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
     values, ref = torch.zeros_like(logprobs), torch.zeros_like(logprobs)
     with torch.no_grad():
-        for micro, rows in microbatches(batch, config.optim.max_microbatch_tokens):
+        for micro, rows in microbatches(batch, config.optim.microbatch_tokens(policy.device.type)):
             outputs = policy.outputs(micro, temperature=temperature)
             logprobs[rows, : micro.width] = outputs.logprobs
             if outputs.values is not None:
@@ -127,7 +127,7 @@ def _accumulate(
     """Add up the gradient of one optimizer step; its log-probs (B, T), detached."""
     denominators = Denominators.of(batch)
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
-    for micro, rows in microbatches(batch, config.optim.max_microbatch_tokens):
+    for micro, rows in microbatches(batch, config.optim.microbatch_tokens(policy.device.type)):
         outputs = policy.outputs(micro, temperature=config.sampling.temperature)
         terms = compute_loss(outputs, micro, config.loss, denominators)
         terms.total.backward()
