@@ -160,6 +160,7 @@ def _send(
 ) -> None:
     import getpass
 
+    from ..core.control import NO_CHANGE
     from ..store.commands import new_command, post, wait_for_ack
     from ..store.reader import open_run
     from ..store.records import CommandOutcome
@@ -185,7 +186,7 @@ def _send(
         _report(out | {"outcome": "sent", "detail": "no answer yet"}, as_json)
         raise typer.Exit(Exit.NOT_ANSWERED if wait else Exit.OK)
     applied = ack.outcome is CommandOutcome.APPLIED
-    changed = applied and ack.detail not in ("already paused", "was not paused")
+    changed = applied and not ack.detail.startswith(NO_CHANGE)
     out |= {
         "outcome": ack.outcome.value,
         "step": ack.step,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
+from typing import Any
 
 from ..store.commands import Mailbox, new_command
 from ..store.records import Command, CommandAck, CommandAction, CommandOutcome
@@ -16,6 +17,8 @@ from .config import RunConfig
 from .config_loading import ConfigError, apply_settings, value_at
 
 POLL_S = 0.1
+NO_CHANGE = "no change: "
+"""How the detail of a command begins that was applied and changed nothing."""
 
 
 @dataclass(slots=True)
@@ -36,8 +39,8 @@ class Control:
 
     Args:
         mailbox: commands that were not seen before.
-        replay: settings applied before a crash, by the step they took effect at; they are applied
-            again at that step, so that a resumed run repeats the interrupted one.
+        replay: what was applied before a crash, by the step it took effect at, as `replayed` gives
+            it; it is applied again at that step, so that a resumed run repeats the interrupted one.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class Control:
     ) -> None:
         self._mailbox = mailbox
         self._run_id = run_id
-        self._replay = sorted(replay, key=lambda item: item[0])
+        self._replay = list(replay)
         self._waiting: list[Command] = []
         self._stop_now = False
         self.is_paused = False
@@ -60,9 +63,13 @@ class Control:
         self.poll()
         return self._stop_now
 
-    def request(self, action: CommandAction, reason: str) -> None:
+    def request(
+        self, action: CommandAction, reason: str, settings: Mapping[str, Any] | None = None
+    ) -> None:
         """A command from this process itself."""
-        command = new_command(self._run_id, action, issued_by="terminal", reason=reason)
+        command = new_command(
+            self._run_id, action, settings=settings, issued_by="terminal", reason=reason
+        )
         self._waiting.append(command)
         self._stop_now |= action is CommandAction.STOP_NOW
 
@@ -80,9 +87,10 @@ class Control:
         Returns early from a pause when something is asked for that can be done while paused.
         """
         wishes = Wishes(config=config)
-        while self._replay and self._replay[0][0] <= step:
-            _, command = self._replay.pop(0)
-            wishes.config = apply_settings(wishes.config, command.settings)
+        due = [command for at, command in self._replay if at <= step]
+        self._replay = [(at, command) for at, command in self._replay if at > step]
+        for command in due:
+            self._apply(command, wishes)
         while True:
             self.poll()
             was_paused = self.is_paused
@@ -96,6 +104,22 @@ class Control:
                 return wishes
             time.sleep(POLL_S)
 
+    def refuse_waiting(self, step: int, why: str) -> tuple[list[CommandAck], list[Command]]:
+        """Answers to what arrived too late, so that nobody waits for them."""
+        self.poll()
+        commands, self._waiting = self._waiting, []
+        acks = self._mailbox.take_refusals(step)
+        acks += [
+            CommandAck(
+                command_id=command.command_id,
+                step=step,
+                outcome=CommandOutcome.REJECTED,
+                detail=why,
+            )
+            for command in commands
+        ]
+        return acks, commands
+
     def _apply_waiting(self, step: int, wishes: Wishes) -> tuple[list[CommandAck], list[Command]]:
         commands, self._waiting = self._waiting, []
         now = time.time()
@@ -105,6 +129,8 @@ class Control:
                 outcome, detail = CommandOutcome.EXPIRED, "arrived after its expiry"
             else:
                 outcome, detail = self._apply(command, wishes)
+            if outcome is CommandOutcome.APPLIED:
+                self._replay = overridden(self._replay, step, command)
             acks.append(
                 CommandAck(command_id=command.command_id, step=step, outcome=outcome, detail=detail)
             )
@@ -117,17 +143,16 @@ class Control:
                 changed = apply_settings(wishes.config, command.settings)
             except ConfigError as error:
                 return CommandOutcome.REJECTED, str(error)
-            detail = ", ".join(
-                f"{key} {value_at(wishes.config, key)} -> {value_at(changed, key)}"
-                for key in command.settings
-            )
+            detail = _describe_change(wishes.config, changed, command.settings)
             wishes.config = changed
             return CommandOutcome.APPLIED, detail
+        if action is CommandAction.EVALUATE and not wishes.config.envs.eval:
+            return CommandOutcome.REJECTED, "the run has no environments under envs.eval"
         if action is CommandAction.PAUSE:
-            detail = "already paused" if self.is_paused else "paused"
+            detail = f"{NO_CHANGE}already paused" if self.is_paused else "paused"
             self.is_paused = True
         elif action is CommandAction.RESUME:
-            detail = "resumed" if self.is_paused else "was not paused"
+            detail = "resumed" if self.is_paused else f"{NO_CHANGE}was not paused"
             self.is_paused = False
         elif action is CommandAction.CHECKPOINT:
             wishes.checkpoint, detail = True, "checkpoint"
@@ -163,3 +188,43 @@ class Control:
         finally:
             for number, old in previous.items():
                 signal.signal(number, old)
+
+
+def _describe_change(before: RunConfig, after: RunConfig, keys: Iterable[str]) -> str:
+    values = [(key, value_at(before, key), value_at(after, key)) for key in keys]
+    changed = [f"{key} {old} -> {new}" for key, old, new in values if old != new]
+    if not changed:
+        return NO_CHANGE + ", ".join(f"{key} is {new} already" for key, _, new in values)
+    return ", ".join(changed)
+
+
+def replayed(applied: Iterable[tuple[int, Command]], *, after: int) -> list[tuple[int, Command]]:
+    """What a run that resumes after step `after` has to apply again, with the step it applies at.
+
+    Settings and evaluations come back, a pause or a stop does not.
+
+    Args:
+        applied: every command that took effect, in the order of issue, with its step.
+    """
+    out: list[tuple[int, Command]] = []
+    for step, command in applied:
+        out = overridden(out, step, command)
+        if command.action in (CommandAction.SET, CommandAction.EVALUATE) and step > after:
+            out.append((step, command))
+    return sorted(out, key=lambda item: item[0])
+
+
+def overridden(
+    replay: Sequence[tuple[int, Command]], step: int, newer: Command
+) -> list[tuple[int, Command]]:
+    """The replay without what a newer command set at `step`: nobody expects that to turn back."""
+    out = []
+    for at, command in replay:
+        settings = {
+            key: value
+            for key, value in command.settings.items()
+            if at < step or key not in newer.settings
+        }
+        if settings or not command.settings:
+            out.append((at, replace(command, settings=settings)))
+    return out

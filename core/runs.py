@@ -5,12 +5,15 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
 
 from ..store.commands import Mailbox
+from ..store.errors import StoreError
 from ..store.reader import open_run
 from ..store.records import Command, CommandAction, CommandOutcome, Split
 from ..store.writer import RunWriter
@@ -18,13 +21,14 @@ from .chat import ChatFormat, load_tokenizer
 from .checkpoint import list_checkpoints, load_weights, read_state
 from .config import RunConfig
 from .config_loading import ConfigError, apply_settings, live_schema, validate
-from .control import Control
+from .control import Control, replayed
 from .engines.hf_engine import HfEngine
 from .events import TrainEvents
 from .observers import StepObserver
 from .optim import Optimizer
 from .policy import Policy, build_policy
 from .policy_assets import resolve_model
+from .shaping import resolve as resolve_shaping
 from .sources import EnvSource, RolloutSource, StoredSource, build_pool
 from .train import Trainer
 
@@ -48,6 +52,7 @@ def start(
     """
     builder = _Builder(config, run_path, events, observers)
     builder.check()
+    model = builder.load()
     writer = RunWriter.create(
         run_path,
         run_id=run_path.name,
@@ -57,7 +62,7 @@ def start(
         base_model=config.model.path,
     )
     with _Closing(writer) as closing:
-        trainer = builder.build(writer, Mailbox(run_path))
+        trainer = builder.build(model, writer, Mailbox(run_path))
         events.message(f"run {run_path}")
         closing.status = _run(trainer, evaluate_first=config.eval.before)
     return closing.status
@@ -73,7 +78,7 @@ def resume(
     """Continue a run from its last checkpoint, or from its beginning; returns its final status.
 
     Settings that were changed live after that checkpoint change again at the same step; pause and
-    stop do not come back.
+    stop do not come back. `settings` change before the first step, as a live change of their own.
 
     Raises:
         ConfigError: not a run, a broken checkpoint, or a setting that is not live.
@@ -84,17 +89,17 @@ def resume(
     whole = [path for path in list_checkpoints(run_path) if _step(path) <= info.last_step]
     state = read_state(whole[-1]) if whole else None
     step = state.step if state is not None else 0
-    seen, replay = _commands(run_path, after=step)
+    replay = _commands(run_path, after=step)
     config = state.config if state is not None else config
     if settings:
-        config = apply_settings(config, settings)
+        apply_settings(config, settings)  # refuse before anything is touched
     builder = _Builder(config, run_path, events, observers)
     builder.check()
     has_first = info.last_step >= 0
     writer = RunWriter.resume(run_path, from_step=step if has_first else -1)
     with _Closing(writer) as closing:
-        mailbox = Mailbox(run_path, seen_ids=seen)
-        trainer = builder.build(writer, mailbox, replay=replay)
+        mailbox = Mailbox(run_path, seen_ids=writer.seen_command_ids)
+        trainer = builder.build(builder.load(), writer, mailbox, replay=replay)
         if state is not None:
             load_weights(whole[-1], trainer.policy, trainer.optimizer)
             trainer.engine.sync_weights(trainer.policy)
@@ -102,6 +107,8 @@ def resume(
             trainer.num_nonfinite = state.num_nonfinite
             for observer in observers:
                 observer.restore(state.observers[observer.name])
+        if settings:
+            trainer.control.request(CommandAction.SET, "given with --resume", settings)
         events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}")
         closing.status = _run(trainer, evaluate_first=config.eval.before and not has_first)
     return closing.status
@@ -123,7 +130,7 @@ def _run(trainer: Trainer, *, evaluate_first: bool) -> str:
 
 
 class _Closing:
-    """Closes the writer with the status reached; `failed` if an error ended the run."""
+    """Closes the writer with the status reached; `failed` or `interrupted` if an error ended it."""
 
     def __init__(self, writer: RunWriter) -> None:
         self._writer = writer
@@ -132,8 +139,27 @@ class _Closing:
     def __enter__(self) -> _Closing:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._writer.close(status=self.status)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt) else self.status
+        try:
+            self._writer.close(status=status)
+        except StoreError as second:
+            if error is None:
+                raise
+            error.add_note(str(second))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    """What is slow to load: the policy at its starting weights, and its way to chat."""
+
+    policy: Policy
+    chat: ChatFormat
 
 
 class _Builder:
@@ -155,21 +181,29 @@ class _Builder:
         for groups, split in ((envs.train, Split.TRAIN), (envs.eval, Split.EVAL)):
             if groups:
                 build_pool(groups, group_size=1, seed=0, split=split).close()
+        resolve_shaping(self.config.reward.shaping)
+        if self.config.from_run is not None:
+            StoredSource(Path(self.config.from_run))
         resolve_model(self.config.model.path)
 
-    def build(
-        self,
-        writer: RunWriter,
-        mailbox: Mailbox,
-        *,
-        replay: Sequence[tuple[int, Command]] = (),
-    ) -> Trainer:
+    def load(self) -> _Model:
         config = self.config
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         policy = build_policy(config.model, config.critic, seed=config.seed)
         _check_context(policy, config)
         chat = ChatFormat(load_tokenizer(resolve_model(config.model.path)))
+        return _Model(policy=policy, chat=chat)
+
+    def build(
+        self,
+        model: _Model,
+        writer: RunWriter,
+        mailbox: Mailbox,
+        *,
+        replay: Sequence[tuple[int, Command]] = (),
+    ) -> Trainer:
+        config, policy, chat = self.config, model.policy, model.chat
         engine = HfEngine(policy.model, config=config.engine)
         control = Control(mailbox, writer.run_id, replay)
         train_source: RolloutSource
@@ -240,19 +274,15 @@ def _optimizer(policy: Policy, config: RunConfig) -> Optimizer:
     return Optimizer(groups, config.optim)
 
 
-def _commands(run_path: Path, *, after: int) -> tuple[list[str], list[tuple[int, Command]]]:
-    """Ids that were answered, and the settings to apply again with the step they apply at.
+def _commands(run_path: Path, *, after: int) -> list[tuple[int, Command]]:
+    """What to apply again after step `after`, see `replayed`.
 
     Of all attempts: what an earlier one was told after the checkpoint holds for the next one too.
     """
-    seen, replay = [], []
     reader = open_run(run_path, all_attempts=True)
-    for state in reader.commands():
-        command, ack = state.command, state.ack
-        if ack is None:
-            continue
-        seen.append(command.command_id)
-        applied = ack.outcome is CommandOutcome.APPLIED
-        if applied and command.action is CommandAction.SET and ack.step > after:
-            replay.append((ack.step, command))
-    return seen, replay
+    applied = [
+        (state.ack.step, state.command)
+        for state in reader.commands()
+        if state.ack is not None and state.ack.outcome is CommandOutcome.APPLIED
+    ]
+    return replayed(applied, after=after)

@@ -77,13 +77,20 @@ class Trainer:
         """Train to the last step, or until told to stop; returns the run's final status."""
         if evaluate_first and self.eval_source is not None:
             self._evaluate_first()
-        while self.step < self.config.steps:
+        status = self._until_over()
+        why = f"the run has {status}" if status == "failed" else f"the run is {status}"
+        self.writer.record_acks(*self.control.refuse_waiting(self.step + 1, why))
+        return status
+
+    def _until_over(self) -> str:
+        while True:
             wishes = self._boundary()
             if wishes.stop_now:
                 return "stopped"
-            if wishes.stop:
-                self._checkpoint("stop")
-                return "stopped"
+            is_last = self.step >= self.config.steps
+            if wishes.stop or (is_last and not self.control.is_paused):
+                self._checkpoint("final" if is_last else "stop")
+                return "finished" if is_last else "stopped"
             if self.control.is_paused:
                 continue
             try:
@@ -96,8 +103,6 @@ class Trainer:
                     "lower optim.lr and resume from the last checkpoint"
                 )
                 return "failed"
-        self._checkpoint("final")
-        return "finished"
 
     def _train_step(self, step: int) -> None:
         config, watch = self.config, _Stopwatch()
@@ -124,6 +129,11 @@ class Trainer:
         self._finish_step(step, values, watch, rollouts, learned)
         if not batch.num_rows:
             self.events.message(f"step {step}: no update, {selection.reason or 'nothing to train'}")
+        if result.num_skipped:
+            self.events.message(
+                f"step {step}: {result.num_skipped} optimizer steps skipped, the gradient was NaN "
+                f"or infinite ({self.num_nonfinite} such steps in a row)"
+            )
 
     def _observe(self, seen: StepObservation) -> dict[str, float]:
         """Everyone who watches sees all groups, before the update, at the sampling weights."""
