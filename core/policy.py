@@ -267,7 +267,7 @@ def build_policy(config: ModelConfig, critic: CriticConfig, *, seed: int) -> Pol
     """A fresh policy at its starting weights."""
     model = load_model(config.path, config)
     if config.lora is not None:
-        model = _with_adapters(model, config.lora, seed)
+        model = with_adapters(model, config.lora, seed)
     return Policy(
         model,
         config,
@@ -276,7 +276,8 @@ def build_policy(config: ModelConfig, critic: CriticConfig, *, seed: int) -> Pol
     )
 
 
-def _with_adapters(model: PreTrainedModel, lora: LoraConfig, seed: int) -> PeftModel:
+def with_adapters(model: PreTrainedModel, lora: LoraConfig, seed: int) -> PeftModel:
+    """`model` with fresh low-rank adapters; the same seed gives the same ones."""
     settings = PeftLoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
