@@ -60,6 +60,31 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
         typer.echo(f"{info.run_id}: {info.status}, step {info.last_step} of {steps}")
 
 
+@app.command("wait")
+def wait_until(
+    context: typer.Context,
+    step: Annotated[int | None, typer.Option("--step", help="Return once it is done.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds at most; 0 for ever.")] = 0,
+) -> None:
+    """Wait until the run ends, or has finished a step; then say where it is."""
+    import time
+
+    from ..store.reader import open_run
+
+    reader = open_run(context.obj)
+    started = time.monotonic()
+    while True:
+        info = reader.info()
+        is_there = step is not None and info.last_step >= step
+        if is_there or info.status != "running":
+            typer.echo(f"{info.run_id}: {info.status}, step {info.last_step}")
+            raise typer.Exit(Exit.OK if is_there or step is None else Exit.REJECTED)
+        if timeout and time.monotonic() - started > timeout:
+            typer.echo(f"{info.run_id}: still at step {info.last_step}", err=True)
+            raise typer.Exit(Exit.NOT_ANSWERED)
+        time.sleep(0.2)
+
+
 @app.command()
 def pause(
     context: typer.Context,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -47,6 +48,7 @@ def train(
     if recipe is None and config is None:
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml or --resume RUN")
 
+    sys.path.append(os.getcwd())  # last: `module:Class` may name a file beside the user
     from ..core.config_loading import load_config
     from ..core.runs import new_run_path, start
     from .terminal import watch
@@ -62,6 +64,7 @@ def train(
 
 
 def _resume(path: Path, words: list[str], headless: bool) -> None:
+    sys.path.append(os.getcwd())
     from ..core.config_loading import apply_settings, parse_override, validate
     from ..core.runs import resume
     from ..store.reader import open_run
