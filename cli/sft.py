@@ -86,7 +86,7 @@ def train(
     lora_alpha: Annotated[float, typer.Option("--lora-alpha")] = 64.0,
     vocab_size: Annotated[
         int, typer.Option("--vocab-size", min=265, help="Of a fresh model's tokenizer.")
-    ] = 512,
+    ] = 640,
     force_think: Annotated[
         bool, typer.Option(help="The prompt opens <think>, as in training.")
     ] = True,

@@ -73,7 +73,8 @@ class PlainNarrator:
         return _pick(phrases, rng)
 
 
-_GOAL = re.compile(r"Goal (here|[0-9a-z ]+)\. Near: ([a-z ,]+)\.")
+_NEAR = re.compile(r"Near: ((?:[a-z]+ [a-z]+, ){3}[a-z]+ [a-z]+)\.")
+_GOAL = re.compile(r"Goal ([0-9a-z ]+)\.")
 
 
 class FrozenLakeNarrator(PlainNarrator):
@@ -83,23 +84,25 @@ class FrozenLakeNarrator(PlainNarrator):
         self, observation: str, plan: Sequence[str], rng: np.random.Generator
     ) -> tuple[str, str]:
         found = _GOAL.search(observation)
-        if found is None:
+        if found is None or not _near(observation):
             return super().careful(observation, plan, rng)
         where, move = found.group(1), plan[0]
-        near = dict(part.split(" ") for part in found.group(2).split(", "))
+        near = _near(observation)
         wanted = [word for word in where.split(" ") if word in MOVES]
+        # What stands in the way is said before the choice, so that a policy which has learned to
+        # say it has learned to look.
+        kinds = ", ".join(f"{word} is {near[word]}" for word in wanted)
         if move in wanted:
             phrases = (
-                f"The goal is {where}. There is {near[move]} {move}, so I go {move}.",
-                f"I need to get {where}. The way {move} is {near[move]}.",
-                f"Goal {where}: {move} brings me closer and it is {near[move]}.",
-                f"{where} to the goal. I take {move}.",
+                f"The goal is {where}. {kinds}. I go {move}.",
+                f"I need to get {where}: {kinds}. So {move}.",
+                f"Goal {where} and {kinds}. That way {move}.",
+                f"Looking {where}: {kinds}. I choose {move}.",
             )
         else:
-            blocked = f"{wanted[0]} is {near[wanted[0]]}"
             phrases = (
-                f"The goal is {where}, but {blocked}. I go around: {move}.",
-                f"I need to get {where}, yet {blocked}, so I step {move}.",
+                f"The goal is {where}. {kinds}. I go around: {move}.",
+                f"I need to get {where}: {kinds}. Around by {move}.",
             )
         return _pick(phrases, rng), move
 
@@ -147,7 +150,7 @@ class SokobanNarrator(PlainNarrator):
         self, observation: str, plan: Sequence[str], rng: np.random.Generator
     ) -> tuple[str, str]:
         found = _BOX.search(observation)
-        if found is None or found.group(2) is None:
+        if found is None or found.group(2) is None or not _near(observation):
             return super().careful(observation, plan, rng)
         box, where, move = parse_offset(found.group(1)), found.group(2), plan[0]
         push = first_push(box, plan)
@@ -155,19 +158,27 @@ class SokobanNarrator(PlainNarrator):
             return super().careful(observation, plan, rng)
         if shift((0, 0), move) == box:
             phrases = (
-                f"The target is {where} of the box. The box is {move} of me, so I push {move}.",
-                f"The box must go {push} and I stand right behind it. Push {move}.",
-                f"Box next to me, target {where} of it: push {move}.",
+                f"The box must go {push}. It is {move} of me, so I push {move}.",
+                f"Target {where} of the box and the box is {move} of me. Push {move}.",
+                f"I stand right behind the box, it must go {push}. I push.",
             )
         else:
-            stand = offset_words((0, 0), shift(box, OPPOSITE[push]))
+            behind = OPPOSITE[push]
+            stand = offset_words((0, 0), shift(box, behind))
+            near = _near(observation)
             phrases = (
-                f"The box must go {push}. I stand {OPPOSITE[push]} of it for that: {stand}. "
-                f"I go {move}.",
-                f"To push {push} I need to get {stand}. So I walk {move}.",
-                f"Target {where} of the box, so push {push} from {stand}. First {move}.",
+                f"The box must go {push}, so I stand {behind} of it. {found.group(1)} and "
+                f"1 {behind} is {stand}. {move} is {near[move]}, so I go {move}.",
+                f"Target {where} of the box: push {push}. {found.group(1)} and 1 {behind} makes "
+                f"{stand}. {move} is {near[move]}: go {move}.",
             )
         return _pick(phrases, rng), move
+
+
+def _near(observation: str) -> dict[str, str]:
+    """`"Near: up ice, down wall."` as direction to kind; empty where nothing is said."""
+    found = _NEAR.search(observation)
+    return dict(part.split(" ") for part in found.group(1).split(", ")) if found else {}
 
 
 def parse_offset(words: str) -> Position:

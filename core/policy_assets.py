@@ -53,7 +53,7 @@ class PolicyShape(FrozenModel):
     Heads are 32 wide: engines with fused attention refuse narrower ones.
     """
 
-    vocab_size: int = Field(448, ge=_NUM_RESERVED, description="At most; text may give fewer.")
+    vocab_size: int = Field(640, ge=_NUM_RESERVED, description="At most; text may give fewer.")
     hidden_size: int = Field(128, ge=32, multiple_of=32)
     intermediate_size: int = Field(384, ge=32)
     num_layers: int = Field(4, ge=1)

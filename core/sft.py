@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import LoraConfig as PeftLoraConfig
-from peft import PeftModel, get_peft_model
+from peft import PeftModel
 from pydantic import Field
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -180,20 +179,6 @@ def microbatches(rows: Sequence[Row], max_tokens: int) -> Iterator[list[Row]]:
         yield part
 
 
-def attach_adapters(model: PreTrainedModel, lora: LoraConfig, *, seed: int) -> PeftModel:
-    """`model` with fresh low-rank adapters, the only weights that then train."""
-    settings = PeftLoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=lora.target_modules,
-        task_type="CAUSAL_LM",
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)  # peft draws its matrices from the global generator
-        return get_peft_model(model, settings)
-
-
 def _check_rows(rows: Sequence[Row], config: SftConfig) -> None:
     if not rows:
         raise SftError("there is no demonstration to train on")
@@ -226,12 +211,10 @@ def _iterate(
     total_weight = max(sum(float(row.weights[1:].sum()) for row in batch), 1e-9)
     loss_sum = 0.0
     optimizer.zero_grad(set_to_none=True)
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed * 1_000_003 + iteration)  # for the adapters' dropout
-        for part in microbatches(batch, config.microbatch_tokens):
-            loss, _ = batch_loss(model, part)
-            (loss / total_weight).backward()
-            loss_sum += float(loss.detach())
+    for part in microbatches(batch, config.microbatch_tokens):
+        loss, _ = batch_loss(model, part)
+        (loss / total_weight).backward()
+        loss_sum += float(loss.detach())
     parameters = [p for p in model.parameters() if p.requires_grad]
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip))
     if not math.isfinite(loss_sum) or not math.isfinite(norm):

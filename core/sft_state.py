@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,8 +75,8 @@ def load_state(
     try:
         state = torch.load(path, weights_only=True)
         saved = state["fingerprint"]
-    except (RuntimeError, OSError, EOFError, KeyError, TypeError, ValueError) as error:
-        raise SftError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from None
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, TypeError):
+        raise SftError(f"{path} cannot be read as a saved training; remove it") from None
     if saved != fingerprint:
         raise SftError(f"{path} belongs to a training with other data or settings")
     if isinstance(model, PeftModel):

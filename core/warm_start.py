@@ -18,7 +18,7 @@ from .chat import ChatFormat, load_tokenizer
 from .config import ContextConfig, EnvGroupConfig, ModelConfig
 from .config_loading import ConfigError, did_you_mean, load_config, recipe_names
 from .demonstrations import Demonstration, Teaching, demonstrate, encode, read_jsonl, training_text
-from .policy import load_model
+from .policy import load_model, with_adapters
 from .policy_assets import (
     PolicyShape,
     create_policy,
@@ -26,7 +26,7 @@ from .policy_assets import (
     save_tokenizer,
     train_tokenizer,
 )
-from .sft import SftConfig, SftProgress, SftResult, attach_adapters, train
+from .sft import SftConfig, SftProgress, SftResult, train
 from .sft_rows import SftError
 from .sft_state import STATE_FILE
 
@@ -201,7 +201,7 @@ def _load(
     network = load_model(folder, _CPU)
     if config.lora is None:
         return tokenizer, network
-    adapted = attach_adapters(network, config.lora, seed=config.seed)
+    adapted = with_adapters(network, config.lora, config.seed)
     # `tiny` rather than where it lies today, so that the adapters can move between machines.
     adapted.peft_config["default"].base_model_name_or_path = model
     return tokenizer, adapted

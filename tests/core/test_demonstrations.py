@@ -1,0 +1,325 @@
+"""Demonstrations: what they say is true of the observation, and they become the rollout's rows."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from echoscope.core.arm_names import BOLD, STEADY
+from echoscope.core.chat import ChatFormat
+from echoscope.core.config import ContextConfig, EnvGroupConfig
+from echoscope.core.context import Conversation
+from echoscope.core.demonstrations import (
+    DEMONSTRATION_SEED_CODE,
+    Demonstration,
+    Message,
+    Teaching,
+    demonstrate,
+    encode,
+    read_jsonl,
+    training_text,
+    user_text,
+    write_jsonl,
+)
+from echoscope.core.narrators import first_push, narrator_of, parse_offset
+from echoscope.core.policy_assets import train_tokenizer
+from echoscope.core.sft_rows import SftError
+from echoscope.core.warm_start import BARE_CONTEXT
+from echoscope.envs import bandit, registry
+from echoscope.envs.frozen_lake import FrozenLake
+from echoscope.envs.grids import offset_words
+from echoscope.store.parsing import parse_response
+from hypothesis import given
+from hypothesis import strategies as st
+
+LAKE = EnvGroupConfig(
+    env="frozen_lake",
+    max_turns=6,
+    max_actions_per_turn=1,
+    params={"size": 4, "holes": 2, "slip": 0.0, "observation": "relative"},
+)
+SOKOBAN = EnvGroupConfig(
+    env="sokoban", max_turns=8, max_actions_per_turn=1, params={"observation": "relative"}
+)
+BANDIT = EnvGroupConfig(env="bandit")
+
+
+def lessons(group: EnvGroupConfig, careful: float, episodes: int = 40) -> list[Demonstration]:
+    teaching = Teaching(careful=careful, nonsense=0.0)
+    return list(demonstrate(group, BARE_CONTEXT, teaching, episodes=episodes, seed=3))
+
+
+def turns(one: Demonstration) -> list[tuple[str, str]]:
+    return [
+        (user.content, assistant.content)
+        for user, assistant in zip(one.messages[::2], one.messages[1::2], strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def chat() -> ChatFormat:
+    demos = [one for group in (LAKE, SOKOBAN, BANDIT) for one in lessons(group, 0.5)]
+    return ChatFormat(train_tokenizer(training_text(demos), 400))
+
+
+@pytest.mark.parametrize("group", [LAKE, SOKOBAN], ids=lambda group: group.env)
+def test_a_careful_expert_always_succeeds_and_a_careless_one_seldom(group: EnvGroupConfig) -> None:
+    careful = np.mean([bool(one.success) for one in lessons(group, 1.0)])
+    careless = np.mean([bool(one.success) for one in lessons(group, 0.0)])
+    assert careful == 1.0
+    assert careless < 0.5
+
+
+def test_the_careful_bandit_takes_the_high_arm_every_second_time() -> None:
+    # 200 draws at one half: standard deviation 0.035.
+    rate = np.mean([bool(one.success) for one in lessons(BANDIT, 1.0, 200)])
+    assert 0.4 < rate < 0.6
+
+
+@pytest.mark.parametrize("group", [LAKE, SOKOBAN, BANDIT], ids=lambda group: group.env)
+@pytest.mark.parametrize("careful", [0.0, 0.5, 1.0])
+def test_every_reply_is_well_formed_and_legal(group: EnvGroupConfig, careful: float) -> None:
+    env = registry.make(group.env, **group.params)
+    env.reset(0, 0)
+    for one in lessons(group, careful):
+        for observation, reply in turns(one):
+            parsed = parse_response(reply, reasoning=True, forced_think=False)
+            assert parsed.is_well_formed
+            named = {a.lower() for a in env.legal_actions()} | {
+                word.lower() for word in re.findall(r"\w+", observation)
+            }
+            assert {action.lower() for action in parsed.actions} <= named
+
+
+def test_careful_reasoning_on_the_lake_says_where_the_goal_is_and_what_is_on_the_way() -> None:
+    for one in lessons(LAKE, 1.0):
+        for observation, reply in turns(one):
+            where = observation.split("Goal ")[1].split(".")[0]
+            assert where in reply
+            # Whatever it says about a neighbour is what the observation says.
+            for direction, kind in re.findall(r"(up|down|left|right) is (\w+)", reply):
+                assert f"{direction} {kind}" in observation
+
+
+def test_careful_reasoning_in_sokoban_is_about_the_box_and_the_push() -> None:
+    for one in lessons(SOKOBAN, 1.0):
+        for observation, reply in turns(one):
+            assert "box" in reply
+            for direction, kind in re.findall(r"(up|down|left|right) is (floor|target)", reply):
+                assert f"{direction} {kind}" in observation
+
+
+def test_reasoning_varies_between_samples() -> None:
+    rng = np.random.default_rng(0)
+    observation = "Goal 2 up 1 right. Near: up ice, down wall, left ice, right hole."
+    narrator = narrator_of("frozen_lake")
+    said = {narrator.careful(observation, ["up", "up", "right"], rng)[0] for _ in range(60)}
+    assert len(said) == 4
+    assert "The goal is 2 up 1 right. up is ice, right is hole. I go up." in said
+
+
+def test_a_detour_is_called_one() -> None:
+    rng = np.random.default_rng(0)
+    observation = "Goal 2 up. Near: up hole, down wall, left ice, right ice."
+    for _ in range(10):
+        reasoning, move = narrator_of("frozen_lake").careful(observation, ["left", "up"], rng)
+        assert move == "left"
+        assert "up is hole" in reasoning
+        assert "round" in reasoning
+
+
+@pytest.mark.parametrize(
+    ("env", "observation"),
+    [
+        ("frozen_lake", "Board 4x4. Goal (0, 1). Player (2, 0). Holes none."),
+        ("sokoban", "Box A 1 up. Target A 1 up of box. Box B 1 down. Target B here."),
+        ("bandit", "Arms: Alpha, Beta."),
+        ("somewhere_else", "A room."),
+    ],
+)
+def test_other_observations_get_plain_reasoning(env: str, observation: str) -> None:
+    rng = np.random.default_rng(0)
+    reasoning, action = narrator_of(env).careful(observation, ["up"], rng)
+    assert action == "up"
+    assert "up" in reasoning
+
+
+def test_every_name_of_the_bandit_has_one_character() -> None:
+    pairs = [
+        pair
+        for which in ("train", "test")
+        for pair in bandit.BanditConfig(pairs=which).name_pairs  # type: ignore[arg-type]
+    ]
+    assert {low for low, _ in pairs} == STEADY
+    assert {high for _, high in pairs} == BOLD
+
+
+@given(st.integers(-20, 20), st.integers(-20, 20))
+def test_offsets_read_back(row: int, col: int) -> None:
+    assert parse_offset(offset_words((0, 0), (row, col))) == (row, col)
+
+
+def test_the_first_push_is_the_first_step_into_the_box() -> None:
+    # Right, then up brings the player below a box at 2 up 1 right; the next up pushes it.
+    assert first_push((-2, 1), ["right", "up", "up", "left"]) == "up"
+    assert first_push((0, 1), ["up", "left"]) is None
+
+
+def test_the_same_seed_gives_the_same_episodes_and_another_gives_others() -> None:
+    first, again = lessons(LAKE, 0.5), lessons(LAKE, 0.5)
+    other = demonstrate(LAKE, BARE_CONTEXT, Teaching(careful=0.5), episodes=40, seed=4)
+    assert first == again
+    assert first != list(other)
+
+
+def test_seeds_never_meet_those_of_training_and_evaluation() -> None:
+    assert {one.env_seed % 4 for one in lessons(LAKE, 0.5)} == {DEMONSTRATION_SEED_CODE}
+
+
+def test_replies_the_world_does_not_understand_are_shown_but_not_learned(chat: ChatFormat) -> None:
+    teaching = Teaching(careful=1.0, nonsense=0.5)
+    demos = list(demonstrate(LAKE, BARE_CONTEXT, teaching, episodes=20, seed=0))
+    feedback = [
+        one.messages[i + 1].content
+        for one in demos
+        for i, message in enumerate(one.messages[:-1])
+        if not message.train
+    ]
+    assert feedback
+    assert all(text.startswith("Invalid. Goal") for text in feedback)
+    one = next(one for one in demos if not one.messages[1].train)
+    row = encode(one, chat, force_think=True, prompt_weight=0.1)
+    response = chat.encode_response(one.messages[1].content.removeprefix("<think>"))
+    start = len(chat.opening("") + chat.encode(one.messages[0].content) + chat.to_assistant(True))
+    assert row.tokens[start : start + len(response)].tolist() == response.tolist()
+    assert set(row.weights[start : start + len(response)].tolist()) == {0.0}
+
+
+def test_a_row_is_token_for_token_what_a_rollout_records(chat: ChatFormat) -> None:
+    context = ContextConfig(show_reward=True, max_prompt_tokens=10_000)
+    teaching = Teaching(careful=0.5, nonsense=0.0)
+    one = next(
+        one
+        for one in demonstrate(LAKE, context, teaching, episodes=20, seed=0)
+        if len(one.messages) > 4
+    )
+    world = registry.make(LAKE.env, **LAKE.params)
+    instructions = one.messages[1].content.split("\n\n")[0]
+    conversation = Conversation(chat, context, instructions)
+    observation, reward, expected = world.reset(one.env_seed, one.noise_seed).text, None, []
+    for reply in one.messages[2::2]:
+        prompt = conversation.prompt(observation, last_reward=reward).tokens.tolist()
+        response = chat.encode_response(reply.content.removeprefix("<think>"))
+        conversation.respond(response)
+        expected = prompt + response.tolist()
+        action = parse_response(reply.content, reasoning=True, forced_think=False).actions[0]
+        result = world.step(action)
+        observation, reward = result.observation.text, result.reward
+    row = encode(one, chat, force_think=True, prompt_weight=0.25)
+    assert row.tokens.tolist() == expected
+    assert sorted(set(row.weights.tolist())) == [0.25, 1.0]
+    assert row.weights[-1] == 1.0
+
+
+def test_weights_are_one_exactly_on_responses(chat: ChatFormat) -> None:
+    one = Demonstration(
+        env="x",
+        params={},
+        env_seed=0,
+        noise_seed=0,
+        messages=(
+            Message(role="user", content="left"),
+            Message(role="assistant", content="<think>up</think><answer>up</answer>"),
+        ),
+        success=None,
+    )
+    row = encode(one, chat, force_think=True, prompt_weight=0.0)
+    learned = [int(token) for token, w in zip(row.tokens, row.weights, strict=True) if w == 1]
+    assert chat.decode(learned) == "up</think><answer>up</answer><|end|>"
+    unforced = encode(one, chat, force_think=False, prompt_weight=0.0)
+    assert int((unforced.weights == 1).sum()) == len(learned) + 1
+
+
+def test_the_user_text_shows_what_is_configured() -> None:
+    context = ContextConfig(show_reward=True, format_hint=False)
+    assert user_text(context, "Here.", 0.5) == "Reward: 0.5\nHere."
+    assert user_text(context, "Here.", None) == "Here."
+
+
+def test_without_reasoning_a_reply_is_the_answer_alone() -> None:
+    context = ContextConfig(reasoning=False, system="Be brief.")
+    one = next(demonstrate(LAKE, context, Teaching(careful=1.0), episodes=1, seed=0))
+    assert one.messages[0] == Message(role="system", content="Be brief.")
+    assert one.messages[2].content.startswith("<answer>")
+
+
+def test_files_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "demos.jsonl"
+    demos = [*lessons(LAKE, 0.3, 5), *lessons(BANDIT, 0.3, 5)]
+    assert write_jsonl(demos, path) == 10
+    assert list(read_jsonl(path)) == demos
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2 is not a demonstration"),
+        ("[]", "line 2 is not a demonstration"),
+        ('{"env": "x"}', "line 2: the key 'messages' is missing"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "user and assistant in turns"),
+        ('{"messages": [{"role": "user", "content": 3}]}', "the texts role and content"),
+        ('{"messages": 5}', "line 2 is not a demonstration"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "demos.jsonl"
+    write_jsonl(lessons(BANDIT, 0.3, 1), path)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+    with pytest.raises(SftError, match=message):
+        list(read_jsonl(path))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SftError, match="cannot read"):
+        list(read_jsonl(tmp_path / "nowhere.jsonl"))
+
+
+@given(
+    st.text(max_size=200)
+    | st.recursive(
+        st.none() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["messages", "role", "content", "env"]), inner, max_size=3
+            )
+        ),
+    ).map(json.dumps)
+)
+def test_any_line_is_read_or_refused_in_one_line(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "demos.jsonl"
+        path.write_text(text, encoding="utf-8", errors="surrogatepass")
+        refusal = ""
+        try:
+            assert all(one.messages for one in read_jsonl(path))
+        except SftError as error:
+            refusal = str(error)
+    assert "\n" not in refusal
+
+
+def test_a_world_without_an_expert_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FrozenLake, "solve", lambda self: None)
+    with pytest.raises(SftError, match="frozen_lake has no scripted expert"):
+        lessons(LAKE, 1.0)
+
+
+def test_shares_are_probabilities() -> None:
+    with pytest.raises(SftError, match=r"careful is 1\.5, but must lie in \[0, 1\]"):
+        Teaching(careful=1.5)

@@ -1,0 +1,312 @@
+"""The warm start's loss, schedule, batches, resumption, adapters, and errors."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from echoscope.core.chat import load_tokenizer
+from echoscope.core.config import EnvGroupConfig, LoraConfig
+from echoscope.core.config_loading import ConfigError
+from echoscope.core.demonstrations import Teaching, demonstrate, training_text, write_jsonl
+from echoscope.core.policy import with_adapters
+from echoscope.core.policy_assets import PolicyShape, create_policy, train_tokenizer
+from echoscope.core.sft import (
+    SftConfig,
+    SftProgress,
+    batch_indices,
+    batch_loss,
+    learning_rate,
+    microbatches,
+    train,
+)
+from echoscope.core.sft_rows import Row, SftError
+from echoscope.core.sft_state import STATE_FILE
+from echoscope.core.warm_start import (
+    BARE_CONTEXT,
+    SUMMARY_FILE,
+    merge_adapters,
+    plan_lessons,
+    teach,
+    warm_start,
+)
+from peft import PeftModel
+from pydantic import ValidationError
+from transformers import Qwen2ForCausalLM
+
+SHAPE = PolicyShape(
+    vocab_size=300, hidden_size=32, intermediate_size=32, num_layers=2, num_kv_heads=1
+)
+LAKE = EnvGroupConfig(env="frozen_lake", max_turns=3, params={"size": 2, "observation": "relative"})
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "demos.jsonl"
+    write_jsonl(demonstrate(LAKE, BARE_CONTEXT, Teaching(careful=0.5), episodes=12, seed=0), path)
+    return path
+
+
+def small_model(seed: int = 0) -> Qwen2ForCausalLM:
+    demos = demonstrate(LAKE, BARE_CONTEXT, Teaching(careful=0.5), episodes=12, seed=0)
+    return create_policy(train_tokenizer(training_text(demos), 300), SHAPE, seed=seed)
+
+
+def some_rows(lengths: tuple[int, ...] = (5, 9, 3, 7, 6)) -> list[Row]:
+    rng = np.random.default_rng(0)
+    return [Row(tokens=rng.integers(1, 250, n), weights=rng.choice([0.1, 1.0], n)) for n in lengths]
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def is_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def run(data: Path, out: Path, **settings: object) -> None:
+    lora = settings.pop("lora", None)
+    model = str(settings.pop("model", "fresh"))
+    stop_after = settings.pop("stop_after", None)
+    seen: list[SftProgress] = []
+    warm_start(
+        [data],
+        model,
+        out,
+        SftConfig(iterations=6, batch_episodes=4, lora=lora),  # type: ignore[arg-type]
+        shape=SHAPE,
+        force_think=True,
+        resume=bool(settings.pop("resume", False)),
+        on_progress=seen.append,
+        should_stop=lambda: stop_after is not None and len(seen) >= stop_after,  # type: ignore[operator]
+    )
+    assert not settings
+
+
+def test_the_loss_is_the_weighted_sum_of_negative_log_probs() -> None:
+    model = small_model()
+    rows = some_rows((4, 6))
+    expected = 0.0
+    for row in rows:
+        ids = torch.tensor(row.tokens.astype(np.int64))[None]
+        logprobs = torch.log_softmax(model(input_ids=ids).logits[0].double(), -1).detach()
+        for t in range(1, len(row.tokens)):
+            expected -= float(row.weights[t]) * float(logprobs[t - 1, row.tokens[t]])
+    loss, weight = batch_loss(model, rows)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    # The first token of a row is given, never predicted.
+    assert weight == pytest.approx(sum(float(row.weights[1:].sum()) for row in rows))
+
+
+def test_microbatches_do_not_change_the_gradient() -> None:
+    rows = some_rows()
+    gradients = []
+    for limit in (8, 10_000):
+        model = small_model()
+        for part in microbatches(rows, limit):
+            batch_loss(model, part)[0].backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))  # type: ignore[union-attr]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-5)
+
+
+def test_microbatches_hold_every_row_once_within_the_limit() -> None:
+    rows = some_rows()
+    parts = list(microbatches(rows, 14))
+    assert sorted(len(row.tokens) for part in parts for row in part) == [3, 5, 6, 7, 9]
+    # Padded: 2 x 5, 2 x 7, then 9 alone.
+    assert [[len(row.tokens) for row in part] for part in parts] == [[3, 5], [6, 7], [9]]
+
+
+def test_every_pass_visits_each_row_once() -> None:
+    config = SftConfig(batch_episodes=4, seed=1)
+    picked = [i for iteration in range(5) for i in batch_indices(iteration, 10, config)]
+    assert sorted(picked[:10]) == list(range(10))
+    assert sorted(picked[10:]) == list(range(10))
+    assert picked[:10] != picked[10:]
+    assert batch_indices(3, 10, config) == batch_indices(3, 10, config)
+
+
+def test_the_learning_rate_warms_up_and_follows_a_cosine() -> None:
+    config = SftConfig(iterations=100, lr=1.0, warmup_frac=0.1, final_lr_frac=0.0)
+    assert learning_rate(0, config) == pytest.approx(1 / 11)
+    assert learning_rate(9, config) == pytest.approx(10 / 11)
+    assert learning_rate(10, config) == pytest.approx(1.0)
+    # Half way through the cosine: iteration 10 + 45.
+    assert learning_rate(55, config) == pytest.approx(0.5)
+    assert learning_rate(99, config) < 0.01
+
+
+def test_training_lowers_the_loss_and_repeats_exactly() -> None:
+    config = SftConfig(iterations=30, batch_episodes=5, lr=1e-2)
+    models = [small_model(), small_model()]
+    results = [train(model, some_rows(), config) for model in models]
+    assert results[0].losses == results[1].losses
+    assert is_equal(weights_of(models[0]), weights_of(models[1]))
+    assert results[0].losses[-1] < 0.7 * results[0].losses[0]
+    assert not models[0].training
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4, alpha=4.0)])
+def test_an_interrupted_training_goes_on_bit_for_bit(
+    tmp_path: Path, lora: LoraConfig | None
+) -> None:
+    config = SftConfig(iterations=8, batch_episodes=2, lora=lora)
+
+    def fresh() -> Qwen2ForCausalLM | PeftModel:
+        model = small_model()
+        return model if lora is None else with_adapters(model, lora, 0)
+
+    whole = fresh()
+    expected = train(whole, some_rows(), config)
+    stopped: list[SftProgress] = []
+    result = train(
+        fresh(),
+        some_rows(),
+        config,
+        state_folder=tmp_path,
+        on_progress=stopped.append,
+        should_stop=lambda: len(stopped) == 3,
+    )
+    assert (result.iterations, result.is_finished) == (3, False)
+    resumed = fresh()
+    result = train(resumed, some_rows(), config, state_folder=tmp_path, resume=True)
+    assert result.losses == expected.losses
+    assert is_equal(weights_of(resumed), weights_of(whole))
+
+
+def test_the_state_is_saved_on_schedule(tmp_path: Path) -> None:
+    config = SftConfig(iterations=5, batch_episodes=2, save_every=2)
+    train(small_model(), some_rows(), config, state_folder=tmp_path)
+    again = train(small_model(), some_rows(), config, state_folder=tmp_path, resume=True)
+    assert again.iterations == 5
+
+
+def test_a_state_of_another_training_is_refused(tmp_path: Path) -> None:
+    config = SftConfig(iterations=2, batch_episodes=2, save_every=1)
+    train(small_model(), some_rows(), config, state_folder=tmp_path)
+    other = SftConfig(iterations=3, batch_episodes=2, save_every=1)
+    with pytest.raises(SftError, match="other data or settings"):
+        train(small_model(), some_rows(), other, state_folder=tmp_path, resume=True)
+    (tmp_path / STATE_FILE).write_bytes(b"not a state")
+    with pytest.raises(SftError, match="cannot be read"):
+        train(small_model(), some_rows(), config, state_folder=tmp_path, resume=True)
+    (tmp_path / STATE_FILE).unlink()
+    with pytest.raises(SftError, match="nothing to resume"):
+        train(small_model(), some_rows(), config, state_folder=tmp_path, resume=True)
+
+
+def test_what_cannot_train_is_refused() -> None:
+    with pytest.raises(SftError, match="no demonstration"):
+        train(small_model(), [], SftConfig())
+    with pytest.raises(SftError, match="9 tokens, but max_row_tokens is 8"):
+        train(small_model(), some_rows(), SftConfig(max_row_tokens=8))
+    silent = Row(tokens=np.arange(4), weights=np.zeros(4))
+    with pytest.raises(SftError, match="no demonstration has a response"):
+        train(small_model(), [silent], SftConfig())
+    with pytest.raises(ValueError, match="3 tokens with 2 weights"):
+        Row(tokens=np.arange(3), weights=np.zeros(2))
+    model = small_model()
+    with torch.no_grad():
+        model.model.norm.weight.fill_(math.nan)
+    with pytest.raises(SftError, match="loss is nan at iteration 1"):
+        train(model, some_rows(), SftConfig(iterations=1))
+
+
+def test_only_adapters_train_with_lora() -> None:
+    lora = LoraConfig(rank=4, alpha=4.0)
+    model = with_adapters(small_model(), lora, 0)
+    before = weights_of(model)
+    train(model, some_rows(), SftConfig(iterations=2, batch_episodes=2, lora=lora))
+    changed = {name for name, value in weights_of(model).items() if not value.equal(before[name])}
+    assert changed
+    assert all("lora_" in name for name in changed)
+
+
+def test_a_fresh_policy_and_its_adapters_become_one_model(tmp_path: Path, data: Path) -> None:
+    base, adapted, merged = tmp_path / "base", tmp_path / "adapted", tmp_path / "merged"
+    run(data, base)
+    assert (base / SUMMARY_FILE).is_file()
+    assert not (base / STATE_FILE).exists()
+    run(data, adapted, model=str(base), lora=LoraConfig(rank=4, alpha=8.0))
+    merge_adapters(adapted, merged)
+    whole = Qwen2ForCausalLM.from_pretrained(merged)
+    parts = PeftModel.from_pretrained(Qwen2ForCausalLM.from_pretrained(base), str(adapted))
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        torch.testing.assert_close(whole(ids).logits, parts(ids).logits, rtol=1e-4, atol=1e-5)
+        plain = Qwen2ForCausalLM.from_pretrained(base)(ids).logits
+    assert not torch.allclose(plain, whole(ids).logits, atol=1e-5)
+    assert load_tokenizer(merged).get_vocab() == load_tokenizer(base).get_vocab()
+
+
+def test_a_stopped_run_keeps_its_state_and_resumes(tmp_path: Path, data: Path) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    run(data, whole)
+    run(data, out, stop_after=2)
+    assert (out / STATE_FILE).is_file()
+    assert not (out / SUMMARY_FILE).exists()
+    with pytest.raises(SftError, match="add --resume"):
+        run(data, out)
+    run(data, out, resume=True)
+    assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_nothing_is_overwritten(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(SftError, match="is not empty"):
+        run(data, tmp_path)
+    with pytest.raises(SftError, match="is a file"):
+        run(data, tmp_path / "mine.txt")
+
+
+def test_wrong_models_are_named(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no model folder '\./nowhere'"):
+        run(data, tmp_path / "a", model="./nowhere")
+    with pytest.raises(ConfigError, match=r"did you mean 'tiny'\?"):
+        run(data, tmp_path / "a", model="tinny")
+    with pytest.raises(SftError, match="nothing to adapt"):
+        run(data, tmp_path / "a", lora=LoraConfig())
+    with pytest.raises(SftError, match="holds no adapters"):
+        merge_adapters(tmp_path, tmp_path / "b")
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n")
+    with pytest.raises(SftError, match="no demonstration in"):
+        run(empty, tmp_path / "a")
+
+
+def test_episodes_are_shared_in_proportion_to_groups() -> None:
+    lessons = plan_lessons(
+        ["frozen_lake", "bandit"],
+        episodes=9,
+        careful=0.4,
+        careful_by_tag={"bandit": 0.9},
+        nonsense=0.0,
+    )
+    assert sum(lesson.episodes for lesson in lessons) == 9
+    assert {lesson.group.env: lesson.teaching.careful for lesson in lessons} == {
+        "frozen_lake": 0.4,
+        "bandit": 0.9,
+    }
+    assert len(teach(lessons, seed=0)) == 9
+
+
+def test_wrong_targets_are_named() -> None:
+    def plan(target: str, **by_tag: float) -> None:
+        plan_lessons([target], episodes=1, careful=0.4, careful_by_tag=by_tag, nonsense=0.0)
+
+    with pytest.raises(ConfigError, match="did you mean 'sokoban'"):
+        plan("sokobann")
+    with pytest.raises(ConfigError, match="--careful names 'lake'"):
+        plan("frozen_lake", lake=0.5)
+    with pytest.raises(ConfigError):
+        plan("missing.yaml")
+
+
+@pytest.mark.parametrize("settings", [{"lr": 0.0}, {"iterations": 0}, {"unknown": 1}])
+def test_settings_are_checked(settings: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        SftConfig(**settings)  # type: ignore[arg-type]
