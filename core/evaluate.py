@@ -10,7 +10,8 @@ def evaluation_metrics(batch: RolloutBatch) -> dict[str, float]:
     """Success with its 95 % interval, return and pass@G per tag, and over all tags.
 
     The interval is over tasks: with several siblings a task counts by its mean success, so that
-    siblings, which share the task, do not pass for independent trials.
+    siblings, which share the task, do not pass for independent trials. A task counts only if some
+    sibling's success is known: not where the environment failed or cannot tell.
     """
     out: dict[str, float] = {}
     tags = sorted({trajectory.tag for trajectory in batch.trajectories})
@@ -23,9 +24,10 @@ def evaluation_metrics(batch: RolloutBatch) -> dict[str, float]:
 
 
 def _tag_metrics(prefix: str, batch: RolloutBatch) -> dict[str, float]:
-    rates = [success_rate(group) for group in batch.groups]
+    known = [g for g in batch.groups if any(t.is_success is not None for t in g)]
+    rates = [success_rate(group) for group in known]
     low, high = wilson_interval(sum(rates), len(rates))
-    any_P = [float(any(t.is_success for t in group)) for group in batch.groups]
+    any_P = [float(any(t.is_success for t in group)) for group in known]
     return {
         f"{prefix}/success_rate": mean(rates),
         f"{prefix}/success_rate_low": low,
@@ -33,5 +35,5 @@ def _tag_metrics(prefix: str, batch: RolloutBatch) -> dict[str, float]:
         f"{prefix}/pass_at_{batch.group_size}": mean(any_P),
         f"{prefix}/return_mean": mean([t.episode_return for t in batch.trajectories]),
         f"{prefix}/num_turns_mean": mean([float(t.num_turns) for t in batch.trajectories]),
-        f"{prefix}/num_tasks": float(batch.num_groups),
+        f"{prefix}/num_tasks": float(len(known)),
     }

@@ -1,4 +1,4 @@
-"""Settings: recipes, files, overrides, what may change live, and one clear line for every mistake."""
+"""Settings: recipes, files, overrides, what may change live, one clear line for every mistake."""
 
 from __future__ import annotations
 

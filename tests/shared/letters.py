@@ -1,4 +1,4 @@
-"""A reward that an untrained policy already gets a little of, so that gradients in tests are real."""
+"""A reward that an untrained policy gets a little of, so that gradients in tests are real."""
 
 from __future__ import annotations
 

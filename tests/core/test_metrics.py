@@ -1,0 +1,150 @@
+"""The numbers of a step against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from echoscope.core.metrics import mean, mean_of_arrays, rollout_metrics, wilson_interval
+from echoscope.store.records import FinishReason, RolloutBatch, Split, StopReason, Trajectory, Turn
+
+
+def turn(index: int = 0, **fields: Any) -> Turn:
+    defaults: dict[str, Any] = {
+        "observation": "o",
+        "response": "a",
+        "prompt_tokens": np.array([1], np.int32),
+        "response_tokens": np.array([1, 2], np.int32),
+        "logprobs": np.array([-1.0, -2.0], np.float32),
+        "entropies": np.array([0.5, 1.5], np.float32),
+        "is_valid": True,
+        "is_effective": True,
+    }
+    return Turn(index=index, **(defaults | fields))
+
+
+def trajectory(p: int, g: int, *turns: Turn, **fields: Any) -> Trajectory:
+    defaults: dict[str, Any] = {
+        "step": 1,
+        "split": Split.TRAIN,
+        "index": 2 * p + g,
+        "group_index": p,
+        "sibling_index": g,
+        "env_id": "world",
+        "tag": "world",
+        "env_seed": 0,
+        "noise_seed": 0,
+        "prompt_key": "k",
+        "turns": turns,
+        "final_observation": "end",
+        "stop_reason": StopReason.TERMINATED,
+        "is_success": True,
+        "duration_s": 0.0,
+    }
+    return Trajectory(**(defaults | fields))
+
+
+def test_wilson_interval_against_the_published_form() -> None:
+    # (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n) with p = .43, n = 100, z = 1.96:
+    # (.449208 -+ 1.96 * .0504682) / 1.038416
+    assert wilson_interval(43, 100) == pytest.approx((0.337332, 0.527848), abs=1e-6)
+    # n successes of n: [n / (n + z^2), 1]; none of n mirrors it.
+    z2 = 1.96**2
+    assert wilson_interval(10, 10) == pytest.approx((10 / (10 + z2), 1.0))
+    assert wilson_interval(0, 10) == pytest.approx((0.0, z2 / (10 + z2)))
+    assert all(math.isnan(value) for value in wilson_interval(0, 0))
+
+
+def test_means_of_nothing_are_nan() -> None:
+    assert math.isnan(mean([]))
+    assert math.isnan(mean_of_arrays([]))
+    assert math.isnan(mean_of_arrays([np.zeros(0, np.float32)]))
+
+
+def test_a_mean_over_arrays_counts_every_entry_once() -> None:
+    # (1 + 2 + 3 + 10) / 4, not the mean of the arrays' means
+    arrays = [np.array([1, 2, 3], np.float32), np.array([10], np.float32)]
+    assert mean_of_arrays(arrays) == 4.0
+
+
+def test_rollout_metrics_by_hand() -> None:
+    """Two groups of two: returns (1, 0) and (2, 2)."""
+    long = turn(
+        1,
+        response_tokens=np.array([1, 2, 3, 4], np.int32),
+        logprobs=np.array([-3, -3, -3, -3], np.float32),
+        entropies=np.array([2, 2, 2, 2], np.float32),
+        finish_reason=FinishReason.LENGTH,
+        is_valid=False,
+        is_effective=False,
+        reward=0.25,
+        format_penalty=-0.25,
+    )
+    batch = RolloutBatch(
+        groups=(
+            (
+                trajectory(0, 0, turn(reward=1.0, actions=("up",))),
+                trajectory(0, 1, turn(), long, is_success=False, stop_reason=StopReason.MAX_TURNS),
+            ),
+            (
+                trajectory(1, 0, turn(reward=2.0, actions=("up", "up"))),
+                trajectory(1, 1, turn(reward=1.5, shaping={"bonus": 0.5}), is_success=None),
+            ),
+        )
+    )
+    found = rollout_metrics(batch)
+    expected = {
+        "reward/return_mean": 1.25,  # (1 + 0 + 2 + 2) / 4
+        "reward/return_min": 0.0,
+        "reward/return_max": 2.0,
+        "reward/return_std": math.sqrt(2.75 / 3),  # deviations -.25 -1.25 .75 .75
+        "reward/env_return_mean": 4.75 / 4,  # 1, .25, 2, 1.5
+        "reward/group_std_mean": math.sqrt(0.5) / 2,  # groups: sqrt(.5) and 0
+        "reward/group_std_std": math.sqrt(0.5) / math.sqrt(2),  # of (sqrt(.5), 0), unbiased
+        "reward/term/bonus": 0.125,  # .5 over four trajectories
+        "reward/term/format": -0.0625,
+        "rollout/success_rate": 2 / 3,  # one world could not tell
+        "rollout/num_trajectories": 4.0,
+        "rollout/num_turns_mean": 1.25,
+        "rollout/num_sampled_tokens": 12.0,  # 2, 2 + 4, 2, 2
+        "rollout/num_sampled_tokens_mean": 3.0,
+        "rollout/response_length_mean": 2.4,  # 12 tokens in 5 turns
+        "rollout/response_length_max": 4.0,
+        "rollout/length_limited_frac": 0.2,
+        "rollout/action_valid_frac": 0.8,
+        "rollout/action_effective_frac": 0.8,
+        "rollout/num_actions_mean": 0.6,  # 3 actions in 5 turns
+        "rollout/stop_terminated_frac": 0.75,
+        "rollout/stop_max_turns_frac": 0.25,
+        "rollout/stop_timeout_frac": 0.0,
+        "policy/entropy": (4 * 2.0 + 4 * 2.0) / 12,  # four turns of .5 + 1.5, one of 4 * 2
+        "policy/behaviour_logprob": -(4 * 3.0 + 12.0) / 12,
+    }
+    assert {key: found[key] for key in expected} == pytest.approx(expected)
+    assert math.isnan(found["rollout/reasoning_length_mean"])  # no reply had any
+
+
+def test_lone_siblings_have_no_spread() -> None:
+    found = rollout_metrics(RolloutBatch(groups=((trajectory(0, 0, turn()),),)))
+    assert math.isnan(found["reward/group_std_mean"])
+    assert math.isnan(found["reward/return_std"])
+
+
+def test_imported_text_has_no_token_numbers() -> None:
+    text = turn(prompt_tokens=None, response_tokens=None, logprobs=None, entropies=None)
+    batch = RolloutBatch(groups=((trajectory(0, 0, text), trajectory(0, 1, text)),))
+    found = rollout_metrics(batch)
+    assert math.isnan(found["policy/entropy"])
+    assert math.isnan(found["rollout/response_length_mean"])
+    assert found["rollout/num_sampled_tokens"] == 0.0
+
+
+def test_several_tags_are_told_apart() -> None:
+    one = tuple(trajectory(0, g, turn(reward=1.0)) for g in (0, 1))
+    other = tuple(trajectory(1, g, turn(), tag="b", is_success=False) for g in (0, 1))
+    found = rollout_metrics(RolloutBatch(groups=(one, other)))
+    assert (found["rollout/world/success_rate"], found["rollout/b/success_rate"]) == (1.0, 0.0)
+    assert (found["reward/world/return_mean"], found["reward/b/return_mean"]) == (1.0, 0.0)
+    assert "rollout/world/success_rate" not in rollout_metrics(RolloutBatch(groups=(one,)))
