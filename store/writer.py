@@ -8,8 +8,10 @@ die at any instant: what was acknowledged stays, what was not never becomes visi
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
+import shutil
 import socket
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from typing import Any
 from .artifacts import CheckpointRecord, DiagnosticRecord
 from .committer import Committer, StepContent, load_committer
 from .durable import FileLock, replace_file, sync_folder, to_json_bytes
-from .errors import RunBusyError, RunExistsError, StoreError, StoreWriteError
+from .errors import RunExistsError, StoreError, StoreWriteError
 from .events import plain
 from .index import read_run_json
 from .journal import Journal
@@ -39,6 +41,8 @@ from .records import (
 from .rows import check_trajectory
 from .schema import SCHEMA_VERSION
 from .state import RunState
+
+logger = logging.getLogger("echoscope.store")
 
 STATUSES = ("finished", "stopped", "failed", "interrupted")
 _MICRO_SIZE = 64
@@ -144,11 +148,12 @@ class RunWriter:
             # Last: a folder with run.json is a run.
             replace_file(layout.run_json, to_json_bytes(plain(description)))
             sync_folder(layout.root.parent)
-        except RunBusyError:
-            raise
         except OSError as error:
             lock.release()
-            raise StoreWriteError(f"{layout.root}: {error.strerror}") from error
+            # There was nothing in it before, and there shall be nothing in the way of a retry.
+            shutil.rmtree(layout.root, ignore_errors=True)
+            why = error.strerror or error
+            raise StoreWriteError(f"{layout.root}: cannot start a run there ({why})") from error
         committer = Committer(layout, journal, state, rotate_every=rotate_every)
         return cls(layout, lock, committer, set(), queue_size=queue_size, is_packing=is_packing)
 
@@ -425,10 +430,10 @@ class RunWriter:
         if self._packer is not None and self._packer.poll() is None:
             return
         command = [sys.executable, "-m", "echoscope.store.packing", str(self.path)]
-        self._packer = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        nothing = subprocess.DEVNULL
+        try:
+            self._packer = subprocess.Popen(
+                command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+            )
+        except OSError as error:
+            logger.warning("%s: cannot pack beside the training: %s", self.path, error)
