@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import torch
 from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel, get_peft_model
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -53,15 +54,20 @@ def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
     device = resolve_device(config.device)
     transformers_logging.disable_progress_bar()  # the run has its own view
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, loading = AutoModelForCausalLM.from_pretrained(
             resolve_model(path),
             dtype=resolve_dtype(config.dtype, device),
             attn_implementation="sdpa",
             use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ConfigError(f"model.path is {path!r}, which cannot be loaded: {reason}") from None
+    if loading["missing_keys"]:  # transformers would train on random numbers in their place
+        raise ConfigError(
+            f"model.path is {path!r}, which has no weights for {min(loading['missing_keys'])}"
+        )
     return model.to(device).eval()
 
 
