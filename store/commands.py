@@ -7,6 +7,7 @@ again, whatever happened to the trainer in between.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -82,8 +83,8 @@ def post(run_path: Path, command: Command) -> None:
         raise StoreError(f"{layout.commands}: {error.strerror}") from error
 
 
-def _read(path: Path, run_id: str) -> Command:
-    """Raises ValueError, TypeError, KeyError or OSError where the file is not a command."""
+def _load(path: Path) -> dict[str, Any]:
+    """The object in a file. Raises ValueError, TypeError, RecursionError or OSError."""
     # Not a link, a pipe or a device: those may lead anywhere or never end.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -95,6 +96,12 @@ def _read(path: Path, run_id: str) -> Command:
     value = json.loads(data)
     if not isinstance(value, dict):
         raise TypeError("not a JSON object")
+    return value
+
+
+def _read(path: Path, run_id: str) -> Command:
+    """Raises what `_load` raises, or KeyError, where the file is not a command for this run."""
+    value = _load(path)
     if value["run_id"] != run_id:
         raise ValueError(f"meant for run {value['run_id']!r}")
     command = command_from_row(value, run_id)
@@ -139,11 +146,13 @@ def remove_commands(run_path: Path, command_ids: Set[str]) -> None:
     """Delete the files of commands whose body and acknowledgement are in the journal."""
     for path in _files(Layout(run_path).commands):
         try:
-            identity = str(json.loads(path.read_bytes())["command_id"])
-        except (ValueError, TypeError, KeyError, OSError, RecursionError):
-            identity = f"file:{path.name}"
-        if identity in command_ids:
-            path.unlink(missing_ok=True)
+            identity = str(_load(path).get("command_id"))
+        except (ValueError, TypeError, OSError, RecursionError):
+            identity = ""
+        if command_ids & {identity, f"file:{path.name}"}:
+            # Somebody may have put a folder there: it is refused for good, and may stay.
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 class Mailbox:

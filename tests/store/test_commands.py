@@ -1,0 +1,213 @@
+"""The mailbox: each command once, in order; what is no command is refused and never crashes."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.store.commands import Mailbox, new_command, post, wait_for_ack
+from echoscope.store.errors import NotARunError, StoreError
+from echoscope.store.packing import pack
+from echoscope.store.reader import open_run
+from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
+from echoscope.store.writer import RunWriter
+
+Build = Callable[..., Any]
+
+
+def acknowledge(command_id: str, step: int = 1) -> CommandAck:
+    return CommandAck(command_id=command_id, step=step, outcome=CommandOutcome.APPLIED)
+
+
+def test_commands_arrive_once_and_in_order(finished_run: Path) -> None:
+    mailbox = Mailbox(finished_run)
+    assert mailbox.drain() == []
+    sent = [
+        new_command("run-1", "pause", issued_by="me", reason="look"),
+        new_command("run-1", "set", settings={"optim.lr": 0.5, "selection.value": None}),
+        new_command("run-1", CommandAction.STOP, ttl_s=None),
+    ]
+    for command in sent:
+        post(finished_run, command)
+    assert mailbox.drain() == sent
+    assert mailbox.drain() == []
+    assert mailbox.take_refusals(0) == []
+
+
+def test_an_acknowledged_command_never_runs_again(writer: RunWriter, run_path: Path) -> None:
+    """Not in this process, not in the next one, not after the journal was packed."""
+    command = new_command("run-1", "stop")
+    post(run_path, command)
+    assert [state.ack for state in open_run(run_path).commands()] == [None]
+    writer.record_acks([acknowledge(command.command_id)])
+    writer.close(status="stopped")
+    for _ in range(2):
+        with RunWriter.resume(run_path, from_step=-1, is_packing=False) as again:
+            assert Mailbox(run_path, again.seen_command_ids).drain() == []
+        pack(run_path)
+        assert list((run_path / "commands").iterdir()) == []
+    (state,) = open_run(run_path).commands()
+    assert (state.command, state.ack) == (command, acknowledge(command.command_id))
+
+
+def test_a_command_waits_for_the_next_process(finished_run: Path) -> None:
+    command = new_command("run-1", "pause")
+    post(finished_run, command)
+    pack(finished_run)
+    with RunWriter.resume(finished_run, from_step=2, is_packing=False) as again:
+        assert Mailbox(finished_run, again.seen_command_ids).drain() == [command]
+
+
+def test_an_expired_command_expires(finished_run: Path) -> None:
+    command = new_command("run-1", "stop", ttl_s=0.0)
+    post(finished_run, command)
+    mailbox = Mailbox(finished_run)
+    assert mailbox.drain() == []
+    (ack,) = mailbox.take_refusals(7)
+    assert (ack.command_id, ack.step, ack.outcome) == (
+        command.command_id,
+        7,
+        CommandOutcome.EXPIRED,
+    )
+    assert mailbox.take_refusals(7) == []
+
+
+GOOD = {
+    "command_id": "c",
+    "run_id": "run-1",
+    "issued_at": 1.0,
+    "issued_by": "",
+    "action": "pause",
+    "settings": "{}",
+    "reason": "",
+    "expires_at": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "Expecting value"),
+        (b"\xff\x00", ""),
+        (b"[1]", "not a JSON object"),
+        (b"[" * 60_000, ""),
+        (b"{}", "it has no 'run_id'"),
+        (b"x" * 70_000, "more than 65536 bytes"),
+        ({"run_id": "run-2"}, "meant for run 'run-2'"),
+        ({"action": "explode"}, "'explode' is not a valid CommandAction"),
+        ({"settings": "[1]"}, "must be an object"),
+        ({"settings": 3}, "JSON object must be str"),
+        ({"issued_at": "soon"}, "could not convert"),
+        ({"issued_at": "nan"}, "not a finite number"),
+        ({"expires_at": "inf"}, "not a finite number"),
+        ({"command_id": ""}, "command_id is ''"),
+        ({"command_id": "x" * 201}, "command_id is"),
+    ],
+)
+def test_what_is_no_command_is_refused_once(
+    writer: RunWriter, run_path: Path, content: bytes | dict[str, Any], why: str
+) -> None:
+    data = content if isinstance(content, bytes) else json.dumps(GOOD | content).encode()
+    (run_path / "commands" / "1.json").write_bytes(data)
+    good = new_command("run-1", "resume")
+    post(run_path, good)
+    mailbox = Mailbox(run_path)
+    assert mailbox.drain() == [good]
+    assert mailbox.drain() == []
+    (ack,) = mailbox.take_refusals(3)
+    assert (ack.command_id, ack.outcome) == ("file:1.json", CommandOutcome.REJECTED)
+    assert ack.detail.startswith("commands/1.json is not a command: ")
+    assert why in ack.detail
+    writer.record_acks([ack, acknowledge(good.command_id)])
+    writer.close(status="stopped")
+    reader = open_run(run_path)
+    assert [state.command for state in reader.commands()] == [good]
+    events = reader.sql("SELECT outcome FROM command_events ORDER BY outcome").to_pylist()
+    assert [row["outcome"] for row in events] == ["applied", "rejected"]
+    with RunWriter.resume(run_path, from_step=-1, is_packing=False) as again:
+        later = Mailbox(run_path, again.seen_command_ids)
+        assert later.drain() == []
+        assert later.take_refusals(0) == []
+    pack(run_path)
+    assert list((run_path / "commands").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_only_regular_files_are_commands(finished_run: Path, tmp_path: Path, kind: str) -> None:
+    path = finished_run / "commands" / "1.json"
+    if kind == "link":
+        target = tmp_path / "target.json"
+        target.write_text(json.dumps(GOOD))
+        path.symlink_to(target)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    mailbox = Mailbox(finished_run)
+    assert mailbox.drain() == []
+    assert [ack.outcome for ack in mailbox.take_refusals(0)] == [CommandOutcome.REJECTED]
+
+
+def test_an_unfinished_file_is_not_looked_at(finished_run: Path) -> None:
+    (finished_run / "commands" / "1.tmp").write_bytes(b"{")
+    mailbox = Mailbox(finished_run)
+    assert mailbox.drain() == []
+    assert mailbox.take_refusals(0) == []
+
+
+def test_settings_belong_to_set() -> None:
+    with pytest.raises(ValueError, match="settings belong to 'set'"):
+        new_command("r", "pause", settings={"a": 1})
+    with pytest.raises(ValueError, match="settings belong to 'set'"):
+        new_command("r", "set")
+    with pytest.raises(ValueError, match="'explode' is not a valid"):
+        new_command("r", "explode")
+
+
+def test_posting_wants_a_run_and_a_command_of_sane_size(finished_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotARunError):
+        post(tmp_path, new_command("run-1", "pause"))
+    with pytest.raises(StoreError, match="more than 65536"):
+        post(finished_run, new_command("run-1", "pause", reason="x" * 70_000))
+    assert list((finished_run / "commands").iterdir()) == []
+
+
+def test_waiting_for_an_acknowledgement(writer: RunWriter, run_path: Path) -> None:
+    command = new_command("run-1", "pause")
+    post(run_path, command)
+    assert wait_for_ack(run_path, command.command_id, timeout_s=0.1) is None
+
+    def trainer() -> None:
+        time.sleep(0.1)
+        writer.record_acks([acknowledge(command.command_id, step=4)])
+        writer.flush()
+
+    thread = threading.Thread(target=trainer)
+    thread.start()
+    ack = wait_for_ack(run_path, command.command_id, timeout_s=30)
+    thread.join()
+    assert ack == acknowledge(command.command_id, step=4)
+    writer.close(status="stopped")
+    pack(run_path)
+    assert wait_for_ack(run_path, command.command_id, timeout_s=0) == ack
+
+
+def test_a_body_given_with_its_acknowledgement_needs_no_file(
+    writer: RunWriter, run_path: Path, metrics: Build
+) -> None:
+    command = new_command("run-1", "checkpoint", issued_by="alarm")
+    writer.record_acks([acknowledge(command.command_id)], commands=[command])
+    posted = new_command("run-1", "evaluate")
+    post(run_path, posted)
+    writer.commit_step(metrics=[metrics(0)], acks=[acknowledge(posted.command_id, step=0)])
+    writer.record_acks([acknowledge(command.command_id)], commands=[command])
+    writer.flush()
+    reader = open_run(run_path)
+    assert [state.command for state in reader.commands()] == [command, posted]
+    assert reader.sql("FROM commands").num_rows == 2
