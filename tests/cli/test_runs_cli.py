@@ -1,0 +1,246 @@
+"""echoscope runs and echoscope query, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from echoscope.cli import main
+from echoscope.store.records import Split, StepMetrics, StopReason, Trajectory, Turn
+from echoscope.store.writer import RunWriter
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def echoscope(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command line: exit code, stdout, stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["echoscope", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        code = caught.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return run
+
+
+def write_run(path: Path, *, name: str = "") -> RunWriter:
+    """Two steps of two trajectories; the second step has a NaN."""
+    writer = RunWriter.create(path, run_id=path.name, config={"lr": 1}, name=name, is_packing=False)
+    for step in range(2):
+        turn = Turn(
+            index=0,
+            observation="\x1b[2J board",
+            response="Up",
+            prompt_tokens=np.array([1], dtype=np.int32),
+            response_tokens=np.array([2, 3], dtype=np.int32),
+            reward=float(step),
+        )
+        trajectories = [
+            Trajectory(
+                step=step,
+                split=Split.TRAIN,
+                index=index,
+                group_index=0,
+                sibling_index=index,
+                env_id="bandit",
+                tag="",
+                env_seed=1,
+                noise_seed=2,
+                prompt_key="",
+                turns=(turn,),
+                stop_reason=StopReason.TERMINATED,
+                is_success=index == 0,
+            )
+            for index in range(2)
+        ]
+        values = {"optim/grad_norm": float("nan")}
+        metrics = StepMetrics(
+            run_id=path.name,
+            step=step,
+            phase="train",
+            policy_version=0,
+            wall_time=1.0,
+            values=values,
+        )
+        writer.commit_step(metrics=[metrics], trajectories=trajectories)
+    writer.flush()
+    return writer
+
+
+@pytest.fixture
+def run_path(tmp_path: Path) -> Path:
+    path = tmp_path / "runs" / "first"
+    write_run(path, name="a \x1b[31mname").close(status="finished")
+    return path
+
+
+def test_list(echoscope: Run, run_path: Path) -> None:
+    code, out, _ = echoscope("runs", "list", run_path.parent)
+    assert code == 0
+    assert "first" in out
+    assert "finished" in out
+    assert "1.000" in out  # mean return of the last step
+    assert "50%" in out
+    code, out, _ = echoscope("runs", "list", run_path.parent, "--json")
+    (row,) = json.loads(out)
+    assert (row["status"], row["last_step"], row["num_trajectories"]) == ("finished", 1, 4)
+
+
+def test_list_names_what_it_cannot_read(echoscope: Run, run_path: Path) -> None:
+    broken = run_path.parent / "broken"
+    broken.mkdir()
+    (broken / "run.json").write_text('{"schema_version": "9.0"}')
+    code, out, err = echoscope("runs", "list", run_path.parent)
+    assert code == 0
+    assert "first" in out
+    assert "broken: written with store version 9.0" in err
+    (tmp := run_path.parent.parent / "empty").mkdir()
+    assert echoscope("runs", "list", tmp)[1] == f"no runs in {tmp}\n"
+
+
+def test_list_uses_the_folder_runs(
+    echoscope: Run, run_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run_path.parent.parent)
+    assert "first" in echoscope("runs", "list")[1]
+
+
+def test_show(echoscope: Run, run_path: Path) -> None:
+    code, out, _ = echoscope("runs", "show", run_path)
+    assert code == 0
+    assert "trajectories 4" in out
+    assert "\x1b" not in out
+    value = json.loads(echoscope("runs", "show", run_path, "--json")[1])
+    assert value["holds"]["turns"] == 4
+    assert value["config"] == {"lr": 1}
+    assert value["latest"]["grad_norm"] is None
+    assert value["name"] == "a \x1b[31mname"
+
+
+def test_verify(echoscope: Run, run_path: Path) -> None:
+    code, out, _ = echoscope("runs", "verify", run_path)
+    assert (code, "6 files" in out, "4 trajectories: all good" in out) == (0, True, True)
+    path = next((run_path / "seg" / "tokens").glob("00000001-*"))
+    path.write_bytes(b"x")
+    code, out, _ = echoscope("runs", "verify", run_path)
+    assert code == 1
+    assert f"{path}: it has 1 bytes" in out
+    assert "lost: tokens of step 1" in out
+    code, out, _ = echoscope("runs", "verify", run_path, "--json")
+    assert code == 1
+    assert [problem["path"] for problem in json.loads(out)["problems"]] == [str(path)]
+
+
+def test_pack_and_seal(echoscope: Run, run_path: Path) -> None:
+    assert "packed 2 steps: 7 files became 5" in echoscope("runs", "pack", run_path)[1]
+    assert echoscope("runs", "pack", run_path)[1] == "nothing to pack\n"
+    assert json.loads(echoscope("runs", "pack", run_path, "--json")[1])["num_steps"] == 0
+    assert "run.duckdb (" in echoscope("runs", "seal", run_path)[1]
+    sealed = json.loads(echoscope("runs", "seal", run_path, "--json")[1])
+    assert Path(sealed["path"]).stat().st_size == sealed["num_bytes"]
+
+
+def test_pack_says_what_it_had_to_leave(echoscope: Run, run_path: Path) -> None:
+    next((run_path / "seg" / "turns").iterdir()).write_bytes(b"x")
+    code, out, err = echoscope("runs", "pack", run_path)
+    assert (code, "packed 2 steps" in out) == (0, True)
+    assert "left as it is" in err
+    code, _, err = echoscope("query", run_path, "SELECT * FROM turns")
+    assert (code, "left out" in err) == (0, True)
+
+
+def test_rm_asks_first(echoscope: Run, run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert echoscope("runs", "rm", run_path)[0] == 1
+    assert run_path.exists()
+    assert echoscope("runs", "rm", run_path, "--yes")[0] == 0
+    assert not run_path.exists()
+
+
+def test_rm_refuses_a_running_run_and_what_is_none(
+    echoscope: Run, tmp_path: Path, run_path: Path
+) -> None:
+    writer = write_run(tmp_path / "runs" / "live")
+    code, _, err = echoscope("runs", "rm", writer.path, "--yes")
+    assert code == 1
+    assert "another process is writing this run" in err
+    writer.close(status="stopped")
+    code, _, err = echoscope("runs", "rm", tmp_path, "--yes")
+    assert (code, "not a run" in err, tmp_path.exists()) == (1, True, True)
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "pack", "seal"])
+def test_every_command_says_in_one_line_that_there_is_no_run(
+    echoscope: Run, tmp_path: Path, command: str
+) -> None:
+    for path, why in ((tmp_path, "not a run (no run.json)"), (tmp_path / "x", "no such folder")):
+        code, out, err = echoscope("runs", command, path)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert err.startswith("error: ")
+        assert why in err
+
+
+def test_query_as_table_csv_and_json(echoscope: Run, run_path: Path) -> None:
+    sql = "SELECT step, grad_norm, [1, step] l, MAP {'a': 0.5} m, sum(1) n FROM steps GROUP BY ALL "
+    sql += "ORDER BY step"
+    code, out, _ = echoscope("query", run_path, sql)
+    assert code == 0
+    assert "grad_norm" in out
+    assert json.loads(echoscope("query", run_path, sql, "--json")[1]) == [
+        {"step": step, "grad_norm": None, "l": [1, step], "m": {"a": 0.5}, "n": 1}
+        for step in range(2)
+    ]
+    out = echoscope("query", run_path, sql, "--format", "csv", "--limit", "1")[1]
+    assert out == 'step,grad_norm,l,m,n\n0,,"[1, 0]","{""a"": 0.5}",1\n'
+
+
+def test_text_of_a_model_cannot_steer_the_terminal(echoscope: Run, run_path: Path) -> None:
+    out = echoscope("query", run_path, 'SELECT observation AS "\x1b[1m" FROM turns')[1]
+    assert "\x1b" not in out
+    assert "\\x1b[2J board" in out
+
+
+def test_query_limits_what_it_prints(echoscope: Run, run_path: Path) -> None:
+    code, out, err = echoscope("query", run_path, "SELECT range AS n FROM range(500)")
+    assert (code, "100 of 500 rows; --limit 500 shows all" in err) == (0, True)
+    assert " 99 " in out
+    assert " 100 " not in out
+    out = echoscope("query", run_path, "SELECT repeat('x', 500) t")[1]
+    assert (out.count("x"), "..." in out) == (200, True)
+
+
+def test_query_over_all_runs(echoscope: Run, tmp_path: Path, run_path: Path) -> None:
+    write_run(tmp_path / "runs" / "second").close(status="stopped")
+    sql = "SELECT run_id, count(*) n FROM turns GROUP BY 1 ORDER BY 1"
+    out = echoscope("query", tmp_path / "runs", sql, "--json")[1]
+    assert json.loads(out) == [{"run_id": "first", "n": 4}, {"run_id": "second", "n": 4}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("SELEC 1", "syntax error"),
+        ("SELECT * FROM turn", "Did you mean"),
+        ("DROP VIEW turns", "DROP is not allowed"),
+    ],
+)
+def test_a_bad_query_is_one_line(echoscope: Run, run_path: Path, sql: str, why: str) -> None:
+    code, out, err = echoscope("query", run_path, sql)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert why in err
+
+
+def test_query_wants_a_run(echoscope: Run, tmp_path: Path) -> None:
+    assert "holds none" in echoscope("query", tmp_path, "SELECT 1")[2]
+    assert "no such folder" in echoscope("query", tmp_path / "x", "SELECT 1")[2]
