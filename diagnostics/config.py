@@ -60,3 +60,33 @@ class SelectionConfig(FrozenModel):
                 "selection.strategy=top_k_abs takes a number of units"
             )
         return self
+
+
+class InformationConfig(FrozenModel):
+    """How many prompts and reasonings are cross-scored, and with what (DIAGNOSTICS section 3).
+
+    Estimates of different size are not comparable (their ceiling is ln N), so sizes are settings.
+    """
+
+    families: tuple[Literal["first_turn", "all_turns", "state"], ...] = Field(
+        ("first_turn", "all_turns"), description="Which pairs of prompt and reasoning are compared."
+    )
+    prompts: int = Field(8, ge=2, description="Distinct first prompts, at most.")
+    reasonings: int = Field(8, ge=1, description="Reasonings per first prompt, at most.")
+    turn_prompts: int = Field(
+        32, ge=2, description="Distinct prompts of families that draw from all turns, at most."
+    )
+    turn_reasonings: int = Field(
+        1, ge=1, description="Reasonings per such prompt; most have one, their history being theirs."
+    )
+    permutations: int = Field(
+        1000, ge=19, description="Of the labels, for the p-value of the retrieval accuracy."
+    )
+    level: float = Field(0.95, gt=0.5, lt=1, description="Of the intervals.")
+    ragen_keys: bool = Field(
+        True, description="Also write RAGEN's metrics, computed by its own formulas."
+    )
+    memory_budget_mib: int = Field(
+        1024, ge=16, description="For keys, values and logits of one scoring pass."
+    )
+    seed: int = Field(20_260, ge=0, description="Of the draws and permutations; nothing else's.")
