@@ -176,7 +176,12 @@ def _check_parent(out: Path) -> None:
 
 
 def _quiet() -> None:
+    """Keep the libraries' bars, notes and warnings to their developers out of the output."""
+    import warnings
+
     from transformers.utils import logging
+
+    warnings.filterwarnings("ignore", category=FutureWarning)
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()

@@ -93,7 +93,7 @@ def train(
     """
     _check_rows(rows, config)
     optimizer = torch.optim.AdamW(
-        _parameter_groups(model, config.weight_decay), lr=config.lr, betas=config.betas
+        _parameter_groups(model, config.weight_decay), lr=config.lr, betas=config.betas, fused=True
     )
     fingerprint = fingerprint_of(rows, config.model_dump_json())
     losses: list[float] = []

@@ -1,0 +1,126 @@
+"""echoscope sft and echoscope models, as a person types them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from echoscope.cli import main
+
+SETTINGS = ("--iterations", "4", "--batch-episodes", "4")
+
+
+def echoscope(*words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of one command, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["echoscope", *words])
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+    assert isinstance(code, int)
+    return code, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sft") / "demos.jsonl"
+    code, out, err = echoscope(
+        *("sft", "generate", "frozen_lake", "bandit", "--episodes", "24"),
+        *("--careful", "0.4", "--careful", "bandit=0.9", "-o", str(path), "--json"),
+    )
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    assert report["episodes"] == 24
+    assert set(report["success"]) == {"frozen_lake", "bandit"}
+    return path
+
+
+def test_demonstrations_are_one_json_object_a_line(demos: Path) -> None:
+    rows = [json.loads(line) for line in demos.read_text().splitlines()]
+    assert len(rows) == 24
+    wanted = {"env", "params", "env_seed", "noise_seed", "messages", "success"}
+    assert all(set(row) == wanted for row in rows)
+    assert rows[0]["messages"][0]["role"] == "user"
+
+
+def test_train_then_adapt_then_merge(demos: Path, tmp_path: Path) -> None:
+    base, adapted, merged = (str(tmp_path / name) for name in ("base", "adapted", "merged"))
+    fresh = ("--model", "fresh", "--vocab-size", "300")
+    code, out, err = echoscope("sft", "train", str(demos), *fresh, "-o", base, *SETTINGS)
+    assert (code, err) == (0, "")
+    assert "after 4 iterations, loss" in out
+    lora = ("--model", base, "--lora", "--lora-rank", "4")
+    code, out, _ = echoscope("sft", "train", str(demos), *lora, "-o", adapted, *SETTINGS, "--json")
+    assert code == 0
+    assert json.loads(out)["is_finished"] is True
+    code, out, err = echoscope("sft", "merge", adapted, "-o", merged)
+    assert (code, err) == (0, "")
+    assert (Path(merged) / "model.safetensors").is_file()
+
+
+def test_ctrl_c_saves_and_resume_goes_on(demos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "policy"
+    words = ("sft", "train", str(demos), "--model", "fresh", "-o", str(out), "--iterations", "60")
+    before = signal.getsignal(signal.SIGINT)
+
+    def press_ctrl_c() -> None:
+        while signal.getsignal(signal.SIGINT) is before:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press_ctrl_c, daemon=True).start()
+    code, said, _ = echoscope(*words, "--batch-episodes", "4")
+    assert code == 130
+    assert "go on with --resume" in said
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not (out / "model.safetensors").exists()
+    code, said, err = echoscope(*words, "--batch-episodes", "4", "--resume")
+    assert (code, err) == (0, "")
+    assert "after 60 iterations" in said
+    assert (out / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("generate", "frozen_lak", "-o", "x.jsonl"), "did you mean 'frozen_lake'?"),
+        (("generate", "bandit", "--careful", "much", "-o", "x.jsonl"), "--careful is 'much'"),
+        (("generate", "bandit", "--careful", "2", "-o", "x.jsonl"), "must lie in [0, 1]"),
+        (("generate", "bandit", "-o", "."), "is a folder; name a file"),
+        (("train", "missing.jsonl", "-o", "x"), "cannot read missing.jsonl"),
+        (("train", "missing.jsonl", "--lr", "-1", "-o", "x"), "lr: "),
+        (("merge", "missing", "-o", "x"), "holds no adapters"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = echoscope("sft", *words)
+    assert code == 1
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_shipped_models_are_listed() -> None:
+    code, out, err = echoscope("models", "list", "--json")
+    assert (code, err) == (0, "")
+    (tiny,) = json.loads(out)["models"]
+    assert tiny["name"] == "tiny"
+    assert tiny["is_present"] is True
+    code, out, _ = echoscope("models", "list")
+    assert code == 0
+    assert "tiny" in out
