@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel, set_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
@@ -30,6 +31,10 @@ from .optim import Optimizer
 from .policy import Policy, causal_model
 
 FORMAT_VERSION = 1
+
+
+class CheckpointError(OSError):
+    """A checkpoint cannot be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,31 +75,84 @@ def save_checkpoint(
     """Write a checkpoint beside the final name, make it durable, then rename it into place.
 
     Returns what happened: one record for the new checkpoint, one for each removed old one.
+
+    Raises:
+        CheckpointError: the disk refuses; older checkpoints are as they were.
     """
     final = checkpoint_path(run_path, state.step)
+    final.parent.mkdir(exist_ok=True)
+    _clear_remains(final.parent)
     partial = final.with_name(f".{final.name}.partial")
-    if partial.exists():
-        shutil.rmtree(partial)
-    partial.mkdir(parents=True)
-    policy.model.save_pretrained(partial / "model", safe_serialization=True)
-    tokenizer.save_pretrained(partial / "model")
-    if policy.critic is not None:
-        save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
-    save_file(optimizer.state_tensors(), partial / "optimizer.safetensors")
-    (partial / "state.json").write_text(_state_json(state), encoding="utf-8")
-    for path in [*sorted(partial.rglob("*")), partial]:
-        _fsync(path)
+    try:
+        _write(partial, state, policy, optimizer, tokenizer)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # a full disk need not stay full
+        raise
     if final.exists():
-        shutil.rmtree(final)
+        _remove(final)
     partial.rename(final)
     _fsync(final.parent)
     size = sum(path.stat().st_size for path in final.rglob("*") if path.is_file())
     records = [_record(run_path, final, state.policy_version, size, reason, is_deleted=False)]
     for old in list_checkpoints(run_path)[:-keep]:
         version = read_state(old).policy_version
-        shutil.rmtree(old)
+        _remove(old)
         records.append(_record(run_path, old, version, 0, "keep", is_deleted=True))
     return records
+
+
+def _write(
+    partial: Path,
+    state: TrainState,
+    policy: Policy,
+    optimizer: Optimizer,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Write all files and make them durable.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
+    try:
+        partial.mkdir()
+        policy.model.save_pretrained(partial / "model", safe_serialization=True)
+        _save_tokenizer(tokenizer, partial / "model")
+        if policy.critic is not None:
+            save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
+        save_file(optimizer.state_tensors(), partial / "optimizer.safetensors")
+        (partial / "state.json").write_text(_state_json(state), encoding="utf-8")
+        for path in [*sorted(partial.rglob("*")), partial]:
+            _fsync(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{partial.parent}: cannot write the checkpoint of step {state.step} "
+            f"({_one_line(error)}); the run is safe up to that step"
+        ) from error
+
+
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:  # the tokenizers library has no class of its own for a full disk
+        raise OSError(_one_line(error)) from error
+
+
+def _remove(path: Path) -> None:
+    """Delete a checkpoint so that a crash on the way leaves none that looks whole."""
+    doomed = path.with_name(f".{path.name}.removed")
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _clear_remains(folder: Path) -> None:
+    """Delete what a crash left of checkpoints half written or half removed."""
+    halves = [path for path in folder.glob("step_*") if not (path / "state.json").is_file()]
+    for path in [*folder.glob(".step_*"), *halves]:
+        shutil.rmtree(path)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _record(
@@ -146,37 +204,61 @@ def read_state(path: Path) -> TrainState:
     try:
         values = json.loads((path / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise ConfigError(f"{path} is not a checkpoint: it has no readable state.json") from None
+        values = None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} is not a checkpoint: it has no readable state.json")
     if values.get("format_version") != FORMAT_VERSION:
         raise ConfigError(
             f"{path} has checkpoint format {values.get('format_version')}, but this Echoscope "
             f"reads {FORMAT_VERSION}; use the version that wrote it"
         )
-    return TrainState(
-        step=int(values["step"]),
-        policy_version=int(values["policy_version"]),
-        num_nonfinite=int(values["num_nonfinite"]),
-        observers=values["observers"],
-        config=validate(values["config"]),
-    )
+    try:
+        return TrainState(
+            step=int(values["step"]),
+            policy_version=int(values["policy_version"]),
+            num_nonfinite=int(values["num_nonfinite"]),
+            observers=values["observers"],
+            config=validate(values["config"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path}/state.json is damaged: {_one_line(error)}") from None
 
 
 def load_weights(path: Path, policy: Policy, optimizer: Optimizer) -> None:
-    """Put a checkpoint's weights and optimizer state into place, bit for bit."""
+    """Put a checkpoint's weights and optimizer state into place, bit for bit.
+
+    Raises:
+        ConfigError: a file is missing or damaged, or belongs to another model.
+    """
     version = read_state(path).policy_version
-    folder = path / "model"
     device = str(policy.device)
-    if isinstance(policy.model, PeftModel):
-        tensors = load_file(folder / "adapter_model.safetensors", device=device)
-        set_peft_model_state_dict(policy.model, tensors)
-    else:
-        model = causal_model(policy.model)
-        loaded = type(model).from_pretrained(folder, dtype=model.dtype, use_safetensors=True)
-        with torch.no_grad():
-            source = dict(loaded.named_parameters())
-            for name, parameter in model.named_parameters():
-                parameter.copy_(source[name])
-    if policy.critic is not None:
-        policy.critic.load_state_dict(load_file(path / "critic.safetensors", device=device))
-    optimizer.load_state_tensors(load_file(path / "optimizer.safetensors", device=device))
+    try:
+        _load_model(path / "model", policy)
+        if policy.critic is not None:
+            policy.critic.load_state_dict(load_file(path / "critic.safetensors", device=device))
+        optimizer.load_state_tensors(load_file(path / "optimizer.safetensors", device=device))
+    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ConfigError(
+            f"{path} cannot be loaded ({_one_line(error)}); remove that folder to go on from the "
+            "checkpoint before it"
+        ) from error
     policy.version = version
+
+
+def _load_model(folder: Path, policy: Policy) -> None:
+    if isinstance(policy.model, PeftModel):
+        tensors = load_file(folder / "adapter_model.safetensors", device=str(policy.device))
+        if tensors.keys() != get_peft_model_state_dict(policy.model).keys():
+            raise ValueError("its adapters belong to another model")
+        set_peft_model_state_dict(policy.model, tensors)
+        return
+    model = causal_model(policy.model)
+    loaded, report = type(model).from_pretrained(
+        folder, dtype=model.dtype, use_safetensors=True, output_loading_info=True
+    )
+    if report["missing_keys"]:
+        raise ValueError(f"it has no weights for {min(report['missing_keys'])}")
+    with torch.no_grad():
+        source = dict(loaded.named_parameters())
+        for name, parameter in model.named_parameters():
+            parameter.copy_(source[name])

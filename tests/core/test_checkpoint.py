@@ -1,0 +1,204 @@
+"""Checkpoints: whole or absent, bit for bit, and readable by others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from bench import Bench, make_bench
+from echoscope.core.checkpoint import (
+    TrainState,
+    checkpoint_path,
+    list_checkpoints,
+    load_weights,
+    read_state,
+    save_checkpoint,
+)
+from echoscope.core.config import RunConfig
+from echoscope.core.config_loading import ConfigError
+from echoscope.core.update import update
+from echoscope.store.artifacts import CheckpointRecord
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+MakeConfig = Callable[..., RunConfig]
+VARIANTS = {
+    "full": (),
+    "lora": ("model.lora={rank: 4, alpha: 8}",),
+    "head": ("critic.kind=head", "advantage.kind=gae"),
+    "own_model": ("critic.kind=model", "advantage.kind=gae"),
+    "bfloat16": ("model.dtype=bfloat16",),
+    "bfloat16_lora_head": (
+        "model.dtype=bfloat16",
+        "model.lora={rank: 4, alpha: 8}",
+        "critic.kind=head",
+        "advantage.kind=gae",
+    ),
+}
+
+
+def save(
+    bench: Bench, path: Path, step: int = 1, keep: int = 3, reason: str = "test"
+) -> list[CheckpointRecord]:
+    state = TrainState(step=step, policy_version=bench.policy.version, config=bench.config)
+    return save_checkpoint(
+        path, state, bench.policy, bench.optimizer, bench.chat.tokenizer, keep=keep, reason=reason
+    )
+
+
+@pytest.fixture(scope="module")
+def bench(make_config: MakeConfig) -> Bench:
+    return make_bench(make_config())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_weights_and_optimizer_come_back_bit_for_bit(
+    make_config: MakeConfig, tmp_path: Path, variant: str
+) -> None:
+    config = make_config("optim.lr=1e-2", *VARIANTS[variant])
+    one, two = make_bench(config), make_bench(config)
+    batches = [one.batch(step) for step in (1, 2, 3)]
+    for step in (1, 2):
+        update(one.policy, one.optimizer, batches[step - 1], config, step)
+    save(one, tmp_path, step=2)
+    load_weights(checkpoint_path(tmp_path, 2), two.policy, two.optimizer)
+    assert two.policy.version == one.policy.version == 2
+    for bench in (one, two):
+        update(bench.policy, bench.optimizer, batches[2], config, 3)
+    expected, found = one.weights(), two.weights()
+    assert expected.keys() == found.keys()
+    for name, weight in expected.items():
+        assert torch.equal(found[name], weight), name
+    states = one.optimizer.state_tensors(), two.optimizer.state_tensors()
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[1][name], tensor) for name, tensor in states[0].items())
+
+
+def test_the_state_comes_back(bench: Bench, tmp_path: Path) -> None:
+    state = TrainState(
+        step=12,
+        policy_version=34,
+        config=bench.config.model_copy(update={"steps": 99}),
+        num_nonfinite=2,
+        observers={"monitor": {"mean": [1.5, None]}},
+    )
+    save_checkpoint(
+        tmp_path, state, bench.policy, bench.optimizer, bench.chat.tokenizer, keep=1, reason="x"
+    )
+    assert read_state(checkpoint_path(tmp_path, 12)) == state
+
+
+def test_the_record_says_what_was_written(bench: Bench, tmp_path: Path) -> None:
+    (record,) = save(bench, tmp_path, step=7, reason="schedule")
+    folder = tmp_path / record.path
+    assert folder == checkpoint_path(tmp_path, 7)
+    assert record.num_bytes == sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+    assert (record.step, record.reason, record.is_deleted) == (7, "schedule", False)
+
+
+def test_only_the_newest_are_kept(bench: Bench, tmp_path: Path) -> None:
+    save(bench, tmp_path, step=1, keep=2)
+    save(bench, tmp_path, step=2, keep=2)
+    records = save(bench, tmp_path, step=3, keep=2)
+    assert [(r.step, r.is_deleted) for r in records] == [(3, False), (1, True)]
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step_000002", "step_000003"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "step_000002",
+        "step_000003",
+    ]
+
+
+def test_what_a_crash_left_is_no_checkpoint_and_is_cleared(bench: Bench, tmp_path: Path) -> None:
+    save(bench, tmp_path, step=1)
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(folder / "step_000001", folder / ".step_000002.partial")
+    shutil.copytree(folder / "step_000001", folder / ".step_000009.partial")
+    shutil.copytree(folder / "step_000001", folder / "step_000000")
+    (folder / "step_000000" / "state.json").unlink()  # half deleted
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step_000001"]
+    save(bench, tmp_path, step=2)
+    assert sorted(path.name for path in folder.iterdir()) == ["step_000001", "step_000002"]
+
+
+def test_saving_again_replaces(bench: Bench, tmp_path: Path) -> None:
+    save(bench, tmp_path, step=1)
+    stray = checkpoint_path(tmp_path, 1) / "stray"
+    stray.write_text("x", encoding="utf-8")
+    save(bench, tmp_path, step=1)
+    assert not stray.exists()
+    assert len(list_checkpoints(tmp_path)) == 1
+
+
+def test_anyone_can_load_the_model_folder(bench: Bench, tmp_path: Path) -> None:
+    save(bench, tmp_path)
+    folder = checkpoint_path(tmp_path, 1) / "model"
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    weights = dict(bench.policy.model.named_parameters())
+    assert all(torch.equal(p, weights[name]) for name, p in loaded.named_parameters())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = "<think>up</think> and down"
+    assert tokenizer(text)["input_ids"] == bench.chat.tokenizer(text)["input_ids"]
+
+
+def test_adapters_are_saved_alone(make_config: MakeConfig, tmp_path: Path) -> None:
+    save(make_bench(make_config(*VARIANTS["lora"])), tmp_path)
+    folder = checkpoint_path(tmp_path, 1) / "model"
+    assert (folder / "adapter_model.safetensors").is_file()
+    assert not list(folder.glob("model*.safetensors"))
+
+
+def test_no_pickle_anywhere(make_config: MakeConfig, tmp_path: Path) -> None:
+    save(make_bench(make_config(*VARIANTS["own_model"])), tmp_path)
+    suffixes = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
+    assert suffixes <= {".safetensors", ".json", ".jinja", ".md"}
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_no_checkpoint_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is not a checkpoint: it has no readable state\.json"):
+        read_state(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "", "[]", "{}", '{"format_version": 1}', "null"])
+def test_a_damaged_state_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError):
+        read_state(tmp_path)
+
+
+def test_a_newer_format_is_refused(bench: Bench, tmp_path: Path) -> None:
+    save(bench, tmp_path)
+    path = checkpoint_path(tmp_path, 1) / "state.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(values | {"format_version": 2}), encoding="utf-8")
+    with pytest.raises(ConfigError, match="has checkpoint format 2, but this Echoscope reads 1"):
+        read_state(path.parent)
+
+
+@pytest.mark.parametrize(
+    "name", ["optimizer.safetensors", "critic.safetensors", "model/model.safetensors"]
+)
+@pytest.mark.parametrize("damage", ["cut", "missing", "another"])
+def test_a_damaged_file_is_one_line(
+    make_config: MakeConfig, tmp_path: Path, name: str, damage: str
+) -> None:
+    bench = make_bench(make_config(*VARIANTS["head"]))
+    update(bench.policy, bench.optimizer, bench.batch(), bench.config, 1)
+    save(bench, tmp_path)
+    path = checkpoint_path(tmp_path, 1) / name
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-10])
+    elif damage == "missing":
+        path.unlink()
+    else:
+        names = ["critic.safetensors", "optimizer.safetensors"]
+        shutil.copy(path.parents[name.count("/")] / names[name == names[0]], path)
+    with pytest.raises(ConfigError) as caught:
+        load_weights(checkpoint_path(tmp_path, 1), bench.policy, bench.optimizer)
+    assert "step_000001" in str(caught.value)
+    assert "\n" not in str(caught.value)
