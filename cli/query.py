@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TABLE_ROWS = 100
 _CELL_CHARS = 200
+_PIPE_WIDTH = 100_000
 
 
 class Format(StrEnum):
@@ -130,4 +131,5 @@ def _print_table(shown: pa.Table) -> None:
         table.add_column(Text(printable(name)))
     for row in json_rows(shown):
         table.add_row(*[Text(_cell(value)) for value in row.values()])
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    # A pipe has no width to fit into.
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)

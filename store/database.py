@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from .durable import is_locked, sha256_of
 from .errors import QueryError, StoreError
 from .index import RunIndex, VisibleFile
 from .layout import FileEntry
+from .lookup import StepLookup
 from .schema import (
     EVENT_TABLES,
     SCHEMA_VERSION,
@@ -54,7 +55,7 @@ def connect(folder: Path) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(
         config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
     )
-    connection.execute("SET parquet_metadata_cache = true")
+    connection.execute("SET GLOBAL parquet_metadata_cache = true")
     connection.execute(f"SET allowed_directories = [{quote(str(folder) + '/')}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
@@ -94,6 +95,7 @@ class RunDatabase:
         self._runs: list[dict[str, Any]] = []
         self._pending: list[dict[str, Any]] = []
         self._mailboxes: list[int | None] = []
+        self._lookup = StepLookup()
         for name in TABLES:
             self.connection.execute(create_table_sql(name, f"live_{name}"))
         self.connection.execute(create_table_sql("commands", "pending_commands"))
@@ -132,9 +134,7 @@ class RunDatabase:
             for name in TABLES:
                 self._refresh_view(name)
 
-    def run(
-        self, cursor: duckdb.DuckDBPyConnection, sql: Callable[[], str], params: Any
-    ) -> pa.Table:
+    def run(self, cursor: duckdb.DuckDBPyConnection, sql: str, params: Any) -> pa.Table:
         """Run SQL that may be asked for again, because files were packed away or are damaged.
 
         Raises:
@@ -143,7 +143,7 @@ class RunDatabase:
         """
         for attempt in range(_RETRIES):
             try:
-                return cursor.sql(sql(), params=params).to_arrow_table()
+                return cursor.sql(sql, params=params).to_arrow_table()
             except _QUERY_ERRORS as error:
                 raise QueryError(one_line(error)) from error
             except duckdb.Error as error:
@@ -152,14 +152,28 @@ class RunDatabase:
                 self.refresh()
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
-    def scan(self, name: str, *, run_id: str | None = None, step: int | None = None) -> str:
-        """SQL for the visible rows of one table; with a step, over the files of that step only."""
-        with self._lock:
-            parts = [f"FROM live_{name}"]
-            for index in self.indexes.values():
-                if run_id is None or index.run_id == run_id:
-                    files = [f for f in index.files(name) if _covers(f, step)]
-                    parts += _read_parts(index.layout.root, files)
+    def step_rows(self, index: RunIndex, name: str, step: int) -> pa.Table:
+        """The visible rows of one step of a data table, after catching up.
+
+        Raises:
+            StoreError: the files keep changing.
+        """
+        for attempt in range(_RETRIES):
+            self.refresh()
+            with self._lock:
+                files = [f for f in index.files(name) if f.first_step <= step <= f.last_step]
+            try:
+                return self._lookup.rows(index.layout.root, name, files, step)
+            except (OSError, pa.ArrowException) as error:
+                if not self._repair(is_thorough=attempt > 0):
+                    raise StoreError(f"{index.layout.root}: {one_line(error)}") from error
+        raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
+
+    def _scan(self, name: str) -> str:
+        """SQL for the visible rows of one table."""
+        parts = [f"FROM live_{name}"]
+        for index in self.indexes.values():
+            parts += _read_parts(index.layout.root, index.files(name))
         columns = ", ".join(f'"{column}"' for column in TABLES[name].column_names)
         return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)})"
 
@@ -205,7 +219,7 @@ class RunDatabase:
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
     def _view_sql(self, name: str) -> str:
-        sql = self.scan(name)
+        sql = self._scan(name)
         if name != "commands":
             return sql
         return (
@@ -254,10 +268,6 @@ class RunDatabase:
                         index.warn(f"{index.layout.root / file.entry.path}: {why}; left out")
                         is_changed = True
             return is_changed
-
-
-def _covers(file: VisibleFile, step: int | None) -> bool:
-    return step is None or file.first_step <= step <= file.last_step
 
 
 def _folder_mark(folder: Path) -> int | None:

@@ -27,6 +27,7 @@ from .events import EventColumns
 from .index import read_run_json
 from .journal import Record, read_chunk
 from .layout import FileEntry, Layout, Pack, Segment
+from .lookup import conform
 from .manifest import Dropped, Manifest, read_manifest, write_manifest
 from .schema import DATA_TABLES, EVENT_TABLES, SCHEMA_VERSION, arrow_schema
 from .state import RunState
@@ -207,7 +208,7 @@ def _write_pack(layout: Layout, group: _Group, damaged: list[str], loose: list[S
         paths = [e.path for segment in good for e in segment.files if e.table == name]
         if paths:
             relative = f"pack/{name}/{first:08d}-{last:08d}-{identity}.parquet"
-            rows = (_conform(pq.read_table(layout.root / p), name) for p in paths)
+            rows = (conform(pq.read_table(layout.root / p), name) for p in paths)
             files.append(_write(layout, relative, name, rows, row_group_size=None))
     for name, table in tables.items():
         relative = f"pack/{name}/{first:08d}-{last:08d}-{identity}.parquet"
@@ -229,18 +230,6 @@ def _segment_damage(layout: Layout, segment: Segment) -> str:
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             return f"{path}: its content changed after it was written"
     return ""
-
-
-def _conform(rows: pa.Table, name: str) -> pa.Table:
-    """Rows of an older minor version get the columns that came later, as NULL."""
-    schema = arrow_schema(name)
-    columns = [
-        rows.column(f.name).cast(f.type)
-        if f.name in rows.column_names
-        else pa.nulls(rows.num_rows, f.type)
-        for f in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 class _HashingFile:

@@ -19,6 +19,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from .artifacts import CheckpointRecord, DiagnosticRecord
@@ -29,8 +30,6 @@ from .index import RunIndex
 from .layout import Layout
 from .rebuild import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
 from .records import Alarm, Command, CommandAck, Trajectory, TrajectoryOutcome, parse_trajectory_id
-
-_ONE = "trajectory_id = $1 AND attempt = $2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +105,7 @@ class _SqlReader:
         """
         require_read_only(self._cursor, query)
         self.refresh()
-        return self._database.run(self._cursor, lambda: query, params)
+        return self._database.run(self._cursor, query, params)
 
     @property
     def warnings(self) -> list[str]:
@@ -161,16 +160,15 @@ class RunReader(_SqlReader):
 
     def listing(self, step: int) -> pa.Table:
         """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
-        return self._rows("trajectories", step, "true", [], "id")
+        return self._rows("trajectories", step).sort_by("id")
 
     def trajectories_of_step(self, step: int) -> list[Trajectory]:
         """The full records of one step, by id."""
-        rows = self.listing(step).to_pylist()
-        turns = _by_trajectory(self._rows("turns", step, "true", [], "trajectory_id, turn"))
-        tokens = _by_trajectory(self._rows("tokens", step, "true", [], "trajectory_id, turn"))
+        turns = _by_trajectory(self._rows("turns", step))
+        tokens = _by_trajectory(self._rows("tokens", step))
         return [
             trajectory_from_rows(row, turns.get(key, []), tokens.get(key, []))
-            for row, key in ((row, (row["attempt"], row["id"])) for row in rows)
+            for row, key in ((r, (r["attempt"], r["id"])) for r in self.listing(step).to_pylist())
         ]
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
@@ -181,8 +179,7 @@ class RunReader(_SqlReader):
             ValueError: not a trajectory id.
         """
         row, tokens = self._row_and_tokens(trajectory_id)
-        turns = self._rows("turns", row["step"], _ONE, [trajectory_id, row["attempt"]], "turn")
-        return trajectory_from_rows(row, turns.to_pylist(), tokens)
+        return trajectory_from_rows(row, self._rows_of("turns", row), tokens)
 
     def outcome(self, trajectory_id: str) -> TrajectoryOutcome | None:
         """What the update learned about a trajectory; None where it has not seen it.
@@ -216,29 +213,29 @@ class RunReader(_SqlReader):
 
     def diagnostics(self, step: int) -> list[DiagnosticRecord]:
         """The diagnostic arrays of one step."""
-        rows = self._rows("diagnostics", step, "true", [], "kind").to_pylist()
+        rows = self._rows("diagnostics", step).sort_by("kind").to_pylist()
         return [diagnostic_from_row(row) for row in rows]
 
     def _row_and_tokens(self, trajectory_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         _, step, _ = parse_trajectory_id(trajectory_id)
-        rows = self._rows("trajectories", step, "id = $1", [trajectory_id], "attempt").to_pylist()
-        if not rows:
+        found = self._rows("trajectories", step).filter(pc.field("id") == trajectory_id)
+        if not found.num_rows:
             raise KeyError(f"run {self.run_id} has no trajectory {trajectory_id}")
-        tokens = self._rows("tokens", step, _ONE, [trajectory_id, rows[-1]["attempt"]], "turn")
-        return rows[-1], tokens.to_pylist()
+        row = found.sort_by("attempt").to_pylist()[-1]
+        return row, self._rows_of("tokens", row)
 
-    def _rows(
-        self, table: str, step: int, where: str, params: Sequence[Any], order: str
-    ) -> pa.Table:
-        self.refresh()
-        return self._database.run(
-            self._cursor,
-            lambda: (
-                f"SELECT * FROM ({self._database.scan(table, run_id=self.run_id, step=step)}) "
-                f"WHERE step = {int(step)} AND {where} ORDER BY {order}"
-            ),
-            params,
+    def _rows_of(self, table: str, trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Rows of one trajectory of one attempt, by turn."""
+        is_it = (pc.field("trajectory_id") == trajectory["id"]) & (
+            pc.field("attempt") == trajectory["attempt"]
         )
+        rows: list[dict[str, Any]] = (
+            self._rows(table, trajectory["step"]).filter(is_it).sort_by("turn").to_pylist()
+        )
+        return rows
+
+    def _rows(self, table: str, step: int) -> pa.Table:
+        return self._database.step_rows(self._index, table, step)
 
 
 class RunsReader(_SqlReader):
@@ -320,6 +317,6 @@ def _run_folders(root: Path) -> Iterator[Path]:
 
 def _by_trajectory(rows: pa.Table) -> dict[tuple[int, str], list[dict[str, Any]]]:
     found: dict[tuple[int, str], list[dict[str, Any]]] = {}
-    for row in rows.to_pylist():
+    for row in rows.sort_by("turn").to_pylist():
         found.setdefault((row["attempt"], row["trajectory_id"]), []).append(row)
     return found

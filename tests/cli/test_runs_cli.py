@@ -217,7 +217,7 @@ def test_query_limits_what_it_prints(echoscope: Run, run_path: Path) -> None:
     assert " 99 " in out
     assert " 100 " not in out
     out = echoscope("query", run_path, "SELECT repeat('x', 500) t")[1]
-    assert (out.count("x"), "..." in out) == (200, True)
+    assert (out.count("x"), out.count(".")) == (200, 3)
 
 
 def test_query_over_all_runs(echoscope: Run, tmp_path: Path, run_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Rows of one step straight from its row groups: what SQL over all files would first have to find.
+
+A pack has one row group per step, and its footer says which. Footers are read once per file, as
+files never change.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from .index import VisibleFile
+from .schema import arrow_schema
+
+_MAX_FOOTERS = 256
+
+
+class StepLookup:
+    """Reads the rows of single steps. May be used from several threads."""
+
+    def __init__(self) -> None:
+        self._footers: OrderedDict[Path, pq.FileMetaData] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def rows(self, root: Path, table: str, files: Sequence[VisibleFile], step: int) -> pa.Table:
+        """The visible rows of one step.
+
+        Raises:
+            OSError, pa.ArrowException: a file is gone or damaged.
+        """
+        found = [arrow_schema(table).empty_table()]
+        for file in files:
+            if file.limit is not None and step > file.limit:
+                continue
+            path = root / file.entry.path
+            footer = self._footer(path)
+            groups = _row_groups(footer, step)
+            if groups:
+                with pq.ParquetFile(path, metadata=footer) as opened:
+                    rows = opened.read_row_groups(groups)
+                if len(groups) > 1 or file.first_step != file.last_step:
+                    rows = rows.filter(pc.field("step") == step)
+                found.append(conform(rows, table))
+        return pa.concat_tables(found)
+
+    def _footer(self, path: Path) -> pq.FileMetaData:
+        with self._lock:
+            known = self._footers.pop(path, None)
+            if known is None:
+                known = pq.read_metadata(path)
+            self._footers[path] = known
+            while len(self._footers) > _MAX_FOOTERS:
+                self._footers.popitem(last=False)
+            return known
+
+
+def _row_groups(footer: pq.FileMetaData, step: int) -> list[int]:
+    """Row groups that may hold rows of a step: all of them where the footer does not say."""
+    column = footer.schema.names.index("step")
+    groups = []
+    for number in range(footer.num_row_groups):
+        statistics = footer.row_group(number).column(column).statistics
+        has_range = statistics is not None and statistics.has_min_max
+        if not has_range or statistics.min <= step <= statistics.max:
+            groups.append(number)
+    return groups
+
+
+def conform(rows: pa.Table, table: str) -> pa.Table:
+    """Rows of an older minor version get the columns that came later, as NULL."""
+    schema = arrow_schema(table)
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
