@@ -129,25 +129,11 @@ class CrossScores:
         return int(self.logprobs_MNR.shape[0])
 
     @property
-    def weights_M(self) -> FloatArray64:
-        """1 / (N times the reasonings of its prompt): every prompt counts the same; sums to 1."""
-        counts_N = np.bincount(self.column_M, minlength=self.num_prompts)
-        weights: FloatArray64 = 1.0 / (self.num_prompts * counts_N[self.column_M])
-        return weights
-
-    @property
     def clusters_N(self) -> IntArray64:
         """Cluster of each prompt, numbered from 0 without gaps, (N,)."""
         if self.cluster_N is None:
             return np.arange(self.num_prompts)
         return np.unique(self.cluster_N, return_inverse=True)[1].astype(np.int64)
-
-    def cumulative_MNR(self) -> FloatArray64:
-        """log p(z_m[: t + 1] | x_n), (M, N, R); a finished reasoning keeps its value."""
-        inside_MR = np.arange(self.logprobs_MNR.shape[2]) < self.lengths_M[:, None]
-        steps = np.where(inside_MR[:, None, :], self.logprobs_MNR, 0.0).astype(np.float64)
-        sums: FloatArray64 = np.cumsum(steps, axis=2)
-        return sums
 
     def sums_MN(self, lengths_M: IntArray64 | None = None) -> FloatArray64:
         """log p of the first so many tokens (all by default) of reasoning m given x_n, (M, N)."""

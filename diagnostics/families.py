@@ -276,4 +276,3 @@ def _one_prompt(num_pairs: int) -> str:
     if num_pairs == 1:
         return "there is one reasoning under one prompt: I(X;Z) needs two distinct prompts"
     return f"all {num_pairs} reasonings have the same prompt: I(X;Z) needs two distinct prompts"
-

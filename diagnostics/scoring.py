@@ -1,7 +1,7 @@
 """Cross-scoring: the log-probability of every reasoning under every prompt, with shared prefixes.
 
-A prompt is forwarded once, and its keys and values serve all reasonings. That takes
-sum over n of (|x_n| + M R) token-forwards where one pass per pair takes sum over n of M (|x_n| + R).
+A prompt is forwarded once, and its keys and values serve all reasonings. That takes sum over n of
+(|x_n| + M R) token-forwards, where one pass per pair takes sum over n of M (|x_n| + R).
 
 Legend: **M** reasonings, **N** prompts, **R** tokens of the longest reasoning, **V** vocabulary.
 """

@@ -1,0 +1,145 @@
+"""Intervals of information estimates: for this batch's own value, and for the prompt distribution.
+
+*Batch*: the prompts are given, only the reasonings are random. An estimate is a mean of one number
+per reasoning, stratified by prompt; siblings are resampled within their prompt.
+
+*Prompt distribution*: the prompts are random too, and come in clusters (tasks). A prompt acts
+through its own reasonings and through the mixture of all prompts, so clusters are resampled by
+their jackknife pseudo-values, and not by copying columns (a copied column lowers the mixture's
+variety, and with it the estimate).
+
+Both are studentised bootstraps with symmetric quantiles (Hall, The Bootstrap and Edgeworth
+Expansion, 1992, section 3.6). Percentile intervals over 8 clusters cover 87 %, these 92 to 97 %:
+docs/information.md has the measurements.
+
+Legend: **M** reasonings, **C** clusters, **S** statistics, **B** resamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+FloatArray64 = NDArray[np.float64]
+IntArray64 = NDArray[np.int64]
+About = Literal["batch", "prompt distribution"]
+
+NUM_RESAMPLES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A two-sided interval; NaN where there is none.
+
+    `about` says of what: of the batch's own value, or of the value expected over batches of this
+    size drawn from the prompt distribution.
+    """
+
+    low: float
+    high: float
+    level: float
+    about: About
+
+    def contains(self, value: float) -> bool:
+        """Whether a value lies inside, give or take rounding."""
+        slack = 1e-9 * max(1.0, abs(value))
+        return self.low - slack <= value <= self.high + slack
+
+    @classmethod
+    def around(
+        cls, value: float, half: float, level: float, about: About, bounds: tuple[float, float]
+    ) -> Interval:
+        """`value` plus and minus `half`, cut at what the quantity cannot cross."""
+        low, high = np.clip([value - half, value + half], *bounds)
+        return cls(low=float(low), high=float(high), level=level, about=about)
+
+
+def sibling_half_widths(
+    values_MS: FloatArray64, column_M: IntArray64, *, level: float, rng: np.random.Generator
+) -> FloatArray64:
+    """Half widths (S,) around means over prompts of means over their reasonings.
+
+    With one reasoning under some prompt siblings cannot tell their spread; the spread over prompts
+    is used instead. It holds the differences between prompts too, so such intervals are wide.
+
+    Args:
+        values_MS: one number per reasoning and statistic; for a ratio its linearisation.
+        column_M: prompt of each reasoning; every prompt from 0 to N - 1 occurs.
+    """
+    sizes_N = np.bincount(column_M)
+    members = [np.flatnonzero(column_M == n) for n in range(len(sizes_N))]
+    if (sizes_N < 2).any():
+        means_NS = np.stack([values_MS[rows].mean(axis=0) for rows in members])
+        return cluster_half_widths(means_NS, level=level, rng=rng)
+    num_statistics = values_MS.shape[1]
+    means = np.zeros(num_statistics)
+    variances = np.zeros(num_statistics)
+    means_BS = np.zeros((NUM_RESAMPLES, num_statistics))
+    variances_BS = np.zeros((NUM_RESAMPLES, num_statistics))
+    for rows in members:
+        values = values_MS[rows]
+        picks = rng.integers(0, len(rows), (NUM_RESAMPLES, len(rows)))
+        resampled = values[picks]  # (B, siblings, S)
+        means += values.mean(axis=0)
+        variances += values.var(axis=0, ddof=1) / len(rows)
+        means_BS += resampled.mean(axis=1)
+        variances_BS += resampled.var(axis=1, ddof=1) / len(rows)
+    freedom = float((sizes_N - 1).sum())
+    return _half_widths(means, variances, means_BS, variances_BS, freedom, level) / len(sizes_N)
+
+
+def cluster_half_widths(
+    pseudo_CS: FloatArray64, *, level: float, rng: np.random.Generator
+) -> FloatArray64:
+    """Half widths (S,) around the mean of independent pseudo-values; NaN with fewer than two."""
+    count, num_statistics = pseudo_CS.shape
+    if count < 2:
+        return np.full(num_statistics, np.nan)
+    picks = rng.integers(0, count, (NUM_RESAMPLES, count))
+    resampled = pseudo_CS[picks]  # (B, C, S)
+    return _half_widths(
+        pseudo_CS.mean(axis=0),
+        pseudo_CS.var(axis=0, ddof=1) / count,
+        resampled.mean(axis=1),
+        resampled.var(axis=1, ddof=1) / count,
+        count - 1.0,
+        level,
+    )
+
+
+def pseudo_values(estimate_S: FloatArray64, without_CS: FloatArray64) -> FloatArray64:
+    """Jackknife pseudo-values C t - (C - 1) t without cluster c, (C, S)."""
+    count = len(without_CS)
+    return count * estimate_S - (count - 1) * without_CS
+
+
+def _half_widths(
+    means_S: FloatArray64,
+    variances_S: FloatArray64,
+    means_BS: FloatArray64,
+    variances_BS: FloatArray64,
+    freedom: float,
+    level: float,
+) -> FloatArray64:
+    """The level quantile of |t*| over resamples, times the standard error.
+
+    Resamples without any spread have no t; where only those came, Student's t stands in.
+    """
+    errors_S = np.sqrt(variances_S)
+    has_spread = variances_BS > 1e-12 * variances_S
+    ratios = np.abs(means_BS - means_S) / np.sqrt(np.where(has_spread, variances_BS, np.nan))
+    student = float(stdtrit(freedom, 0.5 + level / 2))
+    quantiles = np.array(
+        [
+            np.quantile(column[np.isfinite(column)], level)
+            if np.isfinite(column).any()
+            else student
+            for column in ratios.T
+        ]
+    )
+    half_S: FloatArray64 = quantiles * errors_S
+    return half_S
