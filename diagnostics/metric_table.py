@@ -1,0 +1,226 @@
+"""The numbers of a run, step by step: what the rules read, wherever it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .metric_names import Meaning, to_our_names
+
+if TYPE_CHECKING:
+    from ..store.reader import RunReader
+
+Values = NDArray[np.float64]
+Steps = NDArray[np.int64]
+
+MAX_ROWS = 20_000
+"""A longer source is averaged in blocks while it is read: between this many rows and twice that."""
+CHUNK_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MetricTable:
+    """Metrics by key over strictly increasing steps; NaN where a step has no value.
+
+    Legend: **R** rows.
+    """
+
+    steps: Steps  # (R,)
+    columns: Mapping[str, Values]  # each (R,)
+    sources: Mapping[str, str]
+    """Key -> the column or columns it came from."""
+    kind: str
+    """csv, jsonl, log or run."""
+    path: str = ""
+    ignored: tuple[str, ...] = ()
+    """Columns without a number."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.steps)
+
+    def keys(self) -> list[str]:
+        """Keys with at least one finite value, sorted."""
+        return sorted(key for key, values in self.columns.items() if np.isfinite(values).any())
+
+    def rows(self) -> Iterator[tuple[int, dict[str, float]]]:
+        """Step by step: the step and the values it has. Infinite values are kept, NaN is not."""
+        names = list(self.columns)
+        if not names:
+            yield from ((int(step), {}) for step in self.steps)
+            return
+        matrix_RC = np.column_stack([self.columns[name] for name in names])
+        for step, row in zip(self.steps.tolist(), matrix_RC, strict=True):
+            present = np.flatnonzero(~np.isnan(row))
+            yield step, {names[c]: float(row[c]) for c in present}
+
+
+@dataclass(slots=True)
+class TableBuilder:
+    """Collects rows in arrival order in bounded memory.
+
+    Rows that repeat the step before them are merged, the later value winning. Beyond twice
+    `MAX_ROWS` rows, neighbours are averaged and so are those that follow.
+    """
+
+    max_rows: int = MAX_ROWS
+    width: int = 1
+    """Source rows per stored row."""
+    num_seen: int = 0
+    _names: dict[str, int] = field(default_factory=dict)
+    _blocks: list[NDArray[np.float64]] = field(default_factory=list)
+    _num_stored: int = 0
+    _carry: NDArray[np.float64] | None = None
+    _pending: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
+
+    def add_row(self, step: float, values: Mapping[str, float]) -> None:
+        self._pending.append((step, values))
+        if len(self._pending) >= CHUNK_ROWS:
+            self._flush_pending()
+
+    def _flush_pending(self) -> None:
+        rows, self._pending = self._pending, []
+        if not rows:
+            return
+        names = list(dict.fromkeys(name for _, values in rows for name in values))
+        position = {name: column for column, name in enumerate(names)}
+        matrix = np.full((len(rows), len(names)), np.nan)
+        for index, (_, values) in enumerate(rows):
+            for name, value in values.items():
+                matrix[index, position[name]] = value
+        self.add_block(np.array([step for step, _ in rows]), names, matrix)
+
+    def add_block(self, steps: Values, names: Sequence[str], matrix: NDArray[np.float64]) -> None:
+        """`matrix` (r, c) of the named columns at `steps` (r,)."""
+        if not len(steps):
+            return
+        for name in names:
+            self._names.setdefault(name, len(self._names) + 1)
+        block = np.full((len(steps), len(self._names) + 1), np.nan)
+        block[:, 0] = steps
+        block[:, [self._names[name] for name in names]] = matrix
+        self.num_seen += len(steps)
+        if self._carry is not None:
+            block = np.vstack([_widened(self._carry, block.shape[1]), block])
+        block = _merge_repeats(block)
+        keep = (len(block) - 1) // self.width * self.width
+        self._carry = block[keep:]
+        self._store(block[:keep])
+
+    def _store(self, block: NDArray[np.float64]) -> None:
+        if not len(block):
+            return
+        self._blocks.append(_averaged(block, self.width))
+        self._num_stored += len(self._blocks[-1])
+        while self._num_stored > 2 * self.max_rows:
+            everything = self._joined()
+            even = len(everything) // 2 * 2
+            halved = _averaged(everything[:even], 2)
+            self._blocks = [np.vstack([halved, everything[even:]])]
+            self._num_stored = len(self._blocks[0])
+            self.width *= 2
+
+    def _joined(self) -> NDArray[np.float64]:
+        size = len(self._names) + 1
+        return np.vstack([np.empty((0, size)), *[_widened(b, size) for b in self._blocks]])
+
+    def build(
+        self,
+        *,
+        kind: str,
+        path: str = "",
+        mapping: Mapping[str, Meaning] | None = None,
+        ignored: Sequence[str] = (),
+        notes: Sequence[str] = (),
+    ) -> MetricTable:
+        """The table under our keys, steps sorted, repeated steps merged."""
+        self._flush_pending()
+        if self._carry is not None:
+            tail, self._carry = self._carry, None
+            self._blocks.append(_averaged(tail, self.width))
+        rows = self._joined()
+        said = list(notes)
+        if self.width > 1:
+            said.append(f"{self.num_seen} rows were averaged in blocks of {self.width}")
+        rows, num_repeated = _sorted_and_merged(rows)
+        if num_repeated:
+            said.append(f"{num_repeated} rows repeat an earlier step: the later values were kept")
+        columns = {name: rows[:, column].copy() for name, column in self._names.items()}
+        empty = [name for name, values in columns.items() if np.isnan(values).all()]
+        filled = {name: values for name, values in columns.items() if name not in set(empty)}
+        named = to_our_names(filled, mapping)
+        for key, values in named.columns.items():
+            if not key.startswith(("loss/", "optim/")):
+                values[~np.isfinite(values)] = np.nan
+        return MetricTable(
+            steps=rows[:, 0].astype(np.int64),
+            columns=named.columns,
+            sources=named.sources,
+            kind=kind,
+            path=path,
+            ignored=(*ignored, *empty),
+            notes=(*said, *named.notes),
+        )
+
+
+def _widened(block: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    missing = size - block.shape[1]
+    return np.pad(block, ((0, 0), (0, missing)), constant_values=np.nan) if missing else block
+
+
+def _merge_repeats(block: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Neighbours with the same step become one row; later values win."""
+    is_first = np.concatenate([[True], block[1:, 0] != block[:-1, 0]])
+    if is_first.all():
+        return block
+    groups = np.cumsum(is_first) - 1
+    out = block[is_first].copy()
+    for row in np.flatnonzero(~is_first):
+        present = ~np.isnan(block[row])
+        out[groups[row], present] = block[row, present]
+    return out
+
+
+def _averaged(block: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """Means over `width` rows, at the step of the last; a shorter block at the end is one row."""
+    if width == 1 or not len(block):
+        return block
+    starts = np.arange(0, len(block), width)
+    present = ~np.isnan(block)
+    totals = np.add.reduceat(np.where(present, block, 0.0), starts, axis=0)
+    counts = np.add.reduceat(present.astype(np.float64), starts, axis=0)
+    out = np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
+    out[:, 0] = block[np.minimum(starts + width, len(block)) - 1, 0]
+    return np.asarray(out)
+
+
+def _sorted_and_merged(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+    if len(rows) < 2 or (np.diff(rows[:, 0]) > 0).all():
+        return rows, 0
+    ordered = rows[np.argsort(rows[:, 0], kind="stable")]
+    merged = _merge_repeats(ordered)
+    return merged, len(rows) - len(merged)
+
+
+def table_of_run(reader: RunReader) -> MetricTable:
+    """The stored metrics of a run, training and evaluation together."""
+    builder = TableBuilder()
+    found = reader.sql("SELECT step, key, value FROM metrics ORDER BY step, phase DESC, key")
+    step: int | None = None
+    values: dict[str, float] = {}
+    for batch in found.to_batches():
+        columns = (batch.column(name).to_pylist() for name in ("step", "key", "value"))
+        for at, key, value in zip(*columns, strict=True):
+            if step is not None and at != step:
+                builder.add_row(step, values)
+                values = {}
+            step = at
+            values[key] = np.nan if value is None else float(value)
+    if step is not None:
+        builder.add_row(step, values)
+    return builder.build(kind="run", path=str(reader.path))
