@@ -130,9 +130,10 @@ class Trainer:
         if not batch.num_rows:
             self.events.message(f"step {step}: no update, {selection.reason or 'nothing to train'}")
         if result.num_skipped:
+            num_tried = result.num_skipped + round(result.metrics["optim/num_updates"])
             self.events.message(
-                f"step {step}: {result.num_skipped} optimizer steps skipped, the gradient was NaN "
-                f"or infinite ({self.num_nonfinite} such steps in a row)"
+                f"step {step}: {result.num_skipped} of {num_tried} updates skipped, the gradient "
+                f"was NaN or infinite ({self.num_nonfinite} such steps in a row)"
             )
 
     def _observe(self, seen: StepObservation) -> dict[str, float]:

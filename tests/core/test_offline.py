@@ -1,0 +1,135 @@
+"""Learning from the trajectories that a run stored, without any environment."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from echoscope.core.checkpoint import list_checkpoints
+from echoscope.core.config import RunConfig
+from echoscope.core.config_loading import ConfigError
+from echoscope.core.events import SilentEvents
+from echoscope.core.runs import resume, start
+from echoscope.core.sources import StoredSource
+from echoscope.store.reader import open_run
+from echoscope.store.records import Split, Trajectory
+from echoscope.store.writer import RunWriter
+from recorded import assert_same_recording, metric
+
+MakeConfig = Callable[..., RunConfig]
+
+
+@pytest.fixture(scope="module")
+def stored(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three steps at weights that hardly moved."""
+    path = tmp_path_factory.mktemp("runs") / "stored"
+    start(make_config("steps=3", "optim.lr=1e-12"), path, SilentEvents())
+    return path
+
+
+def content(trajectory: Trajectory) -> list[tuple[object, ...]]:
+    out = []
+    for turn in trajectory.turns:
+        assert turn.prompt_tokens is not None
+        assert turn.response_tokens is not None
+        assert turn.logprobs is not None
+        out.append(
+            (
+                turn.prompt_tokens.tolist(),
+                turn.response_tokens.tolist(),
+                turn.logprobs.tolist(),
+                turn.total_reward,
+                turn.policy_version,
+            )
+        )
+    return out
+
+
+def test_stored_steps_come_in_order_and_start_again(stored: Path, make_config: MakeConfig) -> None:
+    source, reader = StoredSource(stored), open_run(stored)
+    assert source.steps == [1, 2, 3]
+    for step, original in ((1, 1), (2, 2), (3, 3), (4, 1), (8, 2)):
+        rollouts = source.collect(step, make_config())
+        assert (rollouts.num_groups, rollouts.group_size) == (2, 4)
+        before = [t for t in reader.trajectories_of_step(original) if t.split is Split.TRAIN]
+        for found, old in zip(rollouts.trajectories, before, strict=True):
+            assert found.step == step
+            assert found.id == f"t{step:08d}-{found.index:05d}"
+            assert found.source == f"stored/{old.id}"
+            assert (found.group_index, found.sibling_index) == (old.group_index, old.sibling_index)
+            assert content(found) == content(old)
+
+
+def test_on_the_same_weights_the_stored_ratio_is_one(
+    make_config: MakeConfig, stored: Path, tmp_path: Path
+) -> None:
+    config = make_config(f"from_run={stored}", "steps=1", "envs.eval=[]")
+    assert start(config, tmp_path / "offline", SilentEvents()) == "finished"
+    assert metric(tmp_path / "offline", "policy/ratio_mean")[1] == pytest.approx(1, abs=1e-5)
+    assert metric(tmp_path / "offline", "policy/mismatch_kl")[1] < 1e-10
+
+
+def test_it_learns_from_what_was_stored(
+    make_config: MakeConfig, stored: Path, tmp_path: Path
+) -> None:
+    """Nine passes over the same steps: replies with a good reward become likelier."""
+    path = tmp_path / "offline"
+    config = make_config(
+        f"from_run={stored}", "steps=9", "optim.lr=3e-3", "checkpoint.every=0", "envs.eval=[]"
+    )
+    assert start(config, path, SilentEvents()) == "finished"
+    first, last = metric(path, "policy/ratio_mean")[1], metric(path, "policy/ratio_max")[9]
+    assert first == pytest.approx(1, abs=1e-5)
+    assert last > 1.1  # the behaviour policy stays the one that sampled
+    gains = []
+    reader = open_run(path)
+    for trajectory in reader.trajectories_of_step(9):
+        outcome = reader.outcome(trajectory.id)
+        assert outcome is not None
+        assert outcome.trainer_logprobs is not None
+        assert outcome.advantage is not None
+        change = [
+            float((new - turn.logprobs).sum())
+            for new, turn in zip(outcome.trainer_logprobs, trajectory.turns, strict=True)
+        ]
+        gains.append((outcome.advantage, sum(change)))
+    advantages, changes = np.array(gains).T
+    assert np.corrcoef(advantages, changes)[0, 1] > 0.5
+
+
+def test_evaluation_still_plays(make_config: MakeConfig, stored: Path, tmp_path: Path) -> None:
+    start(make_config(f"from_run={stored}"), tmp_path / "offline", SilentEvents())
+    counts = open_run(tmp_path / "offline").sql(
+        "SELECT split, count(*) AS n FROM trajectories GROUP BY split ORDER BY split"
+    )
+    assert [tuple(row.values()) for row in counts.to_pylist()] == [("eval", 9), ("train", 32)]
+
+
+def test_the_source_run_is_only_read(make_config: MakeConfig, stored: Path, tmp_path: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in stored.rglob("*") if p.is_file()}
+    start(make_config(f"from_run={stored}", "steps=2"), tmp_path / "offline", SilentEvents())
+    assert {p: p.stat().st_mtime_ns for p in stored.rglob("*") if p.is_file()} == before
+
+
+def test_an_offline_run_resumes_bit_for_bit(
+    make_config: MakeConfig, stored: Path, tmp_path: Path
+) -> None:
+    config = make_config(f"from_run={stored}", "checkpoint.every=1", "optim.minibatches=2")
+    start(config, tmp_path / "whole", SilentEvents())
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    for checkpoint in list_checkpoints(tmp_path / "again")[-2:]:
+        shutil.rmtree(checkpoint)
+    assert resume(tmp_path / "again", SilentEvents()) == "finished"
+    assert_same_recording(tmp_path / "whole", tmp_path / "again")
+
+
+def test_a_run_without_training_trajectories_cannot_teach(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    RunWriter.create(tmp_path / "empty", run_id="empty", config={}).close(status="finished")
+    with pytest.raises(ConfigError, match="has no training trajectories to learn from"):
+        start(make_config(f"from_run={tmp_path / 'empty'}"), tmp_path / "run", SilentEvents())
+    assert not (tmp_path / "run").exists()
