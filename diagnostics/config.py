@@ -77,7 +77,7 @@ class InformationConfig(FrozenModel):
         32, ge=2, description="Distinct prompts of families that draw from all turns, at most."
     )
     turn_reasonings: int = Field(
-        1, ge=1, description="Reasonings per such prompt; most have one, their history being theirs."
+        1, ge=1, description="Reasonings per such prompt; with a history of its own it has one."
     )
     permutations: int = Field(
         1000, ge=19, description="Of the labels, for the p-value of the retrieval accuracy."
@@ -90,3 +90,32 @@ class InformationConfig(FrozenModel):
         1024, ge=16, description="For keys, values and logits of one scoring pass."
     )
     seed: int = Field(20_260, ge=0, description="Of the draws and permutations; nothing else's.")
+
+
+class TextConfig(FrozenModel):
+    """What is read from the text alone, how often, and from how much of it (`text.py`)."""
+
+    every: int = Field(
+        4,
+        ge=0,
+        description="Steps between two measurements; 0 turns them off.",
+        json_schema_extra=LIVE,
+    )
+    family: Literal["first_turn", "all_turns"] = Field(
+        "first_turn",
+        description="Which reasoning of an episode is compared: that of its first turn, or that of "
+        "one turn drawn evenly, so that long episodes do not count more.",
+    )
+    prompts: int = Field(8, ge=2, description="Distinct prompts compared, at most.")
+    siblings: int = Field(8, ge=2, description="Reasonings of each prompt, at most.")
+    trajectories: int = Field(
+        32, ge=1, description="Episodes read turn by turn, for loops, echo and actions."
+    )
+    max_chars: int = Field(
+        2000, ge=50, description="Characters of one reasoning, response or observation that count."
+    )
+    permutations: int = Field(200, ge=20, description="Label shuffles behind a p-value.")
+    template_words: int = Field(5, ge=2, description="Words in one n-gram of a template.")
+    near_duplicate: float = Field(
+        0.9, gt=0, le=1, description="TF-IDF similarity from which two siblings are duplicates."
+    )

@@ -1,0 +1,118 @@
+"""What the text of a step says, in numbers, examples, and reasons for what is missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from .text_templates import Template
+
+METRICS: Mapping[str, str] = MappingProxyType(
+    {
+        "num_trajectories": "trajectories the sample was drawn from",
+        "num_prompts": "N, distinct prompts compared",
+        "num_siblings": "M, reasonings of each prompt",
+        "retrieval_accuracy": "share of reasonings whose nearest other one answers the same prompt",
+        "retrieval_chance": "its expectation if reasonings ignore their prompts",
+        "retrieval_p_value": "share of label shuffles that retrieve as well",
+        "retrieval_masked_accuracy": "retrieval without the words that observations hold",
+        "retrieval_masked_p_value": "its share of label shuffles that retrieve as well",
+        "information_bound": "nats, lower bound on I(X;Z) from a cross-validated classifier",
+        "information_bound_se": "nats, its standard error over prompts",
+        "dependence": "the bound, at least 0, over its ceiling ln N",
+        "template_frac": "share of a reasoning's n-grams that stand under most other prompts too",
+        "template_coverage": "share of the typical reasoning's words that are not slots",
+        "template_match_frac": "share of reasonings that hold the template's words in order",
+        "sibling_distance": "mean TF-IDF distance of two reasonings of one prompt, 0..1",
+        "near_duplicate_frac": "share of sibling pairs that are nearly equal",
+        "duplicate_frac": "share of sibling pairs that are equal",
+        "distinct_1": "different words over all words, within a prompt",
+        "distinct_2": "different word pairs over all word pairs, within a prompt",
+        "conditional_entropy": "nats per word given the word before and the prompt",
+        "repeated_ngram_frac": "share of a response's 4-grams said before in it",
+        "compression_ratio": "bytes of a response over their compressed size",
+        "longest_char_run": "mean over responses of the longest run of one sign",
+        "longest_word_run": "mean over responses of the longest run of one word",
+        "loop_frac": "share of responses that loop",
+        "echo_frac": "share of a reasoning's 4-grams that stood in the turn before",
+        "repeated_action_frac": "share of turns that repeat the actions of the turn before",
+        "repeated_state_action_frac": "share of turns that repeat actions at the same observation",
+        "action_entropy": "nats of the first action",
+        "action_conditional_entropy": "nats of the first action given the observation",
+        "copied_frac": "share of a reasoning's 3-grams that stand in its observation",
+        "agreement_frac": "share of turns that execute the move their reasoning names last",
+        "valid_frac": "share of turns with a valid action",
+        "effective_frac": "share of turns that changed the state",
+        "truncated_frac": "share of responses cut by the length limit",
+        "closed_reasoning_frac": "share of responses that close their reasoning",
+        "empty_reasoning_frac": "share of turns without reasoning",
+        "num_chars_p10": "characters of a response, 10 % quantile",
+        "num_chars_p50": "characters of a response, median",
+        "num_chars_p90": "characters of a response, 90 % quantile",
+    }
+)
+"""Every key of `TextReport.metrics()`, without its `text/`."""
+
+MAX_EXEMPLARS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exemplar:
+    """A place in a stored response that shows a finding."""
+
+    trajectory_id: str
+    turn: int
+    spans: tuple[tuple[int, int], ...]
+    """Half-open character spans of the turn's response."""
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextReport:
+    """What the text of a step says, and what it could not say."""
+
+    values: Mapping[str, float]
+    """By the keys of `METRICS`; NaN where there is a reason."""
+    reasons: Mapping[str, str]
+    """Key to why it could not be measured."""
+    template: Template | None
+    exemplars: Mapping[str, tuple[Exemplar, ...]]
+    """By finding: template, duplicates, loop, echo, copied, disagreement, malformed."""
+    family: str
+
+    def metrics(self) -> dict[str, float]:
+        """`text/...` of this step."""
+        return {f"text/{name}": value for name, value in self.values.items()}
+
+    @property
+    def insufficient(self) -> str:
+        """Why dependence on the prompt could not be judged; empty if it could."""
+        return self.reasons.get("retrieval_accuracy", "")
+
+
+@dataclass(slots=True, kw_only=True)
+class Findings:
+    """A report while it is made. What nobody fills in stays NaN."""
+
+    values: dict[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, math.nan))
+    reasons: dict[str, str] = field(default_factory=dict)
+    template: Template | None = None
+    exemplars: dict[str, tuple[Exemplar, ...]] = field(default_factory=dict)
+
+    def missing(self, keys: Iterable[str], reason: str) -> None:
+        for key in keys:
+            self.reasons[key] = reason
+
+    def mean(self, key: str, values: Sequence[float], reason: str) -> None:
+        if values:
+            self.values[key] = float(np.mean(values))
+        else:
+            self.reasons[key] = reason
+
+    def show(self, kind: str, exemplars: Sequence[Exemplar]) -> None:
+        if exemplars:
+            self.exemplars[kind] = tuple(exemplars[:MAX_EXEMPLARS])

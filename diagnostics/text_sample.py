@@ -1,0 +1,170 @@
+"""Which texts are read: the same number of reasonings under each of several distinct prompts.
+
+Legend: **N** prompts, **M** reasonings of each, **n** = N * M reasonings in all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..store.records import Trajectory
+from .config import TextConfig
+
+Item = TypeVar("Item")
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+"""A run of letters, digits and underscores, or one other sign. Linear on any text."""
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Lower-case words and single signs, in order."""
+    return tuple(word.lower() for word in _WORD.findall(text))
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Half-open character spans of `words(text)`."""
+    return [found.span() for found in _WORD.finditer(text)]
+
+
+def ngrams(tokens: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    """All runs of `size` tokens, in order; a shorter text is one gram, an empty one has none."""
+    if len(tokens) <= size:
+        return [tuple(tokens)] if tokens else []
+    return list(zip(*(tokens[k:] for k in range(size)), strict=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasoning:
+    """One reasoning that was drawn, cut to `max_chars`."""
+
+    trajectory_id: str
+    prompt: int
+    """Index of its prompt among the drawn ones."""
+    turn: int
+    start: int
+    """Where the reasoning begins in the response."""
+    text: str
+    words: tuple[str, ...]
+    observation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSample:
+    """M reasonings of each of N prompts, prompt by prompt, and episodes to read turn by turn."""
+
+    reasonings: tuple[Reasoning, ...]
+    num_prompts: int
+    """N."""
+    num_siblings: int
+    """M."""
+    episodes: tuple[Trajectory, ...]
+    num_seen: int
+    """Trajectories it was drawn from."""
+
+    @property
+    def prompt_n(self) -> NDArray[np.int64]:
+        """(n,) prompt of each reasoning."""
+        return np.array([reasoning.prompt for reasoning in self.reasonings], dtype=np.int64)
+
+    @property
+    def too_few_prompts(self) -> str:
+        """Why prompts cannot be compared, in words; empty if they can."""
+        if not self.num_seen:
+            return "there are no trajectories"
+        if not self.reasonings:
+            return "no trajectory has a reasoning that is not empty"
+        if self.num_prompts < 2:
+            return "all reasonings answer the same prompt; at least two prompts are needed"
+        return ""
+
+    @property
+    def too_few_siblings(self) -> str:
+        """Why the reasonings of a prompt cannot be compared with each other."""
+        if not self.reasonings:
+            return self.too_few_prompts
+        if self.num_siblings < 2:
+            return "every prompt has one reasoning only; at least two are needed"
+        return ""
+
+    @property
+    def too_small(self) -> str:
+        """Why dependence on the prompt cannot be judged."""
+        return self.too_few_prompts or self.too_few_siblings
+
+
+def draw(
+    trajectories: Sequence[Trajectory], config: TextConfig, rng: np.random.Generator
+) -> TextSample:
+    """A stratified sample. Equal first prompts (`prompt_key`) are one prompt, whatever their group.
+
+    M is the largest number up to `config.siblings` that gives the most reasonings in all (M of each
+    of at most `config.prompts` prompts); with two prompts of two or more it is at least 2.
+    """
+    candidates: dict[str, list[tuple[Trajectory, int]]] = {}
+    for trajectory in trajectories:
+        turn = _draw_turn(trajectory, config, rng)
+        if turn is not None:
+            candidates.setdefault(trajectory.prompt_key, []).append((trajectory, turn))
+    keys = list(candidates)
+    num_siblings = _siblings([len(candidates[key]) for key in keys], config)
+    eligible = [key for key in keys if len(candidates[key]) >= max(num_siblings, 1)]
+    chosen = _some(eligible, config.prompts, rng)
+    reasonings = tuple(
+        _reasoning(trajectory, turn, prompt, config.max_chars)
+        for prompt, key in enumerate(chosen)
+        for trajectory, turn in _some(candidates[key], num_siblings, rng)
+    )
+    return TextSample(
+        reasonings=reasonings,
+        num_prompts=len(chosen),
+        num_siblings=num_siblings,
+        episodes=tuple(_some(list(trajectories), config.trajectories, rng)),
+        num_seen=len(trajectories),
+    )
+
+
+def _draw_turn(trajectory: Trajectory, config: TextConfig, rng: np.random.Generator) -> int | None:
+    """The turn whose reasoning is read; None if the episode has none that is not empty."""
+    turns = trajectory.turns[:1] if config.family == "first_turn" else trajectory.turns
+    usable = [turn.index for turn in turns if turn.reasoning.strip()]
+    if not usable:
+        return None
+    return usable[0] if len(usable) == 1 else usable[int(rng.integers(len(usable)))]
+
+
+def _siblings(counts: Sequence[int], config: TextConfig) -> int:
+    """M for prompts with so many reasonings each."""
+    best, most = 0, (False, 0)
+    for m in range(1, min(config.siblings, max(counts, default=0)) + 1):
+        n = min(config.prompts, sum(count >= m for count in counts))
+        score = (n >= 2 and m >= 2, n * m)
+        if score >= most:
+            best, most = m, score
+    return best
+
+
+def _some(items: Sequence[Item], size: int, rng: np.random.Generator) -> list[Item]:
+    """`size` of the items in their order, all of them if there are no more."""
+    if len(items) <= size:
+        return list(items)
+    return [items[k] for k in sorted(rng.choice(len(items), size, replace=False).tolist())]
+
+
+def _reasoning(trajectory: Trajectory, index: int, prompt: int, max_chars: int) -> Reasoning:
+    turn = trajectory.turns[index]
+    text = turn.reasoning[:max_chars]
+    return Reasoning(
+        trajectory_id=trajectory.id,
+        prompt=prompt,
+        turn=index,
+        start=0 if turn.reasoning_chars is None else turn.reasoning_chars[0],
+        text=text,
+        words=words(text),
+        observation=turn.observation[:max_chars],
+    )

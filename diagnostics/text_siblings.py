@@ -1,0 +1,100 @@
+"""Do the reasonings of one prompt differ? Distances, duplicates, distinct n-grams, entropy.
+
+Legend: **N** prompts, **M** reasonings of each, **n** = N * M.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .text_sample import Reasoning, ngrams
+
+_START, _END = "<start>", "<end>"
+"""Marks that no word equals: words have no sign beside a letter."""
+
+
+def sibling_pairs(prompt_n: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Indices (i, j), i < j, of every two reasonings of the same prompt."""
+    rows, columns = np.triu_indices(len(prompt_n), k=1)
+    same = prompt_n[rows] == prompt_n[columns]
+    return rows[same], columns[same]
+
+
+def sibling_metrics(
+    reasonings: Sequence[Reasoning],
+    similarity_nn: NDArray[np.float64],
+    prompt_n: NDArray[np.int64],
+    *,
+    near_duplicate: float,
+) -> dict[str, float]:
+    """How alike the reasonings of a prompt are. At least one pair is needed.
+
+    `duplicate_frac` is the share of sibling pairs with equal text: the unbiased collision
+    probability, minus whose logarithm is the Renyi-2 entropy.
+    """
+    rows, columns = sibling_pairs(prompt_n)
+    alike = similarity_nn[rows, columns]
+    equal = [reasonings[i].text == reasonings[j].text for i, j in zip(rows, columns, strict=True)]
+    is_duplicate = (alike >= near_duplicate) | np.array(equal)
+    groups = by_prompt(reasonings)
+    return {
+        "sibling_distance": float(1.0 - alike.mean()),
+        "near_duplicate_frac": float(is_duplicate.mean()),
+        "duplicate_frac": float(np.mean(equal)),
+        "distinct_1": float(np.mean([distinct_share(group, 1) for group in groups])),
+        "distinct_2": float(np.mean([distinct_share(group, 2) for group in groups])),
+        "conditional_entropy": float(np.mean([ngram_entropy(group) for group in groups])),
+    }
+
+
+def by_prompt(reasonings: Sequence[Reasoning]) -> list[list[tuple[str, ...]]]:
+    """Words of the reasonings, prompt by prompt."""
+    groups: dict[int, list[tuple[str, ...]]] = {}
+    for reasoning in reasonings:
+        groups.setdefault(reasoning.prompt, []).append(reasoning.words)
+    return list(groups.values())
+
+
+def distinct_share(texts: Sequence[Sequence[str]], size: int) -> float:
+    """Different n-grams over all n-grams of some texts (distinct-n; Li et al. 2016). 0 if none."""
+    grams = [gram for tokens in texts for gram in ngrams(tokens, size)]
+    return len(set(grams)) / len(grams) if grams else 0.0
+
+
+def ngram_entropy(texts: Sequence[Sequence[str]]) -> float:
+    """Nats per word given the word before, H(pair) - H(first of the pair), both after Chao-Shen.
+
+    Each text begins and ends with a mark, so that first words and the length count. Exact in the
+    limit for texts that a first-order Markov chain writes; above the true rate otherwise.
+    """
+    pairs: Counter[tuple[str, str]] = Counter()
+    for tokens in texts:
+        pairs.update(zip((_START, *tokens), (*tokens, _END), strict=True))
+    firsts: Counter[str] = Counter()
+    for (first, _), count in pairs.items():
+        firsts[first] += count
+    return chao_shen(pairs) - chao_shen(firsts)
+
+
+def chao_shen(counts: Mapping[object, int] | ArrayLike) -> float:
+    """Entropy in nats from counts, corrected for what was not seen (Chao and Shen 2003).
+
+    Coverage C = 1 - f1 / n with f1 the number of outcomes seen once; p~ = C p^;
+    H = -sum p~ ln p~ / (1 - (1 - p~)^n), a Horvitz-Thompson sum. Where everything was seen once,
+    f1 = n - 1 keeps C above 0. NaN without counts.
+    """
+    values = list(counts.values()) if isinstance(counts, Mapping) else counts
+    array = np.asarray(values, dtype=np.float64).ravel()
+    array = array[array > 0]
+    if not array.size:
+        return float("nan")
+    total = array.sum()
+    singles = int((array == 1).sum())
+    coverage = 1.0 - min(singles, total - 1) / total
+    p = coverage * array / total
+    seen = -np.expm1(total * np.log1p(-np.minimum(p, 1 - 1e-15)))
+    return float(-(p * np.log(p) / seen).sum()) + 0.0
