@@ -96,7 +96,7 @@ class TextConfig(FrozenModel):
     """What is read from the text alone, how often, and from how much of it (`text.py`)."""
 
     every: int = Field(
-        4,
+        2,
         ge=0,
         description="Steps between two measurements; 0 turns them off.",
         json_schema_extra=LIVE,

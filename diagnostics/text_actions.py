@@ -26,9 +26,8 @@ def action_entropies(episodes: Sequence[Trajectory]) -> tuple[float, float]:
     overall: Counter[str] = sum(by_observation.values(), Counter())
     repeated = [counts for counts in by_observation.values() if counts.total() >= 2]
     weight = sum(counts.total() for counts in repeated)
-    if not weight:
-        return chao_shen(overall), math.nan
-    return chao_shen(overall), sum(c.total() * chao_shen(c) for c in repeated) / weight
+    given = sum((c.total() * chao_shen(c.values()) for c in repeated), 0.0)
+    return chao_shen(overall.values()), given / weight if weight else math.nan
 
 
 def named_moves(episodes: Sequence[Trajectory]) -> set[tuple[str, ...]]:

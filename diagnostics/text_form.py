@@ -19,7 +19,7 @@ def form_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
     def share(holds: Callable[[Turn], bool]) -> float:
         return sum(map(holds, turns)) / len(turns) if turns else float("nan")
 
-    lengths = [len(turn.response) for turn in turns] or [np.nan]
+    lengths = [float(len(turn.response)) for turn in turns] or [np.nan]
     p10, p50, p90 = np.quantile(lengths, [0.1, 0.5, 0.9]).tolist()
     return {
         "valid_frac": share(lambda turn: turn.is_valid),

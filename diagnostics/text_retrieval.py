@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
 Floats = NDArray[np.float64]
@@ -37,15 +36,13 @@ def similarity(texts: Sequence[str]) -> Floats:
     padded = [f" {text} " for text in distinct]
     if not any(text.strip() for text in distinct):
         return np.zeros((len(texts), len(texts)))
-    by_word = CountVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), dtype=np.float32)
-    by_char = CountVectorizer(analyzer="char", ngram_range=(3, 5), dtype=np.float32)
-    parts = [_cosines(vectors.fit_transform(padded)[rows]) for vectors in (by_word, by_char)]
-    return np.asarray(np.mean(parts, axis=0), dtype=np.float64)
-
-
-def _cosines(counts: sparse.csr_matrix) -> Floats:
-    weighted = TfidfTransformer().fit_transform(counts)  # rows of length 1
-    return np.asarray((weighted @ weighted.T).toarray(), dtype=np.float64)
+    by_word = CountVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), dtype=np.float64)
+    by_char = CountVectorizer(analyzer="char", ngram_range=(3, 5), dtype=np.float64)
+    total = np.zeros((len(texts), len(texts)))
+    for vectors in (by_word, by_char):
+        weighted = TfidfTransformer().fit_transform(vectors.fit_transform(padded)[rows])
+        total += (weighted @ weighted.T).toarray()  # rows have length 1
+    return total / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ Legend: **N** prompts, **M** reasonings of each, **n** = N * M.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from .text_sample import Reasoning, ngrams
 
@@ -42,7 +42,7 @@ def sibling_metrics(
     is_duplicate = (alike >= near_duplicate) | np.array(equal)
     groups = by_prompt(reasonings)
     return {
-        "sibling_distance": float(1.0 - alike.mean()),
+        "sibling_distance": max(0.0, float(1.0 - alike.mean())),
         "near_duplicate_frac": float(is_duplicate.mean()),
         "duplicate_frac": float(np.mean(equal)),
         "distinct_1": float(np.mean([distinct_share(group, 1) for group in groups])),
@@ -77,19 +77,17 @@ def ngram_entropy(texts: Sequence[Sequence[str]]) -> float:
     firsts: Counter[str] = Counter()
     for (first, _), count in pairs.items():
         firsts[first] += count
-    return chao_shen(pairs) - chao_shen(firsts)
+    return chao_shen(pairs.values()) - chao_shen(firsts.values())
 
 
-def chao_shen(counts: Mapping[object, int] | ArrayLike) -> float:
+def chao_shen(counts: Iterable[int]) -> float:
     """Entropy in nats from counts, corrected for what was not seen (Chao and Shen 2003).
 
     Coverage C = 1 - f1 / n with f1 the number of outcomes seen once; p~ = C p^;
     H = -sum p~ ln p~ / (1 - (1 - p~)^n), a Horvitz-Thompson sum. Where everything was seen once,
     f1 = n - 1 keeps C above 0. NaN without counts.
     """
-    values = list(counts.values()) if isinstance(counts, Mapping) else counts
-    array = np.asarray(values, dtype=np.float64).ravel()
-    array = array[array > 0]
+    array = np.array([count for count in counts if count > 0], dtype=np.float64)
     if not array.size:
         return float("nan")
     total = array.sum()

@@ -89,7 +89,7 @@ def find_template(
         return None
     fixed = [word for word, keep in zip(base, is_fixed, strict=True) if keep]
     slots = list(_slots(is_fixed))
-    texts = [(spelled, list(range(len(base))))]
+    texts: list[tuple[Sequence[str], Sequence[int | None]]] = [(spelled, range(len(base)))]
     texts += [(_spelled(reasonings[k]), row) for k, row in zip(chosen, aligned, strict=True)]
     return Template(
         text=_with_slots(spelled, is_fixed),

@@ -1,0 +1,190 @@
+"""The report: what it says about texts of known kind, and what it refuses to say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from echoscope.diagnostics.config import TextConfig
+from echoscope.diagnostics.text import text_metrics
+from echoscope.diagnostics.text_report import METRICS
+from echoscope.diagnostics.text_sample import draw
+from echoscope.store.records import RolloutBatch
+from episodes import episode, one_turn_each, text_turn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NAMES = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel"]
+
+
+def report(trajectories, **changes):
+    return text_metrics(trajectories, TextConfig(**changes), np.random.default_rng(0))
+
+
+def test_every_metric_is_a_number_or_has_a_reason():
+    found = report(one_turn_each([["a"]]))
+    assert set(found.values) == set(METRICS)
+    assert {key for key, value in found.values.items() if math.isnan(value)} == set(found.reasons)
+    assert set(found.metrics()) == {f"text/{key}" for key in METRICS}
+
+
+def test_reasoning_that_names_its_prompt_depends_on_it():
+    found = report(one_turn_each([[f"I see {name}"] * 8 for name in NAMES]))
+    assert found.values["retrieval_accuracy"] == pytest.approx(1)
+    assert found.values["dependence"] == pytest.approx(1, abs=0.01)
+    assert found.values["sibling_distance"] == pytest.approx(0)
+    assert found.insufficient == ""
+
+
+def test_a_template_with_a_random_ending_does_not():
+    rng = np.random.default_rng(3)
+    text = "I should move toward the goal so I will go"
+    found = report(
+        one_turn_each([[f"{text} {rng.choice(NAMES)}" for _ in range(8)] for _ in range(8)])
+    )
+    assert found.values["retrieval_p_value"] > 0.05
+    assert found.values["dependence"] < 0.1
+    assert found.values["template_frac"] > 0.8
+    assert found.template.text == f"{text} ___"
+    assert found.values["template_match_frac"] == 1
+
+
+def test_copying_the_observation_does_not_pass_for_thinking():
+    episodes = [
+        episode(name, [text_turn(f"{name} it is", observation=f"see {name}")], index=8 * p + g)
+        for p, name in enumerate(NAMES)
+        for g in range(8)
+    ]
+    found = report(episodes)
+    assert found.values["retrieval_accuracy"] == pytest.approx(1)
+    assert found.values["retrieval_masked_accuracy"] == pytest.approx(7 / 63)  # chance
+    assert found.values["retrieval_masked_p_value"] == 1
+
+
+def test_reasoning_of_nothing_but_observed_words_cannot_be_masked():
+    found = report(one_turn_each([["prompt 0"] * 3, ["prompt 1"] * 3]))
+    assert "stands in an observation" in found.reasons["retrieval_masked_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "key", "reason"),
+    [
+        ([], "retrieval_accuracy", "no trajectories"),
+        ([["", " "], ["", "\n"]], "retrieval_accuracy", "reasoning that is not empty"),
+        ([["a", "b"]], "retrieval_accuracy", "same prompt"),
+        ([["a", "b"]], "template_frac", "same prompt"),
+        ([["a"], ["b"]], "retrieval_accuracy", "one reasoning only"),
+        ([["a"], ["b"]], "sibling_distance", "one reasoning only"),
+        ([["a", "a"], ["b", "b"]], "information_bound", "three reasonings"),
+        ([["a"], ["b"]], "echo_frac", "two turns in a row"),
+        ([["a"], ["b"]], "agreement_frac", "every action is the same"),
+    ],
+)
+def test_what_the_sample_cannot_support_is_not_a_number(groups, key, reason):
+    found = report(one_turn_each(groups))
+    assert math.isnan(found.values[key])
+    assert reason in found.reasons[key]
+
+
+def test_no_reasoning_spans_is_said():
+    found = report([episode(f"p{i % 2}", [text_turn(None)], index=i) for i in range(8)])
+    assert found.insufficient == "no trajectory has a reasoning that is not empty"
+    assert found.values["empty_reasoning_frac"] == 1
+
+
+def test_identical_prompts_in_several_groups_are_one_prompt():
+    batch = RolloutBatch(
+        groups=tuple(
+            tuple(episode("same", [text_turn(f"text {p} {g}")], index=p * 4 + g) for g in range(4))
+            for p in range(3)
+        )
+    )
+    found = report(batch)
+    assert found.values["num_prompts"] == 1
+    assert math.isnan(found.values["dependence"])
+
+
+def test_the_sample_is_stratified_and_bounded():
+    groups = [["text"] * size for size in (9, 8, 3, 8, 1)]
+    drawn = draw(one_turn_each(groups), TextConfig(siblings=8), np.random.default_rng(0))
+    # M = 8 keeps three prompts (24 texts), M = 3 four of them (12).
+    assert (drawn.num_prompts, drawn.num_siblings, len(drawn.reasonings)) == (3, 8, 24)
+    drawn = draw(one_turn_each(groups), TextConfig(prompts=2), np.random.default_rng(0))
+    assert (drawn.num_prompts, drawn.num_siblings) == (2, 8)
+
+
+def test_two_siblings_are_preferred_to_many_prompts_of_one():
+    drawn = draw(one_turn_each([["a"] * 2, ["b"] * 2, *[["c"]] * 20]), TextConfig(), _rng())
+    assert (drawn.num_prompts, drawn.num_siblings) == (2, 2)
+
+
+def test_all_turns_draws_one_turn_of_each_episode():
+    turns = [text_turn(f"turn {k}", index=k) for k in range(4)]
+    episodes = [episode(f"p{i % 4}", turns, index=i) for i in range(32)]
+    drawn = draw(episodes, TextConfig(family="all_turns"), _rng())
+    assert len({r.trajectory_id for r in drawn.reasonings}) == len(drawn.reasonings) == 32
+    assert {r.turn for r in drawn.reasonings} == {0, 1, 2, 3}
+    assert {r.turn for r in draw(episodes, TextConfig(), _rng()).reasonings} == {0}
+
+
+def test_equal_seeds_give_equal_reports():
+    episodes = one_turn_each([[f"{name} {k}" for k in range(12)] for name in NAMES * 2])
+    first, second = report(episodes), report(episodes)
+    np.testing.assert_equal(dict(first.values), dict(second.values))  # NaN equals NaN
+    assert first.exemplars == second.exemplars
+
+
+def test_exemplars_point_at_the_text_that_shows_the_finding():
+    loop = text_turn("why " + "!" * 40, observation="o", action="up")
+    again = text_turn("so I go on and on up", index=1, observation="o", action="down")
+    third = text_turn("so I go on and on up", index=2, observation="o", action="up")
+    broken = text_turn("never", index=3, is_closed=False, action=None)
+    one = episode("p", [loop, again, third, broken])
+    found = report([one]).exemplars
+    (shown,) = found["loop"]
+    assert (shown.trajectory_id, shown.turn, shown.spans) == (one.id, 0, ((4, 44),))
+    assert found["echo"][0].turn == 2
+    assert found["disagreement"][0].turn == 1
+    assert found["malformed"][0].note == "the reasoning is never closed"
+
+
+def test_template_exemplars_cover_the_common_words():
+    groups = [[f"{name} and so I will go on"] * 2 for name in NAMES]
+    shown = report(one_turn_each(groups)).exemplars["template"][0]
+    ((start, end),) = shown.spans
+    text = f"{NAMES[0]} and so I will go on"
+    assert text[start:end] == "and so I will go on"
+
+
+HOSTILE = [
+    "a" * 100_000,
+    "<think>" * 15_000,
+    "ab " * 33_000,
+    "!" * 50_000 + "?" * 50_000,
+    "\x00\ud800\u202e" * 10_000,
+    " " * 100_000,
+    "(((((" * 20_000,
+]
+
+
+def test_hostile_text_is_measured_like_any_other():
+    groups = [[text, text, text + "x"] for text in HOSTILE]
+    found = report(one_turn_each(groups))
+    assert found.values["num_prompts"] == len(HOSTILE) - 1  # blanks are no reasoning
+    assert found.values["loop_frac"] > 0.5
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.text(max_size=30), min_size=1, max_size=4), max_size=4), st.booleans())
+def test_any_text_gives_a_report(groups, all_turns):
+    found = report(one_turn_each(groups), family="all_turns" if all_turns else "first_turn")
+    assert set(found.values) == set(METRICS)
+    assert {key for key, value in found.values.items() if math.isnan(value)} == set(found.reasons)
+    for key in ("retrieval_accuracy", "template_frac", "sibling_distance", "copied_frac"):
+        value = found.values[key]
+        assert math.isnan(value) or -1e-9 <= value <= 1 + 1e-9
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(0)

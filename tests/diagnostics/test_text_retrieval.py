@@ -1,0 +1,99 @@
+"""Dependence from text: chance is exact, the bound holds where I(X;Z) is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from echoscope.diagnostics.text_retrieval import information_bound, retrieve, similarity
+
+NAMES = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel"]
+
+
+def labels(num_prompts: int, num_siblings: int) -> np.ndarray:
+    return np.repeat(np.arange(num_prompts), num_siblings)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def channel(q: float, num_prompts: int, num_siblings: int, seed: int) -> list[str]:
+    """Z = X with probability q, else uniform over the prompts."""
+    draws = rng(seed)
+    return [
+        NAMES[x if draws.random() < q else draws.integers(num_prompts)]
+        for x in labels(num_prompts, num_siblings)
+    ]
+
+
+def true_information(q: float, n: int) -> float:
+    a = q + (1 - q) / n
+    rest = (1 - a) * math.log((1 - a) / (n - 1)) if a < 1 else 0.0
+    return math.log(n) + a * math.log(a) + rest
+
+
+def test_similarity_is_one_for_equal_texts_and_zero_without_common_grams():
+    found = similarity(["go up", "go up", "qqqq", ""])
+    assert found[0, 1] == pytest.approx(1)
+    assert found[0, 2] == pytest.approx(0)
+    assert found[3].tolist() == [0, 0, 0, 0]
+
+
+def test_similarity_of_nothing_is_zero():
+    assert similarity(["", " "]).tolist() == [[0, 0], [0, 0]]
+    assert similarity([]).shape == (0, 0)
+
+
+def test_disjoint_texts_are_always_retrieved():
+    texts = [NAMES[p] for p in labels(4, 3)]
+    found = retrieve(similarity(texts), labels(4, 3), rng(), permutations=199)
+    assert found.accuracy == pytest.approx(1)
+    assert found.chance == pytest.approx(2 / 11)  # two siblings among eleven others
+    assert found.p_value == 1 / 200
+
+
+def test_equal_texts_are_retrieved_exactly_at_chance():
+    found = retrieve(np.ones((12, 12)), labels(4, 3), rng(), permutations=50)
+    assert found.accuracy == pytest.approx(2 / 11)
+    assert found.p_value == 1
+
+
+def test_independent_texts_are_significant_as_often_as_stated():
+    p_values = [
+        retrieve(similarity(channel(0.0, 8, 8, s)), labels(8, 8), rng(s), permutations=99).p_value
+        for s in range(60)
+    ]
+    assert np.mean([p <= 0.1 for p in p_values]) == pytest.approx(0.1, abs=0.1)
+
+
+def test_the_bound_reaches_its_ceiling_for_disjoint_texts():
+    texts = [NAMES[p] for p in labels(8, 8)]
+    found = information_bound(similarity(texts), labels(8, 8))
+    assert found.ceiling == math.log(8)
+    assert found.bound == pytest.approx(math.log(8), abs=0.02)
+    assert found.dependence == pytest.approx(1, abs=0.01)
+
+
+def test_equal_texts_carry_no_information():
+    found = information_bound(np.ones((24, 24)), labels(6, 4))
+    assert found.bound == pytest.approx(0, abs=1e-9)
+    assert found.dependence == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 0.8])
+def test_the_bound_stays_below_the_known_information_of_a_symmetric_channel(q):
+    bounds = [
+        information_bound(similarity(channel(q, 8, 8, seed)), labels(8, 8)).bound
+        for seed in range(20)
+    ]
+    error = np.std(bounds, ddof=1) / math.sqrt(len(bounds))
+    assert np.mean(bounds) <= true_information(q, 8) + 2 * error
+    # With seven known texts a prompt it finds more than half of what is there.
+    assert np.mean(bounds) >= 0.5 * true_information(q, 8) - 0.05
+
+
+def test_three_siblings_are_enough_for_the_bound():
+    texts = [NAMES[p] for p in labels(2, 3)]
+    assert information_bound(similarity(texts), labels(2, 3)).bound > 0.6  # ln 2 = 0.69

@@ -1,0 +1,161 @@
+"""Loops, echo, repeated actions, copying, agreement, form: each on a case worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from echoscope.diagnostics.config import TextConfig
+from echoscope.diagnostics.text_actions import (
+    action_entropies,
+    agreements,
+    last_named,
+    named_moves,
+)
+from echoscope.diagnostics.text_copying import copied_share, masked_texts
+from echoscope.diagnostics.text_form import form_metrics
+from echoscope.diagnostics.text_repetition import echo_share, loops, repeated_action_shares
+from echoscope.diagnostics.text_sample import draw, ngrams, word_spans, words
+from episodes import episode, text_turn
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def sample(*pairs):
+    """Reasonings from (observation, reasoning) pairs."""
+    episodes = [
+        episode(obs, [text_turn(text, observation=obs)], index=i)
+        for i, (obs, text) in enumerate(pairs)
+    ]
+    return draw(episodes, TextConfig(), np.random.default_rng(0)).reasonings
+
+
+def test_words_are_lower_case_runs_of_letters_and_single_signs():
+    assert words("Go up_2, NOW!!") == ("go", "up_2", ",", "now", "!", "!")
+
+
+@given(st.text(max_size=200))
+def test_word_spans_match_words(text):
+    assert tuple(text[a:b].lower() for a, b in word_spans(text)) == words(text)
+
+
+def test_ngrams_of_a_short_text_are_the_text():
+    assert ngrams(["a", "b", "c"], 2) == [("a", "b"), ("b", "c")]
+    assert ngrams(["a"], 2) == [("a",)]
+    assert ngrams([], 2) == []
+
+
+def test_a_word_said_forever_is_a_loop():
+    found = loops("go " * 50)
+    assert found.longest_word_run == 50
+    assert found.repeated_ngram_frac == 1 - 1 / 47  # 47 4-grams, all equal
+    assert found.compression_ratio > 5
+    assert found.is_loop
+
+
+def test_a_sign_said_forever_is_a_loop_and_is_shown():
+    found = loops("ab" + "!" * 40 + "c")
+    assert (found.longest_char_run, found.char_run) == (40, (2, 42))
+    assert found.is_loop
+
+
+def test_ordinary_text_and_drawn_boards_are_no_loops():
+    assert not loops("The box is left of the target, so I push it right.").is_loop
+    assert loops("a" + " " * 50 + "b").longest_char_run == 1
+    assert not loops("").is_loop
+
+
+def test_a_phrase_repeated_through_a_long_response_is_a_loop():
+    assert loops("I am not sure about this. " * 10).is_loop
+
+
+def test_echo_is_the_share_of_grams_said_in_the_turn_before():
+    # 4-grams of "a b c d e": (a b c d), (b c d e); the first stood before.
+    assert echo_share("a b c d e", "x a b c d") == 0.5
+    assert echo_share("go up", "now I go up there") == 1
+    assert echo_share("go up", "up I go") == 0
+    assert echo_share("", "go up") is None
+    assert echo_share("go up", "") is None
+
+
+def test_repeated_actions():
+    turns = [
+        text_turn("", index=0, observation="A", action="up"),
+        text_turn("", index=1, observation="B", action="up"),  # as before
+        text_turn("", index=2, observation="A", action="up"),  # as before, and met before
+        text_turn("", index=3, observation="A", action="down"),
+        text_turn("", index=4, observation="A", action=None),  # acts not at all
+    ]
+    assert repeated_action_shares([episode("p", turns)]) == (2 / 3, 1 / 3)
+    assert all(math.isnan(share) for share in repeated_action_shares([]))
+
+
+def test_action_entropy_given_the_observation():
+    # Observation A: up four times; B: once, so it says nothing about spread.
+    turns = [("A", "up")] * 4 + [("B", "down")]
+    episodes = [
+        episode("p", [text_turn("", observation=obs, action=a)], index=i)
+        for i, (obs, a) in enumerate(turns)
+    ]
+    overall, given_observation = action_entropies(episodes)
+    assert overall > 0.5
+    assert given_observation == 0
+    assert all(math.isnan(value) for value in action_entropies([]))
+
+
+def test_the_last_named_move_is_found_as_whole_words():
+    moves = {("up",), ("left",), ("turn", "left")}
+    assert last_named("Left is a hole, so I go up.", moves) == ("up",)
+    assert last_named("upward leftist", moves) is None
+    assert last_named("I turn left", moves) == ("turn", "left")
+    assert last_named("", moves) is None
+
+
+def test_agreement_compares_the_last_named_with_the_last_executed():
+    turns = [
+        text_turn("go up", index=0, action="up"),
+        text_turn("go up", index=1, action="down"),
+        text_turn("no idea", index=2, action="down"),  # names nothing
+        text_turn("go up", index=3, action=None),  # executes nothing
+    ]
+    one = episode("p", turns)
+    found = list(agreements([one], named_moves([one]), max_chars=100))
+    assert [(turn.index, agrees) for _, turn, agrees in found] == [(0, True), (1, False)]
+
+
+def test_free_text_actions_name_no_moves():
+    long = [episode("p", [text_turn("", action="search for the tallest tower")])]
+    many = [episode("p", [text_turn("", action=f"a{i}")], index=i) for i in range(70)]
+    huge = [episode("p", [text_turn("", action="x" * 1000)])]
+    assert named_moves(long) == named_moves(many) == named_moves(huge) == set()
+
+
+def test_copied_share():
+    # 3-grams of "goal is up now": (goal is up), (is up now); the first stands in the observation.
+    (one,) = sample(("The goal is up.", "goal is up now"))
+    assert copied_share(one) == 0.5
+    (short,) = sample(("The goal is up.", "up"))
+    assert copied_share(short) == 1
+
+
+def test_masking_takes_out_words_of_every_observation():
+    reasonings = sample(("goal up", "goal up I think"), ("goal left", "goal up I guess"))
+    assert masked_texts(reasonings) == ["i think", "i guess"]
+
+
+def test_form_is_counted_over_turns():
+    turns = [
+        text_turn("one", index=0),
+        text_turn("", index=1, action=None),
+        text_turn("never ends", index=2, is_closed=False, action=None),
+        text_turn(None, index=3, action=None, is_effective=False),
+    ]
+    found = form_metrics([episode("p", turns)])
+    assert found["valid_frac"] == 0.25
+    assert found["effective_frac"] == 0.75
+    assert found["truncated_frac"] == 0.25
+    assert found["closed_reasoning_frac"] == 0.5
+    assert found["empty_reasoning_frac"] == 0.5
+    assert found["num_chars_p50"] == pytest.approx(np.median([len(t.response) for t in turns]))
+    assert all(math.isnan(value) for value in form_metrics([]).values())
