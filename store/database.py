@@ -38,6 +38,8 @@ _QUERY_ERRORS = (
     duckdb.ConversionException,
     duckdb.OutOfRangeException,
     duckdb.PermissionException,
+    duckdb.OutOfMemoryException,
+    duckdb.InterruptException,
 )
 """Errors that the query is to blame for, never a file."""
 _RETRIES = 4
@@ -96,6 +98,7 @@ class RunDatabase:
         self._pending: list[dict[str, Any]] = []
         self._mailboxes: list[int | None] = []
         self._lookup = StepLookup()
+        self._is_stale = True
         for name in TABLES:
             self.connection.execute(create_table_sql(name, f"live_{name}"))
         self.connection.execute(create_table_sql("commands", "pending_commands"))
@@ -118,12 +121,14 @@ class RunDatabase:
                 )
             self.indexes[index.run_id] = index
             self._insert_events(index)
+            self._is_stale = True
 
     def remove(self, run_id: str) -> None:
         """Stop showing a run, because its folder is gone."""
         with self._lock:
             index = self.indexes.pop(run_id)
             self._delete_events(index)
+            self._is_stale = True
 
     def refresh(self) -> None:
         """Catch up with every run."""
@@ -131,8 +136,10 @@ class RunDatabase:
             self._catch_up()
             self._refresh_runs()
             self._refresh_pending()
-            for name in TABLES:
-                self._refresh_view(name)
+            if self._is_stale:
+                for name in TABLES:
+                    self._refresh_view(name)
+                self._is_stale = False
 
     def run(self, cursor: duckdb.DuckDBPyConnection, sql: str, params: Any) -> pa.Table:
         """Run SQL that may be asked for again, because files were packed away or are damaged.
@@ -199,7 +206,7 @@ class RunDatabase:
                 self._delete_events(index)
             if change != "same":
                 self._insert_events(index)
-                is_changed = True
+                is_changed = self._is_stale = True
         return is_changed
 
     def _refresh_view(self, name: str) -> None:
@@ -266,7 +273,7 @@ class RunDatabase:
                     if why:
                         index.bad_paths.add(file.entry.path)
                         index.warn(f"{index.layout.root / file.entry.path}: {why}; left out")
-                        is_changed = True
+                        is_changed = self._is_stale = True
             return is_changed
 
 

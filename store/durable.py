@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -172,8 +173,10 @@ class FileLock:
         self._descriptor = descriptor
         # A forked worker would otherwise keep the lock after the trainer died.
         os.register_at_fork(after_in_child=self._forget)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        # Who holds it is a courtesy to whoever is refused: a full disk may leave it out.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def _forget(self) -> None:
         if self._descriptor is not None:

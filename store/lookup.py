@@ -6,6 +6,7 @@ files never change.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -19,13 +20,14 @@ from .index import VisibleFile
 from .schema import arrow_schema
 
 _MAX_FOOTERS = 256
+StepRange = tuple[float, float]
 
 
 class StepLookup:
     """Reads the rows of single steps. May be used from several threads."""
 
     def __init__(self) -> None:
-        self._footers: OrderedDict[Path, pq.FileMetaData] = OrderedDict()
+        self._footers: OrderedDict[Path, tuple[pq.FileMetaData, list[StepRange]]] = OrderedDict()
         self._lock = threading.Lock()
 
     def rows(self, root: Path, table: str, files: Sequence[VisibleFile], step: int) -> pa.Table:
@@ -39,37 +41,39 @@ class StepLookup:
             if file.limit is not None and step > file.limit:
                 continue
             path = root / file.entry.path
-            footer = self._footer(path)
-            groups = _row_groups(footer, step)
+            footer, ranges = self._footer(path)
+            groups = [number for number, (low, high) in enumerate(ranges) if low <= step <= high]
             if groups:
                 with pq.ParquetFile(path, metadata=footer) as opened:
                     rows = opened.read_row_groups(groups)
                 if len(groups) > 1 or file.first_step != file.last_step:
-                    rows = rows.filter(pc.field("step") == step)
+                    rows = rows.filter(pc.equal(rows.column("step"), step))
                 found.append(conform(rows, table))
         return pa.concat_tables(found)
 
-    def _footer(self, path: Path) -> pq.FileMetaData:
+    def _footer(self, path: Path) -> tuple[pq.FileMetaData, list[StepRange]]:
         with self._lock:
             known = self._footers.pop(path, None)
             if known is None:
-                known = pq.read_metadata(path)
+                footer = pq.read_metadata(path)
+                known = (footer, _step_ranges(footer))
             self._footers[path] = known
             while len(self._footers) > _MAX_FOOTERS:
                 self._footers.popitem(last=False)
             return known
 
 
-def _row_groups(footer: pq.FileMetaData, step: int) -> list[int]:
-    """Row groups that may hold rows of a step: all of them where the footer does not say."""
+def _step_ranges(footer: pq.FileMetaData) -> list[StepRange]:
+    """First and last step of each row group; everything where the footer does not say."""
     column = footer.schema.names.index("step")
-    groups = []
+    ranges: list[StepRange] = []
     for number in range(footer.num_row_groups):
         statistics = footer.row_group(number).column(column).statistics
-        has_range = statistics is not None and statistics.has_min_max
-        if not has_range or statistics.min <= step <= statistics.max:
-            groups.append(number)
-    return groups
+        if statistics is None or not statistics.has_min_max:
+            ranges.append((-math.inf, math.inf))
+        else:
+            ranges.append((statistics.min, statistics.max))
+    return ranges
 
 
 def conform(rows: pa.Table, table: str) -> pa.Table:

@@ -218,7 +218,8 @@ class RunReader(_SqlReader):
 
     def _row_and_tokens(self, trajectory_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         _, step, _ = parse_trajectory_id(trajectory_id)
-        found = self._rows("trajectories", step).filter(pc.field("id") == trajectory_id)
+        rows = self._rows("trajectories", step)
+        found = rows.filter(pc.equal(rows.column("id"), trajectory_id))
         if not found.num_rows:
             raise KeyError(f"run {self.run_id} has no trajectory {trajectory_id}")
         row = found.sort_by("attempt").to_pylist()[-1]
@@ -226,13 +227,13 @@ class RunReader(_SqlReader):
 
     def _rows_of(self, table: str, trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Rows of one trajectory of one attempt, by turn."""
-        is_it = (pc.field("trajectory_id") == trajectory["id"]) & (
-            pc.field("attempt") == trajectory["attempt"]
+        rows = self._rows(table, trajectory["step"])
+        is_it = pc.and_(
+            pc.equal(rows.column("trajectory_id"), trajectory["id"]),
+            pc.equal(rows.column("attempt"), trajectory["attempt"]),
         )
-        rows: list[dict[str, Any]] = (
-            self._rows(table, trajectory["step"]).filter(is_it).sort_by("turn").to_pylist()
-        )
-        return rows
+        found: list[dict[str, Any]] = rows.filter(is_it).sort_by("turn").to_pylist()
+        return found
 
     def _rows(self, table: str, step: int) -> pa.Table:
         return self._database.step_rows(self._index, table, step)

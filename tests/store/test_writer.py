@@ -224,8 +224,11 @@ def test_create_never_writes_into_something(tmp_path: Path, finished_run: Path, 
         RunWriter.create(target, run_id="x", config={})
 
 
-def test_a_second_writer_is_refused(writer: RunWriter, run_path: Path, steps: Build) -> None:
+def test_a_second_writer_is_refused(
+    writer: RunWriter, run_path: Path, steps: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps(writer, [0])
+    monkeypatch.setattr("echoscope.store.writer._LOCK_PATIENCE_S", 0.05)
     with pytest.raises(RunBusyError, match=f"process {os.getpid()}"):
         RunWriter.resume(run_path, from_step=0)
 
