@@ -41,11 +41,15 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
     import json
 
     from ..store.reader import open_run
+    from ..store.records import CommandOutcome
 
     reader = open_run(context.obj)
     info = reader.info()
-    steps = info.config["steps"]
-    waiting = sum(state.ack is None for state in reader.commands())
+    steps, waiting = info.config["steps"], 0
+    for state in reader.commands():
+        waiting += state.ack is None
+        if state.ack is not None and state.ack.outcome is CommandOutcome.APPLIED:
+            steps = state.command.settings.get("steps", steps)
     out = {
         "run_id": info.run_id,
         "status": info.status,
@@ -183,8 +187,6 @@ def _send(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    import getpass
-
     from ..core.control import NO_CHANGE
     from ..store.commands import new_command, post, wait_for_ack
     from ..store.reader import open_run
@@ -201,9 +203,7 @@ def _send(
     if dry_run:
         _report(out | {"outcome": "dry_run", "detail": "nothing was sent"}, as_json)
         return
-    command = new_command(
-        info.run_id, action, settings=settings, issued_by=getpass.getuser(), reason=reason
-    )
+    command = new_command(info.run_id, action, settings=settings, issued_by=_user(), reason=reason)
     post(run, command)
     out["command_id"] = command.command_id
     ack = wait_for_ack(run, command.command_id, timeout_s=wait) if wait else None
@@ -222,6 +222,16 @@ def _send(
     raise typer.Exit(Exit.OK if applied else Exit.REJECTED)
 
 
+def _user() -> str:
+    import getpass
+    import os
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        return str(os.getuid())
+
+
 def _report(out: dict[str, Any], as_json: bool) -> None:
     import json
 
@@ -230,5 +240,6 @@ def _report(out: dict[str, Any], as_json: bool) -> None:
         return
     at = f" at step {out['step']}" if "step" in out else ""
     typer.echo(
-        f"{out['action']}: {out['outcome']}{at}, {out['detail']}", err=out["outcome"] == "rejected"
+        f"{out['action']}: {out['outcome']}{at}, {out['detail']}",
+        err=out["outcome"] in ("rejected", "not_sent"),
     )

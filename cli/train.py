@@ -38,6 +38,7 @@ def train(
 
     Ctrl-C stops after the step with a checkpoint, a second one at once.
     """
+    sys.path.append(os.getcwd())  # last: `module:Class` may name a file beside the user
     words = [word for word in (recipe, *(overrides or ())) if word is not None]
     recipe = words.pop(0) if words and "=" not in words[0] else None
     if resume is not None:
@@ -48,7 +49,6 @@ def train(
     if recipe is None and config is None:
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml or --resume RUN")
 
-    sys.path.append(os.getcwd())  # last: `module:Class` may name a file beside the user
     from ..core.config_loading import load_config
     from ..core.runs import new_run_path, start
     from .terminal import watch

@@ -92,3 +92,11 @@ def train(path: Path, config_json: str) -> None:
         resume(path, Phases())
     else:
         start(RunConfig.model_validate_json(config_json), path, Phases())
+
+
+def echoscope(*words: str) -> None:
+    """The command line."""
+    from echoscope.cli import main
+
+    sys.argv = ["echoscope", *words]
+    main()

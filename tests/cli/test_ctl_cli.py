@@ -1,0 +1,258 @@
+"""Steering a live run from another process: every command is answered, with its step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.core.checkpoint import list_checkpoints, read_state
+from echoscope.core.config import RunConfig
+from echoscope.store.commands import new_command, post
+from echoscope.store.reader import open_run
+from echoscope.store.verify import verify
+from echoscope.store.writer import RunWriter
+from recorded import metric
+from trainer_process import PATIENCE_S, TrainerProcess, echoscope
+
+Type = Callable[..., Any]
+
+
+class Live:
+    """A run that trains in another process, and `ctl` on it."""
+
+    def __init__(
+        self, path: Path, config: Path, type_command: Type, *words: str, ready: str = "step    1/"
+    ) -> None:
+        self.path, self._type = path, type_command
+        self.trainer = TrainerProcess(
+            path.with_suffix(".log"),
+            echoscope,
+            *("train", "--headless", "--run", str(path), "--config", str(config)),
+            *("steps=100000", "eval.every=0", "eval.before=false", "checkpoint.every=0", *words),
+        )
+        self.trainer.wait_for(ready)
+
+    def ctl(self, *words: object) -> dict[str, Any]:
+        """The answer as JSON, with the exit code."""
+        answer = self._type("ctl", self.path, *words, "--json")
+        assert answer.out, answer.err
+        return json.loads(answer.out) | {"code": answer.code}
+
+
+@pytest.fixture
+def live(tmp_path: Path, config_file: Path, type_command: Type) -> Iterator[Callable[..., Live]]:
+    started: list[Live] = []
+
+    def start(*words: str, **options: str) -> Live:
+        path = tmp_path / f"run{len(started)}"
+        started.append(Live(path, config_file, type_command, *words, **options))
+        return started[-1]
+
+    yield start
+    for run in started:
+        run.trainer.kill()
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := holds()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return value
+
+
+def test_a_live_run_obeys_at_the_next_step(live: Callable[..., Live]) -> None:
+    run = live()
+
+    done = run.ctl("set", "optim.lr=0.5", "selection.strategy=top_k_abs", "selection.value=1")
+    assert (done["code"], done["outcome"], done["changed"]) == (0, "applied", True)
+    assert done["detail"].startswith("optim.lr 0.001 -> 0.5, selection.strategy none -> top_k_abs")
+    changed_at = done["step"]
+
+    again = run.ctl("set", "optim.lr=0.5")
+    assert (again["code"], again["outcome"], again["changed"]) == (0, "applied", False)
+
+    refused = run.ctl("set", "optim.lrr=1", "optim.lr=0.25")
+    assert (refused["code"], refused["outcome"], refused["changed"]) == (1, "rejected", False)
+    assert refused["detail"] == "unknown key 'optim.lrr'; did you mean 'optim.lr'?"
+
+    paused = run.ctl("pause", "--reason", "look at it")
+    assert (paused["code"], paused["detail"], paused["changed"]) == (0, "paused", True)
+    assert run.ctl("pause")["changed"] is False
+    assert run.ctl("evaluate")["step"] == paused["step"]
+
+    saved = run.ctl("checkpoint")
+    assert (saved["code"], saved["step"]) == (0, paused["step"])  # a paused run stands still
+    (checkpoint,) = until(lambda: list_checkpoints(run.path))
+    assert read_state(checkpoint).step == paused["step"] - 1
+    assert read_state(checkpoint).config.optim.lr == 0.5
+
+    where = run.ctl("status")
+    assert (where["status"], where["step"]) == ("running", paused["step"] - 1)
+    assert where["num_commands_waiting"] == 0
+
+    resumed = run.ctl("resume")
+    assert (resumed["code"], resumed["step"], resumed["changed"]) == (0, paused["step"], True)
+    assert run.ctl("resume")["changed"] is False
+
+    stopped = run.ctl("stop")
+    assert (stopped["code"], stopped["outcome"]) == (0, "applied")
+    assert run.trainer.join() == 0
+
+    info = open_run(run.path).info()
+    assert (info.status, info.last_step) == ("stopped", stopped["step"] - 1)
+    assert read_state(list_checkpoints(run.path)[-1]).step == info.last_step
+    lrs = metric(run.path, "optim/lr")
+    assert {lrs[step] for step in range(1, changed_at)} <= {0.001}
+    assert {lrs[step] for step in range(changed_at, info.last_step + 1)} == {0.5}
+    kept = metric(run.path, "selection/num_groups_kept")
+    assert kept[changed_at] == 1
+    evaluated = metric(run.path, "eval/frozen_lake/success_rate", phase="eval")
+    assert list(evaluated) == [paused["step"]]
+    states = open_run(run.path).commands()
+    assert all(state.ack is not None for state in states)
+    assert [s.command.reason for s in states if s.command.reason] == ["look at it"]
+    assert verify(run.path).problems == ()
+
+
+def test_stop_now_drops_the_step_in_progress(live: Callable[..., Live]) -> None:
+    """Episodes of two hundred turns: the first step is still going when the command comes."""
+    run = live("envs.train.0.max_turns=200", "context.max_prompt_tokens=2000", ready="run ")
+    answer = run.ctl("stop", "--now")
+    assert (answer["code"], answer["outcome"]) == (0, "applied")
+    assert (answer["step"], answer["detail"]) == (1, "stopping at once")
+    assert run.trainer.join() == 0
+    info = open_run(run.path).info()
+    assert (info.status, info.last_step) == ("stopped", -1)
+    assert list_checkpoints(run.path) == []
+    assert verify(run.path).problems == ()
+
+
+def test_commands_in_a_process_of_their_own(live: Callable[..., Live]) -> None:
+    run = live()
+
+    def ctl(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "echoscope", "ctl", str(run.path), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    refused = ctl("set", "seed=3")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("set: rejected at step ")
+    assert "seed cannot change while the run is going" in refused.stderr
+    done = ctl("stop")
+    assert done.returncode == 0
+    assert done.stdout.startswith("stop: applied at step ")
+    assert run.trainer.join() == 0
+
+
+def test_a_dry_run_sends_nothing(live: Callable[..., Live]) -> None:
+    run = live()
+    answer = run.ctl("stop", "--dry-run")
+    assert (answer["code"], answer["outcome"], answer["changed"]) == (0, "dry_run", False)
+    assert list((run.path / "commands").iterdir()) == []
+    answer = run.ctl("set", "optim.lr=0.5", "--dry-run")
+    assert (answer["outcome"], answer["settings"]) == ("dry_run", {"optim.lr": 0.5})
+    assert open_run(run.path).commands() == []
+
+
+def test_without_waiting_the_command_is_only_sent(live: Callable[..., Live]) -> None:
+    run = live()
+    answer = run.ctl("stop", "--wait", "0")
+    assert (answer["code"], answer["outcome"], answer["changed"]) == (0, "sent", False)
+    assert run.trainer.join() == 0
+    (state,) = open_run(run.path).commands()
+    assert state.command.command_id == answer["command_id"]
+    assert state.ack is not None
+
+
+def test_an_expired_command_is_answered_and_does_nothing(live: Callable[..., Live]) -> None:
+    run = live()
+    command = new_command(open_run(run.path).run_id, "stop", ttl_s=-1)
+    post(run.path, command)
+
+    def answer() -> Any:
+        states = open_run(run.path).commands()
+        return states and states[0].ack
+
+    ack = until(answer)
+    assert ack.outcome.value == "expired"
+    assert run.trainer.is_alive
+    assert run.ctl("stop")["outcome"] == "applied"
+    assert run.trainer.join() == 0
+
+
+# -- runs that do not train ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def ended(tmp_path: Path, make_config: Callable[..., RunConfig]) -> Path:
+    config = make_config().model_dump(mode="json")
+    writer = RunWriter.create(tmp_path / "ended", run_id="ended", config=config)
+    writer.close(status="finished")
+    return tmp_path / "ended"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("pause",), ("resume",), ("stop",), ("checkpoint",), ("evaluate",), ("set", "steps=9")],
+)
+def test_a_finished_run_cannot_be_steered(
+    ended: Path, type_command: Type, words: tuple[str, ...]
+) -> None:
+    answer = type_command("ctl", ended, *words)
+    assert answer.code == 1
+    assert answer.err == f"{words[0]}: not_sent, the run is finished\n"
+    assert list((ended / "commands").iterdir()) == []
+
+
+def test_nobody_answers_for_a_trainer_that_hangs(ended: Path, type_command: Type) -> None:
+    with RunWriter.resume(ended, from_step=-1):
+        answer = type_command("ctl", ended, "pause", "--wait", "0.2", "--json")
+    assert answer.code == 4
+    assert json.loads(answer.out)["outcome"] == "sent"
+
+
+def test_waiting_for_a_run_that_is_over(ended: Path, type_command: Type) -> None:
+    assert type_command("ctl", ended, "wait").code == 0
+    late = type_command("ctl", ended, "wait", "--step", "5")
+    assert (late.code, late.out) == (1, "ended: finished, step -1\n")
+    with RunWriter.resume(ended, from_step=-1):
+        answer = type_command("ctl", ended, "wait", "--timeout", "0.1")
+    assert (answer.code, answer.err) == (4, "ended: still at step -1\n")
+
+
+def test_status_in_words_counts_changed_steps(ended: Path, type_command: Type) -> None:
+    assert type_command("ctl", ended, "status").out == "ended: finished, step -1 of 4\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("set", "optim.lr"), "'optim.lr' is not KEY=VALUE; write for example optim.lr=1e-4"),
+        (("set", "optim.lr=["), "the value in 'optim.lr=[' is not valid YAML; quote it"),
+    ],
+)
+def test_bad_words_are_one_line(
+    ended: Path, type_command: Type, words: tuple[str, ...], message: str
+) -> None:
+    answer = type_command("ctl", ended, *words)
+    assert (answer.code, answer.out, answer.err) == (1, "", f"error: {message}\n")
+
+
+def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path, type_command: Type) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        answer = type_command("ctl", path, "status")
+        assert answer.code == 1
+        assert answer.err.startswith("error: ")
+        assert answer.err.count("\n") == 1
+
+
+def test_usage_mistakes_have_exit_code_two(ended: Path, type_command: Type) -> None:
+    assert type_command("ctl", ended, "explode").code == 2
+    assert type_command("ctl", ended, "set").code == 2
