@@ -97,7 +97,8 @@ class InformationEstimate:
     curve: FloatArray64 = field(default_factory=lambda: np.zeros(0))
     """I(X; first k tokens of Z), a finished reasoning staying as it is."""
     identification_length: float = NAN
-    """Tokens after which the mean posterior of the true prompt reaches one half; NaN if never."""
+    """Tokens after which the mean posterior of the true prompt reaches one half (with two prompts,
+    three quarters); NaN if never."""
     token_information: tuple[FloatArray64, ...] = ()
     """Per reasoning and token: log p(token | x, before) - log p(token | mixture, before)."""
     per_prompt: tuple[Breakdown, ...] = ()
@@ -244,7 +245,9 @@ def _by_token(scores: CrossScores, found: Terms) -> dict[str, Any]:
     longest = prefix.information_MR.shape[1]
     powers = 2 ** np.arange(longest.bit_length())
     curve_k = np.unique(np.append(powers[powers < longest], longest))
-    reached = np.flatnonzero(found.weights_M @ prefix.posterior_MR >= 0.5)
+    # Of two prompts chance is one half already: there it takes three quarters.
+    threshold = 0.5 if scores.num_prompts > 2 else 0.75
+    reached = np.flatnonzero(found.weights_M @ prefix.posterior_MR >= threshold)
     steps_MR = np.diff(prefix.information_MR, axis=1, prepend=0.0)
     return {
         "curve_k": curve_k,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from .cross_scores import CrossScores
 from .retrieval import hits
@@ -26,6 +25,10 @@ STATISTICS = (
     "retrieval_accuracy",
 )
 """What gets intervals, in the order of axis S."""
+
+
+MAX_BLOCK_ENTRIES = 1 << 22
+"""Prefix log-probs held at once: 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,28 +121,31 @@ class PrefixTerms:
 
 
 def prefix_terms(scores: CrossScores) -> PrefixTerms:
-    """Prefix terms of all reasonings, one reasoning at a time to bound memory."""
+    """Prefix terms of all reasonings, in blocks to bound memory."""
     num_reasonings, num_prompts, longest = scores.logprobs_MNR.shape
     information_MR = np.zeros((num_reasonings, longest))
-    for m, (length, column) in enumerate(zip(scores.lengths_M, scores.column_M, strict=True)):
-        if length == 0:
-            continue
-        steps_NR = scores.logprobs_MNR[m, :, :length].astype(np.float64)
-        prefix_NR = np.cumsum(steps_NR, axis=1)
-        information_MR[m, :length] = prefix_NR[column] - log_mean_exp(prefix_NR.T)
-        information_MR[m, length:] = information_MR[m, length - 1]
+    inside_MR = np.arange(longest) < scores.lengths_M[:, None]
+    block = max(1, MAX_BLOCK_ENTRIES // max(1, num_prompts * longest))
+    for start in range(0, num_reasonings, block):
+        rows = slice(start, start + block)
+        steps = np.where(inside_MR[rows, None], scores.logprobs_MNR[rows], 0.0)
+        prefix_mNR = np.cumsum(steps, axis=2, dtype=np.float64)
+        own_mR = prefix_mNR[np.arange(len(steps)), scores.column_M[rows]]
+        information_MR[rows] = own_mR - log_mean_exp(prefix_mNR)
     return PrefixTerms(
         information_MR=information_MR, posterior_MR=np.exp(information_MR) / num_prompts
     )
 
 
-def log_mean_exp(values_MN: FloatArray64, counts_M: IntArray64 | None = None) -> FloatArray64:
-    """log of the mean of exp over the last axis; `-inf` entries count as zeros.
+def log_mean_exp(values: FloatArray64, counts: IntArray64 | None = None) -> FloatArray64:
+    """log of the mean of exp over axis 1; `-inf` entries count as zeros.
 
     Args:
-        counts_M: what to divide by, in place of N.
+        counts: what to divide the sum by, in place of the length of axis 1.
     """
-    counts = values_MN.shape[1] if counts_M is None else counts_M
+    top = values.max(axis=1, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
-        out: FloatArray64 = logsumexp(values_MN, axis=1) - np.log(counts)
+        out: FloatArray64 = np.log(np.exp(values - top).sum(axis=1)) + top.squeeze(1)
+    out -= np.log(values.shape[1] if counts is None else counts)
     return out

@@ -133,13 +133,7 @@ def _half_widths(
     has_spread = variances_BS > 1e-12 * variances_S
     ratios = np.abs(means_BS - means_S) / np.sqrt(np.where(has_spread, variances_BS, np.nan))
     student = float(stdtrit(freedom, 0.5 + level / 2))
-    quantiles = np.array(
-        [
-            np.quantile(column[np.isfinite(column)], level)
-            if np.isfinite(column).any()
-            else student
-            for column in ratios.T
-        ]
-    )
+    finite = [column[np.isfinite(column)] for column in ratios.T]
+    quantiles = np.array([np.quantile(t, level) if len(t) else student for t in finite])
     half_S: FloatArray64 = quantiles * errors_S
     return half_S

@@ -256,7 +256,7 @@ class ModelScorer:
         # Twice: concatenating prefix and continuation holds both sides for a moment.
         keys_and_values = 2 * per_position * (prefix.length + width)
         logits = width * prefix.first_logprobs.numel() * prefix.first_logprobs.element_size()
-        return max(1, self._budget // (keys_and_values + logits))
+        return max(1, int(self._budget // (keys_and_values + logits)))
 
     def _check_length(self, length: int) -> None:
         if self._max_positions is not None and length > self._max_positions:
