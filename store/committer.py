@@ -28,6 +28,8 @@ from .state import RunState
 ROTATE_BYTES = 4_000_000
 """A piece of the journal is complete at this size, or after `rotate_every` steps."""
 
+_GRACE_S = 10.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContent:
@@ -55,6 +57,7 @@ class Committer:
         self._rotate_every = rotate_every
         self._steps_in_piece = 0
         self._known_commands: set[str] = set()
+        self._replaced: list[tuple[float, str]] = []
         # zstd and fsync of one table overlap with building the next.
         self._pool = ThreadPoolExecutor(
             max_workers=len(DATA_TABLES), thread_name_prefix="echoscope-segments"
@@ -103,7 +106,8 @@ class Committer:
                 **events,
             }
         )
-        self._remove_segments(replaced)
+        self._replaced += [(time.monotonic(), identity) for identity in replaced]
+        self._remove_replaced(_GRACE_S)
         self._steps_in_piece += 1
         if self._steps_in_piece >= self._rotate_every or self._journal.size >= ROTATE_BYTES:
             self.rotate()
@@ -146,6 +150,7 @@ class Committer:
 
     def release(self) -> None:
         self._pool.shutdown()
+        self._remove_replaced(0.0)
         self._journal.close()
 
     def _append(self, record: dict[str, object], *, attempt: int | None = None) -> None:
@@ -181,9 +186,12 @@ class Committer:
         files = tuple(future.result() for future in waiting)
         return Segment(id=identity, step=content.step, attempt=attempt, files=files)
 
-    def _remove_segments(self, identities: Sequence[str]) -> None:
-        """Delete replaced micro-segments: readers that still want them look again."""
-        for identity in identities:
+    def _remove_replaced(self, grace_s: float) -> None:
+        """Delete micro-segments whose step was committed `grace_s` ago: queries may run on them."""
+        limit = time.monotonic() - grace_s
+        old = [identity for moment, identity in self._replaced if moment <= limit]
+        self._replaced = self._replaced[len(old) :]
+        for identity in old:
             for table in DATA_TABLES:
                 for path in (self._layout.root / "seg" / table).glob(f"*-{identity}.parquet"):
                     path.unlink(missing_ok=True)

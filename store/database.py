@@ -42,7 +42,7 @@ _QUERY_ERRORS = (
     duckdb.InterruptException,
 )
 """Errors that the query is to blame for, never a file."""
-_RETRIES = 4
+_RETRIES = 8
 _MARK_SETTLES_NS = 1_000_000_000
 _EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?:\([^)]*\)\s*)?", re.IGNORECASE)
 
@@ -267,13 +267,20 @@ class RunDatabase:
             is_changed = self._catch_up()
             if is_changed and not is_thorough:
                 return True
-            for index in self.indexes.values():
-                for file in [f for name in TABLES for f in index.files(name)]:
-                    why = damage_of(index.layout.root, file.entry)
-                    if why:
-                        index.bad_paths.add(file.entry.path)
-                        index.warn(f"{index.layout.root / file.entry.path}: {why}; left out")
-                        is_changed = self._is_stale = True
+            found = [
+                (index, file.entry.path, why)
+                for index in self.indexes.values()
+                for name in TABLES
+                for file in index.files(name)
+                if (why := damage_of(index.layout.root, file.entry))
+            ]
+            # What went away because it was packed is not named any more by now.
+            is_changed = self._catch_up() or is_changed
+            for index, path, why in found:
+                if any(path == f.entry.path for name in TABLES for f in index.files(name)):
+                    index.bad_paths.add(path)
+                    index.warn(f"{index.layout.root / path}: {why}; left out")
+                    is_changed = self._is_stale = True
             return is_changed
 
 

@@ -324,8 +324,10 @@ class RunWriter:
         self._jobs.put(finish)
         self._jobs.put(None)
         self._thread.join()
-        self._committer.release()
-        self._lock.release()
+        try:
+            self._committer.release()
+        finally:
+            self._lock.release()
         self._raise_error()
 
     def __enter__(self) -> RunWriter:

@@ -73,6 +73,7 @@ def test_finished_trajectories_are_visible_before_their_step_ends(
     assert reader.sql("SELECT id, advantage FROM trajectories ORDER BY id").to_pylist() == [
         {"id": f"t00000000-0000{index}", "advantage": float(index)} for index in range(3)
     ]
+    writer.close(status="finished")
     assert len(list((run_path / "seg" / "tokens").iterdir())) == 1
 
 
