@@ -119,3 +119,45 @@ class TextConfig(FrozenModel):
     near_duplicate: float = Field(
         0.9, gt=0, le=1, description="TF-IDF similarity from which two siblings are duplicates."
     )
+
+
+RuleName = Literal[
+    "FORMAT_COLLAPSE",
+    "ENTROPY_EXPLOSION",
+    "ECHO_TRAP",
+    "LOW_ENTROPY_COLLAPSE",
+    "TEMPLATE_COLLAPSE",
+    "NON_FINITE",
+    "LOW_SUCCESS",
+    "DEGENERATE_TEXT",
+    "TRAIN_EVAL_DIVERGENCE",
+    "STARVED_SIGNAL",
+    "LENGTH_SATURATION",
+    "REGULARISER_DOMINATES",
+    "LIKELIHOOD_DECAY",
+    "OFF_POLICY_DRIFT",
+    "KL_DRIFT",
+    "REWARD_WITHOUT_REASONING",
+    "EMPTY_SELECTION",
+    "GRADIENT_SPIKE",
+    "STALLED",
+    "CONVERGED",
+]
+"""Most serious first: the order in which a verdict names them, other things being equal."""
+
+
+class AlarmConfig(FrozenModel):
+    """Which rules judge the run, from when on, and what they do (DIAGNOSTICS section 7)."""
+
+    warmup_steps: int = Field(
+        20,
+        ge=0,
+        description="Steps before a collapse may be called on anything but a loss of success: "
+        "early batches differ more than the policy does.",
+    )
+    disabled: tuple[RuleName, ...] = Field((), description="Rules that stay silent.")
+    actions: dict[RuleName, Literal["notify", "pause", "stop"]] = Field(
+        default_factory=dict,
+        description="What a rule does when raised as a warning or worse; notify unless named.",
+        json_schema_extra=LIVE,
+    )

@@ -132,7 +132,7 @@ _EXACT: Mapping[str, str] = {
     "format_valid_rate": "rollout/format_valid_frac",
     "valid_action_rate": "rollout/action_valid_frac",
     "response_length": "rollout/response_length_mean",
-    "retrieval_accuracy": "info/first_turn/retrieval_accuracy",
+    "retrieval_accuracy": "info/first_turn/retrieval_accuracy@1",
     "mutual_information": "info/first_turn/mutual_information",
     "conditional_entropy": "info/first_turn/conditional_entropy",
 }
@@ -145,8 +145,8 @@ _COMPLEMENTS: Mapping[str, str] = {
 _FIRST_TURN: Mapping[str, str] = {
     "mi_seq_estimate": "mutual_information",
     "mi_upper_bound": "mutual_information_ceiling",
-    "retrieval_accuracy": "retrieval_accuracy",
-    "retrieval_chance_level": "chance",
+    "retrieval_accuracy": "retrieval_accuracy@1",
+    "retrieval_chance_level": "retrieval_chance@1",
     "conditional_entropy_seq_est": "conditional_entropy",
     "conditional_entropy_est": "conditional_entropy_per_token",
     "reasoning_entropy_seq_est": "marginal_entropy",

@@ -1,0 +1,357 @@
+"""Has a metric moved, against its own past, for longer than noise would?
+
+A `Channel` follows one metric causally. Its *level* is the median (or mean) of the last few
+observations. Its *baseline* is the best level so far, the level at the start, the recent past, or
+zero. The *strength* of a departure is the distance from the baseline, in units of the distance at
+which it counts; that distance is never less than four standard errors of the level, estimated
+robustly from the differences of neighbours, so a noisy metric needs more.
+
+A departure is *raised* once its strength was 1 for several observations in a row, and ends once it
+was below one half for as many (hysteresis). A metric measured only now and then is not smoothed;
+there one observation of strength 1.5 is enough. Onset is where the departure first passed one half.
+
+Everything a channel knows is in `state()`, as JSON values.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAD_TO_SIGMA = 1.4826
+"""Standard deviation over median absolute deviation, for normal noise."""
+LOG_FLOOR = 1e-9
+"""What a logarithm sees of zero."""
+NOISE_SIGMAS = 4.0
+HISTORY = 30
+"""Differences and recent values that noise and the recent baseline are taken from."""
+SPARSE_GAP = 3
+"""A metric that is there in every third row or less often is not smoothed."""
+SPARSE_STRENGTH = 1.5
+HALF = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelSpec:
+    """What is followed, and how far it has to move."""
+
+    name: str
+    label: str
+    """As it stands in a sentence: "the share of valid actions"."""
+    keys: tuple[str, ...]
+    """Metric keys in order of preference; `*` stands for a tag, and tags are averaged."""
+    direction: Literal["fall", "rise"]
+    raise_at: float
+    """Distance from the baseline: in the metric's unit, in nats of its logarithm, or as a share."""
+    against: Literal["best", "start", "recent", "zero"] = "best"
+    transform: Literal["none", "log"] = "none"
+    is_share: bool = False
+    """Distance as a share of the baseline, measured from the lowest level if that is negative."""
+    smooth: Literal["median", "mean"] = "median"
+    window: int = 5
+    persist: int = 3
+    warmup: int = 5
+    """Observations before the baseline counts; one where the metric is measured now and then."""
+
+
+def robust_scale(values: Sequence[float]) -> float:
+    """Standard deviation of normal noise with the same median absolute deviation; 0 of nothing.
+
+    >>> round(robust_scale([1.0, 2.0, 3.0, 4.0, 1000.0]), 4)
+    1.4826
+    """
+    if not len(values):
+        return 0.0
+    centre = median(values)
+    return MAD_TO_SIGMA * median([abs(value - centre) for value in values])
+
+
+@functools.lru_cache(maxsize=65_536)
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def median(values: Sequence[float]) -> float:
+    """The median of a short list, without numpy's overhead.
+
+    >>> median([3.0, 1.0, 2.0, 10.0])
+    2.5
+    """
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def observed(values: Mapping[str, float], keys: Sequence[str]) -> tuple[str, float] | None:
+    """The first of `keys` that has finite values, and their mean over tags."""
+    for key in keys:
+        if "*" not in key:
+            value = values.get(key, math.nan)
+            if math.isfinite(value):
+                return key, value
+            continue
+        found = {
+            name: value
+            for name, value in values.items()
+            if _matches(name, key) and math.isfinite(value)
+        }
+        if found:
+            name = next(iter(found)) if len(found) == 1 else key
+            return name, math.fsum(found.values()) / len(found)
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class Channel:
+    """One metric, its level, its baseline, and whether it has departed from it."""
+
+    spec: ChannelSpec
+    key: str = ""
+    """The metric that was last seen."""
+    count: int = 0
+    last_step: int | None = None
+    value: float = math.nan
+    """Last observation, in the metric's own unit."""
+    level: float = math.nan
+    """Smoothed, and transformed if the spec says so."""
+    high: float = math.nan
+    low: float = math.nan
+    high_step: int | None = None
+    low_step: int | None = None
+    start: float = math.nan
+    strength: float = 0.0
+    threshold: float = math.nan
+    """Distance from the baseline at which the strength is 1, this time."""
+    is_raised: bool = False
+    onset_step: int | None = None
+    last_quiet_step: int | None = None
+    """Last observation before the onset: the departure began after it."""
+    raised_step: int | None = None
+    latest_raise_step: int | None = None
+    """When it was last raised, whether or not it still is."""
+    _recent: list[float] = field(default_factory=list)
+    _differences: list[float] = field(default_factory=list)
+    _opening: list[float] = field(default_factory=list)
+    _gaps: list[int] = field(default_factory=list)
+    _last_row: int | None = None
+    streak: int = 0
+    """Observations in a row with a strength of 1 or more."""
+    _half_streak: int = 0
+    _quiet_streak: int = 0
+
+    def update(self, row: int, step: int, values: Mapping[str, float]) -> None:
+        """Take in row number `row` of the source; nothing happens if the metric is not there."""
+        found = observed(values, self.spec.keys)
+        if found is None:
+            return
+        if self.key and found[0] != self.key and self._rank(found[0]) > self._rank(self.key):
+            return
+        if self.key and found[0] != self.key:
+            self._forget()
+        self.key, self.value = found
+        x = self.value
+        if self.spec.transform == "log":
+            x = math.log(max(x, LOG_FLOOR))
+        if self._last_row is not None:
+            _append(self._gaps, row - self._last_row, 9)
+        baseline = self._baseline(x)
+        self._take(x, step)
+        self._last_row, self.last_step = row, step
+        self.count += 1
+        self._judge(step, baseline)
+
+    @property
+    def is_sparse(self) -> bool:
+        return len(self._gaps) > 0 and median(self._gaps) >= SPARSE_GAP
+
+    @property
+    def leans(self) -> bool:
+        """At least half way to counting, and not for the first time unless rarely measured."""
+        return self._half_streak >= (1 if self.is_sparse else 2)
+
+    @property
+    def was_ready(self) -> bool:
+        return self.count >= (1 if self.is_sparse else self.spec.warmup)
+
+    @property
+    def baseline(self) -> float:
+        """What the level is compared with, in the metric's own unit."""
+        return self._own_unit(self._reference())
+
+    @property
+    def shown_level(self) -> float:
+        """The level in the metric's own unit."""
+        return self._own_unit(self.level)
+
+    @property
+    def noise(self) -> float:
+        """Standard error of the level, from the differences of neighbours (robust)."""
+        if len(self._differences) < 3:
+            return 0.0
+        sigma = MAD_TO_SIGMA * median([abs(d) for d in self._differences]) / math.sqrt(2)
+        width = 1 if self.is_sparse else min(self.spec.window, self.count)
+        factor = 1.0 if self.spec.smooth == "mean" or width == 1 else 1.2533
+        return sigma * factor / math.sqrt(width)
+
+    def _rank(self, key: str) -> int:
+        keys = self.spec.keys
+        return next((n for n, k in enumerate(keys) if key == k or _matches(key, k)), len(keys))
+
+    def _forget(self) -> None:
+        """A better source of the same thing appeared: start again with it."""
+        fresh = Channel(spec=self.spec)
+        for slot in fields(Channel):
+            setattr(self, slot.name, getattr(fresh, slot.name))
+
+    def _baseline(self, x: float) -> tuple[float, float]:
+        """Median and robust scale of the recent past, before `x`."""
+        past = self._recent[-HISTORY:]
+        return (median(past), max(robust_scale(past), 0.1)) if past else (x, 0.1)
+
+    def _take(self, x: float, step: int) -> None:
+        if self._recent:
+            _append(self._differences, x - self._recent[-1], HISTORY)
+        _append(self._recent, x, max(HISTORY, self.spec.window))
+        if len(self._opening) < 10:
+            self._opening.append(x)
+            self.start = median(self._opening)
+        width = 1 if self.is_sparse or self.spec.against == "recent" else self.spec.window
+        tail = self._recent[-width:]
+        is_median = self.spec.smooth == "median"
+        self.level = median(tail) if is_median else math.fsum(tail) / len(tail)
+        if self.is_sparse and math.isnan(self.high):
+            # Only the second observation tells that a metric is rare: the first counts, too.
+            for earlier in self._recent[:-1]:
+                self._extend_extremes(earlier, step)
+        if self.is_sparse or self.count + 1 >= self.spec.warmup:
+            self._extend_extremes(self.level, step)
+
+    def _extend_extremes(self, level: float, step: int) -> None:
+        if not level <= self.high:
+            self.high, self.high_step = level, step
+        if not level >= self.low:
+            self.low, self.low_step = level, step
+
+    def _reference(self) -> float:
+        against, falls = self.spec.against, self.spec.direction == "fall"
+        if against == "zero":
+            return 0.0
+        if against == "start":
+            return self.start
+        return self.high if falls else self.low
+
+    def _judge(self, step: int, recent: tuple[float, float]) -> None:
+        if self.spec.against == "recent":
+            reference, unit = recent
+            self.threshold = self.spec.raise_at * unit
+            distance = self.level - reference if len(self._recent) > 10 else 0.0
+        else:
+            reference = self._reference()
+            distance = self.level - reference
+            guard = 0.0 if self.spec.against == "zero" else NOISE_SIGMAS * self.noise
+            scale = 1.0
+            if self.spec.is_share:
+                scale = max(reference - min(self.low, 0.0), LOG_FLOOR)
+                distance, guard = distance / scale, guard / scale
+            self.threshold = max(self.spec.raise_at, guard) * scale
+            distance *= scale
+        if self.spec.direction == "fall":
+            distance = -distance
+        ready = self.was_ready and math.isfinite(distance)
+        self.strength = max(distance / self.threshold, 0.0) if ready and self.threshold > 0 else 0.0
+        self._advance(step)
+
+    def _advance(self, step: int) -> None:
+        """Persistence, hysteresis and onset."""
+        sparse = self.is_sparse
+        persist = min(self.spec.persist, 2) if sparse else self.spec.persist
+        if self.strength >= HALF:
+            if self._half_streak == 0 and not self.is_raised:
+                self.onset_step = step
+            self._half_streak += 1
+            self._quiet_streak = 0
+        else:
+            self._half_streak = 0
+            self._quiet_streak += 1
+            if not self.is_raised:
+                self.onset_step, self.last_quiet_step = None, step
+        self.streak = self.streak + 1 if self.strength >= 1 else 0
+        is_strong = sparse and self.strength >= SPARSE_STRENGTH
+        if not self.is_raised and (self.streak >= persist or is_strong):
+            self.is_raised, self.raised_step = True, step
+            self.latest_raise_step = step
+        elif self.is_raised and self._quiet_streak >= persist:
+            self.is_raised, self.raised_step, self.onset_step = False, None, None
+            self.last_quiet_step = step
+
+    def _own_unit(self, x: float) -> float:
+        if self.spec.transform == "log" and math.isfinite(x):
+            return math.exp(x)
+        return x
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the spec, as JSON values (NaN as None)."""
+        out: dict[str, Any] = {}
+        for slot in fields(self):
+            if slot.name == "spec":
+                continue
+            value = getattr(self, slot.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                value = None
+            out[slot.name] = list(value) if isinstance(value, list) else value
+        return out
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what `state()` described."""
+        for slot in fields(self):
+            if slot.name == "spec":
+                continue
+            value = state[slot.name]
+            if value is None and slot.name in _FLOATS:
+                value = math.nan
+            setattr(self, slot.name, list(value) if isinstance(value, list) else value)
+
+
+_FLOATS = ("value", "level", "high", "low", "start", "strength", "threshold")
+
+
+def _append(values: list[Any], value: Any, size: int) -> None:
+    values.append(value)
+    del values[:-size]
+
+
+def block_bootstrap(
+    rows: NDArray[np.float64], length: int, block: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """(length, C) rows drawn in whole blocks from `rows` (R, C), so that neighbours stay together.
+
+    Moving blocks (Kuensch 1989): autocorrelation within `block` rows survives.
+
+    Raises:
+        ValueError: fewer rows than one block, or a block of none.
+    """
+    if not 1 <= block <= len(rows):
+        raise ValueError(f"block is {block}, but must lie in [1, {len(rows)}], the number of rows")
+    num_blocks = -(-length // block)
+    starts = rng.integers(0, len(rows) - block + 1, size=num_blocks)
+    return np.concatenate([rows[start : start + block] for start in starts])[:length]
+
+
+def without_trend(values: NDArray[np.float64], window: int = 21) -> NDArray[np.float64]:
+    """(R,) `values` less their centred running median, plus their overall median; NaN stays."""
+    if not np.isfinite(values).any():
+        return values
+    half = window // 2
+    trend = np.array(
+        [
+            np.nanmedian(part) if np.isfinite(part).any() else np.nan
+            for part in (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
+        ]
+    )
+    return values - trend + float(np.nanmedian(values))

@@ -1,0 +1,421 @@
+"""The channels that the alarm rules look at: which metric, and how far it must move to count.
+
+Distances come from what real collapses and healthy runs look like, not from one training set: rates
+are judged in points below their best, entropies and lengths as factors, success as a share of its
+peak. See docs/alarms.md for the table with measured rates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from .changes import ChannelSpec
+
+LN2, LN10 = math.log(2), math.log(10)
+
+CHANNELS: tuple[ChannelSpec, ...] = (
+    # --- format and validity
+    ChannelSpec(
+        name="closed",
+        label="the share of responses that close their reasoning",
+        keys=("rollout/reasoning_closed_frac", "text/closed_reasoning_frac"),
+        direction="fall",
+        raise_at=0.2,
+    ),
+    ChannelSpec(
+        name="format",
+        label="the share of responses in the right format",
+        keys=("rollout/format_valid_frac",),
+        direction="fall",
+        raise_at=0.2,
+    ),
+    ChannelSpec(
+        name="action",
+        label="the share of valid actions",
+        keys=("rollout/action_valid_frac", "text/valid_frac"),
+        direction="fall",
+        raise_at=0.2,
+    ),
+    ChannelSpec(
+        name="eval_action",
+        label="the share of valid actions in evaluation",
+        keys=("probe/*/action_valid_frac", "eval/*/action_valid_frac"),
+        direction="fall",
+        raise_at=0.2,
+    ),
+    ChannelSpec(
+        name="truncated",
+        label="the share of responses cut at the cap",
+        keys=("rollout/length_limited_frac", "text/truncated_frac"),
+        direction="rise",
+        raise_at=0.2,
+    ),
+    ChannelSpec(
+        name="capped",
+        label="the share of responses cut at the cap",
+        keys=("rollout/length_limited_frac", "text/truncated_frac"),
+        direction="rise",
+        against="zero",
+        raise_at=0.9,
+    ),
+    ChannelSpec(
+        name="length",
+        label="the response length",
+        keys=(
+            "rollout/response_length_mean",
+            "rollout/num_sampled_tokens_mean",
+            "text/num_chars_p50",
+        ),
+        direction="rise",
+        transform="log",
+        raise_at=LN2,
+    ),
+    # --- success
+    ChannelSpec(
+        name="success_probe",
+        label="success on the probe tasks",
+        keys=("probe/*/success_rate",),
+        direction="fall",
+        is_share=True,
+        raise_at=0.5,
+    ),
+    ChannelSpec(
+        name="success_eval",
+        label="success in evaluation",
+        keys=("eval/*/success_rate",),
+        direction="fall",
+        is_share=True,
+        raise_at=0.5,
+    ),
+    ChannelSpec(
+        name="success_train",
+        label="success in training",
+        keys=("rollout/success_rate",),
+        direction="fall",
+        is_share=True,
+        raise_at=0.5,
+        smooth="mean",
+        window=10,
+        persist=5,
+        warmup=10,
+    ),
+    ChannelSpec(
+        name="reward",
+        label="the mean return",
+        keys=("reward/return_mean",),
+        direction="fall",
+        is_share=True,
+        raise_at=0.5,
+        smooth="mean",
+        window=10,
+        persist=5,
+        warmup=10,
+    ),
+    # --- entropy
+    ChannelSpec(
+        name="entropy_up",
+        label="entropy per token",
+        keys=("policy/entropy",),
+        direction="rise",
+        transform="log",
+        raise_at=LN2,
+    ),
+    ChannelSpec(
+        name="entropy_down",
+        label="entropy per token",
+        keys=("policy/entropy",),
+        direction="fall",
+        against="start",
+        transform="log",
+        raise_at=LN10,
+    ),
+    ChannelSpec(
+        name="conditional_entropy_down",
+        label="H(Z|X) per token",
+        keys=(
+            "info/first_turn/conditional_entropy_per_token",
+            "info/all_turns/conditional_entropy_per_token",
+        ),
+        direction="fall",
+        against="start",
+        transform="log",
+        raise_at=LN10,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    ChannelSpec(
+        name="sibling_distance_down",
+        label="the distance between siblings' reasonings",
+        keys=("text/sibling_distance",),
+        direction="fall",
+        is_share=True,
+        raise_at=0.75,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    # --- dependence on the prompt
+    ChannelSpec(
+        name="dependence_first",
+        label="the upper end of dependence at the first turn",
+        keys=("info/first_turn/dependence_high", "info/first_turn/dependence"),
+        direction="fall",
+        is_share=True,
+        raise_at=0.75,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    ChannelSpec(
+        name="dependence_all",
+        label="the upper end of dependence over all turns",
+        keys=("info/all_turns/dependence_high", "info/all_turns/dependence"),
+        direction="fall",
+        is_share=True,
+        raise_at=0.75,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    ChannelSpec(
+        name="retrieval",
+        label="retrieval of the prompt above chance",
+        keys=("info/first_turn/retrieval_margin", "info/all_turns/retrieval_margin"),
+        direction="fall",
+        is_share=True,
+        raise_at=0.75,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    ChannelSpec(
+        name="text_retrieval",
+        label="retrieval of the prompt from the text above chance",
+        keys=("text/retrieval_margin",),
+        direction="fall",
+        is_share=True,
+        raise_at=0.75,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    ChannelSpec(
+        name="text_dependence",
+        label="the text's bound on I(X;Z)",
+        keys=("text/dependence",),
+        direction="fall",
+        is_share=True,
+        raise_at=0.75,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    ChannelSpec(
+        name="template",
+        label="the share of template phrases",
+        keys=("text/template_frac",),
+        direction="rise",
+        raise_at=0.3,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    ChannelSpec(
+        name="agreement",
+        label="the share of answers that follow from their reasoning",
+        keys=("text/agreement_frac",),
+        direction="fall",
+        raise_at=0.2,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    # --- repetition
+    ChannelSpec(
+        name="duplicates",
+        label="the share of nearly equal siblings",
+        keys=("text/near_duplicate_frac",),
+        direction="rise",
+        raise_at=0.3,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    ChannelSpec(
+        name="loops",
+        label="the share of responses that loop",
+        keys=("text/loop_frac",),
+        direction="rise",
+        raise_at=0.2,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    ChannelSpec(
+        name="echo",
+        label="the overlap with the own previous turn",
+        keys=("text/echo_frac",),
+        direction="rise",
+        raise_at=0.3,
+        window=3,
+        persist=2,
+        warmup=3,
+    ),
+    # --- reward spread
+    ChannelSpec(
+        name="spread",
+        label="the reward std within groups",
+        keys=("reward/group_std_mean",),
+        direction="fall",
+        against="start",
+        is_share=True,
+        raise_at=0.75,
+        smooth="mean",
+        window=10,
+        persist=5,
+        warmup=10,
+    ),
+    ChannelSpec(
+        name="zero_spread",
+        label="the share of groups without reward spread",
+        keys=("reward/zero_std_frac",),
+        direction="rise",
+        against="zero",
+        raise_at=0.8,
+        smooth="mean",
+        window=10,
+        persist=5,
+        warmup=10,
+    ),
+    # --- the update
+    ChannelSpec(
+        name="gradient",
+        label="the gradient norm",
+        keys=("optim/grad_norm",),
+        direction="rise",
+        against="recent",
+        transform="log",
+        raise_at=6.0,
+        persist=1,
+        warmup=10,
+    ),
+    ChannelSpec(
+        name="non_finite",
+        label="non-finite losses or gradients",
+        keys=("optim/non_finite",),
+        direction="rise",
+        against="zero",
+        raise_at=0.5,
+        window=1,
+        persist=1,
+        warmup=1,
+    ),
+    ChannelSpec(
+        name="regulariser",
+        label="the regulariser's gradient over the task's",
+        keys=("gradient/regulariser_ratio",),
+        direction="rise",
+        against="zero",
+        raise_at=1.0,
+        window=3,
+        persist=2,
+        warmup=2,
+    ),
+    ChannelSpec(
+        name="success_logprob",
+        label="the log-probability of successful trajectories, per token",
+        keys=("policy/success_logprob",),
+        direction="fall",
+        raise_at=0.05,
+        window=10,
+        persist=10,
+        warmup=10,
+    ),
+    ChannelSpec(
+        name="mismatch",
+        label="the mismatch KL between sampler and trainer",
+        keys=("policy/mismatch_kl",),
+        direction="rise",
+        against="zero",
+        raise_at=0.05,
+    ),
+    ChannelSpec(
+        name="ref_kl",
+        label="the KL to the reference policy",
+        keys=("policy/ref_kl",),
+        direction="rise",
+        against="zero",
+        raise_at=1.0,
+    ),
+    ChannelSpec(
+        name="empty_selection",
+        label="steps without a selected group",
+        keys=("selection/is_empty",),
+        direction="rise",
+        against="zero",
+        raise_at=0.5,
+        window=1,
+        persist=5,
+        warmup=1,
+    ),
+)
+
+
+def derived(values: Mapping[str, float]) -> dict[str, float]:
+    """Metrics that rules need and sources give in other terms; only what can be computed."""
+    out: dict[str, float] = {}
+    for family in ("first_turn", "all_turns"):
+        prefix = f"info/{family}"
+        num_prompts = values.get(f"{prefix}/num_prompts", math.nan)
+        if num_prompts > 1:
+            high = values.get(f"{prefix}/mutual_information_high", math.nan)
+            out[f"{prefix}/dependence_high"] = min(max(high / math.log(num_prompts), 0.0), 1.0)
+        out[f"{prefix}/retrieval_margin"] = values.get(
+            f"{prefix}/retrieval_accuracy@1", math.nan
+        ) - values.get(f"{prefix}/retrieval_chance@1", math.nan)
+    out["text/retrieval_margin"] = values.get("text/retrieval_accuracy", math.nan) - values.get(
+        "text/retrieval_chance", math.nan
+    )
+    if "reward/zero_std_frac" not in values:
+        out["reward/zero_std_frac"] = values.get("reward/solved_frac", math.nan) + values.get(
+            "reward/hopeless_frac", math.nan
+        )
+    task = values.get("gradient/policy/all/norm", math.nan)
+    others = [values.get(f"gradient/{term}/all/norm", math.nan) for term in ("entropy", "kl")]
+    known = [norm for norm in others if math.isfinite(norm)]
+    if task > 0 and known:
+        out["gradient/regulariser_ratio"] = max(known) / task
+    update = [v for key, v in values.items() if key.startswith(("loss/", "optim/"))]
+    if update:
+        broken = any(math.isinf(value) for value in update)
+        skipped = values.get("optim/num_skipped", 0.0) > 0
+        out["optim/non_finite"] = float(broken or skipped)
+    return {key: value for key, value in out.items() if math.isfinite(value)}
+
+
+def known_keys() -> list[str]:
+    """Every key that a rule reads, and those it is derived from: what `--map` may name."""
+    direct = [key for spec in CHANNELS for key in spec.keys]
+    sources = [
+        "reward/solved_frac",
+        "reward/hopeless_frac",
+        "text/retrieval_accuracy",
+        "text/retrieval_chance",
+        "gradient/policy/all/norm",
+        "gradient/entropy/all/norm",
+        "gradient/kl/all/norm",
+        *(
+            f"info/{family}/{name}"
+            for family in ("first_turn", "all_turns")
+            for name in (
+                "mutual_information",
+                "num_prompts",
+                "retrieval_accuracy@1",
+                "retrieval_chance@1",
+                "conditional_entropy",
+            )
+        ),
+    ]
+    return list(dict.fromkeys([*direct, *sources]))

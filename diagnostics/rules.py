@@ -1,0 +1,156 @@
+"""What an alarm rule is, and what it sees.
+
+A rule is a pure function of the channels: it says what it finds at this step, or nothing. Memory,
+hysteresis and onset live in the channels (`changes.py`); events are made in `alarms.py`. The rules
+themselves stand in `rules_reasoning.py`, `rules_signal.py` and `rules_task.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..store.records import AlarmSeverity, CommandAction
+from .changes import Channel
+from .config import RuleName
+
+SUCCESS = ("success_probe", "success_eval", "success_train", "reward")
+"""Measures of success, the most trustworthy first: fixed tasks before whichever were drawn."""
+AT_BEST = 0.9
+"""Share of its peak from which success counts as being at its best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A rule's evidence is there, at this step."""
+
+    severity: AlarmSeverity
+    main: Channel
+    """The channel that carries it."""
+    agreeing: tuple[Channel, ...] = ()
+    words: str
+    """What happened, without its beginning "NAME: "."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The channels at one step, and what rules ask of them."""
+
+    step: int
+    first_step: int
+    warmup_steps: int
+    channels: Mapping[str, Channel]
+
+    def __getitem__(self, name: str) -> Channel:
+        return self.channels[name]
+
+    def raised(self, *names: str) -> list[Channel]:
+        return [self.channels[name] for name in names if self.channels[name].is_raised]
+
+    def leaning(self, *names: str) -> list[Channel]:
+        """Raised, or at least half way there."""
+        found = (self.channels[name] for name in names)
+        return [channel for channel in found if channel.is_raised or channel.leans]
+
+    @property
+    def is_warm(self) -> bool:
+        """Past the warm-up. A loss of success on fixed tasks needs none."""
+        past = self.step - self.first_step >= self.warmup_steps
+        return past or bool(self.raised("success_probe", "success_eval"))
+
+    @property
+    def success(self) -> Channel | None:
+        """The best measure of success that there is; None without any."""
+        found = (self.channels[name] for name in SUCCESS)
+        return next((channel for channel in found if channel.count and channel.was_ready), None)
+
+    @property
+    def is_success_lost(self) -> bool:
+        """Success stays below half of its peak."""
+        success = self.success
+        return success is not None and success.is_raised and success.strength >= 1
+
+    @property
+    def is_success_falling(self) -> bool:
+        success = self.success
+        return success is not None and (success.is_raised or success.leans)
+
+    @property
+    def is_success_at_best(self) -> bool:
+        success = self.success
+        if success is None or not math.isfinite(success.high) or success.high <= 0:
+            return False
+        return success.level >= AT_BEST * success.high
+
+    def is_success_flat(self, num_steps: int) -> bool:
+        """No new peak for so many steps."""
+        success = self.success
+        return (
+            success is not None
+            and success.high_step is not None
+            and self.step - success.high_step >= num_steps
+        )
+
+
+Judge = Callable[[View], Finding | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule: what it needs, how it judges, and what one can do about what it finds."""
+
+    name: RuleName
+    judge: Judge = field(repr=False)
+    needs: tuple[str, ...]
+    """Channels of which one must be there; without any the rule is blind."""
+    confirms: tuple[str, ...] = ()
+    """Channels of which one must be there for the rule to become critical; empty if it cannot."""
+    title: str
+    advice: str
+    refuted_by: str
+    action: CommandAction | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def first(channels: Iterable[Channel]) -> Channel:
+    """The channel that departed first; ties go to the stronger."""
+    found = list(channels)
+    return min(found, key=lambda c: (_or_inf(c.onset_step), -c.strength))
+
+
+def _or_inf(step: int | None) -> float:
+    return math.inf if step is None else float(step)
+
+
+def describe(channel: Channel) -> str:
+    """`the share of valid actions fell from 0.95 (step 40) to 0.31`."""
+    spec = channel.spec
+    now = number(channel.shown_level if math.isfinite(channel.level) else channel.value)
+    if spec.against == "zero":
+        return f"{spec.label} is {now}"
+    if spec.against == "recent":
+        return f"{spec.label} jumped to {number(channel.value)}"
+    verb = "fell" if spec.direction == "fall" else "rose"
+    best = channel.high_step if spec.direction == "fall" else channel.low_step
+    where = "the start" if spec.against == "start" else f"step {best}"
+    return f"{spec.label} {verb} from {number(channel.baseline)} ({where}) to {now}"
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent where that reads well.
+
+    >>> number(0.98437), number(1057.3), number(0.00012), number(2.5)
+    ('0.984', '1057', '0.00012', '2.5')
+    """
+    if not math.isfinite(value):
+        return "not finite"
+    if abs(value) >= 100:
+        return f"{value:.0f}" if abs(value) < 1e7 else f"{value:.2e}"
+    return f"{value:.3g}"
+
+
+def sentence(channels: Sequence[Channel]) -> str:
+    """What several channels did, each once."""
+    return "; ".join(dict.fromkeys(describe(channel) for channel in channels))

@@ -1,0 +1,222 @@
+"""Rules about what the policy writes: format, templates, entropy, loops, length."""
+
+from __future__ import annotations
+
+import math
+
+from ..store.records import AlarmSeverity, CommandAction
+from .changes import Channel
+from .rules import Finding, Rule, View, describe, first, sentence
+
+_PARSING = ("closed", "format")
+_ACTING = ("action", "eval_action")
+_DEPENDENCE = ("dependence_first", "dependence_all")
+_RETRIEVAL = ("retrieval", "text_retrieval")
+_SUCCESS = ("success_probe", "success_eval", "success_train")
+
+
+def _format_collapse(view: View) -> Finding | None:
+    """A rate is down 20 points for good; a second family of channels, half way or more, agrees."""
+    raised = view.raised(*_PARSING, *_ACTING)
+    if not raised:
+        return None
+    main = first(raised)
+    others = [
+        *(view.leaning(*_ACTING) if main.spec.name in _PARSING else view.leaning(*_PARSING)),
+        *view.leaning("truncated", "length", "entropy_up"),
+        *view.leaning(*_SUCCESS),
+    ]
+    if main.spec.name in _ACTING:
+        others += [c for c in raised if c.spec.name in _PARSING and c not in others]
+    critical = bool(others) and view.is_warm
+    return Finding(
+        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
+        main=main,
+        agreeing=tuple(others),
+        words=sentence([*raised, *others]),
+    )
+
+
+def _template_collapse(view: View) -> Finding | None:
+    """Dependence and retrieval are down together while H(Z|X) is not."""
+    dependence = view.raised(*_DEPENDENCE, "text_dependence")
+    retrieval = view.raised(*_RETRIEVAL)
+    template = view.leaning("template")
+    found = [*dependence, *retrieval, *template]
+    is_seen_twice = bool(dependence and retrieval) or bool(retrieval and template)
+    if not is_seen_twice or _is_entropy_low(view):
+        return None
+    lost = view.is_success_lost and view.is_warm
+    words = sentence(found) + ("; success is lost as well" if lost else "")
+    if not lost and view.success is not None and not view.is_success_falling:
+        words += "; success still holds"
+    return Finding(
+        severity=AlarmSeverity.CRITICAL if lost else AlarmSeverity.WARNING,
+        main=first([*dependence, *retrieval]),
+        agreeing=tuple(found[1:]),
+        words=words,
+    )
+
+
+def _low_entropy(view: View) -> list[Channel]:
+    return view.raised("entropy_down", "conditional_entropy_down", "sibling_distance_down")
+
+
+def _is_entropy_low(view: View) -> bool:
+    """Of the reasoning itself where that is known, else of all tokens."""
+    known = view["conditional_entropy_down"]
+    return known.is_raised if known.count else view["entropy_down"].is_raised
+
+
+def _low_entropy_collapse(view: View) -> Finding | None:
+    """Low entropy is no collapse by itself: success must be flat or falling, and not at its best.
+
+    Where dependence is measured it must be low, too.
+    """
+    low = _low_entropy(view)
+    if not low or view.is_success_at_best:
+        return None
+    if view.success is not None and not (view.is_success_falling or view.is_success_flat(10)):
+        return None
+    measured = [view[name] for name in (*_DEPENDENCE, *_RETRIEVAL) if view[name].count]
+    dependence = view.leaning(*_DEPENDENCE, *_RETRIEVAL)
+    if measured and not dependence:
+        return None
+    lost = view.is_success_lost and view.is_warm
+    agreeing = [*low[1:], *dependence]
+    return Finding(
+        severity=AlarmSeverity.CRITICAL if lost else AlarmSeverity.WARNING,
+        main=low[0],
+        agreeing=tuple(agreeing),
+        words=sentence([*low, *dependence])
+        + ("" if view.success else "; whether success fell cannot be seen"),
+    )
+
+
+def _entropy_explosion(view: View) -> Finding | None:
+    """Entropy per token is twice its minimum, and not only coming back from next to nothing."""
+    entropy = view["entropy_up"]
+    if not entropy.is_raised or entropy.level < entropy.start - math.log(2):
+        return None
+    agreeing = view.leaning(*_PARSING, *_ACTING, *_SUCCESS, "reward")
+    critical = bool(agreeing) and view.is_warm
+    return Finding(
+        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
+        main=entropy,
+        agreeing=tuple(agreeing),
+        words=sentence([entropy, *agreeing]),
+    )
+
+
+def _degenerate_text(view: View) -> Finding | None:
+    loops = view["loops"]
+    if not loops.is_raised:
+        return None
+    agreeing = view.leaning(*_SUCCESS, *_PARSING, *_ACTING)
+    critical = bool(agreeing) and view.is_success_lost and view.is_warm
+    return Finding(
+        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
+        main=loops,
+        agreeing=tuple(agreeing),
+        words=sentence([loops, *agreeing]),
+    )
+
+
+def _length_saturation(view: View) -> Finding | None:
+    capped = view["capped"]
+    if not capped.is_raised:
+        return None
+    return Finding(severity=AlarmSeverity.WARNING, main=capped, words=describe(capped))
+
+
+def _reward_without_reasoning(view: View) -> Finding | None:
+    agreement = view["agreement"]
+    if not agreement.is_raised or not view.is_success_at_best:
+        return None
+    return Finding(
+        severity=AlarmSeverity.WARNING,
+        main=agreement,
+        words=describe(agreement) + " while success is at its best",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="FORMAT_COLLAPSE",
+        judge=_format_collapse,
+        needs=("closed", "format", "action", "eval_action"),
+        confirms=("truncated", "length", "entropy_up", *_SUCCESS, "closed", "action"),
+        title="Format collapse",
+        advice="Read three broken replies. Stop at the step boundary and resume from the last "
+        "checkpoint before the onset; then raise the response budget, add or raise a format "
+        "reward, or lower the learning rate.",
+        refuted_by="the rate back within 10 points of its best on the same tasks",
+        action=CommandAction.STOP,
+    ),
+    Rule(
+        name="TEMPLATE_COLLAPSE",
+        judge=_template_collapse,
+        needs=(*_DEPENDENCE, "text_dependence", *_RETRIEVAL),
+        confirms=_SUCCESS,
+        title="Template collapse",
+        advice="Look at three prompts with the same reasoning. Watch while success holds. Train on "
+        "groups with reward spread if std/mean of the reward std over groups exceeds 1; where "
+        "luck decides the reward, use more siblings per prompt instead.",
+        refuted_by="retrieval clearly above chance, or dependence back above half of its best, on "
+        "fresh prompts",
+        action=CommandAction.SET,
+        settings={"selection.strategy": "top_p", "selection.value": 0.9},
+    ),
+    Rule(
+        name="LOW_ENTROPY_COLLAPSE",
+        judge=_low_entropy_collapse,
+        needs=("entropy_down", "conditional_entropy_down", "sibling_distance_down"),
+        confirms=_SUCCESS,
+        title="Low-entropy collapse",
+        advice="Raise the upper clip (clip-higher) or aim at a target entropy; a small entropy "
+        "coefficient helps if success is still moving.",
+        refuted_by="success rising while entropy stays low: then it is convergence",
+        action=CommandAction.SET,
+        settings={"loss.clip_high": 0.28},
+    ),
+    Rule(
+        name="ENTROPY_EXPLOSION",
+        judge=_entropy_explosion,
+        needs=("entropy_up",),
+        confirms=(*_SUCCESS, "closed", "action", "reward"),
+        title="Entropy explosion",
+        advice="Lower the learning rate or the entropy coefficient, and resume from a checkpoint "
+        "before the rise.",
+        refuted_by="entropy per token back below 1.4 times its minimum",
+        action=CommandAction.SET,
+        settings={"loss.entropy_coef": 0.0},
+    ),
+    Rule(
+        name="DEGENERATE_TEXT",
+        judge=_degenerate_text,
+        needs=("loops",),
+        confirms=_SUCCESS,
+        title="Degenerate text",
+        advice="Read the looping replies; check stop strings and the response budget; stop on "
+        "repetition.",
+        refuted_by="looping replies that are valid answers",
+    ),
+    Rule(
+        name="LENGTH_SATURATION",
+        judge=_length_saturation,
+        needs=("capped",),
+        title="Length saturation",
+        advice="Raise the response budget or shape overlong replies; what is cut off cannot be "
+        "rewarded for what it would have said.",
+        refuted_by="replies at the cap that are complete",
+    ),
+    Rule(
+        name="REWARD_WITHOUT_REASONING",
+        judge=_reward_without_reasoning,
+        needs=("agreement",),
+        title="Reward without reasoning",
+        advice="The answer no longer follows from the reasoning: reward their agreement, or accept "
+        "that this task needs no reasoning.",
+        refuted_by="answers that change when the reasoning is swapped for another prompt's",
+    ),
+)

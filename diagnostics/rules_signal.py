@@ -1,0 +1,188 @@
+"""Rules about the learning signal and the update: reward spread, gradients, KL."""
+
+from __future__ import annotations
+
+from ..store.records import AlarmSeverity, CommandAction
+from .rules import Finding, Rule, View, describe, sentence
+
+_REPETITION = ("duplicates", "loops", "echo", "sibling_distance_down")
+_MOVES = ("success_probe", "success_eval", "success_train", "closed", "format", "action")
+SPIKE_MEMORY = 10
+"""Steps in which a spike is followed by damage, if it is."""
+NON_FINITE_STEPS = 3
+
+
+def _echo_trap(view: View) -> Finding | None:
+    """Reward spread is gone, success is not at its best; repetition confirms it."""
+    spread = view["spread"]
+    if not spread.is_raised or view.is_success_at_best:
+        return None
+    repetition = view.leaning(*_REPETITION)
+    critical = bool(repetition) and view.is_success_lost and view.is_warm
+    words = sentence([spread, *repetition])
+    if not repetition:
+        words += "; whether replies repeat themselves is not measured or does not show"
+    return Finding(
+        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
+        main=spread,
+        agreeing=tuple(repetition),
+        words=words,
+    )
+
+
+def _starved_signal(view: View) -> Finding | None:
+    """Nearly all groups agree on their reward, and not because the task is solved."""
+    zero, spread = view["zero_spread"], view["spread"]
+    never = spread.count >= spread.spec.warmup and spread.level <= 1e-9
+    if not (zero.is_raised or never) or view.is_success_at_best:
+        return None
+    main = zero if zero.is_raised else spread
+    words = describe(main) if zero.is_raised else "no group has any reward spread"
+    success = view.success
+    if success is not None and success.level <= 1e-9:
+        words += "; all fail"
+    return Finding(severity=AlarmSeverity.WARNING, main=main, words=words)
+
+
+def _gradient_spike(view: View) -> Finding | None:
+    """Information; a warning once success or validity moves within ten steps of it."""
+    gradient = view["gradient"]
+    spiked = gradient.latest_raise_step
+    if spiked is None or view.step - spiked > SPIKE_MEMORY:
+        return None
+    moved = [
+        c for c in view.leaning(*_MOVES) if c.onset_step is not None and c.onset_step >= spiked
+    ]
+    return Finding(
+        severity=AlarmSeverity.WARNING if moved else AlarmSeverity.INFO,
+        main=gradient,
+        agreeing=tuple(moved),
+        words=f"{gradient.spec.label} jumped at step {spiked}"
+        + (f"; then {sentence(moved)}" if moved else "; nothing else moved so far"),
+    )
+
+
+def _non_finite(view: View) -> Finding | None:
+    channel = view["non_finite"]
+    if not channel.is_raised:
+        return None
+    critical = channel.streak >= NON_FINITE_STEPS
+    return Finding(
+        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
+        main=channel,
+        words="a loss or gradient is not finite"
+        + (f", {channel.streak} steps in a row: nothing is learned" if critical else ""),
+    )
+
+
+def _regulariser_dominates(view: View) -> Finding | None:
+    ratio = view["regulariser"]
+    if not ratio.is_raised:
+        return None
+    return Finding(severity=AlarmSeverity.WARNING, main=ratio, words=describe(ratio))
+
+
+def _likelihood_decay(view: View) -> Finding | None:
+    decay, reward = view["success_logprob"], view["reward"]
+    if not decay.is_raised or not reward.count or reward.strength >= 0.5:
+        return None
+    return Finding(
+        severity=AlarmSeverity.WARNING,
+        main=decay,
+        words=describe(decay) + " while the reward does not",
+    )
+
+
+def _off_policy_drift(view: View) -> Finding | None:
+    mismatch = view["mismatch"]
+    if not mismatch.is_raised:
+        return None
+    return Finding(severity=AlarmSeverity.WARNING, main=mismatch, words=describe(mismatch))
+
+
+def _kl_drift(view: View) -> Finding | None:
+    drift = view["ref_kl"]
+    if not drift.is_raised:
+        return None
+    return Finding(severity=AlarmSeverity.WARNING, main=drift, words=describe(drift))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="ECHO_TRAP",
+        judge=_echo_trap,
+        needs=("spread",),
+        confirms=_REPETITION,
+        title="Echo trap",
+        advice="Train only on groups with reward spread (StarPO-S selection), and watch siblings "
+        "for equal replies.",
+        refuted_by="reward spread back on harder or easier tasks; a solved task",
+        action=CommandAction.SET,
+        settings={"selection.strategy": "top_p", "selection.value": 0.9},
+    ),
+    Rule(
+        name="STARVED_SIGNAL",
+        judge=_starved_signal,
+        needs=("zero_spread", "spread"),
+        title="Starved signal",
+        advice="Check the grader first. Then make tasks easier if all fail, harder if all pass, "
+        "or sample hotter if siblings are identical.",
+        refuted_by="mixed groups on a wider range of tasks",
+    ),
+    Rule(
+        name="GRADIENT_SPIKE",
+        judge=_gradient_spike,
+        needs=("gradient",),
+        title="Gradient spike",
+        advice="A spike alone is no collapse: most runs recover. Look at the step's rollouts.",
+        refuted_by="success and validity unchanged ten steps later",
+    ),
+    Rule(
+        name="NON_FINITE",
+        judge=_non_finite,
+        needs=("non_finite",),
+        confirms=("non_finite",),
+        title="Non-finite numbers",
+        advice="Resume from the last checkpoint with a lower learning rate or gradient clip; check "
+        "rewards and log-probabilities of that step for infinities.",
+        refuted_by="finite losses after the step, with weights unchanged by it",
+        action=CommandAction.STOP,
+    ),
+    Rule(
+        name="REGULARISER_DOMINATES",
+        judge=_regulariser_dominates,
+        needs=("regulariser",),
+        title="The regulariser dominates",
+        advice="Lower the entropy or KL coefficient, or select groups with more reward spread.",
+        refuted_by="a task gradient that grows with the batch size",
+        action=CommandAction.SET,
+        settings={"selection.strategy": "top_p", "selection.value": 0.9},
+    ),
+    Rule(
+        name="LIKELIHOOD_DECAY",
+        judge=_likelihood_decay,
+        needs=("success_logprob",),
+        title="Likelihood decay",
+        advice="Lower the learning rate: successful trajectories become less likely although the "
+        "reward holds, which precedes collapse.",
+        refuted_by="the log-probability of successes rising again",
+    ),
+    Rule(
+        name="OFF_POLICY_DRIFT",
+        judge=_off_policy_drift,
+        needs=("mismatch",),
+        title="Off-policy drift",
+        advice="Sampler and trainer disagree at equal weights: check the weight sync and the "
+        "precision, and truncate the importance ratio.",
+        refuted_by="a mismatch KL near zero right after a sync",
+    ),
+    Rule(
+        name="KL_DRIFT",
+        judge=_kl_drift,
+        needs=("ref_kl",),
+        title="Drift from the reference",
+        advice="The policy is more than a nat per token from its reference: raise the KL "
+        "coefficient or lower the learning rate, if closeness matters here.",
+        refuted_by="success that rises with the distance",
+    ),
+)
