@@ -1,0 +1,265 @@
+"""`echoscope train`: what it prints, how it ends, and how it fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.core.checkpoint import list_checkpoints, read_state
+from echoscope.store.reader import open_run
+from echoscope.store.verify import verify
+from echoscope.store.writer import RunWriter
+from recorded import assert_same_recording
+from trainer_process import TrainerProcess, echoscope
+
+Type = Callable[..., Any]
+LONG = ("steps=100000", "eval.every=0", "eval.before=false", "checkpoint.every=0")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def only_run(root: Path) -> Path:
+    (path,) = root.iterdir()
+    return path
+
+
+# -- a run from start to end ---------------------------------------------------------------------
+
+
+def test_a_run_prints_a_line_a_step_and_what_to_do_next(
+    config_file: Path, root: Path, type_command: Type
+) -> None:
+    answer = type_command("train", "--headless", "--config", config_file, "--root", root)
+    assert answer.code == 0, answer.err
+    path = only_run(root)
+    assert path.name.startswith("test-")
+    lines = answer.out.splitlines()
+    assert lines[0] == f"run {path}"
+    assert lines[1].startswith("step    0  evaluation  frozen_lake ")
+    steps = [line for line in lines if line.startswith("step") and "success" in line]
+    assert [line.split()[1] for line in steps] == ["1/4", "2/4", "3/4", "4/4"]
+    assert f"run finished: {path}" in lines
+    assert any(line.startswith("frozen_lake: success ") and "on 3 unseen" in line for line in lines)
+    assert lines[-4:] == [
+        "next:",
+        f"  echoscope runs show {path}",
+        f'  echoscope query {path} "select step, avg(episode_return) r from trajectories where '
+        "split = 'train' group by step order by step\"",
+        f"  echoscope train --resume {path} steps=8",
+    ]
+
+
+def test_the_commands_it_names_work(config_file: Path, root: Path, type_command: Type) -> None:
+    type_command("train", "--headless", "--config", config_file, "--root", root, "steps=2")
+    path = only_run(root)
+    assert type_command("runs", "show", path).code == 0
+    sql = "select step, avg(episode_return) r from trajectories where split = 'train' group by step"
+    assert type_command("query", path, sql).code == 0
+    resumed = type_command("train", "--headless", "--resume", path, "steps=4")
+    assert resumed.code == 0
+    assert "after step 2, attempt 2" in resumed.out
+    assert "step    4/4" in resumed.out
+    type_command("train", "--headless", "--config", config_file, "--run", root / "whole")
+    assert_same_recording(root / "whole", path)
+
+
+def test_learning_from_a_stored_run(config_file: Path, root: Path, type_command: Type) -> None:
+    words = ("train", "--headless", "--config", config_file, "steps=2")
+    type_command(*words, "--run", root / "source")
+    answer = type_command(*words, "--run", root / "offline", "--from-run", root / "source")
+    assert answer.code == 0, answer.err
+    found = open_run(root / "offline").sql("select distinct source from trajectories order by 1")
+    sources = [source for source in found.column("source").to_pylist() if source]
+    assert sources[0] == "source/t00000001-00000"
+    assert len(sources) == 16
+
+
+def test_a_world_beside_the_user(
+    config_file: Path,
+    root: Path,
+    tmp_path: Path,
+    type_command: Type,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "beside_me.py").write_text(
+        "from echoscope.envs.bandit import Bandit\nclass Mine(Bandit):\n    pass\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    words = ("envs.train=[{env: 'beside_me:Mine', groups: 2}]", "envs.eval=[]", "steps=1")
+    answer = type_command(
+        "train", "--headless", "--config", config_file, "--run", root / "mine", *words
+    )
+    assert answer.code == 0, answer.err
+    sys.modules.pop("beside_me")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p and p != str(tmp_path)])
+    answer = type_command("train", "--headless", "--resume", root / "mine", "steps=2")
+    assert answer.code == 0, answer.err
+
+
+# -- mistakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("frozenlake",), "unknown recipe 'frozenlake'; did you mean 'frozen_lake'?"),
+        (("frozen_lake", "optim.lrr=1"), "unknown key 'optim.lrr'; did you mean 'lr'?"),
+        (("frozen_lake", "steps=none"), "steps is 'none', but input should be a valid integer"),
+        (("frozen_lake", "extra"), "'extra' is not KEY=VALUE"),
+        (("frozen_lake", "model.path=./nowhere"), "no model folder './nowhere'"),
+        (("--config", "./nowhere.yaml"), "cannot read nowhere.yaml: No such file or directory"),
+        (("--resume", "./nowhere"), "nowhere"),
+        (("--resume", "."), "not a run (no run.json)"),
+        (("frozen_lake", "envs.train.0.env=lake"), "no environment 'lake'"),
+        (("frozen_lake", "--from-run", "./nowhere"), "nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    tmp_path: Path,
+    tiny_model: Path,
+    type_command: Type,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = type_command("train", "--headless", *words)
+    assert answer.code == 1
+    assert answer.out == ""
+    assert answer.err.startswith("error: ")
+    assert message in answer.err
+    assert answer.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--resume", ".", "frozen_lake"),
+        ("--resume", ".", "--from-run", "x"),
+        ("--resume", ".", "--run", "x"),
+    ],
+)
+def test_words_that_do_not_go_together_are_usage_mistakes(
+    type_command: Type, words: tuple[str, ...]
+) -> None:
+    answer = type_command("train", *words)
+    assert answer.code == 2
+    assert "recipe" in answer.err or "--resume takes only" in answer.err
+
+
+def test_a_second_trainer_is_one_line(config_file: Path, root: Path, type_command: Type) -> None:
+    words = ("train", "--headless", "--config", config_file, "--run", root / "run", "steps=1")
+    assert type_command(*words).code == 0
+    with RunWriter.resume(root / "run", from_step=1):
+        answer = type_command("train", "--headless", "--resume", root / "run", "steps=2")
+    assert answer.code == 1
+    assert "another process is writing this run" in answer.err
+    assert answer.err.count("\n") == 1
+    again = type_command(*words)
+    assert again.code == 1
+    assert "already holds a run; choose another name, or resume it" in again.err
+
+
+def test_a_run_that_fails_has_exit_code_one(
+    config_file: Path, root: Path, type_command: Type
+) -> None:
+    """A learning rate that blows the weights up: NaN logits end the run in one line."""
+    answer = type_command(
+        *("train", "--headless", "--config", config_file, "--run", root / "run"),
+        *("optim.lr=1e38", "optim.grad_clip=1e30", "eval.every=0"),
+    )
+    assert answer.code == 1
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1
+    assert open_run(root / "run").info().status == "failed"
+    assert verify(root / "run").problems == ()
+
+
+# -- Ctrl-C --------------------------------------------------------------------------------------
+
+
+def start(config_file: Path, path: Path, *words: str, ready: str) -> TrainerProcess:
+    path.parent.mkdir(exist_ok=True)
+    trainer = TrainerProcess(
+        path.with_suffix(".log"),
+        echoscope,
+        *("train", "--headless", "--config", str(config_file), "--run", str(path), *LONG, *words),
+    )
+    trainer.wait_for(ready)
+    return trainer
+
+
+def test_ctrl_c_ends_after_the_step_with_a_checkpoint(
+    config_file: Path, root: Path, type_command: Type
+) -> None:
+    path = root / "run"
+    trainer = start(config_file, path, ready="step    3/")
+    trainer.interrupt()
+    assert trainer.join() == 0
+    assert "stopping after this step with a checkpoint" in trainer.text
+    info = open_run(path).info()
+    assert info.status == "stopped"
+    assert [read_state(found).step for found in list_checkpoints(path)] == [info.last_step]
+    (state,) = open_run(path).commands()
+    assert (state.command.reason, state.command.issued_by) == ("SIGINT in the terminal", "terminal")
+    assert state.ack is not None
+    assert state.ack.step == info.last_step + 1
+    assert verify(path).problems == ()
+    more = info.last_step + 1
+    assert type_command("train", "--headless", "--resume", path, f"steps={more}").code == 0
+    assert open_run(path).info().status == "finished"
+
+
+def test_a_second_ctrl_c_ends_at_once(config_file: Path, root: Path) -> None:
+    path = root / "run"
+    trainer = start(
+        *(config_file, path, "envs.train.0.max_turns=200", "context.max_prompt_tokens=2000"),
+        ready="run ",
+    )
+    trainer.interrupt()
+    trainer.wait_for("once more stops at once")
+    trainer.interrupt()
+    assert trainer.join() == 0
+    assert "the step in progress is dropped" in trainer.text
+    info = open_run(path).info()
+    assert (info.status, info.last_step) == ("stopped", -1)
+    assert list_checkpoints(path) == []
+    assert verify(path).problems == ()
+
+
+def test_a_process_of_its_own(config_file: Path, root: Path) -> None:
+    """As a person starts it: a new interpreter, a terminal's signal, an exit code."""
+    path = root / "run"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "echoscope", "train", "--config", str(config_file)),
+            *("--run", str(path), *LONG),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step    2/"):
+            process.send_signal(signal.SIGTERM)
+            break
+    rest, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, rest
+    assert "Traceback" not in rest
+    assert open_run(path).info().status == "stopped"
+    assert len(list_checkpoints(path)) == 1
