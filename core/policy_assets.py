@@ -153,4 +153,6 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     # The class that transformers writes is its private backend; other programs know this one.
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    # Said in so many words, or `AutoTokenizer` adds Qwen2's own unknown token as one id more.
+    config.setdefault("unk_token", None)
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

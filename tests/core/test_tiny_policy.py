@@ -1,0 +1,172 @@
+"""The shipped policy: it loads the same everywhere, keeps the format, and has room to learn.
+
+Success bounds are about three standard errors of a 60-task estimate around the rates measured on
+200 tasks (docs/policy.md), wide enough for another processor's rounding.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from echoscope.core.chat import ChatFormat, load_tokenizer
+from echoscope.core.config import EnvGroupConfig, HfEngineConfig, ModelConfig, SamplingConfig
+from echoscope.core.config_loading import load_config
+from echoscope.core.engines.hf_engine import HfEngine
+from echoscope.core.policy import load_model
+from echoscope.core.policy_assets import (
+    CONTROL_TOKENS,
+    TAG_TOKENS,
+    ModelPathError,
+    PolicyShape,
+    create_policy,
+    resolve_model,
+    train_tokenizer,
+)
+from echoscope.core.rollout import collect
+from echoscope.core.shipped import list_shipped, shipped_folder
+from echoscope.core.sources import build_pool
+from echoscope.core.warm_start import BARE_CONTEXT
+from echoscope.store.records import Split, Trajectory
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+TINY = shipped_folder("tiny")
+HOSTILE = [
+    "Goal 2 up 123 left",
+    "<think> a</think> <answer>x",
+    "\x00\xff \u00e9 e\u0301 \U0001f600",
+    "\n\n  x\t ",
+    "<|end|><|user|>",
+]
+TASKS = 60
+
+
+@lru_cache(maxsize=4)
+def play(env: str) -> tuple[Trajectory, ...]:
+    """Episodes of a recipe's evaluation environment at temperature 1."""
+    group = load_config(env).envs.eval[0].model_copy(update={"groups": TASKS})
+    assert isinstance(group, EnvGroupConfig)
+    config = ModelConfig(path="tiny", dtype="float32", device="cpu")
+    engine = HfEngine(load_model("tiny", config), config=HfEngineConfig())
+    batch = collect(
+        pool=build_pool([group], group_size=1, seed=0, split=Split.EVAL),
+        engine=engine,
+        chat=ChatFormat(load_tokenizer(TINY)),
+        context=BARE_CONTEXT.model_copy(update={"max_response_tokens": 64}),
+        sampling=SamplingConfig(),
+        step=0,
+        split=Split.EVAL,
+        seed=0,
+    )
+    return batch.trajectories
+
+
+@pytest.mark.parametrize("env", ["bandit", "frozen_lake", "sokoban"])
+def test_replies_are_well_formed(env: str) -> None:
+    turns = [turn for trajectory in play(env) for turn in trajectory.turns]
+    assert np.mean([turn.is_valid for turn in turns]) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("env", "low", "high"),
+    [("bandit", 0.3, 0.7), ("frozen_lake", 0.2, 0.6), ("sokoban", 0.2, 0.6)],
+)
+def test_it_succeeds_often_enough_to_learn_and_seldom_enough_to_have_something_to_learn(
+    env: str, low: float, high: float
+) -> None:
+    rate = np.mean([bool(trajectory.is_success) for trajectory in play(env)])
+    assert low <= rate <= high
+
+
+def test_careful_reasoning_names_the_goal_of_this_very_observation() -> None:
+    turns = [turn for trajectory in play("frozen_lake") for turn in trajectory.turns]
+    careful = [turn for turn in turns if re.search(r"\d", turn.reasoning)]
+    assert 0.2 < len(careful) / len(turns) < 0.7
+    named = [turn.observation.split("Goal ")[1].split(".")[0] in turn.reasoning for turn in careful]
+    assert np.mean(named) >= 0.9
+
+
+def test_reasoning_varies_between_samples() -> None:
+    turns = [turn for trajectory in play("frozen_lake") for turn in trajectory.turns]
+    openings = {" ".join(turn.reasoning.split()[:2]) for turn in turns}
+    assert len(openings) >= 5
+
+
+def test_every_loader_gives_the_same_ids() -> None:
+    tokenizers = [
+        AutoTokenizer.from_pretrained(TINY),
+        PreTrainedTokenizerFast.from_pretrained(TINY),
+        load_tokenizer(TINY),
+    ]
+    for text in HOSTILE:
+        ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for tokenizer in tokenizers]
+        assert ids[0] == ids[1] == ids[2]
+    assert len({len(tokenizer) for tokenizer in tokenizers}) == 1
+
+
+def test_any_text_survives_and_tags_are_single_tokens() -> None:
+    tokenizer = load_tokenizer(TINY)
+    chat = ChatFormat(tokenizer)
+    for text in HOSTILE:
+        # NFC, as Qwen2's own tokenizer normalises.
+        assert chat.decode(chat.encode(text)) == text.replace("e\u0301", "\u00e9")
+    for token in (*CONTROL_TOKENS, *TAG_TOKENS):
+        assert tokenizer.convert_tokens_to_ids(tokenizer.tokenize(token)) == [
+            tokenizer.convert_tokens_to_ids(token)
+        ]
+    # Tags are text: a decoder that skips control tokens must keep them.
+    assert "<answer>" in tokenizer.decode(chat.encode("<answer>"), skip_special_tokens=True)
+
+
+def test_control_words_in_a_world_stay_text() -> None:
+    chat = ChatFormat(load_tokenizer(TINY))
+    assert chat.turn_end_id not in chat.encode("<|end|>")
+    assert chat.stop_token_ids == (chat.turn_end_id,)
+    assert chat.pad_token_id != chat.turn_end_id
+
+
+def test_the_model_is_an_ordinary_folder_of_at_most_four_megabytes() -> None:
+    model = AutoModelForCausalLM.from_pretrained(TINY)
+    tokenizer = load_tokenizer(TINY)
+    assert model.config.model_type == "qwen2"
+    assert model.config.hidden_size // model.config.num_attention_heads >= 32
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.dtype == torch.float32
+    # The library's default would sample from the 50 likeliest tokens only.
+    assert model.generation_config.top_k == 0
+    shipped = {one.name: one for one in list_shipped()}["tiny"]
+    assert shipped.num_parameters == sum(p.numel() for p in model.parameters())
+    assert shipped.num_bytes <= 4_000_000
+    assert (TINY / "sft.json").is_file()
+    assert json.loads((TINY / "sft.json").read_text())["iterations"] > 0
+
+
+def test_names_and_folders_resolve(tmp_path: Path) -> None:
+    assert resolve_model("tiny") == str(TINY)
+    assert resolve_model(str(TINY)) == str(TINY)
+    assert resolve_model("some-org/some-model") == "some-org/some-model"
+    with pytest.raises(ModelPathError, match=r"did you mean 'tiny'\?"):
+        resolve_model("tny")
+    with pytest.raises(ModelPathError, match=r"has no config\.json"):
+        resolve_model(str(tmp_path))
+    with pytest.raises(ModelPathError, match="no model folder"):
+        resolve_model(str(tmp_path / "a" / "b"))
+
+
+def test_tokenizers_and_fresh_weights_repeat_exactly() -> None:
+    texts = ["Goal 2 up 1 right. Near: up ice.", "I go up."] * 3
+    tokenizers = [train_tokenizer(texts, 280), train_tokenizer(texts, 280)]
+    assert tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
+    shape = PolicyShape(vocab_size=280, hidden_size=32, num_layers=1, num_kv_heads=1)
+    before = torch.random.get_rng_state()
+    one, same = (create_policy(tokenizers[0], shape, seed=1) for _ in range(2))
+    other = create_policy(tokenizers[0], shape, seed=2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    weight = "model.embed_tokens.weight"
+    assert torch.equal(one.state_dict()[weight], same.state_dict()[weight])
+    assert not torch.equal(one.state_dict()[weight], other.state_dict()[weight])
