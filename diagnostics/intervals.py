@@ -70,26 +70,37 @@ def sibling_half_widths(
         values_MS: one number per reasoning and statistic; for a ratio its linearisation.
         column_M: prompt of each reasoning; every prompt from 0 to N - 1 occurs.
     """
+    order = np.argsort(column_M, kind="stable")
+    values_MS = values_MS[order]
     sizes_N = np.bincount(column_M)
-    members = [np.flatnonzero(column_M == n) for n in range(len(sizes_N))]
+    starts_N = np.cumsum(sizes_N) - sizes_N
+    means_NS = np.add.reduceat(values_MS, starts_N) / sizes_N[:, None]
     if (sizes_N < 2).any():
-        means_NS = np.stack([values_MS[rows].mean(axis=0) for rows in members])
         return cluster_half_widths(means_NS, level=level, rng=rng)
-    num_statistics = values_MS.shape[1]
-    means = np.zeros(num_statistics)
-    variances = np.zeros(num_statistics)
-    means_BS = np.zeros((NUM_RESAMPLES, num_statistics))
-    variances_BS = np.zeros((NUM_RESAMPLES, num_statistics))
-    for rows in members:
-        values = values_MS[rows]
-        picks = rng.integers(0, len(rows), (NUM_RESAMPLES, len(rows)))
-        resampled = values[picks]  # (B, siblings, S)
-        means += values.mean(axis=0)
-        variances += values.var(axis=0, ddof=1) / len(rows)
-        means_BS += resampled.mean(axis=1)
-        variances_BS += resampled.var(axis=1, ddof=1) / len(rows)
+    size_M = np.repeat(sizes_N, sizes_N)
+    centred_MS = values_MS - np.repeat(means_NS, sizes_N, axis=0)
+    moments_M2S = np.concatenate([centred_MS, centred_MS**2], axis=1)
+    offsets_BM = (rng.random((NUM_RESAMPLES, len(size_M))) * size_M).astype(np.int64)
+    picks_BM = np.repeat(starts_N, sizes_N) + offsets_BM
+    _, variances_1S = _stratified_moments(moments_M2S[None], starts_N, sizes_N)
+    means_BS, variances_BS = _stratified_moments(moments_M2S[picks_BM], starts_N, sizes_N)
     freedom = float((sizes_N - 1).sum())
-    return _half_widths(means, variances, means_BS, variances_BS, freedom, level) / len(sizes_N)
+    return _half_widths(means_BS, variances_1S[0], variances_BS, freedom, level)
+
+
+def _stratified_moments(
+    moments_BM2S: FloatArray64, starts_N: IntArray64, sizes_N: IntArray64
+) -> tuple[FloatArray64, FloatArray64]:
+    """Mean over strata of their means, and its variance, both (B, S).
+
+    Args:
+        moments_BM2S: values and their squares side by side, each stratum centred beforehand.
+    """
+    sizes_N1 = sizes_N[:, None]
+    sums_BN2S = np.add.reduceat(moments_BM2S, starts_N, axis=1) / sizes_N1
+    means_BNS, squares_BNS = np.split(sums_BN2S, 2, axis=2)
+    variances_BNS = np.maximum(squares_BNS - means_BNS**2, 0.0) / (sizes_N1 - 1)
+    return means_BNS.mean(axis=1), variances_BNS.sum(axis=1) / len(sizes_N) ** 2
 
 
 def cluster_half_widths(
@@ -102,9 +113,8 @@ def cluster_half_widths(
     picks = rng.integers(0, count, (NUM_RESAMPLES, count))
     resampled = pseudo_CS[picks]  # (B, C, S)
     return _half_widths(
-        pseudo_CS.mean(axis=0),
+        resampled.mean(axis=1) - pseudo_CS.mean(axis=0),
         pseudo_CS.var(axis=0, ddof=1) / count,
-        resampled.mean(axis=1),
         resampled.var(axis=1, ddof=1) / count,
         count - 1.0,
         level,
@@ -118,20 +128,20 @@ def pseudo_values(estimate_S: FloatArray64, without_CS: FloatArray64) -> FloatAr
 
 
 def _half_widths(
-    means_S: FloatArray64,
+    shifts_BS: FloatArray64,
     variances_S: FloatArray64,
-    means_BS: FloatArray64,
     variances_BS: FloatArray64,
     freedom: float,
     level: float,
 ) -> FloatArray64:
-    """The level quantile of |t*| over resamples, times the standard error.
+    """The level quantile of |t*| over resamples, times the standard error, (S,).
 
+    `shifts_BS` are resampled means less the mean, the variances those of means.
     Resamples without any spread have no t; where only those came, Student's t stands in.
     """
     errors_S = np.sqrt(variances_S)
     has_spread = variances_BS > 1e-12 * variances_S
-    ratios = np.abs(means_BS - means_S) / np.sqrt(np.where(has_spread, variances_BS, np.nan))
+    ratios = np.abs(shifts_BS) / np.sqrt(np.where(has_spread, variances_BS, np.nan))
     student = float(stdtrit(freedom, 0.5 + level / 2))
     finite = [column[np.isfinite(column)] for column in ratios.T]
     quantiles = np.array([np.quantile(t, level) if len(t) else student for t in finite])
