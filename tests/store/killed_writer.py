@@ -1,5 +1,9 @@
-"""A writer to be killed: `python killed_writer.py RUN`. Says `ready`, then each step it was told
-is on the disk. Content follows from the step alone, so that anybody can say what must be there."""
+"""A writer to be killed: `python killed_writer.py RUN`. Says `ready PID`, then each step that is
+known to be on the disk. Content follows from the step alone, so anybody can say what must be there.
+
+With `-` it forks such a writer for each path it reads, which spares the imports, and says `dead`
+when that is gone.
+"""
 
 from __future__ import annotations
 
@@ -63,15 +67,14 @@ def summary_of(step: int) -> tuple[int, int, int, int, int]:
     return len(trajectories_of(step)), len(turns), ids, characters, 30
 
 
-def main() -> None:
-    path = Path(sys.argv[1])
+def write(path: Path) -> None:
     options = {"rotate_every": 4, "is_packing": False}
     if path.exists():
         last = open_run(path).info().last_step
         writer = RunWriter.resume(path, from_step=last, **options)
     else:
         writer = RunWriter.create(path, run_id="killed", config={}, **options)
-    os.write(1, b"ready\n")
+    os.write(1, f"ready {os.getpid()}\n".encode())
     step = writer.acknowledged_step
     while True:
         step += 1
@@ -93,5 +96,14 @@ def main() -> None:
         os.write(1, f"{step}\n".encode())
 
 
+def serve() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            write(Path(line.strip()))
+        os.waitpid(child, 0)
+        os.write(1, b"dead\n")
+
+
 if __name__ == "__main__":
-    main()
+    serve() if sys.argv[1] == "-" else write(Path(sys.argv[1]))

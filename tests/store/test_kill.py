@@ -1,6 +1,6 @@
 """SIGKILL at random instants: what was acknowledged is whole, and nothing is half visible.
 
-`ECHOSCOPE_KILLS` sets how often (a handful by default; `make test-kill` asks for 100).
+Some kills by default; the slow test, which `make test-kill` runs, does `ECHOSCOPE_KILLS` of them.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +21,7 @@ from echoscope.store.packing import pack
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.verify import verify
 
-KILLS = int(os.environ.get("ECHOSCOPE_KILLS", "4"))
+KILLS = int(os.environ.get("ECHOSCOPE_KILLS", "100"))
 SCRIPT = Path(__file__).with_name("killed_writer.py")
 PACK = "import sys; from echoscope.store.packing import pack; print('ready', flush=True); "
 PACK += "pack(sys.argv[1], grace_s=0)"
@@ -45,19 +47,51 @@ def target() -> ModuleType:
     return module
 
 
-def start(*command: str) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE)
+class KilledWriter:
+    """A process that forks writers on a run, one after the other."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(SCRIPT), "-"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def start(self, path: Path) -> int:
+        """The process id of a writer that is about to write its first step."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{path}\n".encode())
+        self._process.stdin.flush()
+        word, identity = self._line().split()
+        assert word == "ready"
+        return int(identity)
+
+    def kill(self, identity: int) -> list[int]:
+        """The steps that the writer acknowledged before it died."""
+        os.kill(identity, signal.SIGKILL)
+        return [int(line) for line in iter(self._line, "dead")]
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode().strip()
+        assert line, "the writer ended by itself"
+        return line
+
+
+@pytest.fixture
+def killed_writer() -> Iterator[KilledWriter]:
+    made = KilledWriter()
+    yield made
+    made.close()
+
+
+def kill_a_pack(path: Path, after_s: float) -> None:
+    process = subprocess.Popen([sys.executable, "-c", PACK, str(path)], stdout=subprocess.PIPE)
     assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    return process
-
-
-def kill(process: subprocess.Popen[bytes]) -> list[int]:
-    """The steps that the process acknowledged."""
+    process.stdout.readline()
+    time.sleep(after_s)
     process.kill()
-    output, _ = process.communicate()
-    assert process.returncode in (-9, 0)
-    return [int(line) for line in output.split(b"\n")[:-1]]
+    process.communicate()
 
 
 def assert_whole(reader: RunReader, target: ModuleType) -> list[int]:
@@ -68,33 +102,43 @@ def assert_whole(reader: RunReader, target: ModuleType) -> list[int]:
     return [row[0] for row in rows]
 
 
-@pytest.mark.timeout(3600)
-def test_a_killed_writer_loses_nothing_acknowledged(tmp_path: Path, target: ModuleType) -> None:
-    path = tmp_path / "run"
+def check_kills(path: Path, writer: KilledWriter, target: ModuleType, kills: int) -> None:
     rng = random.Random(time.time_ns())
     acknowledged: list[int] = []
     reader: RunReader | None = None
-    for number in range(KILLS):
-        process = start(str(SCRIPT), str(path))
-        deadline = time.monotonic() + rng.uniform(0.0, 0.4)
+    for number in range(kills):
+        identity = writer.start(path)
+        deadline = time.monotonic() + rng.uniform(0.0, 0.15)
+        if reader is None:
+            reader = open_run(path)  # one that is there all along, and sees every kill
         while time.monotonic() < deadline:
-            # One that was there all along, and sees the kill.
-            reader = open_run(path) if reader is None else reader
-            assert_whole(reader, target)
-        acknowledged += kill(process)
-        for each in (open_run(path), reader or open_run(path)):
-            visible = assert_whole(each, target)
-            assert set(acknowledged) <= set(visible)
+            if number % 2:
+                assert_whole(reader, target)
+        acknowledged += writer.kill(identity)
+        for each in (open_run(path), reader):
+            assert set(acknowledged) <= set(assert_whole(each, target))
             assert each.info().status == "crashed"
-        assert verify(path).problems == ()
-        if number % 10 == 9:
-            pack(path, grace_s=0)
-        elif number % 3 == 2:
-            packer = start("-c", PACK, str(path))
-            time.sleep(rng.uniform(0.0, 0.15))
-            kill(packer)
+        if number % 7 == 6:
+            assert verify(path).problems == ()
+            kill_a_pack(path, rng.uniform(0.0, 0.1))
             assert set(acknowledged) <= set(assert_whole(open_run(path), target))
+        if number % 20 == 19:
+            pack(path)
     assert acknowledged == sorted(set(acknowledged))
     pack(path)
-    assert set(acknowledged) <= set(assert_whole(open_run(path), target))
+    assert set(acknowledged) <= set(assert_whole(reader, target))
     assert verify(path).problems == ()
+
+
+def test_a_killed_writer_loses_nothing_acknowledged(
+    tmp_path: Path, killed_writer: KilledWriter, target: ModuleType
+) -> None:
+    check_kills(tmp_path / "run", killed_writer, target, 15)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_writer_killed_a_hundred_times_loses_nothing_acknowledged(
+    tmp_path: Path, killed_writer: KilledWriter, target: ModuleType
+) -> None:
+    check_kills(tmp_path / "run", killed_writer, target, KILLS)
