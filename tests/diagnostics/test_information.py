@@ -1,0 +1,287 @@
+"""Information estimates: identities, hand-worked values, and saying so when there is nothing."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import math
+import warnings
+
+import numpy as np
+import pytest
+from echoscope.diagnostics.information import CrossScores, estimate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def random_scores(seed: int, prompts: int, per_prompt: int, longest: int, **more) -> CrossScores:
+    """Ragged reasonings with arbitrary log-probs; the own column is a little better."""
+    rng = np.random.default_rng(seed)
+    column_M = np.repeat(np.arange(prompts), per_prompt)
+    count = len(column_M)
+    logprobs = -rng.exponential(1.0, (count, prompts, longest))
+    logprobs[np.arange(count), column_M] *= rng.uniform(0.1, 1.0)
+    return CrossScores(
+        logprobs_MNR=logprobs,
+        lengths_M=rng.integers(1, longest + 1, count),
+        column_M=column_M,
+        **more,
+    )
+
+
+many_scores = st.builds(
+    random_scores,
+    st.integers(0, 10_000),
+    st.integers(2, 6),
+    st.integers(1, 4),
+    st.integers(1, 9),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(many_scores)
+def test_identities_hold_exactly(scores: CrossScores) -> None:
+    found = estimate(scores, num_permutations=19)
+    total = found.conditional_entropy + found.mutual_information
+    assert found.marginal_entropy == pytest.approx(total, abs=1e-12)
+    assert found.mutual_information <= found.ceiling + 1e-12
+    assert found.curve[-1] == pytest.approx(found.mutual_information, abs=1e-9)
+    # Tokens sum to their sequence, sequences to the estimate.
+    sequences = np.array([tokens.sum() for tokens in found.token_information])
+    per_prompt = [sequences[scores.column_M == n].mean() for n in range(scores.num_prompts)]
+    assert np.mean(per_prompt) == pytest.approx(found.mutual_information, abs=1e-9)
+    np.testing.assert_allclose([part.mutual_information for part in found.per_prompt], per_prompt)
+    assert [len(t) for t in found.token_information] == scores.lengths_M.tolist()
+    # One's own prompt can only help the mixture: leaving it out raises the estimate.
+    assert found.population_upper_bound >= found.mutual_information - 1e-12
+    for interval in (found.batch["mutual_information"], found.population["mutual_information"]):
+        assert math.isnan(interval.low) or interval.low <= interval.high
+
+
+def test_what_stands_behind_a_reasoning_s_end_does_not_count() -> None:
+    scores = random_scores(0, 3, 2, 6)
+    inside = np.broadcast_to(
+        (np.arange(6) < scores.lengths_M[:, None])[:, None], scores.logprobs_MNR.shape
+    )
+    padded = np.where(inside, scores.logprobs_MNR, 0.0)
+    noisy = np.where(inside, scores.logprobs_MNR, np.nan)
+    expected = estimate(CrossScores(**fields(scores, logprobs_MNR=padded)))
+    found = estimate(CrossScores(**fields(scores, logprobs_MNR=noisy)))
+    assert found.mutual_information == expected.mutual_information
+    assert found.curve.tolist() == expected.curve.tolist()
+
+
+def fields(scores: CrossScores, **changes) -> dict:
+    known = {name: getattr(scores, name) for name in ("logprobs_MNR", "lengths_M", "column_M")}
+    return known | changes
+
+
+def test_prompts_weigh_the_same_however_many_reasonings_they_have() -> None:
+    # Prompt 0: p = 0.9 under its own, 0.1 under the other, three times; prompt 1: 0.5, 0.5 once.
+    table = np.log([[0.9, 0.1]] * 3 + [[0.5, 0.5]])
+    found = estimate(CrossScores.of_sequences(table, [0, 0, 0, 1]))
+    assert found.mutual_information == pytest.approx(0.5 * math.log(0.9 / 0.5))
+    assert found.conditional_entropy == pytest.approx(-0.5 * (math.log(0.9) + math.log(0.5)))
+
+
+def test_entropy_per_token_is_a_ratio_of_sums() -> None:
+    logprobs = np.zeros((2, 2, 4))
+    logprobs[0, :, :1] = -1.0  # one token of 1 nat
+    logprobs[1, :, :4] = -2.0  # four tokens of 2 nats
+    scores = CrossScores(
+        logprobs_MNR=logprobs, lengths_M=np.array([1, 4]), column_M=np.array([0, 1])
+    )
+    assert estimate(scores).conditional_entropy_per_token == pytest.approx(9 / 5)
+
+
+def copied_at(place: int, length: int = 6, prompts: int = 8) -> CrossScores:
+    """Reasonings of `length` tokens; the one at `place` names the prompt, the rest are template."""
+    logprobs = np.full((prompts, prompts, length), -1.0)
+    logprobs[:, :, place] = np.where(np.eye(prompts), 0.0, -30.0)
+    return CrossScores(
+        logprobs_MNR=logprobs, lengths_M=np.full(prompts, length), column_M=np.arange(prompts)
+    )
+
+
+def test_the_curve_shows_where_the_prompt_is_named() -> None:
+    found = estimate(copied_at(3))
+    assert found.curve_k.tolist() == [1, 2, 4, 6]
+    np.testing.assert_allclose(found.curve, [0, 0, math.log(8), math.log(8)], atol=1e-9)
+    assert found.identification_length == 4
+    tokens = found.token_information[0]
+    np.testing.assert_allclose(tokens, [0, 0, 0, math.log(8), 0, 0], atol=1e-9)
+    metrics = found.metrics()
+    assert metrics["info/custom/mutual_information_first@1"] == pytest.approx(0, abs=1e-9)
+    assert metrics["info/custom/mutual_information_first@64"] == pytest.approx(math.log(8))
+
+
+def test_with_two_prompts_chance_does_not_identify() -> None:
+    same = CrossScores.of_sequences(np.full((4, 2), -3.0), [0, 0, 1, 1])
+    assert math.isnan(estimate(same).identification_length)
+
+
+def test_a_finished_reasoning_stays_as_it_is() -> None:
+    # Row 0 ends after its first token, which names the prompt; row 1 names it with its third.
+    logprobs = np.zeros((2, 2, 3))
+    logprobs[0, 1, 0] = logprobs[1, 0, 2] = -np.inf
+    scores = CrossScores(
+        logprobs_MNR=logprobs, lengths_M=np.array([1, 3]), column_M=np.array([0, 1])
+    )
+    found = estimate(scores)
+    np.testing.assert_allclose(found.curve, np.log(2) * np.array([0.5, 0.5, 1.0]))
+
+
+def test_breakdowns_add_up() -> None:
+    scores = random_scores(
+        3,
+        4,
+        3,
+        5,
+        turn_M=np.array([0, 0, 1] * 4),
+        env_N=("lake", "lake", "bandit", "bandit"),
+    )
+    found = estimate(scores)
+    assert set(found.per_turn) == {0, 1}
+    assert found.per_turn[0].num_reasonings == 8
+    by_turn = 8 * found.per_turn[0].mutual_information + 4 * found.per_turn[1].mutual_information
+    assert by_turn / 12 == pytest.approx(found.mutual_information)
+    by_env = [found.per_env[env].conditional_entropy for env in ("lake", "bandit")]
+    assert np.mean(by_env) == pytest.approx(found.conditional_entropy)
+
+
+def test_retrieval_ties_are_broken_at_random() -> None:
+    # Row 0 ties with prompt 1; row 1 is its own; rows 2 and 3 prefer prompt 0.
+    table = np.array([[-1, -1, -9, -9], [-9, -1, -9, -9], [-1, -9, -2, -9], [-1, -9, -9, -2]])
+    found = estimate(CrossScores.of_sequences(table, [0, 1, 2, 3])).retrieval
+    assert found.accuracy == {1: (0.5 + 1) / 4, 2: 1.0, 4: 1.0, 8: 1.0}
+    assert found.chance == {1: 0.25, 2: 0.5, 4: 1.0, 8: 1.0}
+    assert found.p_value > 0.3
+
+
+def test_permutation_p_values_are_valid() -> None:
+    rng = np.random.default_rng(0)
+    p_values = []
+    for seed in range(100):
+        scores = CrossScores.of_sequences(-rng.exponential(size=(32, 8)), np.repeat(range(8), 4))
+        found = estimate(scores, num_permutations=99, seed=seed)
+        p_values.append(found.retrieval.p_value)
+    assert np.mean(np.array(p_values) <= 0.1) <= 0.17
+
+
+def test_prompts_of_one_task_are_one_cluster() -> None:
+    alone = estimate(random_scores(1, 8, 2, 4))
+    paired = estimate(random_scores(1, 8, 2, 4, cluster_N=np.repeat(np.arange(4), 2)))
+    assert alone.mutual_information == paired.mutual_information
+    assert alone.population["mutual_information"] != paired.population["mutual_information"]
+    one_task = estimate(random_scores(1, 8, 2, 4, cluster_N=np.zeros(8, dtype=int)))
+    assert math.isnan(one_task.population["mutual_information"].low)
+    assert math.isnan(one_task.population_upper_bound)
+    assert not math.isnan(one_task.batch["mutual_information"].low)
+
+
+def test_the_same_scores_give_the_same_estimate() -> None:
+    scores = random_scores(5, 6, 3, 4)
+    assert estimate(scores, seed=3).metrics() == estimate(scores, seed=3).metrics()
+
+
+# -- not available --------------------------------------------------------------------------------
+
+
+def assert_not_available(scores: CrossScores, words: str, *, has_entropy: bool = False) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = estimate(scores)
+        metrics = found.metrics()
+    assert not found.is_available
+    assert words in found.problem
+    assert math.isnan(found.mutual_information)
+    assert math.isnan(found.dependence)
+    assert math.isnan(found.marginal_entropy)
+    assert found.retrieval is None
+    assert math.isnan(found.conditional_entropy) != has_entropy
+    assert metrics.keys() == estimate(random_scores(0, 2, 2, 2)).metrics().keys()
+    sizes = ("num_prompts", "num_reasonings", "num_tokens")
+    known = {key.split("/")[-1] for key, value in metrics.items() if not math.isnan(value)}
+    assert known >= set(sizes)
+    if not has_entropy:
+        assert known == set(sizes)
+
+
+def test_one_prompt_has_an_entropy_and_no_information() -> None:
+    scores = random_scores(0, 1, 6, 4)
+    assert_not_available(scores, "one distinct prompt", has_entropy=True)
+    found = estimate(scores)
+    interval = found.batch["conditional_entropy"]
+    assert interval.low < found.conditional_entropy < interval.high
+    assert math.isnan(found.population["conditional_entropy"].low)
+
+
+def test_one_reasoning_in_all() -> None:
+    assert_not_available(random_scores(0, 1, 1, 4), "one distinct prompt", has_entropy=True)
+
+
+def test_no_reasonings() -> None:
+    assert_not_available(CrossScores.missing("nothing was sampled"), "nothing was sampled")
+    none = CrossScores.of_sequences(np.zeros((0, 3)), [])
+    assert_not_available(none, "no reasonings to score")
+
+
+def test_nan_log_probs() -> None:
+    table = np.log([[0.9, 0.1], [0.1, 0.9]])
+    table[0, 1] = np.nan
+    scores = CrossScores.of_sequences(table, [0, 1])
+    assert_not_available(scores, "1 of 2 reasonings have NaN log-probs")
+
+
+def test_empty_reasonings() -> None:
+    scores = CrossScores(
+        logprobs_MNR=np.zeros((4, 2, 0)),
+        lengths_M=np.zeros(4, dtype=int),
+        column_M=np.array([0, 0, 1, 1]),
+    )
+    assert_not_available(scores, "all 4 reasonings are empty")
+
+
+def test_a_prompt_without_reasonings() -> None:
+    scores = CrossScores.of_sequences(np.log(np.full((2, 3), 0.5)), [0, 2])
+    assert_not_available(scores, "prompt 1 has no reasoning")
+
+
+def test_an_impossible_own_prompt() -> None:
+    scores = CrossScores.of_sequences([[-np.inf, 0.0], [-1.0, -1.0]], [0, 1])
+    assert_not_available(scores, "reasoning 0 has probability 0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"column_M": np.array([0, 5])}, "column_M spans"),
+        ({"column_M": np.array([0, -1])}, "column_M spans"),
+        ({"lengths_M": np.array([1, 9])}, "lengths_M spans"),
+        ({"lengths_M": np.array([1])}, r"lengths_M has shape \(1,\)"),
+        ({"logprobs_MNR": np.zeros((2, 2))}, "must be"),
+        ({"logprobs_MNR": np.full((2, 2, 1), 0.5)}, "must not exceed 0"),
+        ({"env_N": ("lake",)}, "env_N has 1 entries, but must have 2"),
+    ],
+)
+def test_scores_that_do_not_fit_together_are_refused(changes: dict, words: str) -> None:
+    good = {
+        "logprobs_MNR": np.zeros((2, 2, 1)),
+        "lengths_M": np.array([1, 1]),
+        "column_M": np.array([0, 1]),
+    }
+    with pytest.raises(ValueError, match=words):
+        CrossScores(**(good | changes))
+
+
+def test_scores_are_read_only() -> None:
+    scores = random_scores(0, 2, 2, 2)
+    with pytest.raises(ValueError, match="read-only"):
+        scores.logprobs_MNR[0, 0, 0] = 0.0
+
+
+@pytest.mark.parametrize("name", ["information", "cross_scores", "action_information"])
+def test_documented_examples_run(name: str) -> None:
+    results = doctest.testmod(importlib.import_module(f"echoscope.diagnostics.{name}"))
+    assert results.attempted > 0
+    assert results.failed == 0
