@@ -92,6 +92,7 @@ class FrozenLakeNarrator(PlainNarrator):
         # What stands in the way is said before the choice, so that a policy which has learned to
         # say it has learned to look.
         kinds = ", ".join(f"{word} is {near[word]}" for word in wanted)
+        phrases: tuple[str, ...]
         if move in wanted:
             phrases = (
                 f"The goal is {where}. {kinds}. I go {move}.",
@@ -156,6 +157,7 @@ class SokobanNarrator(PlainNarrator):
         push = first_push(box, plan)
         if push is None:
             return super().careful(observation, plan, rng)
+        phrases: tuple[str, ...]
         if shift((0, 0), move) == box:
             phrases = (
                 f"The box must go {push}. It is {move} of me, so I push {move}.",

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from peft import PeftModel
 from pydantic import Field
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..diagnostics.config import FrozenModel
-from ..store.records import IntArray
 from .config import LoraConfig
 from .sft_rows import Row, SftError
 from .sft_state import fingerprint_of, load_state, save_state
@@ -139,7 +139,7 @@ def learning_rate(iteration: int, config: SftConfig) -> float:
 def batch_indices(iteration: int, num_rows: int, config: SftConfig) -> list[int]:
     """Rows of an iteration: every pass visits each row once, in an order of its own."""
     first = iteration * config.batch_episodes
-    orders: dict[int, IntArray] = {}
+    orders: dict[int, NDArray[np.int64]] = {}
     picked = []
     for position in range(first, first + config.batch_episodes):
         epoch, offset = divmod(position, num_rows)
