@@ -42,8 +42,16 @@ bench: install  ## Every measured claim of the README
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	for file in benchmarks/*.py; do OMP_NUM_THREADS=1 $(BIN)/python $$file || exit 1; done
 
-policy: install  ## Make the shipped small policy again from the scripted experts
-	$(BIN)/python -m echoscope.core.policy_assets
+LESSONS := core/assets/demonstrations/warm_start.yaml
+TRAIN := --batch-episodes 48 --seed 0 --threads 1
+
+policy: install  ## Make the shipped small policy again, about 11 minutes on one core (docs/policy.md)
+	rm -rf build/policy
+	$(BIN)/echoscope sft generate $(LESSONS) --episodes 16000 --careful 0.85 --seed 0 -o build/policy/careful.jsonl
+	$(BIN)/echoscope sft train build/policy/careful.jsonl --model fresh --iterations 700 --lr 3e-3 $(TRAIN) -o build/policy/careful
+	$(BIN)/echoscope sft generate $(LESSONS) --episodes 6000 --careful 0.4 --careful bandit=0.6 --seed 1 -o build/policy/mixed.jsonl
+	$(BIN)/echoscope sft train build/policy/mixed.jsonl --model build/policy/careful --iterations 150 --lr 6e-4 $(TRAIN) -o build/policy/tiny
+	cp build/policy/tiny/* core/assets/tiny/
 
 clean:  ## Remove what the targets made, but no runs
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage
