@@ -69,9 +69,15 @@ class Blindness:
     """A rule that cannot judge this run, or not fully, and why."""
 
     rule: str
-    reason: str
+    wanted: tuple[str, ...]
+    """Any one of these metrics would do."""
     is_blind: bool
     """False: it can warn, but cannot become critical."""
+
+    @property
+    def reason(self) -> str:
+        start = "needs" if self.is_blind else "cannot be confirmed without"
+        return f"{start} {' or '.join(self.wanted)}"
 
 
 class AlarmEngine:
@@ -310,19 +316,16 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
     known |= derived(dict.fromkeys(known, 1.0))
     disabled = (config or AlarmConfig()).disabled
     specs = {spec.name: spec for spec in CHANNELS}
+    seen = {name for name, spec in specs.items() if observed(known, spec.keys)}
     out = []
     for rule in ALL_RULES:
         if rule.name in disabled:
             continue
-        seen = {name for name, spec in specs.items() if observed(known, spec.keys)}
-        if not seen & set(rule.needs):
-            wanted = dict.fromkeys(specs[name].keys[0] for name in rule.needs)
-            reason = f"needs {' or '.join(wanted)}"
-            out.append(Blindness(rule=rule.name, reason=reason, is_blind=True))
-        elif rule.confirms and not _can_confirm(seen, rule):
-            wanted = dict.fromkeys(specs[name].keys[0] for name in rule.confirms)
-            reason = f"cannot be confirmed without {' or '.join(wanted)}"
-            out.append(Blindness(rule=rule.name, reason=reason, is_blind=False))
+        is_blind = not seen & set(rule.needs)
+        if is_blind or (rule.confirms and not _can_confirm(seen, rule)):
+            names = rule.needs if is_blind else rule.confirms
+            wanted = tuple(dict.fromkeys(specs[name].keys[0] for name in names))
+            out.append(Blindness(rule=rule.name, wanted=wanted, is_blind=is_blind))
     return out
 
 

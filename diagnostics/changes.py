@@ -4,7 +4,7 @@ A `Channel` follows one metric causally. Its *level* is the median (or mean) of 
 observations. Its *baseline* is the best level so far, the level at the start, the recent past, or
 zero. The *strength* of a departure is the distance from the baseline, in units of the distance at
 which it counts; that distance is never less than four standard errors of the level, estimated
-robustly from the differences of neighbours, so a noisy metric needs more.
+robustly from second differences, so a noisy metric needs more and a steady trend does not.
 
 A departure is *raised* once its strength was 1 for several observations in a row, and ends once it
 was below one half for as many (hysteresis). A metric measured only now and then is not smoothed;
@@ -36,6 +36,8 @@ SPARSE_GAP = 3
 """A metric that is there in every third row or less often is not smoothed."""
 SPARSE_STRENGTH = 1.5
 HALF = 0.5
+MIN_DIFFERENCES = 8
+"""Fewer say more about the trend than about noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,11 +192,22 @@ class Channel:
         return self._own_unit(self.level)
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """Two standard errors around the level, in the metric's own unit; None if unknown."""
+        if not self.noise > 0:
+            return None
+        low = self._own_unit(self.level - 2 * self.noise)
+        high = self._own_unit(self.level + 2 * self.noise)
+        if self.key.endswith(("_frac", "_rate", "accuracy", "dependence")):
+            return max(low, 0.0), min(high, 1.0)
+        return low, high
+
+    @property
     def noise(self) -> float:
-        """Standard error of the level, from the differences of neighbours (robust)."""
-        if len(self._differences) < 3:
+        """Standard error of the level, from second differences: a steady trend is no noise."""
+        if len(self._differences) < MIN_DIFFERENCES:
             return 0.0
-        sigma = MAD_TO_SIGMA * median([abs(d) for d in self._differences]) / math.sqrt(2)
+        sigma = MAD_TO_SIGMA * median([abs(d) for d in self._differences]) / math.sqrt(6)
         width = 1 if self.is_sparse else min(self.spec.window, self.count)
         factor = 1.0 if self.spec.smooth == "mean" or width == 1 else 1.2533
         return sigma * factor / math.sqrt(width)
@@ -215,8 +228,8 @@ class Channel:
         return (median(past), max(robust_scale(past), 0.1)) if past else (x, 0.1)
 
     def _take(self, x: float, step: int) -> None:
-        if self._recent:
-            _append(self._differences, x - self._recent[-1], HISTORY)
+        if len(self._recent) > 1:
+            _append(self._differences, x - 2 * self._recent[-1] + self._recent[-2], HISTORY)
         _append(self._recent, x, max(HISTORY, self.spec.window))
         if len(self._opening) < 10:
             self._opening.append(x)
@@ -228,7 +241,7 @@ class Channel:
         if self.is_sparse and math.isnan(self.high):
             # Only the second observation tells that a metric is rare: the first counts, too.
             for earlier in self._recent[:-1]:
-                self._extend_extremes(earlier, step)
+                self._extend_extremes(earlier, self.last_step or 0)
         if self.is_sparse or self.count + 1 >= self.spec.warmup:
             self._extend_extremes(self.level, step)
 

@@ -108,9 +108,9 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         is_share=True,
         raise_at=0.5,
         smooth="mean",
-        window=10,
-        persist=5,
-        warmup=10,
+        window=20,
+        persist=10,
+        warmup=20,
     ),
     # --- entropy
     ChannelSpec(

@@ -108,6 +108,8 @@ class Rule:
     confirms: tuple[str, ...] = ()
     """Channels of which one must be there for the rule to become critical; empty if it cannot."""
     title: str
+    causes: tuple[str, ...] = ()
+    """Likely causes, the likeliest first."""
     advice: str
     refuted_by: str
     action: CommandAction | None = None

@@ -28,7 +28,8 @@ def _format_collapse(view: View) -> Finding | None:
     ]
     if main.spec.name in _ACTING:
         others += [c for c in raised if c.spec.name in _PARSING and c not in others]
-    critical = bool(others) and view.is_warm
+    is_now = any(channel.strength >= 1 for channel in raised)
+    critical = bool(others) and is_now and view.is_warm
     return Finding(
         severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
         main=main,
@@ -147,6 +148,11 @@ RULES: tuple[Rule, ...] = (
         needs=("closed", "format", "action", "eval_action"),
         confirms=("truncated", "length", "entropy_up", *_SUCCESS, "closed", "action"),
         title="Format collapse",
+        causes=(
+            "the learning rate is too high for this policy",
+            "nothing rewards the format, or only weakly",
+            "replies outgrow the response budget",
+        ),
         advice="Read three broken replies. Stop at the step boundary and resume from the last "
         "checkpoint before the onset; then raise the response budget, add or raise a format "
         "reward, or lower the learning rate.",
@@ -159,6 +165,11 @@ RULES: tuple[Rule, ...] = (
         needs=(*_DEPENDENCE, "text_dependence", *_RETRIEVAL),
         confirms=_SUCCESS,
         title="Template collapse",
+        causes=(
+            "the reward hardly varies within groups, so the regularisers lead",
+            "luck decides the reward more than the reply",
+            "one reply is right nearly everywhere",
+        ),
         advice="Look at three prompts with the same reasoning. Watch while success holds. Train on "
         "groups with reward spread if std/mean of the reward std over groups exceeds 1; where "
         "luck decides the reward, use more siblings per prompt instead.",
@@ -173,6 +184,10 @@ RULES: tuple[Rule, ...] = (
         needs=("entropy_down", "conditional_entropy_down", "sibling_distance_down"),
         confirms=_SUCCESS,
         title="Low-entropy collapse",
+        causes=(
+            "the upper clip holds back unlikely tokens",
+            "too many updates on few groups",
+        ),
         advice="Raise the upper clip (clip-higher) or aim at a target entropy; a small entropy "
         "coefficient helps if success is still moving.",
         refuted_by="success rising while entropy stays low: then it is convergence",
@@ -185,6 +200,10 @@ RULES: tuple[Rule, ...] = (
         needs=("entropy_up",),
         confirms=(*_SUCCESS, "closed", "action", "reward"),
         title="Entropy explosion",
+        causes=(
+            "the learning rate or the entropy coefficient is too high",
+            "the reward no longer tells replies apart",
+        ),
         advice="Lower the learning rate or the entropy coefficient, and resume from a checkpoint "
         "before the rise.",
         refuted_by="entropy per token back below 1.4 times its minimum",
@@ -197,6 +216,10 @@ RULES: tuple[Rule, ...] = (
         needs=("loops",),
         confirms=_SUCCESS,
         title="Degenerate text",
+        causes=(
+            "no stop string ends a loop",
+            "unlikely tokens carry large gradients",
+        ),
         advice="Read the looping replies; check stop strings and the response budget; stop on "
         "repetition.",
         refuted_by="looping replies that are valid answers",
@@ -206,6 +229,10 @@ RULES: tuple[Rule, ...] = (
         judge=_length_saturation,
         needs=("capped",),
         title="Length saturation",
+        causes=(
+            "the response budget is too small for the task",
+            "longer replies are rewarded",
+        ),
         advice="Raise the response budget or shape overlong replies; what is cut off cannot be "
         "rewarded for what it would have said.",
         refuted_by="replies at the cap that are complete",
@@ -215,6 +242,7 @@ RULES: tuple[Rule, ...] = (
         judge=_reward_without_reasoning,
         needs=("agreement",),
         title="Reward without reasoning",
+        causes=("the answer can be had without the reasoning",),
         advice="The answer no longer follows from the reasoning: reward their agreement, or accept "
         "that this task needs no reasoning.",
         refuted_by="answers that change when the reasoning is swapped for another prompt's",

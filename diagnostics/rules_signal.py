@@ -22,6 +22,8 @@ def _echo_trap(view: View) -> Finding | None:
     words = sentence([spread, *repetition])
     if not repetition:
         words += "; whether replies repeat themselves is not measured or does not show"
+    if view.success is None:
+        words += "; without success or reward a solved task looks the same"
     return Finding(
         severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
         main=spread,
@@ -114,6 +116,10 @@ RULES: tuple[Rule, ...] = (
         needs=("spread",),
         confirms=_REPETITION,
         title="Echo trap",
+        causes=(
+            "the policy settled on one rewarded pattern",
+            "groups without spread train it further",
+        ),
         advice="Train only on groups with reward spread (StarPO-S selection), and watch siblings "
         "for equal replies.",
         refuted_by="reward spread back on harder or easier tasks; a solved task",
@@ -125,6 +131,11 @@ RULES: tuple[Rule, ...] = (
         judge=_starved_signal,
         needs=("zero_spread", "spread"),
         title="Starved signal",
+        causes=(
+            "the grader rejects or accepts everything",
+            "tasks are too hard or too easy",
+            "siblings are identical",
+        ),
         advice="Check the grader first. Then make tasks easier if all fail, harder if all pass, "
         "or sample hotter if siblings are identical.",
         refuted_by="mixed groups on a wider range of tasks",
@@ -143,6 +154,10 @@ RULES: tuple[Rule, ...] = (
         needs=("non_finite",),
         confirms=("non_finite",),
         title="Non-finite numbers",
+        causes=(
+            "the learning rate is too high",
+            "a reward or log-probability is infinite",
+        ),
         advice="Resume from the last checkpoint with a lower learning rate or gradient clip; check "
         "rewards and log-probabilities of that step for infinities.",
         refuted_by="finite losses after the step, with weights unchanged by it",
@@ -153,6 +168,7 @@ RULES: tuple[Rule, ...] = (
         judge=_regulariser_dominates,
         needs=("regulariser",),
         title="The regulariser dominates",
+        causes=("the entropy or KL coefficient is too high for the reward spread there is",),
         advice="Lower the entropy or KL coefficient, or select groups with more reward spread.",
         refuted_by="a task gradient that grows with the batch size",
         action=CommandAction.SET,
@@ -163,6 +179,10 @@ RULES: tuple[Rule, ...] = (
         judge=_likelihood_decay,
         needs=("success_logprob",),
         title="Likelihood decay",
+        causes=(
+            "the learning rate is too high",
+            "failures are pushed down together with what successes share",
+        ),
         advice="Lower the learning rate: successful trajectories become less likely although the "
         "reward holds, which precedes collapse.",
         refuted_by="the log-probability of successes rising again",
@@ -172,6 +192,10 @@ RULES: tuple[Rule, ...] = (
         judge=_off_policy_drift,
         needs=("mismatch",),
         title="Off-policy drift",
+        causes=(
+            "weights are stale in the sampler",
+            "sampler and trainer compute in different precision",
+        ),
         advice="Sampler and trainer disagree at equal weights: check the weight sync and the "
         "precision, and truncate the importance ratio.",
         refuted_by="a mismatch KL near zero right after a sync",
@@ -181,6 +205,10 @@ RULES: tuple[Rule, ...] = (
         judge=_kl_drift,
         needs=("ref_kl",),
         title="Drift from the reference",
+        causes=(
+            "the learning rate is too high",
+            "no KL term holds the policy",
+        ),
         advice="The policy is more than a nat per token from its reference: raise the KL "
         "coefficient or lower the learning rate, if closeness matters here.",
         refuted_by="success that rises with the distance",

@@ -73,7 +73,7 @@ def _converged(view: View) -> Finding | None:
 
 def _stalled(view: View) -> Finding | None:
     success = view.success
-    if success is None or not view.is_success_flat(STALLED_STEPS):
+    if success is None or not view.is_success_flat(STALLED_STEPS) or view.is_success_falling:
         return None
     return Finding(
         severity=AlarmSeverity.INFO,
@@ -101,6 +101,10 @@ RULES: tuple[Rule, ...] = (
         needs=(*_FIXED, "success_train", "reward"),
         confirms=_FIXED,
         title="Success is lost",
+        causes=(
+            "the policy changed for the worse: see what else moved",
+            "the tasks or the grader changed",
+        ),
         advice="Resume from the checkpoint nearest the peak; compare rollouts from before and "
         "after the fall.",
         refuted_by="success on a fixed set of tasks back above half of its peak",
@@ -111,6 +115,10 @@ RULES: tuple[Rule, ...] = (
         judge=_train_eval_divergence,
         needs=_FIXED,
         title="Training and evaluation disagree",
+        causes=(
+            "evaluation samples otherwise than training does",
+            "the evaluator is broken",
+        ),
         advice="Compare sampling settings (temperature, length cap, prompt) of both, and suspect "
         "the evaluator before the policy.",
         refuted_by="the same success when evaluation samples as training does",
@@ -136,6 +144,7 @@ RULES: tuple[Rule, ...] = (
         judge=_empty_selection,
         needs=("empty_selection",),
         title="Nothing is selected",
+        causes=("all groups are solved, or all are hopeless",),
         advice="Tasks are all solved or all hopeless for this policy: change their difficulty, or "
         "set selection.strategy=none.",
         refuted_by="groups with reward spread",

@@ -1,0 +1,177 @@
+"""The four regimes of reasoning, on the plane of H(Z|X) and dependence on the prompt.
+
+| | dependence high | dependence low |
+| --- | --- | --- |
+| **H(Z given X) high** | diverse | template collapse |
+| **H(Z given X) low** | compressed | low-entropy collapse |
+
+H(Z|X) is per token, against the run's own start; dependence is I(X;Z) / ln N, against the best of
+the run so far. Where an interval straddles a border the regime is undetermined, and it changes only
+when two measurements in a row say so. The regime describes the reasoning, not the run: compressed
+reasoning can be right, and template collapse can leave success alone for a hundred steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from .changes import median
+
+ENTROPY_BORDER = 0.25
+"""Share of the starting H(Z|X) below which it is low."""
+DEPENDENCE_BORDER = 0.25
+"""Share of the run's best dependence below which it is low."""
+NO_DEPENDENCE = 0.05
+"""Dependence below which it is low whatever the run's best: below a twentieth of ln N."""
+OPENING = 3
+"""First measurements whose median is the start."""
+
+
+class Regime(StrEnum):
+    DIVERSE = "diverse"
+    TEMPLATE_COLLAPSE = "template_collapse"
+    COMPRESSED = "compressed"
+    LOW_ENTROPY_COLLAPSE = "low_entropy_collapse"
+    UNDETERMINED = "undetermined"
+
+    @property
+    def title(self) -> str:
+        return _TITLES[self]
+
+
+_TITLES: Mapping[Regime, str] = {
+    Regime.DIVERSE: "diverse reasoning",
+    Regime.TEMPLATE_COLLAPSE: "template collapse",
+    Regime.COMPRESSED: "compressed reasoning",
+    Regime.LOW_ENTROPY_COLLAPSE: "low-entropy collapse",
+    Regime.UNDETERMINED: "undetermined",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A place on the plane with its intervals; both ends equal where none is known."""
+
+    entropy: float
+    dependence: float
+    entropy_interval: tuple[float, float]
+    dependence_interval: tuple[float, float]
+
+
+def point_of(values: Mapping[str, float]) -> Point | None:
+    """Where a step's metrics put the reasoning; None if they do not say.
+
+    Cross-scores of the first turn come first, then those of all turns, then the text's estimates.
+    """
+    for family in ("first_turn", "all_turns"):
+        prefix = f"info/{family}"
+        entropy = values.get(f"{prefix}/conditional_entropy_per_token", math.nan)
+        dependence = values.get(f"{prefix}/dependence", math.nan)
+        if math.isfinite(entropy) and math.isfinite(dependence):
+            num_prompts = values.get(f"{prefix}/num_prompts", math.nan)
+            scale = math.log(num_prompts) if num_prompts > 1 else math.nan
+            low = values.get(f"{prefix}/mutual_information_low", math.nan) / scale
+            high = values.get(f"{prefix}/mutual_information_high", math.nan) / scale
+            return Point(
+                entropy=entropy,
+                dependence=dependence,
+                entropy_interval=(
+                    _or(values.get(f"{prefix}/conditional_entropy_per_token_low"), entropy),
+                    _or(values.get(f"{prefix}/conditional_entropy_per_token_high"), entropy),
+                ),
+                dependence_interval=(_or(low, dependence), _or(high, dependence)),
+            )
+    entropy = values.get("text/conditional_entropy", math.nan)
+    dependence = values.get("text/dependence", math.nan)
+    if math.isfinite(entropy) and math.isfinite(dependence):
+        return Point(
+            entropy=entropy,
+            dependence=dependence,
+            entropy_interval=(entropy, entropy),
+            dependence_interval=(dependence, dependence),
+        )
+    return None
+
+
+def _or(value: float | None, fallback: float) -> float:
+    return value if value is not None and math.isfinite(value) else fallback
+
+
+def classify(point: Point, *, start_entropy: float, best_dependence: float) -> Regime:
+    """The regime of one measurement.
+
+    >>> at = Point(entropy=1.8, dependence=0.03, entropy_interval=(1.7, 1.9),
+    ...     dependence_interval=(0.0, 0.06))
+    >>> classify(at, start_entropy=2.0, best_dependence=0.7).value
+    'template_collapse'
+    """
+    entropy_border = ENTROPY_BORDER * start_entropy
+    dependence_border = max(DEPENDENCE_BORDER * best_dependence, NO_DEPENDENCE)
+    is_entropy_low = _side(point.entropy, point.entropy_interval, entropy_border)
+    is_dependence_low = _side(point.dependence, point.dependence_interval, dependence_border)
+    if is_entropy_low is None or is_dependence_low is None:
+        return Regime.UNDETERMINED
+    if is_dependence_low:
+        return Regime.LOW_ENTROPY_COLLAPSE if is_entropy_low else Regime.TEMPLATE_COLLAPSE
+    return Regime.COMPRESSED if is_entropy_low else Regime.DIVERSE
+
+
+def _side(value: float, interval: tuple[float, float], border: float) -> bool | None:
+    """Is it low? None if the interval has the border inside."""
+    low, high = interval
+    if low < border <= high:
+        return None
+    return value < border
+
+
+@dataclass(slots=True, kw_only=True)
+class RegimeTracker:
+    """Follows the regime causally, with a hysteresis of two measurements."""
+
+    regime: Regime = Regime.UNDETERMINED
+    since_step: int | None = None
+    """First of the two measurements that led to the present regime."""
+    num_measured: int = 0
+    best_dependence: float = 0.0
+    history: list[tuple[int, str]] = field(default_factory=list)
+    """(step, regime) of every change."""
+    _opening: list[float] = field(default_factory=list)
+    _candidate: Regime = Regime.UNDETERMINED
+    _candidate_step: int | None = None
+
+    def observe(self, step: int, values: Mapping[str, float]) -> Regime:
+        """Take in a step's metrics; without a measurement nothing changes."""
+        point = point_of(values)
+        if point is None:
+            return self.regime
+        self.num_measured += 1
+        if len(self._opening) < OPENING:
+            self._opening.append(point.entropy)
+        self.best_dependence = max(self.best_dependence, point.dependence)
+        found = classify(
+            point, start_entropy=median(self._opening), best_dependence=self.best_dependence
+        )
+        if found is self._candidate and found is not self.regime:
+            self.regime, self.since_step = found, self._candidate_step
+            self.history.append((self._candidate_step or step, found.value))
+        if found is not self._candidate:
+            self._candidate, self._candidate_step = found, step
+        return self.regime
+
+    def state(self) -> dict[str, Any]:
+        """All it must remember, as JSON values."""
+        return asdict(self)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state()` said."""
+        self.regime = Regime(state["regime"])
+        self.since_step, self.num_measured = state["since_step"], state["num_measured"]
+        self.best_dependence = state["best_dependence"]
+        self.history = [(int(step), str(name)) for step, name in state["history"]]
+        self._opening = [float(value) for value in state["_opening"]]
+        self._candidate = Regime(state["_candidate"])
+        self._candidate_step = state["_candidate_step"]

@@ -1,0 +1,172 @@
+"""Open whatever can be diagnosed: a table, a stored run, or a metrics file.
+
+A run without measurements of its text (an import, say) is measured here: at most `MAX_STEPS` steps,
+spread evenly, and at most `MAX_TRAJECTORIES` trajectories of each, whole groups first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..store.records import Trajectory
+from .config import TextConfig
+from .metric_names import Meaning
+from .metric_table import MetricTable, TableBuilder, table_of_run
+from .metrics_file import MetricsFileError, read_metrics
+from .verdict_record import Shown
+
+if TYPE_CHECKING:
+    from ..store.reader import RunReader
+    from .text import TextReport
+
+MAX_STEPS = 60
+MAX_TRAJECTORIES = 64
+SEED = 20_260
+MAX_SHOWN = 6
+
+Progress = Callable[[int, int], None]
+"""Called with (done, of) while trajectories are read."""
+
+_FINDINGS: Mapping[str, tuple[str, ...]] = {
+    "FORMAT_COLLAPSE": ("malformed",),
+    "TEMPLATE_COLLAPSE": ("template", "duplicates"),
+    "LOW_ENTROPY_COLLAPSE": ("duplicates", "template"),
+    "ECHO_TRAP": ("duplicates", "echo", "loop"),
+    "DEGENERATE_TEXT": ("loop",),
+    "ENTROPY_EXPLOSION": ("malformed",),
+    "REWARD_WITHOUT_REASONING": ("disagreement",),
+}
+"""Which of the text's exemplars show a rule's finding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhibits:
+    """Places in trajectories, and the template they share if there is one."""
+
+    places: tuple[Shown, ...] = ()
+    template: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A source ready to be judged."""
+
+    table: MetricTable
+    run_id: str = ""
+    name: str = "RUN"
+    """How a command names it."""
+    reader: RunReader | None = field(default=None, repr=False)
+
+    def exemplars(self, rules: Iterable[str]) -> Exhibits:
+        """Trajectories of the last recorded step that show what the rules found."""
+        wanted = list(dict.fromkeys(f for rule in rules for f in _FINDINGS.get(rule, ())))
+        if self.reader is None or not wanted:
+            return Exhibits()
+        steps = _steps_with_trajectories(self.reader)
+        if not steps:
+            return Exhibits()
+        report = _measure(sample_of_step(self.reader, steps[-1]))
+        found = [shown for name in wanted for shown in report.exemplars.get(name, ())]
+        places = [
+            Shown(trajectory_id=e.trajectory_id, turn=e.turn, spans=e.spans, note=e.note)
+            for e in found[:MAX_SHOWN]
+        ]
+        is_shared = report.values["template_match_frac"] > 0.5
+        template = report.template.text if report.template and is_shared else ""
+        wants_template = "template" in wanted
+        return Exhibits(places=tuple(places), template=template if wants_template else "")
+
+
+def open_source(
+    source: MetricTable | RunReader | str | Path,
+    mapping: Mapping[str, Meaning] | None = None,
+    progress: Progress | None = None,
+) -> Opened:
+    """A table of metrics from any source (see `verdict.diagnose`)."""
+    if isinstance(source, MetricTable):
+        return Opened(table=source)
+    if isinstance(source, str | Path):
+        from ..store.layout import Layout
+
+        path = Path(source)
+        if not Layout(path).run_json.is_file():
+            if path.is_dir():
+                raise MetricsFileError(
+                    f"{path}: neither a run nor a metrics file; foreign rollouts are read by "
+                    "`echoscope import`"
+                )
+            return Opened(table=read_metrics(path, mapping))
+        from ..store.reader import open_run
+
+        source = open_run(path)
+    table = table_of_run(source)
+    measured = table.keys()
+    if not any(key.startswith(("text/", "info/")) for key in measured):
+        table = with_text(table, source, progress)
+    return Opened(table=table, run_id=source.run_id, name=str(source.path), reader=source)
+
+
+def with_text(
+    table: MetricTable, reader: RunReader, progress: Progress | None = None
+) -> MetricTable:
+    """`table` with measurements of the text of a sample of steps."""
+    steps = _steps_with_trajectories(reader)
+    if not steps:
+        return table
+    chosen = [steps[i] for i in np.unique(np.linspace(0, len(steps) - 1, MAX_STEPS).astype(int))]
+    builder = TableBuilder()
+    for step, values in table.rows():
+        builder.add_row(step, values)
+    for done, step in enumerate(chosen):
+        trajectories = sample_of_step(reader, step)
+        values = _outcomes(trajectories) | _measure(trajectories).metrics()
+        builder.add_row(step, {k: v for k, v in values.items() if k not in table.columns})
+        if progress:
+            progress(done + 1, len(chosen))
+    full = builder.build(kind=table.kind, path=table.path)
+    note = (
+        f"text of {len(chosen)} of {len(steps)} steps was measured, at most {MAX_TRAJECTORIES} "
+        "trajectories of each"
+    )
+    return replace(full, notes=(*table.notes, note))
+
+
+def _steps_with_trajectories(reader: RunReader) -> list[int]:
+    found = reader.sql(
+        "SELECT DISTINCT step FROM trajectories WHERE split IN ('train', 'import') ORDER BY step"
+    )
+    return [int(step) for step in found.column("step").to_pylist()]
+
+
+def sample_of_step(reader: RunReader, step: int) -> list[Trajectory]:
+    """At most `MAX_TRAJECTORIES` of a step, whole groups first, in their order."""
+    rows = reader.sql(
+        "SELECT id FROM trajectories WHERE step = $1 AND split IN ('train', 'import') "
+        "ORDER BY group_index, sibling_index, id",
+        [step],
+    )
+    ids = [str(found) for found in rows.column("id").to_pylist()]
+    if len(ids) <= 8 * MAX_TRAJECTORIES:
+        wanted = set(ids[:MAX_TRAJECTORIES])
+        return [t for t in reader.trajectories_of_step(step) if t.id in wanted]
+    return [reader.trajectory(trajectory_id) for trajectory_id in ids[:MAX_TRAJECTORIES]]
+
+
+def _measure(trajectories: Sequence[Trajectory]) -> TextReport:
+    from .text import text_metrics
+
+    return text_metrics(trajectories, TextConfig(), np.random.default_rng(SEED))
+
+
+def _outcomes(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Success and return of the sample; absent where not recorded."""
+    known = [float(t.is_success) for t in trajectories if t.is_success is not None]
+    out = {"reward/return_mean": float(np.mean([t.episode_return for t in trajectories]))}
+    if known:
+        out["rollout/success_rate"] = float(np.mean(known))
+    return out

@@ -1,0 +1,114 @@
+"""What a verdict holds, as a record and as JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from .alarms import RunState
+from .regimes import Regime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One metric that moved."""
+
+    metric: str
+    before: float
+    after: float
+    interval: tuple[float, float] | None
+    """Two standard errors around `after`; None if the noise is not known."""
+    steps: tuple[int, int]
+    """Where `before` and `after` were measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """Something a person can do, and the command for it if there is one."""
+
+    text: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A place in a stored trajectory that shows a finding."""
+
+    trajectory_id: str
+    turn: int
+    spans: tuple[tuple[int, int], ...] = ()
+    """Half-open character spans of the turn's response."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is happening to a run; `to_json()` is what `diagnose --json` prints."""
+
+    state: RunState
+    kinds: tuple[str, ...]
+    """Rules that are raised, most serious first."""
+    regime: Regime
+    onset_step: int | None
+    onset_interval: tuple[int, int] | None
+    first_watch_step: int | None
+    first_critical_step: int | None
+    last_step: int | None
+    confidence: str
+    """high, medium, low or none."""
+    rests_on: str
+    had: tuple[str, ...]
+    could_not_see: tuple[str, ...]
+    evidence: tuple[Evidence, ...] = ()
+    exemplars: tuple[Shown, ...] = ()
+    causes: tuple[str, ...] = ()
+    actions: tuple[Action, ...] = ()
+    refuted_by: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    text: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; what is not finite is null."""
+        return {
+            "state": self.state.value,
+            "kinds": list(self.kinds),
+            "regime": self.regime.value,
+            "onset_step": self.onset_step,
+            "onset_interval": None if self.onset_interval is None else list(self.onset_interval),
+            "first_watch_step": self.first_watch_step,
+            "first_critical_step": self.first_critical_step,
+            "last_step": self.last_step,
+            "confidence": self.confidence,
+            "rests_on": self.rests_on,
+            "had": list(self.had),
+            "could_not_see": list(self.could_not_see),
+            "evidence": [
+                {
+                    "metric": e.metric,
+                    "before": _plain(e.before),
+                    "after": _plain(e.after),
+                    "interval": None if e.interval is None else [_plain(v) for v in e.interval],
+                    "steps": list(e.steps),
+                }
+                for e in self.evidence
+            ],
+            "exemplars": [
+                {
+                    "trajectory_id": s.trajectory_id,
+                    "turn": s.turn,
+                    "spans": [list(span) for span in s.spans],
+                    "note": s.note,
+                }
+                for s in self.exemplars
+            ],
+            "causes": list(self.causes),
+            "actions": [{"text": a.text, "command": a.command} for a in self.actions],
+            "refuted_by": list(self.refuted_by),
+            "notes": list(self.notes),
+            "text": self.text,
+        }
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
