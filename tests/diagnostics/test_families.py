@@ -1,0 +1,332 @@
+"""Which pairs of prompt and reasoning are drawn. One character of a response is one token here."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+from echoscope.diagnostics.config import InformationConfig
+from echoscope.diagnostics.cross_scores import CrossScores
+from echoscope.diagnostics.families import (
+    draw_all_turns,
+    draw_first_turn,
+    draw_state,
+    sampled_reasoning,
+)
+from echoscope.diagnostics.information import estimate
+from echoscope.diagnostics.scoring import Tally, score_draw
+from echoscope.store.records import FinishReason, Split, StopReason, Trajectory, Turn
+
+
+def encode(text: str) -> np.ndarray:
+    return np.array([ord(c) for c in text], dtype=np.int32)
+
+
+def decode(tokens: np.ndarray) -> str:
+    return "".join(map(chr, tokens))
+
+
+def turn(
+    text: str, *, prompt: str = "p", index: int = 0, finish: FinishReason = FinishReason.STOP
+) -> Turn:
+    close = text.find("</think>")
+    span = (0, len(text) if close < 0 else close)
+    return Turn(
+        index=index,
+        observation="",
+        response=text,
+        reasoning_chars=span,
+        reasoning_span=span,
+        prompt_tokens=encode(prompt),
+        response_tokens=encode(text),
+        finish_reason=finish,
+    )
+
+
+def episode(group: int, sibling: int, *turns: Turn) -> Trajectory:
+    return Trajectory(
+        step=0,
+        split=Split.TRAIN,
+        index=group * 100 + sibling,
+        group_index=group,
+        sibling_index=sibling,
+        env_id="lake",
+        tag="lake",
+        env_seed=group,
+        noise_seed=0,
+        prompt_key=f"task {group}",
+        turns=turns,
+        stop_reason=StopReason.TERMINATED,
+    )
+
+
+def batch(groups: int, siblings: int, lengths: tuple[int, ...] = (1,)) -> list[Trajectory]:
+    """Episodes of cycling lengths; a later prompt spells its own history."""
+    out = []
+    for g in range(groups):
+        for s in range(siblings):
+            length = lengths[(g * siblings + s) % len(lengths)]
+            turns = [
+                turn(f"z{g}.{s}.{k}</think>a", prompt=f"g{g}" + f":{s}.{k}" * (k > 0), index=k)
+                for k in range(length)
+            ]
+            out.append(episode(g, s, *turns))
+    return out
+
+
+def config(**changes) -> InformationConfig:
+    return InformationConfig(**changes)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+# -- Z --------------------------------------------------------------------------------------------
+
+
+def test_a_reasoning_is_scored_with_its_closing_tag() -> None:
+    z = sampled_reasoning(turn("left</think><answer>L</answer>"), decode)
+    assert decode(z.tokens) == "left</think>"
+    assert z.inner_length == 4
+    assert not z.is_truncated
+
+
+def test_tokens_that_straddle_the_tag_come_with_it() -> None:
+    # Tokens "lef", "t.</", "think", "><", "answer>": the second and the fourth straddle the tag.
+    pieces = ["lef", "t.</", "think", "><", "answer>"]
+    record = Turn(
+        index=0,
+        observation="",
+        response="".join(pieces),
+        reasoning_chars=(0, 5),
+        reasoning_span=(0, 1),
+        prompt_tokens=encode("p"),
+        response_tokens=np.arange(5, dtype=np.int32),
+    )
+    z = sampled_reasoning(record, lambda tokens: "".join(pieces[i] for i in tokens))
+    assert z.tokens.tolist() == [0, 1, 2, 3]
+    assert z.inner_length == 1
+
+
+def test_a_cut_reasoning_is_a_flagged_prefix() -> None:
+    z = sampled_reasoning(turn("left and", finish=FinishReason.LENGTH), decode)
+    assert decode(z.tokens) == "left and"
+    assert z.is_truncated
+
+
+def test_a_reply_that_ends_inside_its_reasoning_is_complete() -> None:
+    # Its stop token "$" says so, and is part of what was sampled.
+    record = turn("left$")
+    assert decode(sampled_reasoning(record, decode).tokens) == "left$"
+    assert not sampled_reasoning(record, decode).is_truncated
+
+
+def test_an_empty_reasoning_is_its_closing_tag() -> None:
+    z = sampled_reasoning(turn("</think>a"), decode)
+    assert (decode(z.tokens), z.inner_length) == ("</think>", 0)
+
+
+def test_text_without_tokens_or_without_reasoning_is_no_pair() -> None:
+    imported = Turn(index=0, observation="", response="x</think>", reasoning_chars=(0, 1))
+    assert sampled_reasoning(imported, decode) is None
+    no_reasoning = Turn(
+        index=0,
+        observation="",
+        response="a",
+        prompt_tokens=encode("p"),
+        response_tokens=encode("a"),
+    )
+    assert sampled_reasoning(no_reasoning, decode) is None
+    assert sampled_reasoning(turn("", finish=FinishReason.ABORT), decode) is None
+
+
+# -- first_turn -----------------------------------------------------------------------------------
+
+
+def test_first_turns_are_stratified() -> None:
+    draw = draw_first_turn(
+        batch(12, 6, (1, 3)), config(prompts=5, reasonings=4), rng(), decode=decode
+    )
+    assert (draw.num_prompts, draw.num_reasonings) == (5, 20)
+    assert collections.Counter(draw.column_M.tolist()) == dict.fromkeys(range(5), 4)
+    assert len(set(draw.source_M)) == 20
+    assert (draw.turn_M == 0).all()
+    for z, column in zip(draw.reasonings, draw.column_M, strict=True):
+        group = decode(draw.prompts[column])[1:]
+        assert decode(z).startswith(f"z{group}.")
+    assert draw.caveats == ()
+    assert draw.problem == ""
+
+
+def test_equal_prompts_of_two_groups_are_one() -> None:
+    episodes = [
+        episode(g, s, turn("z</think>", prompt="same" if g < 2 else "other"))
+        for g in range(3)
+        for s in range(2)
+    ]
+    draw = draw_first_turn(episodes, config(reasonings=4), rng(), decode=decode)
+    assert draw.num_prompts == 2
+    # The merged prompt has four reasonings, the other two: two each.
+    assert collections.Counter(draw.column_M.tolist()) == {0: 2, 1: 2}
+
+
+def test_fewer_reasonings_come_before_fewer_prompts() -> None:
+    episodes = batch(4, 5)[:-3]  # the last group has two siblings left
+    draw = draw_first_turn(episodes, config(prompts=4, reasonings=5), rng(), decode=decode)
+    assert (draw.num_prompts, draw.num_reasonings) == (4, 8)
+    # With three prompts wanted the last group is no candidate.
+    draw = draw_first_turn(episodes, config(prompts=3, reasonings=5), rng(), decode=decode)
+    assert (draw.num_prompts, draw.num_reasonings) == (3, 15)
+
+
+def test_all_prompts_equal_says_so_and_keeps_the_entropy() -> None:
+    episodes = [episode(g, 0, turn("z</think>", prompt="same")) for g in range(4)]
+    draw = draw_first_turn(episodes, config(), rng(), decode=decode)
+    assert draw.num_prompts == 1
+    assert draw.num_reasonings == 4
+    assert draw.problem == (
+        "all 4 reasonings have the same prompt: I(X;Z) needs two distinct prompts"
+    )
+
+
+def test_imported_text_says_that_it_has_no_tokens() -> None:
+    imported = episode(0, 0, Turn(index=0, observation="", response="x", reasoning_chars=(0, 1)))
+    draw = draw_first_turn([imported], config(), rng(), decode=decode)
+    assert draw.num_reasonings == 0
+    assert "none of 1 turns has token ids and a reasoning" in draw.problem
+    assert "no turns" in draw_first_turn([], config(), rng(), decode=decode).problem
+
+
+def test_cut_reasonings_are_said() -> None:
+    episodes = [
+        episode(g, 0, turn("z", prompt=str(g), finish=FinishReason.LENGTH)) for g in range(3)
+    ]
+    draw = draw_first_turn(episodes, config(), rng(), decode=decode)
+    assert draw.truncated_M.all()
+    assert draw.caveats == ("3 of 3 reasonings were cut off and are scored as prefixes",)
+
+
+def test_draws_depend_on_their_generator_only() -> None:
+    first, second, third = (
+        draw_first_turn(batch(12, 6), config(prompts=5), rng(seed), decode=decode).source_M
+        for seed in (1, 1, 2)
+    )
+    assert first == second != third
+
+
+# -- all_turns ------------------------------------------------------------------------------------
+
+
+def test_one_turn_per_episode_and_tasks_are_clusters() -> None:
+    draw = draw_all_turns(batch(8, 8, (1, 2, 3, 6)), config(turn_prompts=20), rng(), decode=decode)
+    episodes = [source[0] for source in draw.source_M]
+    assert len(set(episodes)) == len(episodes)
+    assert len({x.tobytes() for x in draw.prompts}) == draw.num_prompts
+    for n, prompt in enumerate(draw.prompts):
+        for other, prompt_of_other in enumerate(draw.prompts):
+            same_task = decode(prompt)[:2] == decode(prompt_of_other)[:2]
+            assert (draw.cluster_N[n] == draw.cluster_N[other]) == same_task
+
+
+def test_episode_length_does_not_select() -> None:
+    """Turns of long and of short episodes come as often as they stand in the batch.
+
+    60 episodes of 1 turn and 20 of 5: 60 short and 20 long first turns. Drawing among an episode's
+    own turns would find a first turn of a long episode five times less often than it stands there.
+    """
+    episodes = batch(80, 1, (1, 1, 1, 5))
+    short = long = 0
+    for seed in range(200):
+        draw = draw_all_turns(episodes, config(turn_prompts=500), rng(seed), decode=decode)
+        for z, k in zip(draw.reasonings, draw.turn_M, strict=True):
+            group = int(decode(z)[1:].split(".")[0])
+            if k == 0:
+                long += group % 4 == 3
+                short += group % 4 != 3
+    assert short / long == pytest.approx(3, rel=0.15)
+
+
+def test_no_prompt_holds_a_reasoning_that_is_scored() -> None:
+    episodes = []
+    for g in range(6):
+        for s in range(4):
+            prompt, turns = f"task{g}", []
+            for k in range(3):
+                text = f"thought {g} {s} {k}</think>"
+                turns.append(turn(text, prompt=prompt, index=k))
+                prompt += text
+            episodes.append(episode(g, s, *turns))
+    draw = draw_all_turns(episodes, config(), rng(), decode=decode)
+    assert draw.num_prompts > 8
+    for z in draw.reasonings:
+        assert not any(decode(z) in decode(x) for x in draw.prompts)
+
+
+# -- state ----------------------------------------------------------------------------------------
+
+
+def test_states_are_scored_without_history_and_say_so() -> None:
+    episodes = batch(4, 4, (3,))
+    draw = draw_state(
+        episodes,
+        config(turn_reasonings=2),
+        rng(),
+        decode=decode,
+        state_prompt=lambda t, k: encode(f"state {(t.group_index + k) % 3}"),
+    )
+    assert draw.num_prompts == 3
+    assert collections.Counter(draw.column_M.tolist()) == dict.fromkeys(range(3), 2)
+    assert "a lower bound on the dependence and a cross-entropy" in draw.caveats[-1]
+
+
+def test_turns_without_a_state_prompt_are_left_out() -> None:
+    draw = draw_state(batch(2, 2), config(), rng(), decode=decode, state_prompt=lambda t, k: None)
+    assert draw.num_reasonings == 0
+    assert draw.problem
+
+
+# -- through a scorer -----------------------------------------------------------------------------
+
+
+class TableScorer:
+    """p(character | prompt): 0.9 for characters that occur in the prompt, else 0.1."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+
+    def prefill(self, prompt: np.ndarray) -> set[int]:
+        self.tally.num_tokens += len(prompt)
+        return set(prompt.tolist())
+
+    def score(self, prefix: set[int], continuations) -> list[np.ndarray]:
+        self.tally.num_tokens += sum(map(len, continuations))
+        return [
+            np.log([0.9 if token in prefix else 0.1 for token in z]).astype(np.float32)
+            for z in continuations
+        ]
+
+
+def test_a_draw_keeps_its_labels_through_scoring_and_estimation() -> None:
+    draw = draw_first_turn(batch(8, 8), config(), rng(), decode=decode)
+    scores = score_draw(TableScorer(), draw)
+    found = estimate(scores)
+    assert found.family == "first_turn"
+    assert scores.source_M == draw.source_M
+    assert found.mutual_information > 0.5
+    assert found.retrieval.p_value < 0.01
+    assert set(found.per_env) == {"lake"}
+    assert set(found.per_turn) == {0}
+    assert found.truncated_frac == 0
+    assert scores.cost.num_token_forwards < scores.cost.num_naive
+    assert "info/first_turn/mutual_information" in found.metrics()
+
+
+def test_nothing_drawn_forwards_nothing() -> None:
+    scorer = TableScorer()
+    draw = draw_first_turn([], config(), rng(), decode=decode)
+    scores = score_draw(scorer, draw)
+    assert isinstance(scores, CrossScores)
+    assert scorer.tally.num_tokens == 0
+    assert estimate(scores).problem == "there are no turns to draw from"
