@@ -347,6 +347,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=None, help="where to write; else temporary")
     options = parser.parse_args()
     text = sources()
+    load_before = round(os.getloadavg()[0], 2)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         results = measure_writes(folder, 0, options.steps, text)
@@ -357,7 +358,8 @@ def main() -> None:
         "cpu_count": os.cpu_count(),
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "load_average": [round(value, 2) for value in os.getloadavg()],
+        "load_before": load_before,
+        "load_after": round(os.getloadavg()[0], 2),
     }
     if options.json:
         print(json.dumps({"machine": machine, "results": results}, indent=1))
