@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -161,3 +162,31 @@ class AlarmConfig(FrozenModel):
         description="What a rule does when raised as a warning or worse; notify unless named.",
         json_schema_extra=LIVE,
     )
+
+
+class GradientConfig(FrozenModel):
+    """How often gradients are taken apart, and into what (`gradients.py`)."""
+
+    every: int = Field(
+        20,
+        ge=0,
+        description="Steps between two decompositions; 0 turns them off.",
+        json_schema_extra=LIVE,
+    )
+    buckets: int = Field(
+        4, ge=1, description="Buckets of equally many groups by reward std, unless edges are set."
+    )
+    edges: tuple[float, ...] | None = Field(
+        None, description="Increasing reward stds between buckets, instead of quantiles."
+    )
+    layer_bands: int = Field(4, ge=1, description="Bands of layers, each with its own norm.")
+    max_buffer_gb: float = Field(
+        8.0, gt=0, description="Memory for summed gradients; a larger need is refused."
+    )
+
+    @model_validator(mode="after")
+    def _edges_increase(self) -> GradientConfig:
+        bounds = (0.0, *(self.edges or ()))
+        if any(b <= a for a, b in itertools.pairwise(bounds)):
+            raise ValueError(f"gradient.edges are {self.edges}, but must be positive and increase")
+        return self

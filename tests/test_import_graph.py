@@ -26,7 +26,11 @@ NEVER = {
     "dashboard": {"torch", "transformers"},
     "cli": set(),
 }
-MAY_USE_TORCH = {"diagnostics/scoring.py", "diagnostics/gradients.py"}
+MAY_USE_TORCH = {
+    "diagnostics/scoring.py",
+    "diagnostics/gradients.py",
+    "diagnostics/gradient_norms.py",
+}
 MAX_LINES = 450
 
 
