@@ -19,7 +19,7 @@ dashboard and the report. Everything is causal: at each step only the past is kn
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,6 +235,7 @@ def diagnose(
     *,
     config: AlarmConfig | None = None,
     mapping: Mapping[str, Meaning] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Verdict:
     """Judge a run, a metrics file, or a table of metrics.
 
@@ -243,6 +244,7 @@ def diagnose(
             trainer's console log.
         config: Which rules judge.
         mapping: Names of columns in a file that are not known (see `metric_names.parse_map`).
+        progress: Called with (done, of) while trajectories are read.
 
     Raises:
         MetricsFileError: no metrics can be read from the file; one line.
@@ -251,7 +253,7 @@ def diagnose(
     """
     from .sources import open_source
 
-    opened = open_source(source, mapping)
+    opened = open_source(source, mapping, progress)
     diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
     for step, values in opened.table.rows():
         diagnosis.observe(step, values)

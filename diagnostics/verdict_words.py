@@ -52,7 +52,12 @@ def verdict_text(
     return " ".join(parts)
 
 
-def _alarm_sentences(state: RunState, open_alarms: Sequence[OpenAlarm], onset: Onset) -> list[str]:
+def _alarm_sentences(
+    state: RunState,
+    open_alarms: Sequence[OpenAlarm],
+    onset: Onset,
+    channels: Mapping[str, Channel],
+) -> list[str]:
     worst = open_alarms[0]
     title = RULES_BY_NAME[worst.rule].title
     head = f"{title}: {_HEADS[state]}" if state in _HEADS else title

@@ -1,0 +1,146 @@
+"""echoscope diagnose: what is happening to a run, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..diagnostics.verdict_record import Verdict
+
+
+class Exit(IntEnum):
+    OK = 0
+    """Healthy, converged, or to be watched."""
+    USAGE = 2
+    COLLAPSE = 3
+    UNREADABLE = 4
+    INSUFFICIENT = 5
+
+
+class FailOn(StrEnum):
+    COLLAPSE = "collapse"
+    WATCH = "watch"
+
+
+def diagnose(
+    path: Annotated[
+        Path,
+        typer.Argument(help="A run's folder, a metrics file (CSV, JSON lines), or a console log."),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    map_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="NAME=KEY",
+            help="What a column is, such as ent=policy/entropy, it=step, or "
+            "bad=1-rollout/action_valid_frac. Repeat for more.",
+        ),
+    ] = None,
+    fail_on: Annotated[
+        FailOn, typer.Option("--fail-on", help="From which state on the exit code is 3.")
+    ] = FailOn.COLLAPSE,
+) -> None:
+    """Say whether a run is collapsing, since when, how one knows, and what to do.
+
+    Exit code 0: healthy, converged or watch; 3: collapsing or collapsed; 4: unreadable; 5: too
+    little evidence.
+    """
+    import json
+
+    from ..diagnostics.channels import known_keys
+    from ..diagnostics.metric_names import MetricNameError, parse_map
+    from ..diagnostics.metrics_file import MetricsFileError
+    from ..diagnostics.verdict import diagnose as judge
+    from ..store.errors import StoreError
+
+    try:
+        mapping = parse_map(map_ or (), known_keys())
+        with _progress() as progress:
+            verdict = judge(path, mapping=mapping, progress=progress)
+    except (MetricNameError, MetricsFileError, StoreError, OSError) as error:
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        is_usage = isinstance(error, MetricNameError)
+        raise typer.Exit(Exit.USAGE if is_usage else Exit.UNREADABLE) from None
+    if as_json:
+        typer.echo(json.dumps(verdict.to_json(), allow_nan=False))
+    else:
+        _show(verdict)
+    raise typer.Exit(exit_code(verdict, fail_on))
+
+
+def exit_code(verdict: Verdict, fail_on: FailOn) -> Exit:
+    """The exit code that a verdict means to a script."""
+    from ..diagnostics.alarms import RunState
+
+    if verdict.state is RunState.INSUFFICIENT:
+        return Exit.INSUFFICIENT
+    is_failure = verdict.state.is_collapse or (
+        fail_on is FailOn.WATCH and verdict.state is RunState.WATCH
+    )
+    return Exit.COLLAPSE if is_failure else Exit.OK
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on the error stream, from the first call on; None where that is no terminal."""
+    import sys
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("measuring text", total=None, visible=False)
+
+        def report(done: int, of: int) -> None:
+            bar.update(task, completed=done, total=of, visible=True)
+
+        yield report
+
+
+def _show(verdict: Verdict) -> None:
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(
+        width=None if sys.stdout.isatty() else 140,
+        soft_wrap=not sys.stdout.isatty(),
+        highlight=False,
+    )
+    colour = {"healthy": "green", "converged": "green", "watch": "yellow"}.get(
+        verdict.state.value, "red" if verdict.state.is_collapse else "dim"
+    )
+    confidence = f"  (confidence {verdict.confidence}: {verdict.rests_on})"
+    console.print(Text(verdict.state.value, style=f"bold {colour}") + Text(confidence, "dim"))
+    console.print(Text(_printable(verdict.text)))
+    if verdict.evidence:
+        table = Table("metric", "before", "after", "about", "steps", box=None, header_style="dim")
+        for found in verdict.evidence:
+            interval = "" if found.interval is None else "{:.3g} .. {:.3g}".format(*found.interval)
+            before = "" if found.before != found.before else f"{found.before:.3g}"
+            cells = (found.metric, before, f"{found.after:.3g}", interval)
+            table.add_row(*map(Text, map(_printable, cells)), "{} -> {}".format(*found.steps))
+        console.print(table)
+    for place in verdict.exemplars:
+        note = _printable(f"  {place.trajectory_id} turn {place.turn}: {place.note}")
+        console.print(Text(note))
+    for note in verdict.notes:
+        console.print(Text(_printable(f"note: {note}"), style="dim"))
+
+
+def _printable(text: str) -> str:
+    from .query import printable
+
+    return printable(text)
