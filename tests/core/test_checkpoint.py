@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from bench import Bench, make_bench
+from echoscope.core import checkpoint as checkpoint_module
 from echoscope.core.checkpoint import (
+    CheckpointError,
     TrainState,
     checkpoint_path,
     list_checkpoints,
@@ -22,6 +24,7 @@ from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import ConfigError
 from echoscope.core.update import update
 from echoscope.store.artifacts import CheckpointRecord
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 MakeConfig = Callable[..., RunConfig]
@@ -154,6 +157,40 @@ def test_no_pickle_anywhere(make_config: MakeConfig, tmp_path: Path) -> None:
     save(make_bench(make_config(*VARIANTS["own_model"])), tmp_path)
     suffixes = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
     assert suffixes <= {".safetensors", ".json", ".jinja", ".md"}
+
+
+# -- a disk that refuses --------------------------------------------------------------------------
+
+
+def refuse(error: Exception) -> Callable[..., None]:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SafetensorError("Error while serializing: I/O error: No space left on device"),
+        OSError(28, "No space left on device"),
+        Exception("No space left on device"),  # what the tokenizers library raises
+    ],
+)
+def test_a_full_disk_is_one_line_and_leaves_the_older_ones(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    save(bench, tmp_path, step=1)
+    if type(error) is Exception:
+        monkeypatch.setattr(bench.chat.tokenizer, "save_pretrained", refuse(error))
+    else:
+        monkeypatch.setattr(checkpoint_module, "save_file", refuse(error))
+    with pytest.raises(CheckpointError) as caught:
+        save(bench, tmp_path, step=2, keep=1)
+    assert "cannot write the checkpoint of step 2 (" in str(caught.value)
+    assert "No space left on device" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_000001"]
 
 
 # -- damage --------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_from_any_checkpoint_the_run_repeats_itself(
 ) -> None:
     whole = tmp_path / "whole"
     start(make_config(*EVERY_STEP, *VARIANTS[variant]), whole, SilentEvents())
-    for step in range(STEPS):  # 0: no checkpoint at all
+    for step in range(STEPS) if variant == "full" else (1, 3):  # 0: no checkpoint at all
         again = cut(whole, tmp_path / f"from_{step}", step)
         assert resume(again, SilentEvents()) == "finished"
         assert_same_recording(whole, again)

@@ -1,9 +1,7 @@
-"""The loop on a real run: it learns, repeats itself bit for bit, and fails in one line."""
+"""The loop on a real run: it learns, repeats itself bit for bit, and obeys."""
 
 from __future__ import annotations
 
-import math
-import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,40 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from echoscope.core import train as train_module
-from echoscope.core.checkpoint import checkpoint_path, list_checkpoints
+from echoscope.core.checkpoint import list_checkpoints
 from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError
 from echoscope.core.events import SilentEvents
 from echoscope.core.observers import StepObservation
 from echoscope.core.runs import new_run_path, resume, start
-from echoscope.envs.base import EnvError
-from echoscope.store.errors import NotARunError, RunBusyError, RunExistsError
+from echoscope.store.commands import new_command, post
 from echoscope.store.reader import open_run
-from echoscope.store.records import StepMetrics
 from echoscope.store.verify import verify
-from echoscope.store.writer import RunWriter
+from listening import Listener
 from recorded import assert_same_recording, metric, recorded
 
 MakeConfig = Callable[..., RunConfig]
-
-
-class Listener(SilentEvents):
-    """Keeps everything it is told."""
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-        self.phases: list[tuple[int, str]] = []
-        self.seen: list[StepMetrics] = []
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
-
-    def phase(self, step: int, name: str) -> None:
-        self.phases.append((step, name))
-
-    def metrics(self, metrics: StepMetrics) -> None:
-        self.seen.append(metrics)
 
 
 # -- what a run does -----------------------------------------------------------------------------
@@ -161,6 +137,17 @@ def test_the_shaping_term_is_stored_apart(finished: tuple[Path, Listener]) -> No
             assert turn.shaping["letters"] == pytest.approx(share)
 
 
+def test_new_runs_get_names_of_their_own(tmp_path: Path) -> None:
+    names = {new_run_path(tmp_path, "lake").name for _ in range(20)}
+    assert len(names) == 20
+    assert all(name.startswith("lake-") for name in names)
+
+
+def test_the_last_checkpoint_is_always_there(make_config: MakeConfig, tmp_path: Path) -> None:
+    start(make_config("checkpoint.every=0", "steps=3"), tmp_path / "run", SilentEvents())
+    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["step_000003"]
+
+
 # -- determinism ---------------------------------------------------------------------------------
 
 
@@ -224,88 +211,90 @@ def test_evaluation_tasks_are_the_same_each_time_and_never_train(
     assert not seeds["eval", 0] & set.union(*trained)
 
 
-# -- steps that cannot train ---------------------------------------------------------------------
+# -- commands in the middle of things ------------------------------------------------------------
 
 
-def test_an_empty_selection_skips_the_update_and_says_so(
+class Poster(Listener):
+    """Posts a command as soon as a phase of a step begins."""
+
+    def __init__(self, path: Path, step: int, name: str, action: str, **settings: Any) -> None:
+        super().__init__()
+        self.path, self.at, self.action, self.settings = path, (step, name), action, settings
+
+    def phase(self, step: int, name: str) -> None:
+        super().phase(step, name)
+        if (step, name) == self.at:
+            self.at = (-1, "")
+            post(self.path, new_command(self.path.name, self.action, settings=self.settings))
+
+
+def answers(path: Path) -> list[tuple[int, str, str]]:
+    acks = [state.ack for state in open_run(path).commands()]
+    return [(ack.step, ack.outcome.value, ack.detail) for ack in acks if ack is not None]
+
+
+def test_stop_now_drops_the_rollouts_in_progress(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    config = make_config("checkpoint.every=1")
+    assert start(config, path, Poster(path, 3, "rollout", "stop_now")) == "stopped"
+    reader = open_run(path)
+    assert (reader.info().status, reader.info().last_step) == ("stopped", 2)
+    assert answers(path) == [(3, "applied", "stopping at once")]
+    assert 3 not in metric(path, "loss/policy")
+    assert resume(path, SilentEvents()) == "finished"
+    start(config, tmp_path / "whole", SilentEvents())
+    assert_same_recording(tmp_path / "whole", path)
+
+
+def test_stop_now_drops_the_evaluation_and_keeps_the_step(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    """Without shaping every reply is invalid, so all returns are equal and no group has signal."""
-    listener = Listener()
-    config = make_config(
-        "reward.shaping=[]", "selection.strategy=top_p", "steps=2", "checkpoint.every=1"
-    )
-    assert start(config, tmp_path / "run", listener) == "finished"
-    assert metric(tmp_path / "run", "selection/is_empty") == {1: 1.0, 2: 1.0}
-    assert metric(tmp_path / "run", "optim/num_updates") == {1: 0.0, 2: 0.0}
-    assert math.isnan(metric(tmp_path / "run", "loss/policy")[1])
-    assert any(text.startswith("step 1: no update, empty: ") for text in listener.messages)
-    weights = [
-        (checkpoint_path(tmp_path / "run", step) / "model" / "model.safetensors").read_bytes()
-        for step in (1, 2)
-    ]
-    assert weights[0] == weights[1]
-    outcome = open_run(tmp_path / "run").outcome("t00000001-00000")
-    assert outcome is not None
-    assert not outcome.kept
-    assert outcome.drop_reason == "reward_std of the group is zero"
-    assert all(
-        t.policy_version == 0
-        for t in open_run(tmp_path / "run").trajectory("t00000002-00000").turns
-    )
+    path, config = tmp_path / "run", make_config("eval.every=3")
+    listener = Poster(path, 3, "evaluate", "stop_now")
+    assert start(config, path, listener) == "stopped"
+    assert listener.messages[-1] == "the evaluation of step 3 was dropped"
+    assert open_run(path).info().last_step == 3
+    assert set(metric(path, "eval/frozen_lake/success_rate", phase="eval")) == {0}
+    assert resume(path, SilentEvents()) == "finished"
+    start(config, tmp_path / "whole", SilentEvents())
+    assert_same_recording(tmp_path / "whole", path)
 
 
-@pytest.fixture
-def poison(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Steps whose advantages are NaN."""
-    steps: set[int] = set()
-    original, count = train_module.with_advantages, 0
-
-    def poisoned(batch: Any, config: Any, left_out: Any) -> Any:
-        nonlocal count
-        count += 1
-        made = original(batch, config, left_out)
-        if count in steps:
-            made.advantages.fill_(math.nan)
-        return made
-
-    monkeypatch.setattr(train_module, "with_advantages", poisoned)
-    return steps
+def test_stop_now_before_the_first_step(make_config: MakeConfig, tmp_path: Path) -> None:
+    path, config = tmp_path / "run", make_config("steps=1")
+    listener = Poster(path, 0, "evaluate", "stop_now")
+    assert start(config, path, listener) == "stopped"
+    assert listener.messages[-1] == "the evaluation before the first step was dropped"
+    assert open_run(path).info().last_step == -1
+    assert resume(path, SilentEvents()) == "finished"
+    start(config, tmp_path / "whole", SilentEvents())
+    assert_same_recording(tmp_path / "whole", path)
 
 
-def test_a_nan_gradient_is_skipped_counted_and_said(
-    make_config: MakeConfig, tmp_path: Path, poison: set[int]
+def test_the_last_step_can_be_moved_in_both_directions(
+    make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    poison |= {2}
-    listener = Listener()
-    assert start(make_config("optim.max_nonfinite_steps=2"), tmp_path / "run", listener) == (
-        "finished"
-    )
-    assert metric(tmp_path / "run", "optim/num_skipped") == {1: 0, 2: 1, 3: 0, 4: 0}
-    assert math.isnan(metric(tmp_path / "run", "optim/grad_norm")[2])
-    assert listener.messages[1:] == [
-        "step 2: 1 of 1 updates skipped, the gradient was NaN or infinite (1 such steps in a row)"
-    ]
-    turns = open_run(tmp_path / "run").trajectory("t00000004-00000").turns
-    assert turns[0].policy_version == 2  # of three earlier steps, two moved the weights
+    longer, shorter = tmp_path / "longer", tmp_path / "shorter"
+    start(make_config(), longer, Poster(longer, 4, "update", "set", steps=6))
+    assert open_run(longer).info().last_step == 6
+    start(make_config(), shorter, Poster(shorter, 3, "update", "set", steps=2))
+    assert open_run(shorter).info().last_step == 3
+    assert open_run(shorter).info().status == "finished"
 
 
-def test_too_many_nan_gradients_in_a_row_end_the_run(
-    make_config: MakeConfig, tmp_path: Path, poison: set[int]
+def test_a_stop_after_the_last_step_does_not_make_it_unfinished(
+    make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    poison |= {2, 3, 4, 5}
-    listener = Listener()
-    config = make_config("steps=9", "optim.max_nonfinite_steps=3", "checkpoint.every=1")
-    assert start(config, tmp_path / "run", listener) == "failed"
-    info = open_run(tmp_path / "run").info()
-    assert (info.status, info.last_step) == ("failed", 4)
-    assert listener.messages[-1] == (
-        "stopped: 3 steps in a row had a NaN or infinite gradient; lower optim.lr and resume from "
-        "the last checkpoint"
-    )
-    # One more such step after resuming is still too many: the count is part of the state.
-    poison |= {6}
-    assert resume(tmp_path / "run", SilentEvents()) == "failed"
+    path = tmp_path / "run"
+    assert start(make_config(), path, Poster(path, 4, "update", "stop")) == "finished"
+    assert answers(path) == [(5, "applied", "stopping with a checkpoint")]
+
+
+def test_who_comes_too_late_is_told_so(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    config = make_config("checkpoint.every=0")
+    assert start(config, path, Poster(path, 4, "checkpoint", "pause")) == "finished"
+    assert answers(path) == [(5, "rejected", "the run is finished")]
 
 
 # -- who watches ---------------------------------------------------------------------------------
@@ -347,138 +336,3 @@ def test_an_observer_sees_all_groups_and_keeps_its_state(
     again = Watcher()
     resume(tmp_path / "run", SilentEvents(), settings={"steps": 4}, observers=[again])
     assert metric(tmp_path / "run", "watcher/count") == {1: 1, 2: 2, 3: 3, 4: 4}
-
-
-# -- what cannot start ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("override", "error", "message"),
-    [
-        ("model.path=./nowhere", ConfigError, r"no model folder '\./nowhere'"),
-        ("model.path=tinyy", ConfigError, "no model folder 'tinyy'; did you mean 'tiny'"),
-        ("envs.train.0.env=frozenlake", EnvError, "no environment 'frozenlake'.*frozen_lake"),
-        ("envs.eval.0.env=nowhere:World", EnvError, "cannot import 'nowhere'"),
-        ("envs.train.0.params.sise=3", EnvError, "sise"),
-        ("envs.train.0.params.size=-3", EnvError, "size"),
-        ("reward.shaping.0.function=letters:nothing", ConfigError, "has no function 'nothing'"),
-        ("from_run=./nowhere", NotARunError, "nowhere"),
-        ("context.max_prompt_tokens=4000", ConfigError, "but the model has 2048 positions"),
-    ],
-)
-def test_what_cannot_start_leaves_nothing_behind(
-    make_config: MakeConfig, tmp_path: Path, override: str, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message) as caught:
-        start(make_config(override), tmp_path / "run", SilentEvents())
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_folder_that_is_in_use_is_refused(make_config: MakeConfig, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(RunExistsError, match="is not an empty folder"):
-        start(make_config(), tmp_path, SilentEvents())
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
-def test_resuming_what_is_no_run_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(NotARunError):
-        resume(tmp_path, SilentEvents())
-    with pytest.raises(NotARunError):
-        resume(tmp_path / "nowhere", SilentEvents())
-
-
-def test_a_second_trainer_is_refused_in_one_line(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config("steps=1")
-    start(config, tmp_path / "run", SilentEvents())
-    with RunWriter.resume(tmp_path / "run", from_step=1):
-        before = (tmp_path / "run" / "journal.ndjson").read_bytes()
-        with pytest.raises(RunBusyError, match="another process is writing this run") as caught:
-            resume(tmp_path / "run", SilentEvents(), settings={"steps": 2})
-        assert "\n" not in str(caught.value)
-        assert (tmp_path / "run" / "journal.ndjson").read_bytes() == before
-
-
-def test_an_error_in_the_middle_leaves_a_failed_run_that_can_go_on(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = make_config("checkpoint.every=1")
-    start(config, tmp_path / "whole", SilentEvents())
-
-    def explode(*args: object, **kwargs: object) -> None:
-        raise OSError("the machine is on fire")
-
-    with monkeypatch.context() as patched:
-        calls = 0
-        original = train_module.update
-
-        def third_time(*args: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            return explode() if calls == 3 else original(*args)
-
-        patched.setattr(train_module, "update", third_time)
-        with pytest.raises(OSError, match="on fire"):
-            start(config, tmp_path / "run", SilentEvents())
-    info = open_run(tmp_path / "run").info()
-    assert (info.status, info.last_step) == ("failed", 2)
-    assert resume(tmp_path / "run", SilentEvents()) == "finished"
-    assert_same_recording(tmp_path / "whole", tmp_path / "run")
-
-
-# -- a full disk ---------------------------------------------------------------------------------
-
-
-def _train_with_small_files(config: RunConfig, path: Path, limit: int, said: Any) -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    try:
-        start(config, path, SilentEvents())
-    except OSError as error:
-        said.put(str(error))
-    else:
-        said.put("finished")
-
-
-@pytest.mark.parametrize(
-    ("limit", "message"),
-    [
-        (200_000, "cannot write the checkpoint of step 2"),  # weights are larger than a step
-        (9_000, "writing failed"),
-    ],
-)
-def test_a_full_disk_is_one_line_and_loses_nothing_acknowledged(
-    make_config: MakeConfig, tmp_path: Path, limit: int, message: str
-) -> None:
-    config = make_config("steps=6")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["echoscope.core.runs"])
-    said = context.Queue()
-    process = context.Process(
-        target=_train_with_small_files, args=(config, tmp_path / "run", limit, said)
-    )
-    process.start()
-    text = said.get(timeout=120)
-    process.join()
-    assert message in text
-    assert "\n" not in text
-    assert verify(tmp_path / "run").problems == ()
-    assert not list(tmp_path.rglob("*.partial"))
-    assert open_run(tmp_path / "run").info().status in ("failed", "crashed")
-    # With room again the run goes on, and ends as if nothing had happened.
-    assert resume(tmp_path / "run", SilentEvents()) == "finished"
-    start(config, tmp_path / "whole", SilentEvents())
-    assert_same_recording(tmp_path / "whole", tmp_path / "run")
-
-
-def test_new_runs_get_names_of_their_own(tmp_path: Path) -> None:
-    names = {new_run_path(tmp_path, "lake").name for _ in range(20)}
-    assert len(names) == 20
-    assert all(name.startswith("lake-") for name in names)
-
-
-def test_the_last_checkpoint_is_always_there(make_config: MakeConfig, tmp_path: Path) -> None:
-    start(make_config("checkpoint.every=0", "steps=3"), tmp_path / "run", SilentEvents())
-    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["step_000003"]
