@@ -65,6 +65,9 @@ class CrossScores:
     """What makes the estimates approximate, in words."""
     problem: str = ""
     """Why there is nothing to estimate, in words; empty if there is."""
+    sampling_gap: float = float("nan")
+    """Mean distance of the own column from the log-probs recorded at sampling, nats per token; NaN
+    where none were recorded."""
     cost: ScoringCost | None = None
 
     def __post_init__(self) -> None:

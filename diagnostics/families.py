@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..store.parsing import THINK_CLOSE
-from ..store.records import FinishReason, IntArray, Trajectory, Turn
+from ..store.records import FinishReason, FloatArray, IntArray, Trajectory, Turn
 from .config import InformationConfig
 
 Decode = Callable[[IntArray], str]
@@ -38,6 +38,8 @@ class SampledReasoning:
     """Z of one turn: the response's tokens `[0, len(tokens))`."""
 
     tokens: IntArray
+    logprobs: FloatArray | None
+    """As recorded, if they were."""
     inner_length: int
     """Tokens before the closing tag."""
     is_truncated: bool
@@ -61,6 +63,8 @@ class Draw:
     turn_M: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     truncated_M: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     inner_lengths_M: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    logprobs: tuple[FloatArray | None, ...] = ()
+    """Recorded when the reasonings were sampled; empty where they belong to other prompts."""
     source_M: tuple[tuple[str, int], ...] = ()
     caveats: tuple[str, ...] = ()
     problem: str = ""
@@ -97,11 +101,18 @@ def sampled_reasoning(turn: Turn, decode: Decode) -> SampledReasoning | None:
         size = end
         while size < len(tokens) and THINK_CLOSE not in decode(tokens[end:size]):
             size += 1
-        return SampledReasoning(tokens=tokens[:size], inner_length=end, is_truncated=False)
-    if len(tokens) == 0:
+        is_cut = False
+    else:
+        size = len(tokens)
+        is_cut = turn.finish_reason is not FinishReason.STOP
+    if size == 0:
         return None
-    is_cut = turn.finish_reason is not FinishReason.STOP
-    return SampledReasoning(tokens=tokens, inner_length=end, is_truncated=is_cut)
+    return SampledReasoning(
+        tokens=tokens[:size],
+        logprobs=None if turn.logprobs is None else turn.logprobs[:size],
+        inner_length=end,
+        is_truncated=is_cut,
+    )
 
 
 def draw_first_turn(
@@ -167,7 +178,7 @@ def draw_state(
         "scored under the present observation alone, which did not sample the reasonings: a lower "
         "bound on the dependence and a cross-entropy"
     )
-    return replace(draw, caveats=(*draw.caveats, caveat))
+    return replace(draw, logprobs=(), caveats=(*draw.caveats, caveat))
 
 
 def _drawn_turns(
@@ -245,6 +256,7 @@ def _stratified(
         turn_M=np.array([pair.turn for pair in drawn]),
         truncated_M=np.array([pair.reasoning.is_truncated for pair in drawn]),
         inner_lengths_M=np.array([pair.reasoning.inner_length for pair in drawn]),
+        logprobs=tuple(pair.reasoning.logprobs for pair in drawn),
         source_M=tuple((pair.trajectory.id, pair.turn) for pair in drawn),
         caveats=_caveats(drawn, len(pairs), num_turns),
         problem=_one_prompt(len(pairs)) if wanted < 2 else "",

@@ -75,6 +75,8 @@ class InformationEstimate:
     num_reasonings: int
     num_tokens: int
     truncated_frac: float
+    sampling_gap: float
+    """Distance of the scores from those recorded at sampling, nats per token."""
     problem: str
     """Why I(X;Z) is not available; empty if it is."""
     caveats: tuple[str, ...]
@@ -137,6 +139,7 @@ class InformationEstimate:
             "retrieval_p_value": self.retrieval.p_value if self.retrieval else NAN,
             "saturated": float(self.is_saturated) if self.is_available else NAN,
             "truncated_frac": self.truncated_frac,
+            "sampling_gap": self.sampling_gap,
             "num_prompts": float(self.num_prompts),
             "num_reasonings": float(self.num_reasonings),
             "num_tokens": float(self.num_tokens),
@@ -184,6 +187,7 @@ def estimate(
         num_reasonings=scores.num_reasonings,
         num_tokens=int(scores.lengths_M.sum()),
         truncated_frac=_mean(scores.truncated_M),
+        sampling_gap=scores.sampling_gap,
         problem=scores.problem or blocking or _too_few_prompts(scores),
         caveats=scores.caveats,
         cost=scores.cost,

@@ -27,6 +27,9 @@ from .families import Draw
 MEMORY_BUDGET_BYTES = 1 << 30
 """For keys, values and logits of one pass; weights and activations come on top."""
 
+MAX_SAMPLING_GAP = 0.02
+"""Nats per token that rounding and another engine's kernels may explain."""
+
 
 class ScoringError(ValueError):
     """A model or a prompt cannot be scored this way. The message names the way out."""
@@ -99,10 +102,16 @@ def cross_score(
     )
 
 
-def score_draw(scorer: Scorer, draw: Draw) -> CrossScores:
+def score_draw(scorer: Scorer, draw: Draw, *, top_k: int = 0, top_p: float = 1.0) -> CrossScores:
     """Cross-score a drawn family and keep what is known of its pairs.
 
-    A draw without pairs gives scores without content that say why; nothing is forwarded.
+    A draw without pairs gives scores without content that say why; nothing is forwarded. The own
+    column is compared with the log-probs recorded at sampling: estimates are unbiased only where
+    both are the same distribution.
+
+    Args:
+        top_k: of the sampling; 0 if not cut.
+        top_p: of the sampling.
 
     Raises:
         ScoringError: as `cross_score`.
@@ -110,6 +119,7 @@ def score_draw(scorer: Scorer, draw: Draw) -> CrossScores:
     if draw.num_reasonings == 0:
         return CrossScores.missing(draw.problem, family=draw.family)
     scores = cross_score(scorer, draw.prompts, draw.reasonings, draw.column_M)
+    gap = _sampling_gap(scores, draw)
     return replace(
         scores,
         cluster_N=draw.cluster_N,
@@ -119,9 +129,37 @@ def score_draw(scorer: Scorer, draw: Draw) -> CrossScores:
         inner_lengths_M=draw.inner_lengths_M,
         source_M=draw.source_M,
         family=draw.family,
-        caveats=draw.caveats,
+        sampling_gap=gap,
+        caveats=(*draw.caveats, *_sampling_caveats(gap, top_k, top_p)),
         problem=draw.problem,
     )
+
+
+def _sampling_gap(scores: CrossScores, draw: Draw) -> float:
+    if not draw.logprobs:
+        return float("nan")
+    own_MR = scores.logprobs_MNR[np.arange(draw.num_reasonings), draw.column_M]
+    gaps = [
+        np.abs(own_R[: len(recorded)] - recorded)
+        for own_R, recorded in zip(own_MR, draw.logprobs, strict=True)
+        if recorded is not None and len(recorded)
+    ]
+    return float(np.concatenate(gaps).mean()) if gaps else float("nan")
+
+
+def _sampling_caveats(gap: float, top_k: int, top_p: float) -> list[str]:
+    out = []
+    if top_k > 0 or top_p < 1:
+        out.append(
+            f"sampled with top_k {top_k} and top_p {top_p:g}, scored with the whole distribution: "
+            "the estimates are biased"
+        )
+    if gap > MAX_SAMPLING_GAP:
+        out.append(
+            f"scores are {gap:.2g} nats per token away from those recorded at sampling (other "
+            "weights, or another temperature): the estimates are biased"
+        )
+    return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -321,6 +322,40 @@ def test_a_draw_keeps_its_labels_through_scoring_and_estimation() -> None:
     assert found.truncated_frac == 0
     assert scores.cost.num_token_forwards < scores.cost.num_naive
     assert "info/first_turn/mutual_information" in found.metrics()
+
+
+def recorded(value: float) -> list[Trajectory]:
+    """Episodes whose every sampled token was recorded with the same log-prob."""
+    return [
+        episode(
+            g,
+            s,
+            replace(
+                turn("z</think>", prompt=f"{g}z</think>"),
+                logprobs=np.full(9, np.log(value), dtype=np.float32),
+            ),
+        )
+        for g in range(3)
+        for s in range(2)
+    ]
+
+
+def test_scores_are_compared_with_those_recorded_at_sampling() -> None:
+    draw = draw_first_turn(recorded(0.9), config(), rng(), decode=decode)
+    scores = score_draw(TableScorer(), draw)
+    assert scores.sampling_gap == pytest.approx(0, abs=1e-6)
+    assert scores.caveats == ()
+    draw = draw_first_turn(recorded(0.5), config(), rng(), decode=decode)
+    scores = score_draw(TableScorer(), draw)
+    assert scores.sampling_gap == pytest.approx(np.log(0.9 / 0.5))
+    assert "0.59 nats per token away from those recorded" in scores.caveats[0]
+    assert estimate(scores).caveats == scores.caveats
+
+
+def test_cut_sampling_is_said() -> None:
+    draw = draw_first_turn(recorded(0.9), config(), rng(), decode=decode)
+    scores = score_draw(TableScorer(), draw, top_k=20, top_p=0.95)
+    assert scores.caveats[0].startswith("sampled with top_k 20 and top_p 0.95")
 
 
 def test_nothing_drawn_forwards_nothing() -> None:
