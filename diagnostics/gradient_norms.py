@@ -132,6 +132,8 @@ class _Call:
     inputs: Tensor  # (m, d), or (m,) token ids
     gradients: Tensor  # (m, p)
     slots: _Slots
+    number: int
+    """Of the forward passes through the layer, from 0."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -141,7 +143,7 @@ class _Layer:
     name: str
     module: nn.Module
     squared_n: Tensor
-    num_calls: int = 0
+    num_passes: int = 0
     calls: list[_Call] = field(default_factory=list)
     """Those whose gradient has arrived, kept until all have."""
     num_tokens: int = 0
@@ -150,8 +152,10 @@ class _Layer:
     """The layer that shares its weight."""
     ids: list[tuple[Tensor, _Slots]] = field(default_factory=list)
     """Of an embedding with a twin: the token ids it was given."""
-    columns: tuple[Tensor, Tensor] | None = None
-    """Of such an embedding, once its twin is done: see `_columns`."""
+    columns: list[Tensor] = field(default_factory=list)
+    """For each of them, once the twin is done, the columns of its gradient: see `_columns`."""
+    hidden: Tensor | None = None
+    """(n, S, d) what the twin was given."""
 
 
 class _Recorder:
@@ -177,20 +181,23 @@ class _Recorder:
             return
         inputs = args[0].detach()
         slots = self._slots(layer, inputs)
-        layer.num_calls += 1
         if layer.twin is not None and not inputs.is_floating_point():
             layer.ids.append((inputs.flatten(), slots))
         if not args[0].requires_grad:
             self._sources.append(output)
-        output.register_hook(partial(self._on_gradient, layer, inputs, slots))
+        number = layer.num_passes
+        layer.num_passes += 1
+        output.register_hook(partial(self._on_gradient, layer, inputs, slots, number))
 
     def backward(self, loss: Tensor) -> None:
         """Send gradients through the activations; the hooks take what they need on the way."""
         sources = [*self._sources, *_free_leaves(loss)]
         if sources and loss.requires_grad:
             torch.autograd.grad(loss, sources, allow_unused=True)
-        for layer in self.layers:
-            if layer.calls:  # some of its outputs had no part in the loss
+        # Left over: layers some of whose outputs had no part in the loss, and embeddings that
+        # need what their twin has gathered.
+        for layer in sorted(self.layers, key=lambda one: isinstance(one.module, nn.Embedding)):
+            if layer.calls:
                 self._finish(layer)
 
     def _slots(self, layer: _Layer, inputs: Tensor) -> _Slots:
@@ -215,25 +222,33 @@ class _Recorder:
             self._row_slots[per_row] = _Slots(samples, self.num_samples)
         return self._row_slots[per_row]
 
-    def _on_gradient(self, layer: _Layer, inputs: Tensor, slots: _Slots, grad: Tensor) -> None:
+    def _on_gradient(
+        self, layer: _Layer, inputs: Tensor, slots: _Slots, number: int, grad: Tensor
+    ) -> None:
         flat = inputs.flatten(0, -2) if inputs.is_floating_point() else inputs.flatten()
-        layer.calls.append(_Call(inputs=flat, gradients=grad.detach().flatten(0, -2), slots=slots))
-        if len(layer.calls) == layer.num_calls:
+        gradients = grad.detach().flatten(0, -2)
+        layer.calls.append(_Call(inputs=flat, gradients=gradients, slots=slots, number=number))
+        waits = isinstance(layer.module, nn.Embedding) and layer.twin is not None
+        if len(layer.calls) == layer.num_passes and not waits:
             self._finish(layer)
 
     def _finish(self, layer: _Layer) -> None:
         """Square what a layer has gathered, and let go of it."""
-        call = _joined(layer.calls)
-        layer.calls, layer.num_calls = [], 0
+        calls, layer.calls, layer.num_passes = layer.calls, [], 0
+        call = _joined(calls)
         if isinstance(layer.module, nn.Linear):
             owner = layer if layer.twin is None else layer.twin  # a tied weight is the embedding's
             owner.squared_n += _linear(call, layer.module)
-            if layer.twin is not None and layer.twin.ids:
-                layer.twin.columns = _columns(call, layer.twin.ids, layer.twin.module)
+            if layer.twin is not None:
+                layer.twin.hidden = call.slots.pad(call.inputs).float()
+                layer.twin.columns = [
+                    _columns(call, ids, slots, layer.twin.module) for ids, slots in layer.twin.ids
+                ]
         elif isinstance(layer.module, nn.Embedding):
             layer.squared_n += _embedding(call, layer.module)
-            if layer.columns is not None:
-                layer.squared_n += 2 * _cross(call, *layer.columns)
+            if layer.hidden is not None:
+                for one in calls:
+                    layer.squared_n += 2 * _cross(one, layer.hidden, layer.columns[one.number])
         else:
             layer.squared_n += _elementwise(call, layer.module)
 
@@ -303,6 +318,7 @@ def _joined(calls: Sequence[_Call]) -> _Call:
         inputs=torch.cat([call.inputs for call in calls]),
         gradients=torch.cat([call.gradients for call in calls]),
         slots=_Slots(sample_m, calls[0].slots.num_samples),
+        number=0,
     )
 
 
@@ -357,19 +373,14 @@ def _elementwise(call: _Call, module: nn.Module) -> Tensor:
     return squared
 
 
-def _columns(
-    head: _Call, given: Sequence[tuple[Tensor, _Slots]], embedding: nn.Module
-) -> tuple[Tensor, Tensor]:
-    """What the cross term of a tied weight needs of the output layer: its inputs (n, S, d), and of
-    the gradients of its logits only the columns of the token ids that were embedded, (n, S, L)."""
+def _columns(head: _Call, ids_m: Tensor, slots: _Slots, embedding: nn.Module) -> Tensor:
+    """(n, S, L) of the gradients of the output layer's logits, only the columns of the token ids
+    that were embedded: all that the cross term of a tied weight needs of them."""
     assert isinstance(embedding, nn.Embedding)
-    ids_m = torch.cat([ids for ids, _ in given])
-    slots = _Slots(torch.cat([one.sample_m for _, one in given]), head.slots.num_samples)
     ids = slots.pad(torch.where(_is_trained(ids_m, embedding), ids_m, -1) + 1) - 1  # none is -1
     logits = head.slots.pad(head.gradients)
     index = ids.clamp(min=0)[:, None, :].expand(-1, logits.shape[1], -1)
-    columns = logits.gather(2, index).float() * (ids >= 0)[:, None, :]
-    return head.slots.pad(head.inputs).float(), columns
+    return logits.gather(2, index).float() * (ids >= 0)[:, None, :]
 
 
 def _cross(call: _Call, hidden: Tensor, columns: Tensor) -> Tensor:

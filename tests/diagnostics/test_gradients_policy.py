@@ -1,0 +1,185 @@
+"""Decomposition and norms on policies that train: Qwen2 with tied embeddings, LoRA, a critic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from echoscope.core.batch import TokenBatch, select_rows
+from echoscope.core.config import ClipLossConfig, CriticConfig, LoraConfig, ModelConfig
+from echoscope.core.losses import Denominators, LossTerms, compute_loss
+from echoscope.core.policy import Policy, build_policy
+from echoscope.diagnostics.config import GradientConfig
+from echoscope.diagnostics.gradient_norms import trajectory_norms
+from echoscope.diagnostics.gradients import GradientUnit, decompose
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+GROUPS, SIBLINGS = 4, 2
+LOSS = ClipLossConfig(entropy_coef=0.05, kl_coef=0.02)
+CRITIC: TypeAdapter[CriticConfig] = TypeAdapter(CriticConfig)
+
+
+def make_batch(*, rows_per_trajectory: int = 1) -> TokenBatch:
+    """Trajectories of one or two rows; group 0 has no advantage."""
+    torch.manual_seed(0)
+    rows, width = GROUPS * SIBLINGS * rows_per_trajectory, 24
+    lengths = torch.randint(12, width + 1, (rows,))
+    columns = torch.arange(width)
+    attention = columns < lengths[:, None]
+    mask = attention & (columns >= 6)
+    trajectory = torch.arange(rows) // rows_per_trajectory
+    group = trajectory // SIBLINGS
+    tokens = torch.zeros(int(trajectory.max()) + 1, dtype=torch.int64)
+    tokens.index_add_(0, trajectory, mask.sum(1))
+    noise = torch.randn(rows, width) * mask
+    return TokenBatch(
+        input_ids=torch.randint(1, 200, (rows, width)) * attention,
+        attention_mask=attention,
+        loss_mask=mask,
+        turn_index=torch.where(mask, 0, -1),
+        behaviour_logprobs=(-5.7 + 0.1 * noise) * mask,
+        token_rewards=torch.zeros(rows, width),
+        trajectory_index=trajectory,
+        group_index=group,
+        trajectory_num_tokens=tokens[trajectory],
+        ref_logprobs=(-5.7 - 0.1 * noise) * mask,
+        values=0.1 * noise,
+        advantages=torch.where(group[:, None] == 0, 0.0, noise),
+        returns=noise,
+    )
+
+
+@dataclass
+class Step:
+    """What the trainer has at hand when it asks for a decomposition."""
+
+    policy: Policy
+    batch: TokenBatch
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        critic = {} if self.policy.critic is None else {"critic": self.policy.critic}
+        return {"model": self.policy.model, **critic}
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        return {
+            f"{prefix}.{name}": parameter
+            for prefix, module in self.modules.items()
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def loss(self, batch: TokenBatch) -> LossTerms:
+        outputs = self.policy.outputs(batch, temperature=1.0)
+        return compute_loss(outputs, batch, LOSS, Denominators.of(self.batch))
+
+    def terms_of(self, group: int) -> Iterator[Mapping[str, Tensor]]:
+        """One microbatch per row."""
+        for row in torch.nonzero(self.batch.group_index == group)[:, 0].tolist():
+            yield self.loss(select_rows(self.batch, [row])).named
+
+    def units(self) -> list[GradientUnit]:
+        tokens = [int(self.batch.loss_mask[self.batch.group_index == g].sum()) for g in range(4)]
+        stds = (0.0, 0.5, 0.5, 0.7)
+        return [GradientUnit(reward_std=s, weight=w) for s, w in zip(stds, tokens, strict=True)]
+
+    def norm(self, loss: Callable[[], Tensor]) -> float:
+        found = torch.autograd.grad(loss(), list(self.parameters.values()), allow_unused=True)
+        return math.sqrt(sum(float(g.double().square().sum()) for g in found if g is not None))
+
+
+@pytest.fixture(params=["full", "lora", "head", "model_critic", "checkpointing"])
+def step(request: pytest.FixtureRequest, tiny_model: Path) -> Step:
+    model = ModelConfig(path=str(tiny_model), device="cpu")
+    critic: dict[str, object] = {"kind": "none"}
+    if request.param == "lora":
+        model = replace_model(model, lora=LoraConfig(rank=4, alpha=4))
+    if request.param == "checkpointing":
+        model = replace_model(model, gradient_checkpointing=True)
+    if request.param in ("head", "model_critic"):
+        critic = {"kind": "head" if request.param == "head" else "model"}
+    policy = build_policy(model, CRITIC.validate_python(critic), seed=1)
+    with torch.no_grad():  # zeros at the start would hide a missing term
+        for name, parameter in policy.model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.02)
+        for parameter in policy.critic_parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return Step(policy, make_batch())
+
+
+def replace_model(model: ModelConfig, **changes: object) -> ModelConfig:
+    return ModelConfig.model_validate(model.model_dump() | changes)
+
+
+def test_terms_and_groups_sum_to_the_gradient_of_the_update(step: Step) -> None:
+    found = decompose(step.terms_of, step.units(), step.parameters, GradientConfig(buckets=2))
+    assert set(found.terms) >= {"policy", "kl", "entropy", "total"}
+    total = step.norm(lambda: step.loss(step.batch).total)
+    assert found.norms["total", "all"] == pytest.approx(total, rel=1e-4)
+    for name in found.terms[:-1]:
+        expected = step.norm(lambda name=name: step.loss(step.batch).named[name])
+        assert found.norms[name, "all"] == pytest.approx(expected, rel=1e-4), name
+
+
+def test_a_group_without_advantage_has_no_policy_gradient(step: Step) -> None:
+    found = decompose(step.terms_of, step.units(), step.parameters, GradientConfig(buckets=2))
+    assert found.norms["policy", "zero"] == 0
+    assert found.norms["entropy", "zero"] > 0
+    assert found.group_norms["policy"][0] == 0
+
+
+def norms_of(step: Step, term: str | None = None) -> np.ndarray:
+    mask = step.batch.loss_mask[:, 1:]
+
+    def loss() -> Tensor:
+        terms = step.loss(step.batch)
+        return terms.total if term is None else terms.named[term]
+
+    return trajectory_norms(
+        loss,
+        step.modules,
+        sample_of_row=step.batch.trajectory_index,
+        sample_of_token=step.batch.trajectory_index[mask.nonzero()[:, 0]],
+    ).norms_n
+
+
+def one_by_one(step: Step) -> list[float]:
+    out = []
+    for index in range(int(step.batch.trajectory_index.max()) + 1):
+        rows = torch.nonzero(step.batch.trajectory_index == index)[:, 0]
+        out.append(step.norm(lambda rows=rows: step.loss(select_rows(step.batch, rows)).total))
+    return out
+
+
+def test_trajectory_norms_equal_one_backward_each(step: Step) -> None:
+    np.testing.assert_allclose(norms_of(step), one_by_one(step), rtol=1e-4)
+
+
+def test_trajectory_norms_of_one_term(step: Step) -> None:
+    found = norms_of(step, "policy")
+    assert found[:SIBLINGS].tolist() == [0.0] * SIBLINGS  # the group without advantage
+    assert (found[SIBLINGS:] > 0).all()
+
+
+def test_trajectories_of_several_rows(step: Step) -> None:
+    several = replace(step, batch=make_batch(rows_per_trajectory=2))
+    np.testing.assert_allclose(norms_of(several), one_by_one(several), rtol=1e-4)
+
+
+def test_nothing_of_the_policy_changes(step: Step) -> None:
+    before = [parameter.detach().clone() for parameter in step.parameters.values()]
+    state = torch.get_rng_state()
+    decompose(step.terms_of, step.units(), step.parameters, GradientConfig())
+    norms_of(step)
+    assert torch.equal(torch.get_rng_state(), state)
+    for old, parameter in zip(before, step.parameters.values(), strict=True):
+        assert torch.equal(old, parameter)
+        assert parameter.grad is None
