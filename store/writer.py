@@ -45,7 +45,6 @@ from .state import RunState
 logger = logging.getLogger("echoscope.store")
 
 STATUSES = ("finished", "stopped", "failed", "interrupted")
-_MICRO_SIZE = 64
 _MICRO_AGE_S = 2.0
 _LOCK_PATIENCE_S = 2.0
 _JOB = Callable[[Committer], None]
@@ -419,8 +418,6 @@ class RunWriter:
         self._waiting += trajectories
         for trajectory in trajectories:
             self._held.setdefault(trajectory.step, []).append(trajectory)
-        if len(self._waiting) >= _MICRO_SIZE:
-            self._commit_waiting(committer)
 
     def _commit_waiting(self, committer: Committer) -> None:
         waiting, self._waiting = self._waiting, []

@@ -1,6 +1,6 @@
 """SIGKILL at random instants: what was acknowledged is whole, and nothing is half visible.
 
-Some kills by default; the slow test, which `make test-kill` runs, does `ECHOSCOPE_KILLS` of them.
+A hundred kills; `ECHOSCOPE_KILLS` sets another number.
 """
 
 from __future__ import annotations
@@ -130,14 +130,7 @@ def check_kills(path: Path, writer: KilledWriter, target: ModuleType, kills: int
     assert verify(path).problems == ()
 
 
-def test_a_killed_writer_loses_nothing_acknowledged(
-    tmp_path: Path, killed_writer: KilledWriter, target: ModuleType
-) -> None:
-    check_kills(tmp_path / "run", killed_writer, target, 15)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 def test_a_writer_killed_a_hundred_times_loses_nothing_acknowledged(
     tmp_path: Path, killed_writer: KilledWriter, target: ModuleType
 ) -> None:

@@ -85,15 +85,13 @@ def test_early_trajectories_become_visible_by_themselves(
     wait_until(lambda: reader.sql("SELECT 1 FROM trajectories").num_rows == 1)
 
 
-def test_sixty_four_early_trajectories_do_not_wait(
+def test_early_trajectories_share_a_micro_segment_however_many_there_are(
     writer: RunWriter, run_path: Path, trajectory: Build
 ) -> None:
-    for index in range(64):
+    for index in range(100):
         writer.add_trajectories([trajectory(0, index, num_turns=1)])
-    writer.add_trajectories([trajectory(0, 64, num_turns=1)])
     writer.flush()
-    # One micro-segment of 64, and one that flush asked for.
-    assert len(list((run_path / "seg" / "trajectories").iterdir())) == 2
+    assert len(list((run_path / "seg" / "trajectories").iterdir())) == 1
 
 
 def test_trajectories_given_twice_count_once(
