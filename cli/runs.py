@@ -212,9 +212,12 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("run", "status", "last step", "return", "success", "trajectories", "started")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("run", overflow="fold", min_width=28)  # people copy it
+    for name in ("status", "step", "return", "success", "trajectories", "started"):
+        table.add_column(name, overflow="ellipsis", no_wrap=True)
     for row in rows:
-        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created_at"]))
+        started = time.strftime("%m-%d %H:%M", time.localtime(row["created_at"]))
         cells = [
             row["run_id"],
             row["status"],
