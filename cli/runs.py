@@ -213,8 +213,8 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("run", overflow="fold", min_width=28)  # people copy it
-    for name in ("status", "step", "return", "success", "trajectories", "started"):
+    table.add_column("run", no_wrap=True)  # people copy it
+    for name in ("status", "step", "return", "success", "started"):
         table.add_column(name, overflow="ellipsis", no_wrap=True)
     for row in rows:
         started = time.strftime("%m-%d %H:%M", time.localtime(row["created_at"]))
@@ -224,7 +224,6 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
             str(row["last_step"]) if row["last_step"] >= 0 else "",
             "" if row["return_mean"] is None else f"{row['return_mean']:.3f}",
             "" if row["success_rate"] is None else f"{row['success_rate']:.0%}",
-            "" if row["num_trajectories"] is None else str(row["num_trajectories"]),
             started,
         ]
         table.add_row(*[Text(_printable(cell)) for cell in cells])
