@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -298,7 +299,8 @@ def _tie(layer: _Layer, twin: _Layer) -> None:
 def _free_leaves(loss: Tensor) -> list[Tensor]:
     """Leaves that are no parameters, such as embeddings that were made to require gradients."""
     found: dict[int, Tensor] = {}
-    stack, seen = [loss.grad_fn], set()
+    stack: list[Any] = [loss.grad_fn]  # torch does not declare what its nodes hold
+    seen = set()
     while stack:
         node = stack.pop()
         if node is None or node in seen:

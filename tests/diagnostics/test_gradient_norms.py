@@ -159,7 +159,7 @@ def test_an_output_without_part_in_the_loss_adds_nothing():
         sample_of_token=mask.nonzero()[:, 0].repeat(2),
     )
     assert found.squared["value"].tolist() == [0.0] * 4
-    # Trunk and output layer ran twice, and counted once: its norms are those of the loss all the same.
+    # Trunk and output layer ran twice and counted once.
     expected = one_by_one(lambda r: model.loss(ids[r], mask[r]), [model], torch.arange(4))
     np.testing.assert_allclose(found.norms_n, expected, rtol=1e-4)
 

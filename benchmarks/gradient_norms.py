@@ -1,0 +1,188 @@
+"""What taking gradients apart costs: per-trajectory norms against a plain backward pass.
+
+Three cases, each on the same batch in the same run: the shipped policy on a step's worth of rows
+(the decomposition into terms, buckets and groups too, against one update's passes), and wide models
+of two layers at lengths up to 512, as full weights and as LoRA. Times are the best of a few;
+forward passes are timed apart, since both ways need one.
+
+    python benchmarks/gradient_norms.py [--width 1024] [--length 256] [--repeats 3] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+from echoscope.core.batch import TokenBatch, microbatches, select_rows
+from echoscope.core.config import ClipLossConfig, LoraConfig, ModelConfig
+from echoscope.core.losses import Denominators, LossTerms, compute_loss
+from echoscope.core.policy import Policy, load_model, with_adapters
+from echoscope.diagnostics.config import GradientConfig
+from echoscope.diagnostics.gradient_norms import trajectory_norms
+from echoscope.diagnostics.gradients import GradientUnit, decompose
+from machine import describe_machine
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+LOSS = ClipLossConfig()
+
+
+def make_batch(rows: int, width: int, vocabulary: int, group_size: int) -> TokenBatch:
+    """Full rows, the last three quarters of each sampled, with random advantages."""
+    generator = torch.Generator().manual_seed(0)
+    mask = (torch.arange(width) >= width // 4).expand(rows, width).clone()
+    noise = torch.randn(rows, width, generator=generator) * mask
+    index = torch.arange(rows)
+    return TokenBatch(
+        input_ids=torch.randint(vocabulary, (rows, width), generator=generator),
+        attention_mask=torch.ones(rows, width, dtype=torch.bool),
+        loss_mask=mask,
+        turn_index=torch.where(mask, 0, -1),
+        behaviour_logprobs=-5.0 * mask,
+        token_rewards=torch.zeros(rows, width),
+        trajectory_index=index,
+        group_index=index // group_size,
+        trajectory_num_tokens=mask.sum(1),
+        advantages=noise,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A policy and the batch it would train on."""
+
+    name: str
+    policy: Policy
+    batch: TokenBatch
+    max_tokens: int
+    """Padded tokens of a microbatch."""
+
+    def terms(self, micro: TokenBatch) -> LossTerms:
+        outputs = self.policy.outputs(micro, temperature=1.0)
+        return compute_loss(outputs, micro, LOSS, Denominators.of(self.batch))
+
+    def forward(self) -> None:
+        for micro, _ in microbatches(self.batch, self.max_tokens):
+            self.terms(micro)
+
+    def plain(self) -> None:
+        """What an update does: gradients of all weights."""
+        for micro, _ in microbatches(self.batch, self.max_tokens):
+            self.terms(micro).total.backward()
+        for parameter in self.policy.policy_parameters():
+            parameter.grad = None
+
+    def norms(self) -> None:
+        for micro, _ in microbatches(self.batch, self.max_tokens):
+            rows = torch.arange(micro.num_rows)
+
+            def loss(micro: TokenBatch = micro) -> Tensor:
+                return self.terms(micro).total
+
+            trajectory_norms(
+                loss,
+                {"model": self.policy.model},
+                sample_of_row=rows,
+                sample_of_token=rows[micro.loss_mask[:, 1:].nonzero()[:, 0]],
+            )
+
+    def decompose(self) -> None:
+        def terms_of(group: int) -> Iterator[dict[str, Tensor]]:
+            rows = torch.nonzero(self.batch.group_index == group)[:, 0]
+            for micro, _ in microbatches(select_rows(self.batch, rows), self.max_tokens):
+                yield self.terms(micro).named
+
+        num_groups = int(self.batch.group_index.max()) + 1
+        units = [GradientUnit(reward_std=0.1 * g, weight=1.0) for g in range(num_groups)]
+        names = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
+        decompose(terms_of, units, names, GradientConfig())
+
+
+def shipped(rows: int, length: int) -> Case:
+    config = ModelConfig(path="tiny", device="cpu")
+    model = load_model("tiny", config)
+    batch = make_batch(rows, length, model.config.vocab_size, group_size=8)
+    policy = Policy(model, config, None)
+    return Case(name="tiny", policy=policy, batch=batch, max_tokens=1024)
+
+
+def wide(width: int, length: int, rows: int, *, lora: bool) -> Case:
+    shape = Qwen2Config(
+        vocab_size=2048,
+        hidden_size=width,
+        intermediate_size=int(2.75 * width),
+        num_hidden_layers=2,
+        num_attention_heads=width // 64,
+        num_key_value_heads=max(1, width // 256),
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(shape).eval()
+    config = ModelConfig(path="tiny", device="cpu")
+    if lora:
+        model = with_adapters(model, LoraConfig(rank=16, alpha=16), 0)
+    batch = make_batch(rows, length, shape.vocab_size, group_size=2)
+    name = f"width {width}, length {length}{', LoRA' if lora else ''}"
+    policy = Policy(model, config, None)
+    return Case(name=name, policy=policy, batch=batch, max_tokens=rows * length)
+
+
+def best(run: Callable[[], None], repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def measure(case: Case, repeats: int) -> dict[str, float | str]:
+    case.norms()  # warm up
+    forward, plain = best(case.forward, repeats), best(case.plain, repeats)
+    norms, apart = best(case.norms, repeats), best(case.decompose, repeats)
+    return {
+        "case": case.name,
+        "forward_s": forward,
+        "forward_backward_s": plain,
+        "forward_norms_s": norms,
+        "norms_over_backward": (norms - forward) / (plain - forward),
+        "norms_over_both": norms / plain,
+        "decompose_over_both": apart / plain,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    size = (arguments.width, arguments.length, arguments.rows)
+    cases = [shipped(64, 128), wide(*size, lora=False), wide(*size, lora=True)]
+    rows = [measure(case, arguments.repeats) for case in cases]
+    if arguments.json:
+        print(json.dumps({"machine": describe_machine(), "rows": rows}))
+        return
+    print(describe_machine())
+    for row in rows:
+        print(
+            f"{row['case']}: forward {row['forward_s']:.2f} s, with backward "
+            f"{row['forward_backward_s']:.2f} s; per-trajectory norms take "
+            f"{row['norms_over_backward']:.2f} of a backward pass ({row['norms_over_both']:.2f} "
+            f"with the forward pass), decomposition {row['decompose_over_both']:.2f} of both"
+        )
+
+
+if __name__ == "__main__":
+    main()
