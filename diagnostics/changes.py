@@ -144,7 +144,8 @@ class Channel:
     _last_row: int | None = None
     streak: int = 0
     """Observations in a row with a strength of 1 or more."""
-    _half_streak: int = 0
+    half_streak: int = 0
+    """Observations in a row with a strength of one half or more."""
     _quiet_streak: int = 0
 
     def update(self, row: int, step: int, values: Mapping[str, float]) -> None:
@@ -175,7 +176,7 @@ class Channel:
     @property
     def leans(self) -> bool:
         """At least half way to counting, and not for the first time unless rarely measured."""
-        return self._half_streak >= (1 if self.is_sparse else 2)
+        return self.half_streak >= (1 if self.is_sparse else 2)
 
     @property
     def was_ready(self) -> bool:
@@ -285,12 +286,12 @@ class Channel:
         sparse = self.is_sparse
         persist = min(self.spec.persist, 2) if sparse else self.spec.persist
         if self.strength >= HALF:
-            if self._half_streak == 0 and not self.is_raised:
+            if self.half_streak == 0 and not self.is_raised:
                 self.onset_step = step
-            self._half_streak += 1
+            self.half_streak += 1
             self._quiet_streak = 0
         else:
-            self._half_streak = 0
+            self.half_streak = 0
             self._quiet_streak += 1
             if not self.is_raised:
                 self.onset_step, self.last_quiet_step = None, step
@@ -367,4 +368,4 @@ def without_trend(values: NDArray[np.float64], window: int = 21) -> NDArray[np.f
             for part in (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
         ]
     )
-    return values - trend + float(np.nanmedian(values))
+    return np.asarray(values - trend + float(np.nanmedian(values)))

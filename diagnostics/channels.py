@@ -274,7 +274,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         raise_at=0.75,
         smooth="mean",
         window=10,
-        persist=5,
+        persist=3,
         warmup=10,
     ),
     ChannelSpec(

@@ -123,12 +123,12 @@ class TextConfig(FrozenModel):
 
 
 RuleName = Literal[
+    "NON_FINITE",
     "FORMAT_COLLAPSE",
     "ENTROPY_EXPLOSION",
-    "ECHO_TRAP",
     "LOW_ENTROPY_COLLAPSE",
     "TEMPLATE_COLLAPSE",
-    "NON_FINITE",
+    "ECHO_TRAP",
     "LOW_SUCCESS",
     "DEGENERATE_TEXT",
     "TRAIN_EVAL_DIVERGENCE",

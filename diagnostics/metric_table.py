@@ -170,7 +170,9 @@ class TableBuilder:
 
 def _widened(block: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     missing = size - block.shape[1]
-    return np.pad(block, ((0, 0), (0, missing)), constant_values=np.nan) if missing else block
+    if not missing:
+        return block
+    return np.hstack([block, np.full((len(block), missing), np.nan)])
 
 
 def _merge_repeats(block: NDArray[np.float64]) -> NDArray[np.float64]:

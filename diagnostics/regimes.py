@@ -39,7 +39,7 @@ class Regime(StrEnum):
     UNDETERMINED = "undetermined"
 
     @property
-    def title(self) -> str:
+    def words(self) -> str:
         return _TITLES[self]
 
 

@@ -73,6 +73,21 @@ class View:
         return success is not None and success.is_raised and success.strength >= 1
 
     @property
+    def is_success_declining(self) -> bool:
+        """Half way to being lost, and not by chance.
+
+        On fixed tasks twice in a row, or once while success in training says the same; on tasks
+        drawn anew each step, for as many observations as its level averages.
+        """
+        success = self.success
+        if success is None:
+            return False
+        if success.spec.name not in ("success_probe", "success_eval"):
+            return success.is_raised or success.half_streak >= success.spec.window
+        is_agreed = success.half_streak >= 1 and self["success_train"].half_streak >= 5
+        return success.is_raised or success.half_streak >= 2 or is_agreed
+
+    @property
     def is_success_falling(self) -> bool:
         success = self.success
         return success is not None and (success.is_raised or success.leans)

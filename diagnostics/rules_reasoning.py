@@ -47,10 +47,10 @@ def _template_collapse(view: View) -> Finding | None:
     is_seen_twice = bool(dependence and retrieval) or bool(retrieval and template)
     if not is_seen_twice or _is_entropy_low(view):
         return None
-    lost = view.is_success_lost and view.is_warm
-    words = sentence(found) + ("; success is lost as well" if lost else "")
-    if not lost and view.success is not None and not view.is_success_falling:
-        words += "; success still holds"
+    lost = view.is_success_declining and view.is_warm
+    words = sentence(found)
+    if view.success is not None:
+        words += f"; {describe(view.success)}" if lost else "; success still holds"
     return Finding(
         severity=AlarmSeverity.CRITICAL if lost else AlarmSeverity.WARNING,
         main=first([*dependence, *retrieval]),
@@ -83,7 +83,7 @@ def _low_entropy_collapse(view: View) -> Finding | None:
     dependence = view.leaning(*_DEPENDENCE, *_RETRIEVAL)
     if measured and not dependence:
         return None
-    lost = view.is_success_lost and view.is_warm
+    lost = view.is_success_declining and view.is_warm
     agreeing = [*low[1:], *dependence]
     return Finding(
         severity=AlarmSeverity.CRITICAL if lost else AlarmSeverity.WARNING,
@@ -114,7 +114,7 @@ def _degenerate_text(view: View) -> Finding | None:
     if not loops.is_raised:
         return None
     agreeing = view.leaning(*_SUCCESS, *_PARSING, *_ACTING)
-    critical = bool(agreeing) and view.is_success_lost and view.is_warm
+    critical = bool(agreeing) and view.is_success_declining and view.is_warm
     return Finding(
         severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
         main=loops,

@@ -18,7 +18,7 @@ def _echo_trap(view: View) -> Finding | None:
     if not spread.is_raised or view.is_success_at_best:
         return None
     repetition = view.leaning(*_REPETITION)
-    critical = bool(repetition) and view.is_success_lost and view.is_warm
+    critical = bool(repetition) and view.is_success_declining and view.is_warm
     words = sentence([spread, *repetition])
     if not repetition:
         words += "; whether replies repeat themselves is not measured or does not show"

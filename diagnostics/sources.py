@@ -22,7 +22,7 @@ from .verdict_record import Shown
 
 if TYPE_CHECKING:
     from ..store.reader import RunReader
-    from .text import TextReport
+    from .text_report import TextReport
 
 MAX_STEPS = 60
 MAX_TRAJECTORIES = 64

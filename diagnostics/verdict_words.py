@@ -42,7 +42,7 @@ def verdict_text(
     else:
         parts += _alarm_sentences(state, open_alarms, onset, channels)
     if regimes.num_measured and regimes.regime is not Regime.UNDETERMINED:
-        parts.append(f"The regime is {regimes.regime.title} since step {regimes.since_step}.")
+        parts.append(f"The regime is {regimes.regime.words} since step {regimes.since_step}.")
     if template:
         parts.append(f'Most reasonings are one template: "{template}".')
     if actions and state is not RunState.INSUFFICIENT:
