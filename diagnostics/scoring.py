@@ -27,6 +27,10 @@ from .families import Draw
 MEMORY_BUDGET_BYTES = 1 << 30
 """For keys, values and logits of one pass; weights and activations come on top."""
 
+CPU_PASS_TOKENS = 512
+"""Continuation tokens of one pass on a CPU: about what its caches hold. More rows would also be
+padded to the longest of them. Measured: twice as fast as one pass of 64 rows."""
+
 MAX_SAMPLING_GAP = 0.02
 """Nats per token that rounding and another engine's kernels may explain."""
 
@@ -294,7 +298,10 @@ class ModelScorer:
         # Twice: concatenating prefix and continuation holds both sides for a moment.
         keys_and_values = 2 * per_position * (prefix.length + width)
         logits = width * prefix.first_logprobs.numel() * prefix.first_logprobs.element_size()
-        return max(1, int(self._budget // (keys_and_values + logits)))
+        rows = int(self._budget // (keys_and_values + logits))
+        if self._device.type == "cpu":
+            rows = min(rows, CPU_PASS_TOKENS // width)
+        return max(1, rows)
 
     def _check_length(self, length: int) -> None:
         if self._max_positions is not None and length > self._max_positions:
