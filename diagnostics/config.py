@@ -179,6 +179,9 @@ class GradientConfig(FrozenModel):
     edges: tuple[float, ...] | None = Field(
         None, description="Increasing reward stds between buckets, instead of quantiles."
     )
+    trajectories: bool = Field(
+        True, description="Whether each trajectory's norm is taken too, in one more backward pass."
+    )
     layer_bands: int = Field(4, ge=1, description="Bands of layers, each with its own norm.")
     max_buffer_gb: float = Field(
         8.0, gt=0, description="Memory for summed gradients; a larger need is refused."

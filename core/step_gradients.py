@@ -1,0 +1,185 @@
+"""The gradient diagnostics of a step, fed by the very loss that trains.
+
+All groups take part, those that selection rejects included: what they would have added is what the
+decomposition is for. Call it before the update, at the weights that sampled.
+
+Legend: **P** groups, **G** siblings, **B** rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..diagnostics.config import GradientConfig, SelectionConfig
+from ..diagnostics.gradient_norms import UnsupportedLayerError, trajectory_norms
+from ..diagnostics.gradients import GradientReport, GradientUnit, decompose
+from ..diagnostics.selection import Selection, select_groups
+from ..store.records import RolloutBatch
+from .assemble import pack_kept, with_advantages
+from .batch import TokenBatch, microbatches, select_rows
+from .chat import ChatFormat
+from .config import RunConfig
+from .losses import Denominators, LossTerms, compute_loss
+from .policy import Policy
+from .update import annotate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepGradients:
+    """The decomposition of a step's gradient, and the norm of every trajectory's part of it."""
+
+    report: GradientReport
+    norms_PG: NDArray[np.float64]
+    """NaN where a trajectory cannot train, or norms were not taken."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Metric to why it is NaN."""
+
+    def metrics(self) -> dict[str, float]:
+        """`gradient/...` of this step."""
+        norms = self.norms_PG[np.isfinite(self.norms_PG)]
+        squares = float(np.square(norms).sum())
+        return self.report.metrics() | {
+            "gradient/trajectory/norm_p50": float(np.median(norms)) if norms.size else math.nan,
+            "gradient/trajectory/norm_max": float(norms.max()) if norms.size else math.nan,
+            "gradient/trajectory/max_share": (
+                float(np.square(norms).max()) / squares if squares > 0 else math.nan
+            ),
+        }
+
+
+def step_gradients(
+    policy: Policy,
+    rollouts: RolloutBatch,
+    config: RunConfig,
+    chat: ChatFormat,
+    settings: GradientConfig,
+) -> StepGradients:
+    """Take the gradient of a step on all its groups apart. Changes nothing of the policy.
+
+    Returns are normalised, and advantages whitened where the algorithm does so, over all groups:
+    with selection on, the update whitens over the groups it keeps.
+
+    Raises:
+        GradientMemoryError: see `decompose`.
+    """
+    selection = select_groups(rollouts, SelectionConfig(strategy="none"))
+    batch, left_out = pack_kept(rollouts, selection, config, chat)
+    batch, _ = annotate(policy, batch.to(policy.device), config)
+    step = _Step(policy, with_advantages(batch, config, left_out), selection, config)
+    report = decompose(
+        step.terms_of, step.units(), step.parameters, settings, coupling=_coupling(config)
+    )
+    norms_PG = np.full(selection.keep_PG.shape, np.nan)
+    reasons = dict(report.reasons)
+    why = "gradient.trajectories is off"
+    if settings.trajectories:
+        try:
+            norms_PG[selection.keep_PG] = step.trajectory_norms()
+            why = "no trajectory has a gradient"
+        except UnsupportedLayerError as error:
+            why = str(error)
+    out = StepGradients(report=report, norms_PG=norms_PG, reasons=reasons)
+    for key, value in out.metrics().items():
+        if math.isnan(value):
+            reasons.setdefault(key, why)
+    return out
+
+
+class _Step:
+    """Terms, weights and parameters of a step, in the form that the diagnostics ask for."""
+
+    def __init__(
+        self, policy: Policy, batch: TokenBatch, selection: Selection, config: RunConfig
+    ) -> None:
+        self._policy, self._batch, self._config = policy, batch, config
+        self._selection = selection
+        self._denominators = Denominators.of(batch)
+        self._max_tokens = config.optim.microbatch_tokens(policy.device.type)
+        group_of = torch.from_numpy(np.argwhere(selection.keep_PG)[:, 0])
+        self._group_B = group_of[batch.trajectory_index.cpu()]
+        self._modules: dict[str, nn.Module] = {"model": policy.model}
+        if policy.critic is not None:
+            self._modules["critic"] = policy.critic
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        return {
+            f"{prefix}.{name}": parameter
+            for prefix, module in self._modules.items()
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def units(self) -> list[GradientUnit]:
+        """Tokens are what `token_mean` divides by; the sequence means count trajectories."""
+        kept_P = self._selection.keep_PG.sum(1)
+        tokens_B = self._batch.loss_mask.sum(1).cpu()
+        by_tokens = self._config.loss.aggregation == "token_mean"
+        return [
+            GradientUnit(
+                reward_std=float(std),
+                weight=float(tokens_B[self._group_B == p].sum() if by_tokens else kept_P[p]),
+            )
+            for p, std in enumerate(self._selection.reward_std_P)
+        ]
+
+    def terms_of(self, group: int) -> Iterator[Mapping[str, Tensor]]:
+        rows = torch.nonzero(self._group_B == group)[:, 0]
+        for micro, _ in microbatches(select_rows(self._batch, rows), self._max_tokens):
+            yield self._terms(micro).named
+
+    def trajectory_norms(self) -> NDArray[np.float64]:
+        """(n,) of the trajectories that train, in their order."""
+        parts = [np.empty(0)]
+        for rows in _whole_trajectories(self._batch, self._max_tokens):
+            micro = select_rows(self._batch, rows)
+            _, sample_of_row = micro.trajectory_index.unique(return_inverse=True)
+            token_rows = micro.loss_mask[:, 1:].nonzero()[:, 0]
+            found = trajectory_norms(
+                lambda micro=micro: self._terms(micro).total,  # type: ignore[misc]
+                self._modules,
+                sample_of_row=sample_of_row,
+                sample_of_token=sample_of_row[token_rows],
+            )
+            parts.append(found.norms_n)
+        return np.concatenate(parts)
+
+    def _terms(self, micro: TokenBatch) -> LossTerms:
+        outputs = self._policy.outputs(micro, temperature=self._config.sampling.temperature)
+        return compute_loss(outputs, micro, self._config.loss, self._denominators)
+
+
+def _whole_trajectories(batch: TokenBatch, max_tokens: int) -> Iterator[list[int]]:
+    """Consecutive rows of at most `max_tokens` padded tokens, never part of a trajectory."""
+    lengths, owners = batch.attention_mask.sum(1).tolist(), batch.trajectory_index.tolist()
+    units: dict[int, list[int]] = {}
+    for row, owner in enumerate(owners):
+        units.setdefault(owner, []).append(row)
+    part: list[int] = []
+    for rows in units.values():
+        together = [*part, *rows]
+        if part and max(lengths[row] for row in together) * len(together) > max_tokens:
+            yield part
+            together = rows
+        part = together
+    if part:
+        yield part
+
+
+def _coupling(config: RunConfig) -> str:
+    """What ties the groups of a step together besides the weights; empty if nothing does."""
+    advantage = config.advantage
+    if advantage.kind == "reinforce_pp":
+        return "advantage.kind=reinforce_pp whitens advantages over the batch"
+    if advantage.kind in ("gae", "bi_level_gae") and advantage.whiten:
+        return f"advantage.kind={advantage.kind} whitens advantages over the batch"
+    if config.reward.normalization == "brpo":
+        return "reward.normalization=brpo normalises returns over the batch"
+    return ""

@@ -1,0 +1,123 @@
+"""The decomposition of a sampled step, against the update that would train on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from echoscope import open_run
+from echoscope.core.assemble import pack_kept, with_advantages
+from echoscope.core.batch import pack
+from echoscope.core.chat import ChatFormat, load_tokenizer
+from echoscope.core.config import RunConfig
+from echoscope.core.events import SilentEvents
+from echoscope.core.losses import Denominators, compute_loss
+from echoscope.core.policy import Policy, build_policy
+from echoscope.core.runs import start
+from echoscope.core.step_gradients import _whole_trajectories, step_gradients
+from echoscope.core.update import annotate
+from echoscope.diagnostics.config import GradientConfig, SelectionConfig
+from echoscope.diagnostics.selection import select_groups
+from echoscope.store.records import RolloutBatch, Split
+
+
+@pytest.fixture(scope="module")
+def rollouts(
+    make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory
+) -> RolloutBatch:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    start(
+        make_config("steps=1", "envs.train.0.groups=3", "eval.before=false"), path, SilentEvents()
+    )
+    found = [t for t in open_run(path).trajectories_of_step(1) if t.split is Split.TRAIN]
+    return RolloutBatch(groups=tuple(tuple(found[k : k + 4]) for k in range(0, len(found), 4)))
+
+
+@pytest.fixture
+def chat(tiny_model: Path) -> ChatFormat:
+    return ChatFormat(load_tokenizer(tiny_model))
+
+
+def policy_of(config: RunConfig) -> Policy:
+    return build_policy(config.model, config.critic, seed=0)
+
+
+def norm_of_the_update(
+    policy: Policy, rollouts: RolloutBatch, config: RunConfig, chat: ChatFormat
+) -> float:
+    """As `update` takes it, on all groups."""
+    selection = select_groups(rollouts, SelectionConfig())
+    batch, left_out = pack_kept(rollouts, selection, config, chat)
+    batch, _ = annotate(policy, batch, config)
+    batch = with_advantages(batch, config, left_out)
+    outputs = policy.outputs(batch, temperature=config.sampling.temperature)
+    compute_loss(outputs, batch, config.loss, Denominators.of(batch)).total.backward()
+    parameters = [*policy.policy_parameters(), *policy.critic_parameters()]
+    grads = [p.grad for p in parameters if p.grad is not None]
+    return float(torch.stack([g.double().square().sum() for g in grads]).sum().sqrt())
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["advantage.kind=grpo", "loss.entropy_coef=0.1", "loss.kl_coef=0.1"],
+        ["advantage.kind=gae", "critic.kind=head"],
+        ["advantage.kind=dr_grpo", "loss.aggregation=seq_mean_token_sum"],
+        ["advantage.kind=rloo", "context.history_turns=1"],
+    ],
+)
+def test_the_total_is_the_gradient_of_the_update(rollouts, make_config, chat, overrides) -> None:
+    config = make_config("optim.max_microbatch_tokens=200", *overrides)
+    policy = policy_of(config)
+    found = step_gradients(policy, rollouts, config, chat, GradientConfig())
+    expected = norm_of_the_update(policy, rollouts, config, chat)
+    assert found.report.norms["total", "all"] == pytest.approx(expected, rel=1e-4)
+    assert found.norms_PG.shape == (3, 4)
+    assert np.isfinite(found.norms_PG).all()
+    missing = {key for key, value in found.metrics().items() if math.isnan(value)}
+    assert missing == set(found.reasons) - {"note"}
+
+
+def test_rejected_groups_take_part(rollouts, make_config, chat) -> None:
+    every = make_config()
+    few = make_config("selection.strategy=top_k_abs", "selection.value=1")
+    one = step_gradients(policy_of(every), rollouts, every, chat, GradientConfig())
+    two = step_gradients(policy_of(few), rollouts, few, chat, GradientConfig())
+    assert one.metrics() == pytest.approx(two.metrics(), nan_ok=True)
+
+
+def test_trajectory_norms_can_be_left_out(rollouts, make_config, chat) -> None:
+    config = make_config()
+    found = step_gradients(
+        policy_of(config), rollouts, config, chat, GradientConfig(trajectories=False)
+    )
+    assert np.isnan(found.norms_PG).all()
+    assert found.reasons["gradient/trajectory/norm_p50"] == "gradient.trajectories is off"
+
+
+def test_no_groups_give_no_numbers(make_config, chat) -> None:
+    config = make_config()
+    found = step_gradients(
+        policy_of(config), RolloutBatch(groups=()), config, chat, GradientConfig()
+    )
+    assert found.norms_PG.size == 0
+    assert found.reasons["gradient/total/all/snr"]
+
+
+def test_whitening_is_said_to_couple_groups(rollouts, make_config, chat) -> None:
+    config = make_config("advantage.kind=reinforce_pp")
+    found = step_gradients(policy_of(config), rollouts, config, chat, GradientConfig())
+    assert "reinforce_pp whitens" in found.reasons["note"]
+
+
+def test_trajectories_stay_whole_in_parts_of_bounded_size(rollouts) -> None:
+    trajectories = rollouts.trajectories
+    batch = pack(trajectories, [np.zeros(t.num_turns) for t in trajectories])
+    parts = list(_whole_trajectories(batch, 3 * batch.width))
+    assert [row for part in parts for row in part] == list(range(batch.num_rows))
+    assert all(len(part) >= 3 for part in parts[:-1])
+    assert list(_whole_trajectories(batch, 1)) == [[k] for k in range(batch.num_rows)]
