@@ -42,6 +42,7 @@ class Result:
     def row(self) -> str:
         cells = (
             self.recipe,
+            self.tag,
             str(self.seed),
             str(self.steps),
             _cell(self.before),
@@ -100,8 +101,8 @@ def main() -> None:
             train(recipe, seed, path)
             rows += results(recipe, seed, path)
     print(f"{describe_machine()}, one thread\n")
-    print("| recipe | seed | steps | before | after | beyond both intervals | minutes |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| recipe | evaluated | seed | steps | before | after | beyond both intervals | minutes |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for result in rows:
         print(result.row())
 
