@@ -156,8 +156,9 @@ class RegimeTracker:
             point, start_entropy=median(self._opening), best_dependence=self.best_dependence
         )
         if found is self._candidate and found is not self.regime:
-            self.regime, self.since_step = found, self._candidate_step
-            self.history.append((self._candidate_step or step, found.value))
+            self.regime = found
+            self.since_step = step if self._candidate_step is None else self._candidate_step
+            self.history.append((self.since_step, found.value))
         if found is not self._candidate:
             self._candidate, self._candidate_step = found, step
         return self.regime

@@ -1,0 +1,119 @@
+"""echoscope diagnose and echoscope bench collapse, as a person and as a script use them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from echoscope.cli.bench import app as bench_app
+from echoscope.cli.diagnose import diagnose
+from typer.testing import CliRunner
+
+app = typer.Typer()
+app.command("diagnose")(diagnose)
+app.add_typer(bench_app, name="bench")
+runner = CliRunner()
+
+
+def csv_of(path: Path, **columns: np.ndarray) -> Path:
+    names = [name.replace("__", "/") for name in columns]
+    rows = zip(*columns.values(), strict=True)
+    lines = [",".join([str(step), *map(str, row)]) for step, row in enumerate(rows)]
+    path.write_text("\n".join([",".join(["step", *names]), *lines]) + "\n")
+    return path
+
+
+@pytest.fixture
+def collapsed(tmp_path: Path) -> Path:
+    steps = np.arange(80)
+    return csv_of(
+        tmp_path / "bad.csv",
+        rollout__action_valid_frac=np.where(steps < 50, 0.95, 0.2),
+        rollout__success_rate=np.where(steps < 50, 0.6, 0.1),
+    )
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Path:
+    steps = np.arange(80)
+    return csv_of(tmp_path / "w.csv", reward_std=np.where(steps < 50, 0.4, 0.01))
+
+
+def test_a_collapse_exits_with_3(collapsed: Path) -> None:
+    result = runner.invoke(app, ["diagnose", str(collapsed)])
+    assert result.exit_code == 3
+    assert "collapsed" in result.stdout
+    assert "Format collapse: the run has collapsed" in result.stdout
+    assert "rollout/action_valid_frac" in result.stdout
+
+
+def test_json_is_one_object(collapsed: Path) -> None:
+    result = runner.invoke(app, ["diagnose", str(collapsed), "--json"])
+    assert result.exit_code == 3
+    found = json.loads(result.stdout)
+    assert found["state"] == "collapsed"
+    assert found["kinds"][0] == "FORMAT_COLLAPSE"
+
+
+def test_watch_fails_only_if_asked(watched: Path) -> None:
+    assert runner.invoke(app, ["diagnose", str(watched)]).exit_code == 0
+    assert runner.invoke(app, ["diagnose", str(watched), "--fail-on", "watch"]).exit_code == 3
+
+
+def test_too_little_exits_with_5(tmp_path: Path) -> None:
+    path = csv_of(tmp_path / "short.csv", entropy=np.ones(3))
+    assert runner.invoke(app, ["diagnose", str(path)]).exit_code == 5
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", "a,b\n1,2\n"])
+def test_unreadable_exits_with_4_and_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x"
+    path.write_text(text)
+    result = runner.invoke(app, ["diagnose", str(path)])
+    assert result.exit_code == 4
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_file_exits_with_4(tmp_path: Path) -> None:
+    assert runner.invoke(app, ["diagnose", str(tmp_path / "none")]).exit_code == 4
+
+
+def test_map(tmp_path: Path) -> None:
+    steps = np.arange(60)
+    path = csv_of(tmp_path / "m.csv", broken=np.where(steps < 30, 0.05, 0.7))
+    unmapped = runner.invoke(app, ["diagnose", str(path)])
+    assert unmapped.exit_code == 5
+    mapped = runner.invoke(
+        app, ["diagnose", str(path), "--map", "broken=1-rollout/action_valid_frac", "--json"]
+    )
+    assert json.loads(mapped.stdout)["kinds"] == ["FORMAT_COLLAPSE"]
+    wrong = runner.invoke(app, ["diagnose", str(path), "--map", "broken=nonsense"])
+    assert wrong.exit_code == 2
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "esc.csv"
+    steps = range(60)
+    rows = "".join(f"{s},{0.95 if s < 30 else 0.2}\n" for s in steps)
+    path.write_text("step,eval/\x1b[31m/action_valid_frac\n" + rows)
+    result = runner.invoke(app, ["diagnose", str(path)])
+    assert "\x1b[31m" not in result.stdout
+
+
+def test_bench_over_curves(tmp_path: Path, collapsed: Path) -> None:
+    (tmp_path / "labels.json").write_text(
+        json.dumps({"runs": {"bad": {"label": "format_collapse", "collapsed": True}}})
+    )
+    result = runner.invoke(app, ["bench", "collapse", "--curves", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "called in time" in result.stdout
+    found = runner.invoke(app, ["bench", "collapse", "--curves", str(tmp_path), "--json"])
+    assert json.loads(found.stdout)["kind_right"] == 1
+
+
+def test_bench_without_labels(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["bench", "collapse", "--curves", str(tmp_path)])
+    assert result.exit_code == 4
+    assert "labels.json" in result.stderr

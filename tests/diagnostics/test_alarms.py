@@ -1,0 +1,427 @@
+"""Every rule: what raises it, what does not, and that nothing looks ahead."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import pytest
+from echoscope.diagnostics.alarms import (
+    ALL_RULES,
+    RULE_ORDER,
+    AlarmEngine,
+    RunState,
+    blindness,
+    command_line,
+)
+from echoscope.diagnostics.channels import CHANNELS, derived
+from echoscope.diagnostics.config import AlarmConfig
+from echoscope.diagnostics.made_runs import make
+from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
+from pydantic import ValidationError
+
+Row = Mapping[str, float]
+
+
+def run_of(length: int, row: Callable[[int], Row]) -> Iterator[tuple[int, Row]]:
+    return ((step, row(step)) for step in range(length))
+
+
+def judged(length: int, row: Callable[[int], Row]) -> tuple[AlarmEngine, list[Alarm]]:
+    engine = AlarmEngine()
+    events = [
+        event for step, values in run_of(length, row) for event in engine.observe(step, values)
+    ]
+    return engine, events
+
+
+def severity(engine: AlarmEngine, rule: str) -> str:
+    return next((a.severity.value for a in engine.open_alarms if a.rule == rule), "silent")
+
+
+def step_down(step: int, at: int, before: float, after: float) -> float:
+    return before if step < at else after
+
+
+HEALTHY = {
+    "rollout/action_valid_frac": 0.95,
+    "rollout/success_rate": 0.5,
+    "eval/lake/success_rate": 0.5,
+    "policy/entropy": 0.6,
+    "optim/grad_norm": 1.0,
+    "reward/group_std_mean": 0.4,
+}
+
+
+def test_every_rule_has_its_place_and_known_channels() -> None:
+    names = {spec.name for spec in CHANNELS}
+    assert sorted(rule.name for rule in ALL_RULES) == sorted(RULE_ORDER)
+    for rule in ALL_RULES:
+        assert {*rule.needs, *rule.confirms} <= names
+        assert rule.advice
+        assert rule.refuted_by
+
+
+def test_a_healthy_run_is_silent() -> None:
+    engine, events = judged(120, lambda step: HEALTHY)
+    assert [e for e in events if e.severity is not AlarmSeverity.INFO] == []
+    assert engine.run_state is RunState.HEALTHY
+
+
+def test_format_one_channel_warns() -> None:
+    row = lambda s: {"rollout/action_valid_frac": step_down(s, 40, 0.95, 0.5)}  # noqa: E731
+    engine, events = judged(60, row)
+    assert severity(engine, "FORMAT_COLLAPSE") == "warning"
+    assert engine.run_state is RunState.WATCH
+    assert events[0].onset_step == 42
+    assert events[0].threshold == 0.2
+    assert "fell from 0.95" in events[0].message
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"rollout/response_length_mean": (100.0, 250.0)},
+        {"rollout/length_limited_frac": (0.05, 0.5)},
+        {"policy/entropy": (0.5, 2.0)},
+        {"rollout/success_rate": (0.6, 0.1)},
+        {"rollout/reasoning_closed_frac": (0.95, 0.8)},
+    ],
+)
+def test_format_two_channels_are_critical(other: dict[str, tuple[float, float]]) -> None:
+    def row(step: int) -> Row:
+        values = {key: step_down(step, 42, *ends) for key, ends in other.items()}
+        return {"rollout/action_valid_frac": step_down(step, 40, 0.95, 0.3), **values}
+
+    engine, _ = judged(70, row)
+    assert severity(engine, "FORMAT_COLLAPSE") == "critical"
+    assert engine.run_state.is_collapse
+
+
+def test_early_trouble_warns_until_the_warm_up_is_over() -> None:
+    def row(step: int) -> Row:
+        return {
+            "rollout/action_valid_frac": step_down(step, 6, 0.6, 0.2),
+            "rollout/reasoning_closed_frac": step_down(step, 6, 0.7, 0.3),
+        }
+
+    engine, _ = judged(19, row)
+    assert severity(engine, "FORMAT_COLLAPSE") == "warning"
+    engine, _ = judged(22, row)
+    assert severity(engine, "FORMAT_COLLAPSE") == "critical"
+
+
+def test_a_loss_of_success_on_fixed_tasks_needs_no_warm_up() -> None:
+    def row(step: int) -> Row:
+        values = {"rollout/action_valid_frac": step_down(step, 5, 0.6, 0.1)}
+        if step in (0, 10):
+            values["eval/lake/success_rate"] = 0.2 if step == 0 else 0.0
+        return values
+
+    engine, _ = judged(11, row)
+    assert engine.first_critical_step == 10
+
+
+INFO = "info/first_turn"
+
+
+def reasoning(dependence: float, entropy: float, success: float) -> Row:
+    return {
+        f"{INFO}/dependence": dependence,
+        f"{INFO}/retrieval_accuracy@1": 0.125 + 0.875 * dependence,
+        f"{INFO}/retrieval_chance@1": 0.125,
+        f"{INFO}/conditional_entropy_per_token": entropy,
+        "eval/lake/success_rate": success,
+    }
+
+
+def test_template_collapse_watches_while_success_holds() -> None:
+    engine, _ = judged(60, lambda s: reasoning(step_down(s, 30, 0.8, 0.05), 1.5, 0.5))
+    assert severity(engine, "TEMPLATE_COLLAPSE") == "warning"
+    assert engine.run_state is RunState.WATCH
+    assert engine.open_alarms[0].words.endswith("success still holds")
+
+
+def test_template_collapse_with_falling_success_is_critical() -> None:
+    engine, _ = judged(
+        80, lambda s: reasoning(step_down(s, 30, 0.8, 0.05), 1.5, step_down(s, 50, 0.5, 0.2))
+    )
+    assert severity(engine, "TEMPLATE_COLLAPSE") == "critical"
+    assert engine.run_state is RunState.COLLAPSED
+
+
+def test_low_dependence_from_the_start_is_no_fall() -> None:
+    engine, _ = judged(60, lambda s: reasoning(0.03, 1.5, 0.5))
+    assert severity(engine, "TEMPLATE_COLLAPSE") == "silent"
+
+
+def test_template_collapse_from_the_text_alone() -> None:
+    def row(step: int) -> Row:
+        return {
+            "text/retrieval_accuracy": step_down(step, 30, 0.9, 0.13),
+            "text/retrieval_chance": 0.125,
+            "text/template_frac": step_down(step, 30, 0.2, 0.85),
+        }
+
+    engine, _ = judged(50, row)
+    assert severity(engine, "TEMPLATE_COLLAPSE") == "warning"
+
+
+def test_low_entropy_is_a_collapse_only_with_success_flat_or_falling() -> None:
+    def row(step: int, success: float) -> Row:
+        return reasoning(step_down(step, 30, 0.8, 0.02), step_down(step, 30, 1.5, 0.05), success)
+
+    engine, _ = judged(80, lambda s: row(s, 0.3 + 0.005 * s))  # still learning
+    assert severity(engine, "LOW_ENTROPY_COLLAPSE") == "silent"
+    assert severity(engine, "TEMPLATE_COLLAPSE") == "silent"
+    engine, _ = judged(80, lambda s: row(s, step_down(s, 40, 0.5, 0.2)))
+    assert severity(engine, "LOW_ENTROPY_COLLAPSE") == "critical"
+
+
+def test_low_entropy_with_dependence_is_compressed_not_collapsed() -> None:
+    engine, _ = judged(
+        80, lambda s: reasoning(0.8, step_down(s, 30, 1.5, 0.05), step_down(s, 40, 0.5, 0.4))
+    )
+    assert severity(engine, "LOW_ENTROPY_COLLAPSE") == "silent"
+
+
+def test_entropy_explosion() -> None:
+    row = lambda s: {"policy/entropy": step_down(s, 40, 0.5, 1.5)}  # noqa: E731
+    engine, _ = judged(60, row)
+    assert severity(engine, "ENTROPY_EXPLOSION") == "warning"
+    engine, _ = judged(60, lambda s: {**row(s), "rollout/success_rate": step_down(s, 40, 0.5, 0.1)})
+    assert severity(engine, "ENTROPY_EXPLOSION") == "critical"
+
+
+def test_entropy_that_comes_back_from_nothing_is_no_explosion() -> None:
+    """1.0 -> 0.01 -> 0.1: ten times its minimum, a tenth of its start."""
+    levels = lambda s: {"policy/entropy": 1.0 if s < 20 else 0.01 if s < 50 else 0.1}  # noqa: E731
+    engine, _ = judged(80, levels)
+    assert severity(engine, "ENTROPY_EXPLOSION") == "silent"
+
+
+def test_echo_trap_needs_repetition_and_falling_success_to_be_critical() -> None:
+    def row(step: int) -> dict[str, float]:
+        return {
+            "reward/group_std_mean": step_down(step, 40, 0.4, 0.02),
+            "eval/lake/success_rate": step_down(step, 45, 0.5, 0.2),
+        }
+
+    engine, _ = judged(80, row)
+    assert severity(engine, "ECHO_TRAP") == "warning"
+    engine, _ = judged(
+        80, lambda s: {**row(s), "text/near_duplicate_frac": step_down(s, 40, 0.1, 0.9)}
+    )
+    assert severity(engine, "ECHO_TRAP") == "critical"
+
+
+def test_a_solved_task_is_converged() -> None:
+    def row(step: int) -> Row:
+        success = min(0.3 + 0.02 * step, 0.99)
+        return {
+            "eval/lake/success_rate": success,
+            "rollout/success_rate": success,
+            "reward/group_std_mean": 2 * math.sqrt(success * (1 - success)) * (success < 0.99),
+            "policy/entropy": max(1 - 0.02 * step, 0.01),
+        }
+
+    engine, events = judged(120, row)
+    assert engine.run_state is RunState.CONVERGED
+    assert [e for e in events if e.severity is AlarmSeverity.CRITICAL] == []
+    assert severity(engine, "CONVERGED") == "info"
+    assert engine.open_alarms[0].words.startswith("solved")
+
+
+def test_starved_signal_splits_by_cause() -> None:
+    engine, _ = judged(30, lambda s: {"reward/group_std_mean": 0.0, "reward/return_mean": 0.0})
+    assert severity(engine, "STARVED_SIGNAL") == "warning"
+    assert engine.open_alarms[0].words.endswith("all fail")
+    engine, _ = judged(40, lambda s: {"reward/solved_frac": 0.3, "reward/hopeless_frac": 0.6})
+    assert severity(engine, "STARVED_SIGNAL") == "warning"
+
+
+def test_a_gradient_spike_is_information_until_something_moves() -> None:
+    def norm(step: int) -> dict[str, float]:
+        return {"optim/grad_norm": 50.0 if step == 40 else 1.0 + 0.05 * (step % 4)}
+
+    engine, events = judged(45, norm)
+    assert [(e.rule, e.severity.value, e.step) for e in events] == [("GRADIENT_SPIKE", "info", 40)]
+    engine, events = judged(60, norm)
+    assert events[-1].state is AlarmState.CLEARED
+    engine, _ = judged(
+        48, lambda s: {**norm(s), "rollout/action_valid_frac": step_down(s, 41, 0.9, 0.3)}
+    )
+    assert severity(engine, "GRADIENT_SPIKE") == "warning"
+
+
+def test_non_finite() -> None:
+    engine, _ = judged(10, lambda s: {"optim/grad_norm": math.inf if s == 9 else 1.0})
+    assert severity(engine, "NON_FINITE") == "warning"
+    engine, _ = judged(12, lambda s: {"loss/total": math.inf if s >= 9 else 1.0})
+    assert severity(engine, "NON_FINITE") == "critical"
+    engine, _ = judged(12, lambda s: {"optim/num_skipped": 1.0 if s == 11 else 0.0})
+    assert severity(engine, "NON_FINITE") == "warning"
+
+
+@pytest.mark.parametrize(
+    ("rule", "key", "value"),
+    [
+        ("LENGTH_SATURATION", "rollout/length_limited_frac", 0.97),
+        ("OFF_POLICY_DRIFT", "policy/mismatch_kl", 0.2),
+        ("KL_DRIFT", "policy/ref_kl", 2.0),
+        ("EMPTY_SELECTION", "selection/is_empty", 1.0),
+    ],
+)
+def test_levels_that_are_wrong_by_themselves(rule: str, key: str, value: float) -> None:
+    engine, _ = judged(12, lambda s: {key: value})
+    assert severity(engine, rule) == "warning"
+    engine, _ = judged(12, lambda s: {key: 0.0})
+    assert severity(engine, rule) == "silent"
+
+
+def test_regulariser_dominates() -> None:
+    row = {"gradient/policy/all/norm": 0.1, "gradient/entropy/all/norm": 0.3}
+    engine, _ = judged(5, lambda s: row)
+    assert severity(engine, "REGULARISER_DOMINATES") == "warning"
+
+
+def test_likelihood_decay() -> None:
+    def row(step: int) -> Row:
+        return {"policy/success_logprob": -0.2 - 0.01 * step, "reward/return_mean": 0.1 + step / 99}
+
+    engine, _ = judged(60, row)
+    assert severity(engine, "LIKELIHOOD_DECAY") == "warning"
+
+
+def test_train_and_eval_disagree() -> None:
+    engine, _ = judged(
+        60,
+        lambda s: {
+            "eval/lake/success_rate": step_down(s, 30, 0.5, 0.1),
+            "rollout/success_rate": 0.5,
+        },
+    )
+    assert severity(engine, "TRAIN_EVAL_DIVERGENCE") == "warning"
+
+
+def test_degenerate_text_and_reasoning_that_does_not_matter() -> None:
+    engine, _ = judged(40, lambda s: {"text/loop_frac": step_down(s, 20, 0.0, 0.5)})
+    assert severity(engine, "DEGENERATE_TEXT") == "warning"
+    engine, _ = judged(
+        40,
+        lambda s: {
+            "text/agreement_frac": step_down(s, 20, 0.9, 0.4),
+            "rollout/success_rate": 0.5 + 0.01 * s,
+        },
+    )
+    assert severity(engine, "REWARD_WITHOUT_REASONING") == "warning"
+
+
+def test_low_success_on_one_and_on_two_measures() -> None:
+    row = lambda s: {"reward/return_mean": step_down(s, 50, 1.0, 0.2)}  # noqa: E731
+    engine, _ = judged(100, row)
+    assert severity(engine, "LOW_SUCCESS") == "warning"
+    engine, _ = judged(
+        100, lambda s: {**row(s), "eval/lake/success_rate": step_down(s, 50, 0.5, 0.1)}
+    )
+    assert severity(engine, "LOW_SUCCESS") == "critical"
+    engine, _ = judged(10, lambda s: {"eval/lake/success_rate": 0.0})
+    assert "never reached" in engine.open_alarms[0].words
+
+
+def test_stalled_is_information() -> None:
+    rows = np.random.default_rng(0).normal(0.3, 0.001, 200)
+    engine, _ = judged(200, lambda s: {"eval/lake/success_rate": 0.35 if s < 9 else rows[s]})
+    assert severity(engine, "STALLED") == "info"
+    assert engine.run_state is RunState.HEALTHY
+
+
+def test_a_critical_alarm_clears_when_the_rate_is_back() -> None:
+    def row(step: int) -> Row:
+        bad = 40 <= step < 60
+        return {
+            "rollout/action_valid_frac": 0.3 if bad else 0.95,
+            "rollout/success_rate": 0.1 if 46 <= step < 60 else 0.6,
+        }
+
+    engine, events = judged(100, row)
+    states = [(e.state.value, e.severity.value) for e in events if e.rule == "FORMAT_COLLAPSE"]
+    assert states[0] == ("raised", "warning")
+    assert ("raised", "critical") in states
+    assert states[-1][0] == "cleared"
+    assert engine.first_critical_step is not None
+    assert len({e.alarm_id for e in events if e.rule == "FORMAT_COLLAPSE"}) == 1
+
+
+@pytest.mark.parametrize("kind", ["format_collapse", "template_collapse", "healthy"])
+def test_nothing_looks_ahead(kind: str) -> None:
+    """Stopping at any step and going on from the saved state gives the same events."""
+    rows = list(make(kind, 3).run.table.rows())
+    whole = AlarmEngine()
+    expected = [event for step, values in rows for event in whole.observe(step, values)]
+    for cut in (1, 57, 90, 120):
+        engine, found = AlarmEngine(), []
+        for step, values in rows[:cut]:
+            found += engine.observe(step, values)
+        saved = json.loads(json.dumps(engine.state(), allow_nan=False))
+        resumed = AlarmEngine()
+        resumed.restore(saved)
+        for step, values in rows[cut:]:
+            found += resumed.observe(step, values)
+        assert found == expected
+        assert resumed.state() == whole.state()
+
+
+def test_a_step_is_fed_once() -> None:
+    engine = AlarmEngine()
+    engine.observe(3, {})
+    with pytest.raises(ValueError, match="step 3 follows step 3"):
+        engine.observe(3, {})
+
+
+def test_disabled_rules_stay_silent() -> None:
+    engine = AlarmEngine(AlarmConfig(disabled=("LENGTH_SATURATION",)))
+    for step in range(20):
+        engine.observe(step, {"rollout/length_limited_frac": 1.0})
+    assert engine.open_alarms == []
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(ValidationError, match="FORMAT_COLLAPSE"):
+        AlarmConfig(disabled=("FORMAT",))  # type: ignore[arg-type]
+
+
+def test_evidence_and_suggestion_travel_with_the_alarm() -> None:
+    engine = AlarmEngine(run_id="r1")
+    events: list[Alarm] = []
+    for step in range(60):
+        values = {"reward/group_std_mean": step_down(step, 30, 0.4, 0.01)}
+        events += engine.observe(step, values, lambda rule: (f"{rule}-seen",))
+    assert events[0].evidence == ("ECHO_TRAP-seen",)
+    assert events[0].suggested is not None
+    assert events[0].suggested.run_id == "r1"
+    line = command_line(events[0].suggested, "runs/a")
+    assert line == "echoscope ctl runs/a set selection.strategy=top_p selection.value=0.9"
+
+
+def test_blind_rules_say_what_they_need() -> None:
+    found = {blind.rule: blind for blind in blindness(["reward/group_std_mean", "policy/entropy"])}
+    assert found["FORMAT_COLLAPSE"].is_blind
+    assert "rollout/action_valid_frac" in found["FORMAT_COLLAPSE"].reason
+    assert not found["ECHO_TRAP"].is_blind
+    assert "cannot be confirmed" in found["ECHO_TRAP"].reason
+    assert not found["ENTROPY_EXPLOSION"].is_blind
+    assert "STARVED_SIGNAL" not in found
+
+
+def test_derived_metrics() -> None:
+    values = {
+        "info/first_turn/num_prompts": 8.0,
+        "info/first_turn/mutual_information_high": math.log(8) / 2,
+        "reward/solved_frac": 0.5,
+        "reward/hopeless_frac": 0.25,
+    }
+    found = derived(values)
+    assert found["info/first_turn/dependence_high"] == pytest.approx(0.5)
+    assert found["reward/zero_std_frac"] == 0.75
+    assert "optim/non_finite" not in found

@@ -1,0 +1,186 @@
+"""Channels: level, baseline, strength, persistence, hysteresis, onset."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from echoscope.diagnostics.changes import (
+    Channel,
+    ChannelSpec,
+    block_bootstrap,
+    median,
+    observed,
+    robust_scale,
+    without_trend,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+RATE = ChannelSpec(name="rate", label="the rate", keys=("rate",), direction="fall", raise_at=0.2)
+ENTROPY = ChannelSpec(
+    name="entropy",
+    label="entropy",
+    keys=("entropy",),
+    direction="rise",
+    transform="log",
+    raise_at=math.log(2),
+)
+
+
+def fed(spec: ChannelSpec, values: list[float], every: int = 1) -> Channel:
+    channel = Channel(spec=spec)
+    for n, value in enumerate(values):
+        channel.update(n * every, n * every, {spec.keys[0]: value})
+    return channel
+
+
+def test_robust_scale_of_normal_noise() -> None:
+    noise = np.random.default_rng(0).standard_normal(20_000)
+    assert robust_scale(list(noise)) == pytest.approx(1.0, abs=0.03)
+    assert robust_scale([]) == 0.0
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1))
+def test_median_is_numpys(values: list[float]) -> None:
+    assert median(values) == pytest.approx(float(np.median(values)))
+
+
+def test_a_fall_is_raised_after_it_persisted() -> None:
+    """0.9 until row 9, then 0.6: the median of five is 0.6 from row 12, three times by row 14."""
+    values = [0.9] * 10 + [0.6] * 5
+    assert not fed(RATE, values[:-1]).is_raised
+    channel = fed(RATE, values)
+    assert channel.is_raised
+    assert channel.onset_step == 12
+    assert channel.last_quiet_step == 11
+    assert channel.baseline == 0.9
+    assert channel.strength == pytest.approx(1.5)  # 0.3 / 0.2
+
+
+def test_a_dip_of_two_steps_is_not_raised() -> None:
+    channel = fed(RATE, [0.9] * 10 + [0.1, 0.1] + [0.9] * 5)
+    assert channel.latest_raise_step is None
+
+
+def test_it_clears_below_half_the_raise_level_only() -> None:
+    """Raised at 0.6; 0.75 is 0.15 below the best: more than half of 0.2, so it stays raised."""
+    assert fed(RATE, [0.9] * 10 + [0.6] * 8 + [0.75] * 20).is_raised
+    cleared = fed(RATE, [0.9] * 10 + [0.6] * 8 + [0.85] * 20)
+    assert not cleared.is_raised
+    assert cleared.onset_step is None
+    assert cleared.latest_raise_step == 14
+
+
+def test_noise_needs_a_larger_fall() -> None:
+    """Noise of 0.2 a step: the median of five has a standard error of about 0.11."""
+    rng = np.random.default_rng(1)
+    noisy = [float(x) for x in 0.7 + 0.2 * rng.standard_normal(60)]
+    channel = fed(RATE, noisy)
+    assert channel.noise == pytest.approx(0.2 * 1.2533 / math.sqrt(5), rel=0.4)
+    assert channel.threshold == pytest.approx(4 * channel.noise)
+    assert channel.latest_raise_step is None
+
+
+def test_a_steady_trend_is_no_noise() -> None:
+    channel = fed(RATE, [1 - 0.01 * n for n in range(40)])
+    assert channel.noise == pytest.approx(0.0, abs=1e-12)
+    assert channel.interval is None
+    assert channel.is_raised
+
+
+def test_rare_measurements_are_not_smoothed() -> None:
+    """Every fifth row: one fall of 0.3 (strength 1.5) counts at once, two of 0.2 in a row do."""
+    assert fed(RATE, [0.9, 0.9, 0.6], every=5).is_raised
+    assert not fed(RATE, [0.9, 0.9, 0.7], every=5).is_raised
+    assert fed(RATE, [0.9, 0.9, 0.69, 0.69], every=5).is_raised
+
+
+def test_the_first_of_rare_measurements_counts_as_best() -> None:
+    channel = fed(RATE, [0.66, 0.3], every=10)
+    assert channel.high == 0.66
+    assert channel.high_step == 0
+    assert channel.is_raised
+
+
+def test_logarithms_measure_factors() -> None:
+    channel = fed(ENTROPY, [1.0] * 10 + [2.2] * 6)
+    assert channel.is_raised
+    assert channel.baseline == pytest.approx(1.0)
+    assert channel.shown_level == pytest.approx(2.2)
+    assert channel.strength == pytest.approx(math.log(2.2) / math.log(2))
+
+
+def test_shares_of_a_metric_that_may_be_negative() -> None:
+    """From -1 to 3 and down to 1: half of the way, not a third of the peak."""
+    spec = replace(RATE, is_share=True, raise_at=0.5)
+    channel = fed(spec, [-1.0] * 6 + [3.0] * 8 + [1.0] * 8)
+    assert channel.strength == pytest.approx(1.0)
+
+
+def test_against_the_start() -> None:
+    spec = replace(RATE, against="start", raise_at=0.3)
+    channel = fed(spec, [0.5] * 10 + [0.9] * 10 + [0.3] * 10)
+    assert channel.baseline == 0.5
+    assert channel.strength == pytest.approx(0.2 / 0.3)
+
+
+def test_a_spike_against_the_recent_past() -> None:
+    spec = replace(ENTROPY, against="recent", raise_at=6.0, persist=1, warmup=10)
+    values = [1.0 + 0.01 * (n % 3) for n in range(30)]
+    assert fed(spec, values).latest_raise_step is None
+    spiked = fed(spec, [*values, 4.0, 1.0, 1.0])
+    assert spiked.latest_raise_step == 30
+    assert not spiked.is_raised
+
+
+def test_a_better_source_takes_over_and_is_kept() -> None:
+    spec = replace(RATE, keys=("probe/*/rate", "rate"))
+    channel = fed(replace(spec, keys=("rate", "x")), [0.5] * 3)
+    channel.spec = spec
+    channel.update(3, 3, {"probe/a/rate": 0.9, "probe/b/rate": 0.7, "rate": 0.5})
+    assert channel.key == "probe/*/rate"
+    assert channel.value == pytest.approx(0.8)
+    assert channel.count == 1
+    channel.update(4, 4, {"rate": 0.1})
+    assert channel.value == pytest.approx(0.8)
+
+
+def test_what_is_not_there_changes_nothing() -> None:
+    channel = fed(RATE, [0.9] * 10)
+    before = channel.state()
+    channel.update(11, 11, {"rate": math.nan, "other": 1.0})
+    assert channel.state() == before
+    assert observed({"a/b/c": math.nan}, ("a/*/c",)) is None
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=2, max_size=40),
+    st.integers(0, 39),
+    st.sampled_from([1, 5]),
+)
+def test_state_continues_where_it_was(values: list[float], cut: int, every: int) -> None:
+    whole = fed(RATE, values, every)
+    part = fed(RATE, values[:cut], every)
+    again = Channel(spec=RATE)
+    again.restore(json.loads(json.dumps(part.state(), allow_nan=False)))
+    for n in range(min(cut, len(values)), len(values)):
+        again.update(n * every, n * every, {"rate": values[n]})
+    assert again.state() == whole.state()
+
+
+def test_block_bootstrap_keeps_neighbours() -> None:
+    rows = np.arange(20, dtype=np.float64)[:, None]
+    drawn = block_bootstrap(rows, 50, 5, np.random.default_rng(0))
+    assert drawn.shape == (50, 1)
+    inside = np.diff(drawn[:, 0]).reshape(-1)
+    assert (np.delete(inside, np.arange(4, 49, 5)) == 1).all()
+    with pytest.raises(ValueError, match="must lie in"):
+        block_bootstrap(rows, 5, 21, np.random.default_rng(0))
+
+
+def test_without_trend() -> None:
+    flat = without_trend(np.arange(41, dtype=np.float64))
+    assert flat[10:-10] == pytest.approx(20.0)
+    assert np.isnan(without_trend(np.full(3, np.nan))).all()

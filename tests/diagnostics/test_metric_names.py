@@ -1,0 +1,143 @@
+"""Names and units of other trainers."""
+
+import numpy as np
+import pytest
+from echoscope.diagnostics.channels import known_keys
+from echoscope.diagnostics.metric_names import (
+    Conversion,
+    MetricNameError,
+    is_summary_column,
+    meaning_of,
+    parse_map,
+    step_column,
+    to_our_names,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("actor/entropy", "policy/entropy"),  # verl, RAGEN
+        ("rollout/in_group_reward_std", "reward/group_std_mean"),  # RAGEN
+        ("collapse/valid_thinking_rate", "rollout/reasoning_closed_frac"),
+        ("val-env/CoordSokoban/success", "eval/CoordSokoban/success_rate"),
+        ("train/CoordSokoban/success", "rollout/CoordSokoban/success_rate"),
+        ("collapse_first_turn_sample/mi_seq_estimate", "info/first_turn/mutual_information"),
+        ("grad_norm/all/task", "gradient/policy/all/norm"),
+        ("reward_std", "reward/group_std_mean"),  # TRL
+        ("train/reward_std", "reward/group_std_mean"),  # TRL, as W&B shows it
+        ("completions/clipped_ratio", "rollout/length_limited_frac"),
+        ("mismatch_kl/mean", "policy/mismatch_kl"),  # prime-rl
+        ("env/all/reward/total", "reward/return_mean"),  # tinker-cookbook
+        ("frosty-lake-12 - actor/grad_norm", "optim/grad_norm"),  # a W&B export
+        ("Entropy", "policy/entropy"),
+    ],
+)
+def test_known_names(name: str, key: str) -> None:
+    meaning = meaning_of(name)
+    assert meaning is not None
+    assert meaning.key == key
+
+
+def test_rates_of_failure_are_turned_round() -> None:
+    meaning = meaning_of("train/lake/manager_invalid_action")
+    assert meaning is not None
+    assert meaning.conversion is Conversion.COMPLEMENT
+    assert meaning.convert(np.array([0.25])).tolist() == [0.75]
+
+
+@pytest.mark.parametrize(
+    "name", ["my_metric", "collapse_first_turn_sample/mi_estimate", "early_stopped/x", ""]
+)
+def test_unknown_names_stay_unknown(name: str) -> None:
+    """RAGEN's length-normalised estimate is not information, and stop flags are no input."""
+    assert meaning_of(name) is None
+
+
+def test_an_own_key_wins_over_an_alias() -> None:
+    columns = {"actor/entropy": np.array([9.0]), "policy/entropy": np.array([1.0])}
+    named = to_our_names(columns)
+    assert named.columns["policy/entropy"].tolist() == [1.0]
+    assert named.sources["policy/entropy"] == "policy/entropy"
+
+
+def test_summary_columns_of_wandb_are_left_out() -> None:
+    assert is_summary_column("run - entropy__MIN")
+    named = to_our_names({"r - entropy": np.array([1.0]), "r - entropy__MIN": np.array([0.0])})
+    assert list(named.columns) == ["policy/entropy"]
+
+
+def test_tags_are_averaged() -> None:
+    named = to_our_names(
+        {
+            "train/lake/success": np.array([0.2, np.nan, np.nan]),
+            "train/sokoban/success": np.array([0.4, 0.6, np.nan]),
+        }
+    )
+    found = named.columns["rollout/success_rate"]
+    assert found[:2] == pytest.approx([0.3, 0.6])  # (0.2 + 0.4) / 2, then 0.6 alone
+    assert np.isnan(found[2])
+
+
+def test_entropy_per_sequence_is_divided_by_the_length() -> None:
+    """400 nats cannot be per token; over 800 tokens they are 0.5."""
+    named = to_our_names(
+        {
+            "actor/entropy": np.array([400.0, 200.0]),
+            "train/response_length": np.array([800.0, 400.0]),
+        }
+    )
+    assert named.columns["policy/entropy"] == pytest.approx([0.5, 0.5])
+    assert "per sequence" in named.notes[0]
+
+
+def test_entropy_per_sequence_without_a_length_is_set_aside() -> None:
+    named = to_our_names({"entropy": np.array([400.0, 410.0])})
+    assert "policy/entropy" not in named.columns
+    assert "blind" in named.notes[0]
+
+
+def test_dependence_from_information_and_its_ceiling() -> None:
+    named = to_our_names(
+        {
+            "collapse_first_turn_sample/mi_seq_estimate": np.array([1.0, -0.1, 5.0]),
+            "collapse_first_turn_sample/mi_upper_bound": np.array([2.0, 2.0, 2.0]),
+        }
+    )
+    # 1 / 2; a negative estimate is 0, one above the ceiling 1
+    assert named.columns["info/first_turn/dependence"].tolist() == [0.5, 0.0, 1.0]
+
+
+def test_step_columns_by_preference() -> None:
+    assert step_column(["loss", "global_step", "Step"]) == "Step"
+    assert step_column(["loss", "train/global_step"]) == "train/global_step"
+    assert step_column(["loss"]) is None
+
+
+def test_map_names_a_column() -> None:
+    found = parse_map(["ent=policy/entropy", "bad = 1-rollout/action_valid_frac"], known_keys())
+    assert found["ent"].key == "policy/entropy"
+    assert found["bad"].conversion is Conversion.COMPLEMENT
+    assert parse_map(["it=step"], known_keys())["it"].key == "step"
+    assert parse_map(["s=eval/lake/success_rate"], known_keys())["s"].key
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("entropy", "write NAME=KEY"),
+        ("=policy/entropy", "write NAME=KEY"),
+        ("e=policy/entropi", "did you mean 'policy/entropy'"),
+        ("e=zzz", "no rule reads 'zzz'"),
+    ],
+)
+def test_a_map_that_cannot_be_followed(entry: str, said: str) -> None:
+    with pytest.raises(MetricNameError, match=said):
+        parse_map([entry], known_keys())
+
+
+def test_a_map_wins_over_the_name() -> None:
+    mapping = parse_map(["reward=rollout/success_rate"], known_keys())
+    named = to_our_names({"reward": np.array([0.5])}, mapping)
+    assert named.columns["rollout/success_rate"].tolist() == [0.5]
+    assert "reward/return_mean" not in named.columns

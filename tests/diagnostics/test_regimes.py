@@ -1,0 +1,98 @@
+"""The four regimes, their borders and their hysteresis."""
+
+import json
+
+import pytest
+from echoscope.diagnostics.regimes import Point, Regime, RegimeTracker, classify, point_of
+
+
+def at(entropy: float, dependence: float, width: float = 0.0) -> Point:
+    return Point(
+        entropy=entropy,
+        dependence=dependence,
+        entropy_interval=(entropy - width, entropy + width),
+        dependence_interval=(dependence - width, dependence + width),
+    )
+
+
+@pytest.mark.parametrize(
+    ("entropy", "dependence", "regime"),
+    [
+        (1.8, 0.7, Regime.DIVERSE),
+        (1.8, 0.1, Regime.TEMPLATE_COLLAPSE),
+        (0.2, 0.7, Regime.COMPRESSED),
+        (0.2, 0.1, Regime.LOW_ENTROPY_COLLAPSE),
+    ],
+)
+def test_four_corners(entropy: float, dependence: float, regime: Regime) -> None:
+    """Start 2.0 and best 0.8: the borders are 0.5 nats and 0.2."""
+    assert classify(at(entropy, dependence), start_entropy=2.0, best_dependence=0.8) is regime
+
+
+def test_an_interval_over_a_border_decides_nothing() -> None:
+    found = classify(at(1.8, 0.2, width=0.05), start_entropy=2.0, best_dependence=0.8)
+    assert found is Regime.UNDETERMINED
+
+
+def test_no_dependence_is_low_even_if_there_never_was_any() -> None:
+    found = classify(at(1.8, 0.03), start_entropy=2.0, best_dependence=0.04)
+    assert found is Regime.TEMPLATE_COLLAPSE
+
+
+def row(entropy: float, dependence: float) -> dict[str, float]:
+    return {
+        "info/first_turn/conditional_entropy_per_token": entropy,
+        "info/first_turn/dependence": dependence,
+    }
+
+
+def test_it_takes_two_measurements_to_change() -> None:
+    tracker = RegimeTracker()
+    assert tracker.observe(0, row(2.0, 0.8)) is Regime.UNDETERMINED
+    assert tracker.observe(5, row(2.0, 0.8)) is Regime.DIVERSE
+    assert tracker.since_step == 0
+    assert tracker.observe(10, row(2.0, 0.05)) is Regime.DIVERSE
+    assert tracker.observe(15, row(2.0, 0.8)) is Regime.DIVERSE
+    assert tracker.observe(20, row(2.0, 0.05)) is Regime.DIVERSE
+    assert tracker.observe(22, {}) is Regime.DIVERSE
+    assert tracker.observe(25, row(2.0, 0.05)) is Regime.TEMPLATE_COLLAPSE
+    assert tracker.since_step == 20
+    assert tracker.history == [(0, "diverse"), (20, "template_collapse")]
+
+
+def test_state_continues_where_it_was() -> None:
+    rows = [row(2.0, 0.8)] * 3 + [row(0.1, 0.8)] * 3
+    whole, part = RegimeTracker(), RegimeTracker()
+    for step, values in enumerate(rows):
+        whole.observe(step, values)
+    for step, values in enumerate(rows[:4]):
+        part.observe(step, values)
+    again = RegimeTracker()
+    again.restore(json.loads(json.dumps(part.state())))
+    for step, values in enumerate(rows[4:], start=4):
+        again.observe(step, values)
+    assert again == whole
+    assert again.regime is Regime.COMPRESSED
+
+
+def test_intervals_come_from_information_over_its_ceiling() -> None:
+    """Four prompts: ln 4 = 1.386 nats."""
+    point = point_of(
+        {
+            "info/first_turn/conditional_entropy_per_token": 1.0,
+            "info/first_turn/dependence": 0.5,
+            "info/first_turn/num_prompts": 4.0,
+            "info/first_turn/mutual_information_low": 0.3466,
+            "info/first_turn/mutual_information_high": 1.0397,
+        }
+    )
+    assert point is not None
+    assert point.dependence_interval == pytest.approx((0.25, 0.75), abs=1e-3)
+    assert point.entropy_interval == (1.0, 1.0)
+
+
+def test_text_alone_gives_a_point_too() -> None:
+    point = point_of({"text/conditional_entropy": 3.0, "text/dependence": 0.4})
+    assert point is not None
+    assert point.dependence == 0.4
+    assert point_of({"text/dependence": 0.4}) is None

@@ -1,0 +1,160 @@
+"""The verdict: state, words, what was had and what could not be seen."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from echoscope.diagnostics.alarms import RunState
+from echoscope.diagnostics.made_runs import make
+from echoscope.diagnostics.metric_table import MetricTable
+from echoscope.diagnostics.metrics_file import MetricsFileError
+from echoscope.diagnostics.verdict import Diagnosis, diagnose
+from echoscope.diagnostics.verdict_record import Shown
+
+REQUIRED = {
+    "state", "kinds", "regime", "onset_step", "first_watch_step", "first_critical_step",
+    "confidence", "had", "evidence", "actions", "text",
+}  # fmt: skip
+
+
+def table(**columns: np.ndarray) -> MetricTable:
+    named = {key.replace("__", "/"): np.asarray(v, dtype=float) for key, v in columns.items()}
+    size = len(next(iter(named.values())))
+    return MetricTable(steps=np.arange(size), columns=named, sources={}, kind="csv")
+
+
+def test_a_collapse_in_words_and_json() -> None:
+    made = make("format_collapse", 1).run
+    verdict = diagnose(made.table)
+    found = json.loads(json.dumps(verdict.to_json(), allow_nan=False))
+    assert found.keys() >= REQUIRED
+    assert found["state"] == "collapsed"
+    assert found["kinds"][0] == "FORMAT_COLLAPSE"
+    assert found["confidence"] == "high"
+    assert abs(found["onset_step"] - made.onset_step) <= 10
+    assert found["onset_interval"][0] <= found["onset_step"] <= found["onset_interval"][1]
+    assert found["first_watch_step"] <= found["first_critical_step"] <= made.halved_step
+    assert found["text"].startswith("Format collapse: the run has collapsed since step")
+    assert found["actions"][0]["command"] == "echoscope ctl RUN stop"
+    first = found["evidence"][0]
+    assert first.keys() == {"metric", "before", "after", "interval", "steps"}
+    assert first["before"] > first["after"]
+
+
+def test_entropy_alone_would_not_show_a_template() -> None:
+    verdict = diagnose(make("template_collapse", 2).run.table)
+    assert verdict.kinds[0] == "TEMPLATE_COLLAPSE"
+    assert verdict.regime.value == "template_collapse"
+    assert "entropy" not in verdict.text.split("Could not")[0].lower().split("try:")[0]
+
+
+def test_a_solved_task_is_called_solved() -> None:
+    verdict = diagnose(make("solved", 0).run.table)
+    assert verdict.state is RunState.CONVERGED
+    assert "Solved" in verdict.text
+    assert verdict.first_critical_step is None
+
+
+def test_three_columns_say_what_they_cannot_see() -> None:
+    rng = np.random.default_rng(0)
+    noise = 1 + 0.05 * rng.standard_normal((3, 80))
+    std = np.where(np.arange(80) < 50, 0.4, 0.02)
+    verdict = diagnose(
+        table(
+            reward__group_std_mean=std * noise[0],
+            policy__entropy=0.8 * noise[1],
+            optim__grad_norm=noise[2],
+        )
+    )
+    assert verdict.state is RunState.WATCH
+    assert verdict.kinds == ("ECHO_TRAP",)
+    assert verdict.confidence == "low"
+    assert "a solved task looks the same" in verdict.text
+    assert "Could not be seen" in verdict.text
+    assert any(line.startswith("FORMAT_COLLAPSE: needs") for line in verdict.could_not_see)
+    assert verdict.had == ("reward", "entropy", "gradients")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        table(optim__lr=np.full(50, 1e-6)),
+        table(policy__entropy=np.full(3, 0.5)),
+        table(policy__entropy=np.full(50, np.nan)),
+        MetricTable(steps=np.arange(0), columns={}, sources={}, kind="csv"),
+    ],
+)
+def test_too_little_is_insufficient_evidence(source: MetricTable) -> None:
+    verdict = diagnose(source)
+    assert verdict.state is RunState.INSUFFICIENT
+    assert verdict.confidence == "none"
+    assert verdict.text.startswith("Insufficient evidence")
+
+
+def test_nothing_alarming() -> None:
+    verdict = diagnose(make("healthy", 0).run.table)
+    assert verdict.state is RunState.HEALTHY
+    assert verdict.confidence == "high"
+    assert "Nothing alarming" in verdict.text or "spike" in verdict.text
+
+
+def test_step_by_step_and_all_at_once_agree() -> None:
+    made = make("entropy_explosion", 4).run.table
+    whole = diagnose(made)
+    rows = list(made.rows())
+    live = Diagnosis()
+    for step, values in rows[:70]:
+        live.observe(step, values)
+    saved = json.loads(json.dumps(live.state(), allow_nan=False))
+    live = Diagnosis()
+    live.restore(saved)
+    for step, values in rows[70:]:
+        live.observe(step, values)
+    assert live.verdict() == whole
+
+
+def test_a_shorter_run_gives_the_same_first_steps() -> None:
+    """Causal: what a monitor would have said first does not depend on what came later."""
+    made = make("format_collapse", 5).run.table
+    whole = diagnose(made)
+    assert whole.first_critical_step is not None
+    cut = whole.first_critical_step + 1
+    part = MetricTable(
+        steps=made.steps[:cut],
+        columns={key: values[:cut] for key, values in made.columns.items()},
+        sources={},
+        kind="csv",
+    )
+    found = diagnose(part)
+    assert found.first_watch_step == whole.first_watch_step
+    assert found.first_critical_step == whole.first_critical_step
+    assert found.state is RunState.COLLAPSING or found.state is RunState.COLLAPSED
+
+
+def test_stop_flags_of_the_source_are_no_input() -> None:
+    made = make("format_collapse", 6).run.table
+    flags = {**made.columns, "early_stopped/reward_variance_collapse": np.ones(made.num_rows)}
+    flagged = MetricTable(steps=made.steps, columns=flags, sources={}, kind="csv")
+    assert diagnose(flagged) == diagnose(made)
+
+
+def test_exemplars_and_template_are_told() -> None:
+    diagnosis = Diagnosis(run="runs/a")
+    for step, values in make("template_collapse", 7).run.table.rows():
+        diagnosis.observe(step, values)
+    shown = Shown(trajectory_id="t00000120-00037", turn=0, spans=((3, 9),), note="template")
+    verdict = diagnosis.verdict(exemplars=[shown], template="I will go ___")
+    assert verdict.to_json()["exemplars"][0]["spans"] == [[3, 9]]
+    assert '"I will go ___"' in verdict.text
+    assert "echoscope ctl runs/a set selection.strategy=top_p" in verdict.text
+
+
+def test_paths(tmp_path: Path) -> None:
+    file = tmp_path / "m.csv"
+    file.write_text("step,entropy\n" + "".join(f"{s},0.5\n" for s in range(30)))
+    assert diagnose(file).state is RunState.HEALTHY
+    with pytest.raises(MetricsFileError, match="neither a run nor a metrics file"):
+        diagnose(tmp_path)
+    with pytest.raises(OSError, match="No such file"):
+        diagnose(tmp_path / "none.csv")
