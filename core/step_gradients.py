@@ -104,6 +104,7 @@ class _Step:
         self._max_tokens = config.optim.microbatch_tokens(policy.device.type)
         group_of = torch.from_numpy(np.argwhere(selection.keep_PG)[:, 0])
         self._group_B = group_of[batch.trajectory_index.cpu()]
+        self._matters_B = _matters(batch, config)
         self._modules: dict[str, nn.Module] = {"model": policy.model}
         if policy.critic is not None:
             self._modules["critic"] = policy.critic
@@ -131,16 +132,20 @@ class _Step:
         ]
 
     def terms_of(self, group: int) -> Iterator[Mapping[str, Tensor]]:
-        rows = torch.nonzero(self._group_B == group)[:, 0]
-        for micro, _ in microbatches(select_rows(self._batch, rows), self._max_tokens):
+        rows = self._group_B == group
+        if not self._matters_B[rows].any():
+            yield {"policy": torch.zeros(())}
+            return
+        chosen = select_rows(self._batch, torch.nonzero(rows)[:, 0])
+        for micro, _ in microbatches(chosen, self._max_tokens):
             yield self._terms(micro).named
 
     def trajectory_norms(self) -> NDArray[np.float64]:
         """(n,) of the trajectories that train, in their order."""
-        parts = [np.empty(0)]
-        for rows in _whole_trajectories(self._batch, self._max_tokens):
+        out = np.zeros(int(self._selection.keep_PG.sum()))
+        for rows in _whole_trajectories(self._batch, self._matters_B, self._max_tokens):
             micro = select_rows(self._batch, rows)
-            _, sample_of_row = micro.trajectory_index.unique(return_inverse=True)
+            owners, sample_of_row = micro.trajectory_index.unique(return_inverse=True)
             token_rows = micro.loss_mask[:, 1:].nonzero()[:, 0]
             found = trajectory_norms(
                 lambda micro=micro: self._terms(micro).total,  # type: ignore[misc]
@@ -148,22 +153,36 @@ class _Step:
                 sample_of_row=sample_of_row,
                 sample_of_token=sample_of_row[token_rows],
             )
-            parts.append(found.norms_n)
-        return np.concatenate(parts)
+            out[owners.cpu().numpy()] = found.norms_n
+        return out
 
     def _terms(self, micro: TokenBatch) -> LossTerms:
         outputs = self._policy.outputs(micro, temperature=self._config.sampling.temperature)
         return compute_loss(outputs, micro, self._config.loss, self._denominators)
 
 
-def _whole_trajectories(batch: TokenBatch, max_tokens: int) -> Iterator[list[int]]:
-    """Consecutive rows of at most `max_tokens` padded tokens, never part of a trajectory."""
+def _matters(batch: TokenBatch, config: RunConfig) -> Tensor:
+    """(B,) False for rows whose gradient is zero beyond doubt: no pass is spent on them."""
+    assert batch.advantages is not None
+    has_more = config.loss.kl_coef or config.loss.entropy_coef or batch.values is not None
+    nonzero = (batch.advantages * batch.loss_mask).ne(0).any(1).cpu()
+    return torch.ones_like(nonzero) if has_more else nonzero
+
+
+def _whole_trajectories(
+    batch: TokenBatch, matters_B: Tensor, max_tokens: int
+) -> Iterator[list[int]]:
+    """Rows of at most `max_tokens` padded tokens, all rows of a trajectory or none.
+
+    Trajectories of like length stand together; those none of whose rows matters are left out.
+    """
     lengths, owners = batch.attention_mask.sum(1).tolist(), batch.trajectory_index.tolist()
-    units: dict[int, list[int]] = {}
+    rows_of: dict[int, list[int]] = {}
     for row, owner in enumerate(owners):
-        units.setdefault(owner, []).append(row)
+        rows_of.setdefault(owner, []).append(row)
+    units = [rows for rows in rows_of.values() if matters_B[rows].any()]
     part: list[int] = []
-    for rows in units.values():
+    for rows in sorted(units, key=lambda rows: -max(lengths[row] for row in rows)):
         together = [*part, *rows]
         if part and max(lengths[row] for row in together) * len(together) > max_tokens:
             yield part

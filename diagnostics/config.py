@@ -168,7 +168,7 @@ class GradientConfig(FrozenModel):
     """How often gradients are taken apart, and into what (`gradients.py`)."""
 
     every: int = Field(
-        20,
+        25,
         ge=0,
         description="Steps between two decompositions; 0 turns them off.",
         json_schema_extra=LIVE,
@@ -180,7 +180,7 @@ class GradientConfig(FrozenModel):
         None, description="Increasing reward stds between buckets, instead of quantiles."
     )
     trajectories: bool = Field(
-        True, description="Whether each trajectory's norm is taken too, in one more backward pass."
+        False, description="Whether each trajectory's norm is taken too, in one more backward pass."
     )
     layer_bands: int = Field(4, ge=1, description="Bands of layers, each with its own norm.")
     max_buffer_gb: float = Field(

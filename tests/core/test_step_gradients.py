@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,7 @@ def norm_of_the_update(
 def test_the_total_is_the_gradient_of_the_update(rollouts, make_config, chat, overrides) -> None:
     config = make_config("optim.max_microbatch_tokens=200", *overrides)
     policy = policy_of(config)
-    found = step_gradients(policy, rollouts, config, chat, GradientConfig())
+    found = step_gradients(policy, rollouts, config, chat, GradientConfig(trajectories=True))
     expected = norm_of_the_update(policy, rollouts, config, chat)
     assert found.report.norms["total", "all"] == pytest.approx(expected, rel=1e-4)
     assert found.norms_PG.shape == (3, 4)
@@ -85,16 +86,14 @@ def test_the_total_is_the_gradient_of_the_update(rollouts, make_config, chat, ov
 def test_rejected_groups_take_part(rollouts, make_config, chat) -> None:
     every = make_config()
     few = make_config("selection.strategy=top_k_abs", "selection.value=1")
-    one = step_gradients(policy_of(every), rollouts, every, chat, GradientConfig())
-    two = step_gradients(policy_of(few), rollouts, few, chat, GradientConfig())
+    one = step_gradients(policy_of(every), rollouts, every, chat, GradientConfig(trajectories=True))
+    two = step_gradients(policy_of(few), rollouts, few, chat, GradientConfig(trajectories=True))
     assert one.metrics() == pytest.approx(two.metrics(), nan_ok=True)
 
 
 def test_trajectory_norms_can_be_left_out(rollouts, make_config, chat) -> None:
     config = make_config()
-    found = step_gradients(
-        policy_of(config), rollouts, config, chat, GradientConfig(trajectories=False)
-    )
+    found = step_gradients(policy_of(config), rollouts, config, chat, GradientConfig())
     assert np.isnan(found.norms_PG).all()
     assert found.reasons["gradient/trajectory/norm_p50"] == "gradient.trajectories is off"
 
@@ -102,7 +101,7 @@ def test_trajectory_norms_can_be_left_out(rollouts, make_config, chat) -> None:
 def test_no_groups_give_no_numbers(make_config, chat) -> None:
     config = make_config()
     found = step_gradients(
-        policy_of(config), RolloutBatch(groups=()), config, chat, GradientConfig()
+        policy_of(config), RolloutBatch(groups=()), config, chat, GradientConfig(trajectories=True)
     )
     assert found.norms_PG.size == 0
     assert found.reasons["gradient/total/all/snr"]
@@ -110,14 +109,37 @@ def test_no_groups_give_no_numbers(make_config, chat) -> None:
 
 def test_whitening_is_said_to_couple_groups(rollouts, make_config, chat) -> None:
     config = make_config("advantage.kind=reinforce_pp")
-    found = step_gradients(policy_of(config), rollouts, config, chat, GradientConfig())
+    found = step_gradients(policy_of(config), rollouts, config, chat, GradientConfig(trajectories=True))
     assert "reinforce_pp whitens" in found.reasons["note"]
+
+
+def test_rows_without_advantage_cost_nothing_and_weigh_what_they_weigh(
+    rollouts, make_config, chat
+) -> None:
+    """The first group's rewards are all equal: GRPO has nothing to say about it."""
+    same = [
+        replace(t, turns=tuple(replace(turn, reward=0.0, shaping={}) for turn in t.turns))
+        for t in rollouts.groups[0]
+    ]
+    batch = RolloutBatch(groups=(tuple(same), *rollouts.groups[1:]))
+    config = make_config()
+    found = step_gradients(policy_of(config), batch, config, chat, GradientConfig(trajectories=True))
+    assert found.norms_PG[0].tolist() == [0.0] * 4
+    assert (found.norms_PG[1:] > 0).any()
+    assert found.report.norms["policy", "zero"] == 0
+    expected = norm_of_the_update(policy_of(config), batch, config, chat)
+    assert found.report.norms["total", "all"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_trajectories_stay_whole_in_parts_of_bounded_size(rollouts) -> None:
     trajectories = rollouts.trajectories
     batch = pack(trajectories, [np.zeros(t.num_turns) for t in trajectories])
-    parts = list(_whole_trajectories(batch, 3 * batch.width))
-    assert [row for part in parts for row in part] == list(range(batch.num_rows))
+    every = torch.ones(batch.num_rows, dtype=torch.bool)
+    parts = list(_whole_trajectories(batch, every, 3 * batch.width))
+    assert sorted(row for part in parts for row in part) == list(range(batch.num_rows))
     assert all(len(part) >= 3 for part in parts[:-1])
-    assert list(_whole_trajectories(batch, 1)) == [[k] for k in range(batch.num_rows)]
+    assert all(len(part) == 1 for part in _whole_trajectories(batch, every, 1))
+    assert list(_whole_trajectories(batch, ~every, 100)) == []
+    two_rows_each = replace(batch, trajectory_index=torch.arange(batch.num_rows) // 2)
+    for part in _whole_trajectories(two_rows_each, every, 3 * batch.width):
+        assert sorted(part) == sorted({r for row in part for r in (row - row % 2, row | 1)})
