@@ -1,0 +1,152 @@
+"""How often the 95 % intervals of information estimates hold the true value.
+
+Policies with finitely many reasonings, so that I(X;Z) and H(Z|X) are enumerated: softmax policies
+whose prompts differ in sharpness, and the symmetric channel Z = X with probability q. *Batch*: the
+same N prompts every time. *Prompts*: N prompts drawn from 3,000 every time; the truth is the mean
+over such draws. Beside them: the percentile bootstrap over prompts, for comparison.
+
+    python benchmarks/interval_coverage.py [--repetitions 1000] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from echoscope.diagnostics.information import CrossScores, estimate
+from machine import describe_machine
+from numpy.typing import NDArray
+
+Table = NDArray[np.float64]
+NUM_PROMPTS, NUM_SUBSETS = 3000, 3000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A policy, and how much of it is seen at a time."""
+
+    name: str
+    prompts: int
+    reasonings: int
+    words: int = 20
+    sharpness: float = 1.0
+    q: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Shares of repetitions whose interval holds the truth."""
+
+    case: str
+    prompts: int
+    reasonings: int
+    information: float
+    batch_information: float
+    batch_entropy: float
+    prompts_information: float
+    prompts_entropy: float
+    percentile_information: float
+
+
+CASES = (
+    Case(name="softmax, hardly dependent", prompts=8, reasonings=8, sharpness=0.2),
+    Case(name="softmax", prompts=8, reasonings=8),
+    Case(name="softmax", prompts=8, reasonings=16),
+    Case(name="softmax", prompts=16, reasonings=8),
+    Case(name="softmax", prompts=32, reasonings=1, words=50, sharpness=1.5),
+    Case(name="softmax, sharp", prompts=8, reasonings=8, words=200, sharpness=3.0),
+    Case(name="channel q 0.2", prompts=8, reasonings=8, q=0.2),
+    Case(name="channel q 0.5", prompts=8, reasonings=8, q=0.5),
+    Case(name="channel q 0.8", prompts=8, reasonings=8, q=0.8),
+    Case(name="channel q 0.9", prompts=8, reasonings=8, q=0.9),
+)
+
+
+def build_table(case: Case, rng: np.random.Generator) -> Table:
+    """log p(z|x), (prompts of the population, reasonings)."""
+    if case.q is not None:
+        n = case.prompts
+        return np.log(np.full((n, n), (1 - case.q) / n) + case.q * np.eye(n))
+    sharpness = case.sharpness * rng.uniform(0.2, 1.8, (NUM_PROMPTS, 1))
+    logits = rng.normal(size=(NUM_PROMPTS, case.words)) * sharpness
+    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+def truth(table: Table) -> tuple[float, float]:
+    """I(X;Z) and H(Z|X) of X uniform on the rows."""
+    p = np.exp(table)
+    entropy = -float((p * table).sum(axis=1).mean())
+    mixture = p.mean(axis=0)
+    return -float((mixture * np.log(mixture)).sum()) - entropy, entropy
+
+
+def draw(table: Table, per_prompt: int, rng: np.random.Generator) -> CrossScores:
+    column_M = np.repeat(np.arange(len(table)), per_prompt)
+    cumulative = np.exp(table).cumsum(axis=1)[column_M]
+    picks = (cumulative < rng.random((len(column_M), 1)) * cumulative[:, -1:]).sum(axis=1)
+    return CrossScores.of_sequences(table[:, picks].T, column_M)
+
+
+def percentile_holds(per_prompt: Table, value: float, rng: np.random.Generator) -> bool:
+    """The common way: resample the prompts' mean information, take the percentiles."""
+    picks = rng.integers(0, len(per_prompt), (200, len(per_prompt)))
+    low, high = np.quantile(per_prompt[picks].mean(axis=1), [0.025, 0.975])
+    return bool(low <= value <= high)
+
+
+def measure(case: Case, repetitions: int, seed: int) -> Coverage:
+    rng = np.random.default_rng(seed)
+    table = build_table(case, rng)
+    size = case.prompts
+    subsets = [rng.choice(len(table), size, replace=False) for _ in range(NUM_SUBSETS)]
+    expected = np.mean([truth(table[subset]) for subset in subsets], axis=0)
+    inside = np.zeros((repetitions, 5))
+    for r in range(repetitions):
+        chosen = table[rng.choice(len(table), size, replace=False)]
+        own = truth(chosen)
+        found = estimate(draw(chosen, case.reasonings, rng), num_permutations=19, seed=r)
+        per_prompt = np.array([part.mutual_information for part in found.per_prompt])
+        inside[r] = (
+            found.batch["mutual_information"].contains(own[0]),
+            found.batch["conditional_entropy"].contains(own[1]),
+            found.population["mutual_information"].contains(expected[0]),
+            found.population["conditional_entropy"].contains(expected[1]),
+            percentile_holds(per_prompt, expected[0], rng),
+        )
+    shares = [round(float(share), 4) for share in inside.mean(axis=0)]
+    return Coverage(
+        case=case.name,
+        prompts=size,
+        reasonings=case.reasonings,
+        information=round(float(expected[0]), 3),
+        batch_information=shares[0],
+        batch_entropy=shares[1],
+        prompts_information=shares[2],
+        prompts_entropy=shares[3],
+        percentile_information=shares[4],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=1000)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = [measure(case, arguments.repetitions, seed) for seed, case in enumerate(CASES)]
+    if arguments.json:
+        print(json.dumps({"machine": describe_machine(), "rows": [asdict(row) for row in rows]}))
+        return
+    error = math.sqrt(0.95 * 0.05 / arguments.repetitions)
+    print(f"{arguments.repetitions} repetitions: standard error of a share {error:.3f}")
+    for row in rows:
+        print("  ".join(f"{key} {value}" for key, value in asdict(row).items()))
+
+
+if __name__ == "__main__":
+    main()
