@@ -101,7 +101,7 @@ def main() -> None:
             train(recipe, seed, path)
             rows += results(recipe, seed, path)
     print(f"{describe_machine()}, one thread\n")
-    print("| recipe | evaluated | seed | steps | before | after | beyond both intervals | minutes |")
+    print("| recipe | evaluated | seed | steps | before | after | beyond intervals | minutes |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for result in rows:
         print(result.row())
