@@ -84,8 +84,10 @@ class InformationConfig(FrozenModel):
         1000, ge=19, description="Of the labels, for the p-value of the retrieval accuracy."
     )
     level: float = Field(0.95, gt=0.5, lt=1, description="Of the intervals.")
-    ragen_keys: bool = Field(
-        True, description="Also write RAGEN's metrics, computed by its own formulas."
+    ragen_samples: tuple[Literal["first_turn", "trajectory"], ...] = Field(
+        ("first_turn",),
+        description="Also write RAGEN's metrics of these of its samples, by its own formulas. Its "
+        "trajectory sample costs several times all else (64 x 64 pairs with their history).",
     )
     memory_budget_mib: int = Field(
         1024, ge=16, description="For keys, values and logits of one scoring pass."
@@ -107,8 +109,8 @@ class TextConfig(FrozenModel):
         description="Which reasoning of an episode is compared: that of its first turn, or that of "
         "one turn drawn evenly, so that long episodes do not count more.",
     )
-    prompts: int = Field(8, ge=2, description="Distinct prompts compared, at most.")
-    siblings: int = Field(8, ge=2, description="Reasonings of each prompt, at most.")
+    prompts: int = Field(8, ge=2, le=64, description="Distinct prompts compared, at most.")
+    siblings: int = Field(8, ge=2, le=64, description="Reasonings of each prompt, at most.")
     trajectories: int = Field(
         32, ge=1, description="Episodes read turn by turn, for loops, echo and actions."
     )

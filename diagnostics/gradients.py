@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -253,53 +254,33 @@ def _report(
     products, by_layer = sums.products()
     select = _Selector(sums.names, [bucket.name for bucket in buckets])
     terms = (*sums.names, TOTAL)
-    scale = {b.name: _ratio(whole, float(weights_P[list(b.members)].sum())) for b in buckets}
-    scale[ALL] = 1.0
-    squared = {
-        (term, name): _product(products, select(term, name), select(term, name))
-        for term in terms
-        for name in scale
-    }
-
-    def angle(a: Bools, b: Bools) -> float:
-        return cosine(_product(products, a, b), _product(products, a, a), _product(products, b, b))
-
-    group_squared = {term: _group_squares(sums, term, len(units)) for term in terms}
-    noise = {term: estimate_noise(group_squared[term], squared[term, ALL]) for term in terms}
     members = {bucket.name: list(bucket.members) for bucket in buckets}
+    with_all = {ALL: list(range(len(units))), **members}
+    cells = {(term, name): select(term, name) for term in terms for name in with_all}
+    squared = {key: _product(products, cell, cell) for key, cell in cells.items()}
+    group_squared = {term: _group_squares(sums, term, len(units)) for term in terms}
+
+    def scaled(norm: float, which: list[int]) -> float:
+        return norm * _ratio(whole, float(weights_P[which].sum()))
+
     report = GradientReport(
         terms=terms,
         buckets=tuple(buckets),
-        norms={key: _root(value) * scale[key[1]] for key, value in squared.items()},
+        norms={key: scaled(_root(value), with_all[key[1]]) for key, value in squared.items()},
         layer_norms={
-            (term, label): _root(_product(part, one, one))
+            (term, label): _root(_product(part, cells[term, ALL], cells[term, ALL]))
             for label, part in by_layer.items()
             for term in terms
-            for one in [select(term, ALL)]
         },
-        cosines={
-            (one, other, name): angle(select(one, name), select(other, name))
-            for one, other in itertools.combinations(sums.names, 2)
-            for name in scale
-        },
-        bucket_cosines={
-            (term, one, other): angle(select(term, one), select(term, other))
-            for term in terms
-            for one, other in itertools.combinations(members, 2)
-        },
-        rest_cosines={
-            (term, name): angle(select(term, name), select(term, ALL) & ~select(term, name))
-            for term in terms
-            for name in members
-        },
-        noise=noise,
+        **_angles(products, cells, sums.names, list(members)),
+        noise={term: estimate_noise(group_squared[term], squared[term, ALL]) for term in terms},
         signal_shares={
             (term, name): signal_share(group_squared[term][which], squared[term, name])
             for term in terms
-            for name, which in (members | {ALL: list(range(len(units)))}).items()
+            for name, which in with_all.items()
         },
         group_norms={
-            term: np.sqrt(np.maximum(values, 0.0)) * [_ratio(whole, w) for w in weights_P.tolist()]
+            term: np.array([scaled(_root(v), [k]) for k, v in enumerate(values.tolist())])
             for term, values in group_squared.items()
         },
         bucket_stats={
@@ -312,6 +293,43 @@ def _report(
         },
     )
     return replace(report, reasons=MappingProxyType(_reasons(report, coupling)))
+
+
+class _Angles(TypedDict):
+    cosines: dict[tuple[str, str, str], float]
+    bucket_cosines: dict[tuple[str, str, str], float]
+    rest_cosines: dict[tuple[str, str], float]
+
+
+def _angles(
+    products: Floats,
+    cells: Mapping[tuple[str, str], Bools],
+    names: Sequence[str],
+    buckets: Sequence[str],
+) -> _Angles:
+    """Cosines between terms, between buckets, and of each bucket with the others together."""
+
+    def angle(a: Bools, b: Bools) -> float:
+        return cosine(_product(products, a, b), _product(products, a, a), _product(products, b, b))
+
+    terms = (*names, TOTAL)
+    return {
+        "cosines": {
+            (one, other, name): angle(cells[one, name], cells[other, name])
+            for one, other in itertools.combinations(names, 2)
+            for name in (ALL, *buckets)
+        },
+        "bucket_cosines": {
+            (term, one, other): angle(cells[term, one], cells[term, other])
+            for term in terms
+            for one, other in itertools.combinations(buckets, 2)
+        },
+        "rest_cosines": {
+            (term, name): angle(cells[term, name], cells[term, ALL] & ~cells[term, name])
+            for term in terms
+            for name in buckets
+        },
+    }
 
 
 class _Selector:

@@ -14,11 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
+from .text_sample import WORD_PATTERN
+
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 _TIE = 1e-9
 """Similarities this close are equal: neither neighbour is nearer."""
+
+_MAX_ELEMENTS = 1 << 24
+"""Label comparisons held at once."""
 
 _SHARPNESS = np.array([0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 _DOUBT = np.array([0.002, 0.01, 0.05, 0.2, 0.5, 1.0])
@@ -36,7 +41,7 @@ def similarity(texts: Sequence[str]) -> Floats:
     padded = [f" {text} " for text in distinct]
     if not any(text.strip() for text in distinct):
         return np.zeros((len(texts), len(texts)))
-    by_word = CountVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), dtype=np.float64)
+    by_word = CountVectorizer(token_pattern=WORD_PATTERN, ngram_range=(1, 2), dtype=np.float64)
     by_char = CountVectorizer(analyzer="char", ngram_range=(3, 5), dtype=np.float64)
     total = np.zeros((len(texts), len(texts)))
     for vectors in (by_word, by_char):
@@ -72,7 +77,10 @@ def retrieve(
     credit = 1.0 / nearest.sum(axis=1)[rows] / size
     shuffled = rng.permuted(np.tile(prompt_n, (permutations, 1)), axis=1)
     labels = np.concatenate([prompt_n[None], shuffled])  # the true labels first
-    observed, *by_luck = ((labels[:, rows] == labels[:, columns]) @ credit).tolist()
+    step = max(1, _MAX_ELEMENTS // len(rows))
+    parts = [labels[k : k + step] for k in range(0, len(labels), step)]
+    accuracies = [(part[:, rows] == part[:, columns]) @ credit for part in parts]
+    observed, *by_luck = np.concatenate(accuracies).tolist()
     as_good = sum(value >= observed - 1e-12 for value in by_luck)
     same = np.bincount(prompt_n)
     return TextRetrieval(

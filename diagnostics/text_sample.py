@@ -18,8 +18,11 @@ from .config import TextConfig
 
 Item = TypeVar("Item")
 
-_WORD = re.compile(r"\w+|[^\w\s]")
+_SYLLABLES = "\\u3040-\\u30ff\\u3400-\\u9fff\\uf900-\\ufaff"
+"""Kana and Chinese characters: written without blanks, each counts as a word."""
+WORD_PATTERN = rf"[{_SYLLABLES}]|[^\W{_SYLLABLES}]+|[^\w\s]"
 """A run of letters, digits and underscores, or one other sign. Linear on any text."""
+_WORD = re.compile(WORD_PATTERN)
 
 
 def words(text: str) -> tuple[str, ...]:

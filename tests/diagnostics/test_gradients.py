@@ -239,3 +239,29 @@ def test_a_gradient_that_is_not_finite_is_not_a_number(model, data):
     assert math.isnan(found.norms["total", "all"])
     assert found.noise["total"].reason == "the gradient is not finite"
     assert found.norms["total", "zero"] > 0  # the other buckets are as they were
+
+
+def test_signal_and_noise_of_gradients_with_a_known_covariance():
+    """Group gradients are draws of N(G, Sigma) with |G|^2 = 4 and tr(Sigma) = 20 * 0.5^2 = 5.
+
+    The loss is linear, so that the gradient is the draw itself. 150 steps of 8 groups: estimates
+    lie within two standard errors of the truth, and the noise scale is 5 / 4 groups.
+    """
+    rng = np.random.default_rng(0)
+    weights = nn.Parameter(torch.zeros(20))
+    mean = np.zeros(20)
+    mean[3] = 2.0
+    signal, trace = [], []
+    for _ in range(150):
+        draws = torch.tensor(mean + 0.5 * rng.standard_normal((8, 20)), dtype=torch.float32)
+        found = decompose(
+            lambda g, draws=draws: [{"policy": weights @ draws[g] / 8}],
+            [GradientUnit(reward_std=1.0, weight=1.0)] * 8,
+            {"weights": weights},
+            GradientConfig(),
+        ).noise["policy"]
+        signal.append(found.signal_squared)
+        trace.append(found.trace)
+    assert abs(np.mean(signal) - 4) < 2 * np.std(signal) / math.sqrt(150)
+    assert abs(np.mean(trace) - 5) < 2 * np.std(trace) / math.sqrt(150)
+    assert np.mean(trace) / np.mean(signal) == pytest.approx(5 / 4, rel=0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,6 +156,11 @@ def test_template_exemplars_cover_the_common_words():
     ((start, end),) = shown.spans
     text = f"{NAMES[0]} and so I will go on"
     assert text[start:end] == "and so I will go on"
+
+
+def test_the_guide_names_every_metric():
+    guide = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8")
+    assert [name for name in METRICS if f"`{name}`" not in guide] == []
 
 
 HOSTILE = [

@@ -35,6 +35,10 @@ def test_words_are_lower_case_runs_of_letters_and_single_signs():
     assert words("Go up_2, NOW!!") == ("go", "up_2", ",", "now", "!", "!")
 
 
+def test_each_chinese_character_is_a_word():
+    assert words("\u5411\u4e0aup2 \u3042!") == ("\u5411", "\u4e0a", "up2", "\u3042", "!")
+
+
 @given(st.text(max_size=200))
 def test_word_spans_match_words(text):
     assert tuple(text[a:b].lower() for a, b in word_spans(text)) == words(text)
