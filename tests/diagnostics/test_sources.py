@@ -1,0 +1,118 @@
+"""Stored runs as a source: their metrics, or the text of a stated sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from echoscope.diagnostics import sources
+from echoscope.diagnostics.sources import open_source, sample_of_step
+from echoscope.diagnostics.verdict import diagnose
+from echoscope.store.reader import open_run
+from echoscope.store.records import Split, StepMetrics, StopReason, Trajectory, Turn
+from echoscope.store.writer import RunWriter
+
+WORDS = ("up", "down", "left", "right", "north", "south", "east", "west", "ice", "hole", "goal")
+
+
+def reply(step: int, p: int, g: int, template_from: int) -> str:
+    """Reasoning about the group's own square, until everyone says the same."""
+    if step >= template_from:
+        thought = "I should move toward the goal, so I will go on as I always do."
+    else:
+        thought = f"Square {WORDS[p]} is next to {WORDS[-p - 1]}; option {g} leads {WORDS[p + 1]}."
+    return f"<think>{thought}</think><answer>up</answer>"
+
+
+def trajectory(step: int, p: int, g: int, template_from: int, split: Split) -> Trajectory:
+    text = reply(step, p, g, template_from)
+    end = text.index("</think>")
+    turn = Turn(
+        index=0,
+        observation=f"You stand at {WORDS[p]}.",
+        response=text,
+        reasoning_chars=(7, end),
+        answer_chars=(end + 16, end + 18),
+        actions=("up",),
+        reward=float(g % 2),
+    )
+    return Trajectory(
+        step=step,
+        split=split,
+        index=p * 4 + g,
+        group_index=p,
+        sibling_index=g,
+        env_id="lake",
+        tag="lake",
+        env_seed=p,
+        noise_seed=g,
+        prompt_key=str(p),
+        turns=(turn,),
+        stop_reason=StopReason.TERMINATED,
+        is_success=g % 2 == 0,
+    )
+
+
+def write_run(path: Path, num_steps: int, values: Callable[[int], dict[str, float]]) -> Path:
+    writer = RunWriter.create(path, run_id=path.name, config={}, is_packing=False)
+    for step in range(num_steps):
+        metrics = StepMetrics(
+            run_id=path.name,
+            step=step,
+            phase="train",
+            policy_version=step,
+            wall_time=float(step),
+            values=values(step),
+        )
+        rows = [trajectory(step, p, g, 12, Split.TRAIN) for p in range(4) for g in range(4)]
+        writer.commit_step(metrics=[metrics], trajectories=rows, outcomes=[])
+    writer.close(status="finished")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "r1", 24, lambda s: {"optim/lr": 1e-6})
+
+
+def test_a_run_without_text_metrics_is_measured_by_its_text(run: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    opened = open_source(run, progress=lambda done, of: seen.append((done, of)))
+    assert opened.run_id == "r1"
+    assert opened.table.columns["text/template_frac"][-1] > 0.9
+    assert opened.table.columns["rollout/success_rate"][0] == 0.5
+    assert "text of 24 of 24 steps" in opened.table.notes[-1]
+    assert seen[-1] == (24, 24)
+
+
+def test_template_collapse_from_text_alone(run: Path) -> None:
+    verdict = diagnose(run)
+    assert "TEMPLATE_COLLAPSE" in verdict.kinds
+    assert verdict.onset_step is not None
+    assert 10 <= verdict.onset_step <= 16
+    assert verdict.exemplars
+    assert verdict.exemplars[0].trajectory_id.startswith("t00000023")
+    assert "toward the goal" in verdict.text
+    assert str(run) in verdict.to_json()["actions"][0]["command"]
+
+
+def test_an_open_run_is_a_source_too(run: Path) -> None:
+    assert diagnose(open_run(run)).kinds == diagnose(run).kinds
+
+
+def test_a_run_with_its_own_measurements_is_not_measured_again(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "r2", 10, lambda s: {"text/dependence": 0.5, "loss/total": np.nan})
+    opened = open_source(path)
+    assert "text/template_frac" not in opened.table.columns
+    assert opened.table.columns["text/dependence"].tolist() == [0.5] * 10
+    assert opened.exemplars(["CONVERGED"]).places == ()
+
+
+def test_samples_are_whole_groups_first(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_TRAJECTORIES", 8)
+    chosen = sample_of_step(open_run(run), 0)
+    assert sorted({t.group_index for t in chosen}) == [0, 1]
+    monkeypatch.setattr(sources, "MAX_TRAJECTORIES", 1)
+    assert [t.group_index for t in sample_of_step(open_run(run), 0)] == [0]
