@@ -103,6 +103,8 @@ class InformationEstimate:
     three quarters); NaN if never."""
     token_information: tuple[FloatArray64, ...] = ()
     """Per reasoning and token: log p(token | x, before) - log p(token | mixture, before)."""
+    source_M: tuple[tuple[str, int], ...] = ()
+    """Trajectory id and turn index of each reasoning, where they are known."""
     per_prompt: tuple[Breakdown, ...] = ()
     per_turn: Mapping[int, Breakdown] = field(default_factory=dict)
     per_env: Mapping[str, Breakdown] = field(default_factory=dict)
@@ -191,6 +193,7 @@ def estimate(
         problem=scores.problem or blocking or _too_few_prompts(scores),
         caveats=scores.caveats,
         cost=scores.cost,
+        source_M=scores.source_M or (),
     )
     if blocking:
         return base

@@ -16,64 +16,9 @@ from echoscope.diagnostics.families import (
     sampled_reasoning,
 )
 from echoscope.diagnostics.information import estimate
-from echoscope.diagnostics.scoring import Tally, score_draw
-from echoscope.store.records import FinishReason, Split, StopReason, Trajectory, Turn
-
-
-def encode(text: str) -> np.ndarray:
-    return np.array([ord(c) for c in text], dtype=np.int32)
-
-
-def decode(tokens: np.ndarray) -> str:
-    return "".join(map(chr, tokens))
-
-
-def turn(
-    text: str, *, prompt: str = "p", index: int = 0, finish: FinishReason = FinishReason.STOP
-) -> Turn:
-    close = text.find("</think>")
-    span = (0, len(text) if close < 0 else close)
-    return Turn(
-        index=index,
-        observation="",
-        response=text,
-        reasoning_chars=span,
-        reasoning_span=span,
-        prompt_tokens=encode(prompt),
-        response_tokens=encode(text),
-        finish_reason=finish,
-    )
-
-
-def episode(group: int, sibling: int, *turns: Turn) -> Trajectory:
-    return Trajectory(
-        step=0,
-        split=Split.TRAIN,
-        index=group * 100 + sibling,
-        group_index=group,
-        sibling_index=sibling,
-        env_id="lake",
-        tag="lake",
-        env_seed=group,
-        noise_seed=0,
-        prompt_key=f"task {group}",
-        turns=turns,
-        stop_reason=StopReason.TERMINATED,
-    )
-
-
-def batch(groups: int, siblings: int, lengths: tuple[int, ...] = (1,)) -> list[Trajectory]:
-    """Episodes of cycling lengths; a later prompt spells its own history."""
-    out = []
-    for g in range(groups):
-        for s in range(siblings):
-            length = lengths[(g * siblings + s) % len(lengths)]
-            turns = [
-                turn(f"z{g}.{s}.{k}</think>a", prompt=f"g{g}" + f":{s}.{k}" * (k > 0), index=k)
-                for k in range(length)
-            ]
-            out.append(episode(g, s, *turns))
-    return out
+from echoscope.diagnostics.scoring import score_draw
+from echoscope.store.records import FinishReason, Trajectory, Turn
+from letter_tokens import TableScorer, batch, decode, encode, episode, turn
 
 
 def config(**changes) -> InformationConfig:
@@ -289,24 +234,6 @@ def test_turns_without_a_state_prompt_are_left_out() -> None:
 
 
 # -- through a scorer -----------------------------------------------------------------------------
-
-
-class TableScorer:
-    """p(character | prompt): 0.9 for characters that occur in the prompt, else 0.1."""
-
-    def __init__(self) -> None:
-        self.tally = Tally()
-
-    def prefill(self, prompt: np.ndarray) -> set[int]:
-        self.tally.num_tokens += len(prompt)
-        return set(prompt.tolist())
-
-    def score(self, prefix: set[int], continuations) -> list[np.ndarray]:
-        self.tally.num_tokens += sum(map(len, continuations))
-        return [
-            np.log([0.9 if token in prefix else 0.1 for token in z]).astype(np.float32)
-            for z in continuations
-        ]
 
 
 def test_a_draw_keeps_its_labels_through_scoring_and_estimation() -> None:

@@ -1,0 +1,150 @@
+"""The information measured at one step of a run: draws, scores and estimates in one call.
+
+Imports torch through the scorer; readers of stored numbers do not need this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..store.records import FloatArray, Trajectory
+from .action_information import ActionInformation, estimate_actions, first_actions
+from .config import InformationConfig
+from .cross_scores import CrossScores
+from .families import Decode, Draw, StatePrompt, draw_all_turns, draw_first_turn, draw_state
+from .information import InformationEstimate, estimate
+from .ragen_keys import draw_first_turn as draw_ragen_first_turn
+from .ragen_keys import draw_trajectory as draw_ragen_trajectory
+from .ragen_keys import ragen_metrics, thinking_rates
+from .scoring import Scorer, ScoringError, score_draw
+
+Generator = np.random.Generator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepInformation:
+    """What one step's trajectories tell about the dependence on their prompts."""
+
+    estimates: Mapping[str, InformationEstimate]
+    """By family."""
+    actions: ActionInformation
+    ragen: Mapping[str, float]
+    """RAGEN's own keys."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why families, or the actions, have no value, in words."""
+        found = [f"{name}: {one.problem}" for name, one in self.estimates.items() if one.problem]
+        return (*found, *([f"actions: {self.actions.problem}"] if self.actions.problem else []))
+
+    def metrics(self) -> dict[str, float]:
+        """`info/...`, and RAGEN's keys."""
+        out = dict(self.ragen)
+        for one in self.estimates.values():
+            out |= one.metrics()
+        return out | self.actions.metrics()
+
+    def token_information(self, trajectory: Trajectory) -> tuple[FloatArray, ...] | None:
+        """Nats per sampled token, one array per turn; NaN where a token was not scored.
+
+        None if no turn of the trajectory was. The first family that scored a turn counts.
+        """
+        known: dict[int, FloatArray] = {}
+        for one in self.estimates.values():
+            if not (one.source_M and one.token_information):
+                continue
+            for (source, index), tokens in zip(one.source_M, one.token_information, strict=True):
+                if source == trajectory.id:
+                    known.setdefault(index, tokens.astype(np.float32))
+        if not known:
+            return None
+        out = []
+        for turn in trajectory.turns:
+            size = 0 if turn.response_tokens is None else len(turn.response_tokens)
+            row = np.full(size, np.nan, dtype=np.float32)
+            if turn.index in known:
+                row[: len(known[turn.index])] = known[turn.index]
+            out.append(row)
+        return tuple(out)
+
+
+def measure_information(
+    scorer: Scorer,
+    trajectories: Sequence[Trajectory],
+    config: InformationConfig,
+    *,
+    step: int,
+    decode: Decode,
+    state_prompt: StatePrompt | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    previous: Mapping[str, float] | None = None,
+) -> StepInformation:
+    """Draw, score and estimate every configured family, and I(X;A).
+
+    A family that cannot be scored is not available and says why; nothing is raised for what the
+    trajectories hold. The draws depend on `config.seed` and the step only.
+
+    Args:
+        scorer: at the weights and the temperature that sampled.
+        decode: token ids to text, control tokens included.
+        state_prompt: for the `state` family.
+        top_k: of the sampling, 0 if not cut; as is `top_p`.
+        previous: RAGEN's keys of the measurement before, for its moving averages.
+    """
+    rng = np.random.default_rng([config.seed, step])
+    families: dict[str, Callable[[Generator], Draw]] = {
+        "first_turn": lambda r: draw_first_turn(trajectories, config, r, decode=decode),
+        "all_turns": lambda r: draw_all_turns(trajectories, config, r, decode=decode),
+        "state": lambda r: _draw_state(trajectories, config, r, decode, state_prompt),
+    }
+    samples: dict[str, Callable[[Generator], Draw]] = {
+        "first_turn": lambda r: draw_ragen_first_turn(trajectories, r),
+        "trajectory": lambda r: draw_ragen_trajectory(trajectories, r),
+    }
+
+    def score(draw: Draw) -> CrossScores:
+        try:
+            return score_draw(scorer, draw, top_k=top_k, top_p=top_p)
+        except ScoringError as error:
+            return CrossScores.missing(str(error), family=draw.family)
+
+    estimates: dict[str, InformationEstimate] = {}
+    for family in config.families:
+        scores = score(families[family](rng))
+        estimates[family] = estimate(
+            scores, level=config.level, num_permutations=config.permutations, seed=config.seed
+        )
+    ragen = thinking_rates(trajectories) if config.ragen_samples else {}
+    for sample in config.ragen_samples:
+        ragen |= ragen_metrics(score(samples[sample](rng)), previous)
+    actions, prompts = first_actions(trajectories)
+    return StepInformation(
+        estimates=estimates,
+        actions=estimate_actions(
+            actions,
+            prompts,
+            level=config.level,
+            num_permutations=config.permutations,
+            seed=config.seed,
+        ),
+        ragen=ragen,
+    )
+
+
+def _draw_state(
+    trajectories: Sequence[Trajectory],
+    config: InformationConfig,
+    rng: Generator,
+    decode: Decode,
+    state_prompt: StatePrompt | None,
+) -> Draw:
+    if state_prompt is None:
+        return Draw(
+            family="state",
+            problem="prompts that show the present observation alone were not supplied",
+        )
+    return draw_state(trajectories, config, rng, decode=decode, state_prompt=state_prompt)

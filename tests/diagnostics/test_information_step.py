@@ -1,0 +1,103 @@
+"""One step's information: every family, the actions, RAGEN's keys, and nothing that raises."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from echoscope.diagnostics.config import InformationConfig
+from echoscope.diagnostics.information_step import StepInformation, measure_information
+from echoscope.diagnostics.scoring import ScoringError
+from letter_tokens import TableScorer, batch, decode, encode
+
+EVERYTHING = InformationConfig(
+    families=("first_turn", "all_turns", "state"),
+    ragen_samples=("first_turn", "trajectory"),
+    permutations=99,
+)
+
+
+def measure(trajectories, config=EVERYTHING, scorer=None, **more) -> StepInformation:
+    return measure_information(
+        scorer or TableScorer(), trajectories, config, step=5, decode=decode, **more
+    )
+
+
+def test_every_family_the_actions_and_ragen_s_keys() -> None:
+    found = measure(
+        batch(8, 8, (2, 3)), state_prompt=lambda t, k: encode(f"g{t.group_index} now {k}")
+    )
+    assert found.problems == ()
+    metrics = found.metrics()
+    for family in ("first_turn", "all_turns", "state"):
+        assert metrics[f"info/{family}/mutual_information"] > 0.3
+    assert metrics["info/actions/mutual_information"] > 0.5
+    assert metrics["collapse_first_turn_sample/mi_upper_bound"] == math.log(8)
+    assert metrics["collapse_trajectory_sample/mi_upper_bound"] == math.log(64)
+    assert metrics["collapse/valid_thinking_rate"] == 1
+    assert not any(math.isnan(metrics[key]) for key in metrics if key.endswith("/dependence"))
+
+
+def test_token_information_has_the_shape_of_the_trajectory() -> None:
+    trajectories = batch(8, 8, (2,))
+    found = measure(trajectories, InformationConfig(permutations=99))
+    scored = [found.token_information(trajectory) for trajectory in trajectories]
+    assert all(rows is not None for rows in scored)
+    for trajectory, rows in zip(trajectories, scored, strict=True):
+        assert [len(row) for row in rows] == [len(t.response_tokens) for t in trajectory.turns]
+        # All but the answer, one character, of the first turn.
+        assert np.isnan(rows[0]).tolist() == [False] * (len(rows[0]) - 1) + [True]
+    first = found.estimates["first_turn"]
+    total = np.mean([np.nansum(rows[0]) for rows in scored])
+    assert math.isclose(total, first.mutual_information, abs_tol=1e-5)
+
+
+def test_a_trajectory_that_was_not_drawn_has_none() -> None:
+    trajectories = batch(10, 2)
+    found = measure(trajectories, InformationConfig(families=("first_turn",), permutations=99))
+    drawn = {source for source, _ in found.estimates["first_turn"].source_M}
+    for trajectory in trajectories:
+        assert (found.token_information(trajectory) is None) == (trajectory.id not in drawn)
+
+
+def test_the_step_and_the_seed_fix_the_draw() -> None:
+    trajectories = batch(12, 8, (1, 2, 3))
+    config = InformationConfig(permutations=99)
+    one, same = (measure(trajectories, config).metrics() for _ in range(2))
+    np.testing.assert_equal(one, same)  # NaN equals NaN here
+    other = measure(trajectories, InformationConfig(permutations=99, seed=1))
+    sources = [one.estimates["first_turn"].source_M for one in (measure(trajectories), other)]
+    assert sources[0] != sources[1]
+
+
+def test_what_cannot_be_scored_says_so() -> None:
+    class TooShort(TableScorer):
+        def prefill(self, prompt):
+            raise ScoringError("a row of 70 tokens does not fit the model's 64 positions")
+
+    found = measure(batch(4, 4), scorer=TooShort())
+    assert "first_turn: a row of 70 tokens does not fit" in found.problems[0]
+    assert "state: prompts that show the present observation alone were not" in found.problems[2]
+    metrics = found.metrics()
+    assert math.isnan(metrics["info/first_turn/mutual_information"])
+    assert not math.isnan(metrics["info/actions/mutual_information"])
+
+
+def test_nothing_sampled() -> None:
+    found = measure([])
+    assert len(found.problems) == 4
+    assert math.isnan(found.metrics()["info/all_turns/conditional_entropy"])
+
+
+def test_ragen_s_moving_averages_go_on() -> None:
+    trajectories = batch(4, 4)
+    first = measure(trajectories)
+    second = measure(
+        trajectories,
+        previous={
+            "collapse_first_turn_sample/marginal_std_ema": 10.0,
+            "collapse_first_turn_sample/marginal_std_ema_seq": 10.0,
+        },
+    )
+    key = "collapse_first_turn_sample/marginal_std"
+    assert math.isclose(second.ragen[f"{key}_ema"], 9.0 + 0.1 * first.ragen[key])
