@@ -8,9 +8,10 @@ Legend: **P** groups, **G** siblings, **B** rows.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from ..diagnostics.config import GradientConfig, SelectionConfig
 from ..diagnostics.gradient_norms import UnsupportedLayerError, trajectory_norms
 from ..diagnostics.gradients import GradientReport, GradientUnit, decompose
 from ..diagnostics.selection import Selection, select_groups
+from ..store.artifacts import DiagnosticRecord
 from ..store.records import RolloutBatch
 from .assemble import pack_kept, with_advantages
 from .batch import TokenBatch, microbatches, select_rows
@@ -52,6 +54,16 @@ class StepGradients:
                 float(np.square(norms).max()) / squares if squares > 0 else math.nan
             ),
         }
+
+    def record(self, step: int) -> DiagnosticRecord:
+        """The report's record with `trajectory_norms` (P, G), and the reasons of both."""
+        of_report = self.report.record(step)
+        payload = json.loads(of_report.payload or "{}") | {"reasons": dict(self.reasons)}
+        return replace(
+            of_report,
+            arrays={**of_report.arrays, "trajectory_norms": self.norms_PG},
+            payload=json.dumps(payload),
+        )
 
 
 def step_gradients(

@@ -10,6 +10,7 @@ the very gradients that the update would use, before any clipping, no samples, n
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..store.artifacts import DiagnosticRecord
 from .config import GradientConfig
 from .gradient_stats import (
     Bucket,
@@ -114,6 +116,22 @@ class GradientReport:
             for name, value in values.items():
                 out[f"gradient/{bucket}/{name}"] = value
         return out
+
+    def record(self, step: int) -> DiagnosticRecord:
+        """What is stored beside the metrics: kind `gradients`, `group_norms` (terms, P), and JSON
+        with `terms`, `buckets` (name to group indices) and `reasons`."""
+        payload = {
+            "terms": list(self.terms),
+            "buckets": {bucket.name: list(bucket.members) for bucket in self.buckets},
+            "reasons": dict(self.reasons),
+        }
+        norms = np.stack([self.group_norms[term] for term in self.terms])
+        return DiagnosticRecord(
+            step=step,
+            kind="gradients",
+            arrays={"group_norms": norms},
+            payload=json.dumps(payload),
+        )
 
 
 def decompose(

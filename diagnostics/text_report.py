@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
 import numpy as np
 
+from ..store.artifacts import DiagnosticRecord
 from .text_templates import Template
 
 METRICS: Mapping[str, str] = MappingProxyType(
@@ -87,6 +89,19 @@ class TextReport:
     def metrics(self) -> dict[str, float]:
         """`text/...` of this step."""
         return {f"text/{name}": value for name, value in self.values.items()}
+
+    def record(self, step: int) -> DiagnosticRecord:
+        """What is stored beside the metrics: kind `text`, JSON with `family`, `template` (or null),
+        `exemplars` and `reasons`. It names trajectories and spans, and copies no response."""
+        template = None if self.template is None else asdict(self.template)
+        exemplars = {kind: [asdict(one) for one in some] for kind, some in self.exemplars.items()}
+        payload = {
+            "family": self.family,
+            "template": template,
+            "exemplars": exemplars,
+            "reasons": dict(self.reasons),
+        }
+        return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
 
     @property
     def insufficient(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,8 @@ from echoscope.core.update import annotate
 from echoscope.diagnostics.config import GradientConfig, SelectionConfig
 from echoscope.diagnostics.selection import select_groups
 from echoscope.store.records import RolloutBatch, Split
+
+EVERYTHING = GradientConfig(trajectories=True)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,7 @@ def norm_of_the_update(
 def test_the_total_is_the_gradient_of_the_update(rollouts, make_config, chat, overrides) -> None:
     config = make_config("optim.max_microbatch_tokens=200", *overrides)
     policy = policy_of(config)
-    found = step_gradients(policy, rollouts, config, chat, GradientConfig(trajectories=True))
+    found = step_gradients(policy, rollouts, config, chat, EVERYTHING)
     expected = norm_of_the_update(policy, rollouts, config, chat)
     assert found.report.norms["total", "all"] == pytest.approx(expected, rel=1e-4)
     assert found.norms_PG.shape == (3, 4)
@@ -86,9 +89,21 @@ def test_the_total_is_the_gradient_of_the_update(rollouts, make_config, chat, ov
 def test_rejected_groups_take_part(rollouts, make_config, chat) -> None:
     every = make_config()
     few = make_config("selection.strategy=top_k_abs", "selection.value=1")
-    one = step_gradients(policy_of(every), rollouts, every, chat, GradientConfig(trajectories=True))
-    two = step_gradients(policy_of(few), rollouts, few, chat, GradientConfig(trajectories=True))
+    one = step_gradients(policy_of(every), rollouts, every, chat, EVERYTHING)
+    two = step_gradients(policy_of(few), rollouts, few, chat, EVERYTHING)
     assert one.metrics() == pytest.approx(two.metrics(), nan_ok=True)
+
+
+def test_what_is_stored(rollouts, make_config, chat) -> None:
+    config = make_config()
+    found = step_gradients(policy_of(config), rollouts, config, chat, EVERYTHING)
+    record = found.record(7)
+    assert (record.step, record.kind) == (7, "gradients")
+    assert record.arrays["trajectory_norms"].shape == (3, 4)
+    assert record.arrays["group_norms"].shape == (2, 3)
+    payload = json.loads(record.payload)
+    assert payload["terms"] == ["policy", "total"]
+    assert sorted(p for members in payload["buckets"].values() for p in members) == [0, 1, 2]
 
 
 def test_trajectory_norms_can_be_left_out(rollouts, make_config, chat) -> None:
@@ -100,16 +115,14 @@ def test_trajectory_norms_can_be_left_out(rollouts, make_config, chat) -> None:
 
 def test_no_groups_give_no_numbers(make_config, chat) -> None:
     config = make_config()
-    found = step_gradients(
-        policy_of(config), RolloutBatch(groups=()), config, chat, GradientConfig(trajectories=True)
-    )
+    found = step_gradients(policy_of(config), RolloutBatch(groups=()), config, chat, EVERYTHING)
     assert found.norms_PG.size == 0
     assert found.reasons["gradient/total/all/snr"]
 
 
 def test_whitening_is_said_to_couple_groups(rollouts, make_config, chat) -> None:
     config = make_config("advantage.kind=reinforce_pp")
-    found = step_gradients(policy_of(config), rollouts, config, chat, GradientConfig(trajectories=True))
+    found = step_gradients(policy_of(config), rollouts, config, chat, EVERYTHING)
     assert "reinforce_pp whitens" in found.reasons["note"]
 
 
@@ -123,7 +136,7 @@ def test_rows_without_advantage_cost_nothing_and_weigh_what_they_weigh(
     ]
     batch = RolloutBatch(groups=(tuple(same), *rollouts.groups[1:]))
     config = make_config()
-    found = step_gradients(policy_of(config), batch, config, chat, GradientConfig(trajectories=True))
+    found = step_gradients(policy_of(config), batch, config, chat, EVERYTHING)
     assert found.norms_PG[0].tolist() == [0.0] * 4
     assert (found.norms_PG[1:] > 0).any()
     assert found.report.norms["policy", "zero"] == 0

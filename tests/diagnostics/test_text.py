@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -148,6 +149,16 @@ def test_exemplars_point_at_the_text_that_shows_the_finding():
     assert found["echo"][0].turn == 2
     assert found["disagreement"][0].turn == 1
     assert found["malformed"][0].note == "the reasoning is never closed"
+
+
+def test_what_is_stored_is_json_without_responses():
+    found = report(one_turn_each([[f"{name} \ud800 and so I will go on"] * 2 for name in NAMES]))
+    record = found.record(7)
+    assert (record.step, record.kind) == (7, "text")
+    payload = json.loads(record.payload)
+    assert payload["template"]["text"] == found.template.text
+    assert payload["exemplars"]["template"][0]["trajectory_id"] == "t00000001-00000"
+    assert payload["reasons"] == dict(found.reasons)
 
 
 def test_template_exemplars_cover_the_common_words():
