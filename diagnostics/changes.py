@@ -59,6 +59,8 @@ class ChannelSpec:
     smooth: Literal["median", "mean"] = "median"
     window: int = 5
     persist: int = 3
+    least_baseline: float = 0.0
+    """A best below this is nothing to fall from (in the metric's unit; not for `transform`)."""
     warmup: int = 5
     """Observations before the baseline counts; one where the metric is measured now and then."""
 
@@ -277,9 +279,13 @@ class Channel:
             distance *= scale
         if self.spec.direction == "fall":
             distance = -distance
-        ready = self.was_ready and math.isfinite(distance)
+        ready = self.was_ready and math.isfinite(distance) and self._has_baseline()
         self.strength = max(distance / self.threshold, 0.0) if ready and self.threshold > 0 else 0.0
         self._advance(step)
+
+    def _has_baseline(self) -> bool:
+        least = self.spec.least_baseline
+        return least <= 0 or self._reference() >= least
 
     def _advance(self, step: int) -> None:
         """Persistence, hysteresis and onset."""
@@ -358,8 +364,13 @@ def block_bootstrap(
 
 
 def without_trend(values: NDArray[np.float64], window: int = 21) -> NDArray[np.float64]:
-    """(R,) `values` less their centred running median, plus their overall median; NaN stays."""
-    if not np.isfinite(values).any():
+    """(R,) `values` less their centred running median, plus their overall median; NaN stays.
+
+    Values that often are one and the same (half of the groups without spread, say) are kept as
+    they are: their median jumps where nothing moves.
+    """
+    finite = values[np.isfinite(values)]
+    if not finite.size or np.unique(finite, return_counts=True)[1].max() > 0.2 * finite.size:
         return values
     half = window // 2
     trend = np.array(

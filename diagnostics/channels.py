@@ -79,6 +79,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         direction="fall",
         is_share=True,
         raise_at=0.5,
+        least_baseline=0.02,
     ),
     ChannelSpec(
         name="success_eval",
@@ -87,6 +88,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         direction="fall",
         is_share=True,
         raise_at=0.5,
+        least_baseline=0.02,
     ),
     ChannelSpec(
         name="success_train",
@@ -99,6 +101,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         window=10,
         persist=5,
         warmup=10,
+        least_baseline=0.02,
     ),
     ChannelSpec(
         name="reward",
@@ -167,6 +170,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         window=3,
         persist=2,
         warmup=3,
+        least_baseline=0.1,
     ),
     ChannelSpec(
         name="dependence_all",
@@ -178,6 +182,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         window=3,
         persist=2,
         warmup=3,
+        least_baseline=0.1,
     ),
     ChannelSpec(
         name="retrieval",
@@ -189,6 +194,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         window=3,
         persist=2,
         warmup=3,
+        least_baseline=0.1,
     ),
     ChannelSpec(
         name="text_retrieval",
@@ -200,6 +206,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         window=3,
         persist=2,
         warmup=3,
+        least_baseline=0.1,
     ),
     ChannelSpec(
         name="text_dependence",
@@ -211,6 +218,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         window=3,
         persist=2,
         warmup=3,
+        least_baseline=0.1,
     ),
     ChannelSpec(
         name="template",

@@ -22,6 +22,7 @@ from .alarms import RunState
 from .metric_table import MetricTable
 from .metrics_file import MetricsFileError, read_metrics
 from .verdict import diagnose
+from .verdict_record import Verdict
 
 KINDS: Mapping[str, str] = {
     "format_collapse": "FORMAT_COLLAPSE",
@@ -195,7 +196,11 @@ def halved_for_good(table: MetricTable) -> int | None:
 
 def judge(run: LabelledRun) -> RunResult:
     """The verdict on a run, which sees its metrics and not its label."""
-    verdict = diagnose(run.table)
+    return result_of(run, diagnose(run.table))
+
+
+def result_of(run: LabelledRun, verdict: Verdict) -> RunResult:
+    """A verdict beside the label."""
     return RunResult(
         run=run,
         state=verdict.state,

@@ -18,6 +18,7 @@ from .config import RuleName
 
 SUCCESS = ("success_probe", "success_eval", "success_train", "reward")
 """Measures of success, the most trustworthy first: fixed tasks before whichever were drawn."""
+DRAWN_STREAK = 5
 AT_BEST = 0.9
 """Share of its peak from which success counts as being at its best."""
 
@@ -84,8 +85,18 @@ class View:
             return False
         if success.spec.name not in ("success_probe", "success_eval"):
             return success.is_raised or success.half_streak >= success.spec.window
-        is_agreed = success.half_streak >= 1 and self["success_train"].half_streak >= 5
+        is_agreed = success.half_streak >= 1 and self["success_train"].half_streak >= DRAWN_STREAK
         return success.is_raised or success.half_streak >= 2 or is_agreed
+
+    def declining_success(self) -> list[Channel]:
+        """Measures of success at least half way to being lost.
+
+        On tasks drawn anew each step that takes several observations in a row: most of what moves
+        there is which tasks were drawn.
+        """
+        train = self["success_train"]
+        moved = [train] if train.is_raised or train.half_streak >= DRAWN_STREAK else []
+        return [*self.leaning("success_probe", "success_eval"), *moved]
 
     @property
     def is_success_falling(self) -> bool:

@@ -12,6 +12,8 @@ _PARSING = ("closed", "format")
 _ACTING = ("action", "eval_action")
 _DEPENDENCE = ("dependence_first", "dependence_all")
 _RETRIEVAL = ("retrieval", "text_retrieval")
+LEAST_RISE = 0.25
+"""Nats per token: an explosion is not counted in hundredths."""
 _SUCCESS = ("success_probe", "success_eval", "success_train")
 
 
@@ -24,7 +26,7 @@ def _format_collapse(view: View) -> Finding | None:
     others = [
         *(view.leaning(*_ACTING) if main.spec.name in _PARSING else view.leaning(*_PARSING)),
         *view.leaning("truncated", "length", "entropy_up"),
-        *view.leaning(*_SUCCESS),
+        *view.declining_success(),
     ]
     if main.spec.name in _ACTING:
         others += [c for c in raised if c.spec.name in _PARSING and c not in others]
@@ -95,11 +97,13 @@ def _low_entropy_collapse(view: View) -> Finding | None:
 
 
 def _entropy_explosion(view: View) -> Finding | None:
-    """Entropy per token is twice its minimum, and not only coming back from next to nothing."""
+    """Entropy per token is twice its minimum, not only coming back from next to nothing."""
     entropy = view["entropy_up"]
-    if not entropy.is_raised or entropy.level < entropy.start - math.log(2):
+    is_back = entropy.level >= entropy.start - math.log(2)
+    is_much = entropy.shown_level - entropy.baseline >= LEAST_RISE
+    if not (entropy.is_raised and is_back and is_much):
         return None
-    agreeing = view.leaning(*_PARSING, *_ACTING, *_SUCCESS, "reward")
+    agreeing = [*view.leaning(*_PARSING, *_ACTING), *view.declining_success()]
     critical = bool(agreeing) and view.is_warm
     return Finding(
         severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
@@ -198,7 +202,7 @@ RULES: tuple[Rule, ...] = (
         name="ENTROPY_EXPLOSION",
         judge=_entropy_explosion,
         needs=("entropy_up",),
-        confirms=(*_SUCCESS, "closed", "action", "reward"),
+        confirms=(*_SUCCESS, "closed", "action"),
         title="Entropy explosion",
         causes=(
             "the learning rate or the entropy coefficient is too high",
