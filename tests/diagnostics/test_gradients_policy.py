@@ -95,7 +95,7 @@ class Step:
         return math.sqrt(sum(float(g.double().square().sum()) for g in found if g is not None))
 
 
-@pytest.fixture(params=["full", "lora", "head", "model_critic", "checkpointing"])
+@pytest.fixture(params=["full", "lora", "head", "detached_head", "model_critic", "checkpointing"])
 def step(request: pytest.FixtureRequest, tiny_model: Path) -> Step:
     model = ModelConfig(path=str(tiny_model), device="cpu")
     critic: dict[str, object] = {"kind": "none"}
@@ -103,8 +103,10 @@ def step(request: pytest.FixtureRequest, tiny_model: Path) -> Step:
         model = replace_model(model, lora=LoraConfig(rank=4, alpha=4))
     if request.param == "checkpointing":
         model = replace_model(model, gradient_checkpointing=True)
-    if request.param in ("head", "model_critic"):
-        critic = {"kind": "head" if request.param == "head" else "model"}
+    if request.param in ("head", "detached_head"):
+        critic = {"kind": "head", "detach": request.param == "detached_head"}
+    if request.param == "model_critic":
+        critic = {"kind": "model"}
     policy = build_policy(model, CRITIC.validate_python(critic), seed=1)
     with torch.no_grad():  # zeros at the start would hide a missing term
         for name, parameter in policy.model.named_parameters():
