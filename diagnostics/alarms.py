@@ -124,7 +124,7 @@ class AlarmEngine:
         self.last_step = step
         full = {**values, **derived(values)}
         for channel in self.channels.values():
-            channel.update(self.num_rows, step, full)
+            channel.update(step, full)
         self.num_rows += 1
         view = self.view()
         events = [event for rule in self._rules for event in self._apply(rule, view, exemplars)]

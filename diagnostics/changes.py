@@ -33,7 +33,7 @@ NOISE_SIGMAS = 4.0
 HISTORY = 30
 """Differences and recent values that noise and the recent baseline are taken from."""
 SPARSE_GAP = 3
-"""A metric that is there in every third row or less often is not smoothed."""
+"""A metric that is there at every third step or less often is not smoothed."""
 SPARSE_STRENGTH = 1.5
 HALF = 0.5
 MIN_DIFFERENCES = 8
@@ -143,15 +143,14 @@ class Channel:
     _differences: list[float] = field(default_factory=list)
     _opening: list[float] = field(default_factory=list)
     _gaps: list[int] = field(default_factory=list)
-    _last_row: int | None = None
     streak: int = 0
     """Observations in a row with a strength of 1 or more."""
     half_streak: int = 0
     """Observations in a row with a strength of one half or more."""
     _quiet_streak: int = 0
 
-    def update(self, row: int, step: int, values: Mapping[str, float]) -> None:
-        """Take in row number `row` of the source; nothing happens if the metric is not there."""
+    def update(self, step: int, values: Mapping[str, float]) -> None:
+        """Take in the metrics of a step; nothing happens if the metric is not among them."""
         found = observed(values, self.spec.keys)
         if found is None:
             return
@@ -163,11 +162,11 @@ class Channel:
         x = self.value
         if self.spec.transform == "log":
             x = math.log(max(x, LOG_FLOOR))
-        if self._last_row is not None:
-            _append(self._gaps, row - self._last_row, 9)
+        if self.last_step is not None:
+            _append(self._gaps, step - self.last_step, 9)
         baseline = self._baseline(x)
         self._take(x, step)
-        self._last_row, self.last_step = row, step
+        self.last_step = step
         self.count += 1
         self._judge(step, baseline)
 

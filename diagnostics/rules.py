@@ -77,14 +77,14 @@ class View:
     def is_success_declining(self) -> bool:
         """Half way to being lost, and not by chance.
 
-        On fixed tasks twice in a row, or once while success in training says the same; on tasks
-        drawn anew each step, for as many observations as its level averages.
+        On fixed tasks twice in a row, or once while success in training says the same. On tasks
+        drawn anew each step only once it is lost: most of what moves there is which were drawn.
         """
         success = self.success
         if success is None:
             return False
         if success.spec.name not in ("success_probe", "success_eval"):
-            return success.is_raised or success.half_streak >= success.spec.window
+            return success.is_raised
         is_agreed = success.half_streak >= 1 and self["success_train"].half_streak >= DRAWN_STREAK
         return success.is_raised or success.half_streak >= 2 or is_agreed
 

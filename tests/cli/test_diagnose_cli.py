@@ -117,3 +117,12 @@ def test_bench_without_labels(tmp_path: Path) -> None:
     result = runner.invoke(app, ["bench", "collapse", "--curves", str(tmp_path)])
     assert result.exit_code == 4
     assert "labels.json" in result.stderr
+
+
+def test_bench_on_made_runs() -> None:
+    shown = runner.invoke(app, ["bench", "collapse", "--seeds", "1"])
+    assert shown.exit_code == 0
+    assert "template_collapse" in shown.stdout
+    found = json.loads(runner.invoke(app, ["bench", "collapse", "--seeds", "1", "--json"]).stdout)
+    assert found["detection"] >= 0.8
+    assert found["false_critical_per_1000_steps"] == 0

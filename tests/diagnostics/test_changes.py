@@ -32,7 +32,7 @@ ENTROPY = ChannelSpec(
 def fed(spec: ChannelSpec, values: list[float], every: int = 1) -> Channel:
     channel = Channel(spec=spec)
     for n, value in enumerate(values):
-        channel.update(n * every, n * every, {spec.keys[0]: value})
+        channel.update(n * every, {spec.keys[0]: value})
     return channel
 
 
@@ -139,18 +139,18 @@ def test_a_better_source_takes_over_and_is_kept() -> None:
     spec = replace(RATE, keys=("probe/*/rate", "rate"))
     channel = fed(replace(spec, keys=("rate", "x")), [0.5] * 3)
     channel.spec = spec
-    channel.update(3, 3, {"probe/a/rate": 0.9, "probe/b/rate": 0.7, "rate": 0.5})
+    channel.update(3, {"probe/a/rate": 0.9, "probe/b/rate": 0.7, "rate": 0.5})
     assert channel.key == "probe/*/rate"
     assert channel.value == pytest.approx(0.8)
     assert channel.count == 1
-    channel.update(4, 4, {"rate": 0.1})
+    channel.update(4, {"rate": 0.1})
     assert channel.value == pytest.approx(0.8)
 
 
 def test_what_is_not_there_changes_nothing() -> None:
     channel = fed(RATE, [0.9] * 10)
     before = channel.state()
-    channel.update(11, 11, {"rate": math.nan, "other": 1.0})
+    channel.update(11, {"rate": math.nan, "other": 1.0})
     assert channel.state() == before
     assert observed({"a/b/c": math.nan}, ("a/*/c",)) is None
 
@@ -166,7 +166,7 @@ def test_state_continues_where_it_was(values: list[float], cut: int, every: int)
     again = Channel(spec=RATE)
     again.restore(json.loads(json.dumps(part.state(), allow_nan=False)))
     for n in range(min(cut, len(values)), len(values)):
-        again.update(n * every, n * every, {"rate": values[n]})
+        again.update(n * every, {"rate": values[n]})
     assert again.state() == whole.state()
 
 

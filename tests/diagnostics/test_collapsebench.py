@@ -15,6 +15,7 @@ from echoscope.diagnostics.collapsebench import (
     load_curves,
     summarise,
 )
+from echoscope.diagnostics.made_bench import bench_made, healthy_stretch, resampled_false_alarms
 from echoscope.diagnostics.made_runs import COLLAPSES, HEALTHY, make
 from echoscope.diagnostics.metric_table import MetricTable
 from echoscope.diagnostics.metrics_file import MetricsFileError
@@ -165,3 +166,24 @@ def test_every_made_collapse_is_named(kind: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_no_made_healthy_run_is_called_a_collapse(kind: str, seed: int) -> None:
     assert judge(make(kind, seed).run).first_critical_step is None
+
+
+def test_made_runs_as_a_bench() -> None:
+    report = bench_made([1, 2])
+    assert report.total.num_collapsed == 2 * len(COLLAPSES)
+    assert report.total.num_false_critical == 0
+    assert report.regimes_right > 0.8
+    assert report.watched["format_collapse"] == 2
+
+
+def test_healthy_stretches_resampled(curves: Path) -> None:
+    """The healthy run from row 20 on, and the collapsed one until ten steps before its onset."""
+    runs = load_curves(curves)
+    names, rows = healthy_stretch(runs[1]) or ([], np.empty((0, 0)))
+    assert len(rows) == 140
+    assert len(names) == rows.shape[1]
+    assert healthy_stretch(runs[2]) is None
+    chance = resampled_false_alarms(runs, draws=2, length=60)
+    assert chance.num_steps in (2 * 60, 2 * 2 * 60)
+    assert chance.num_critical == 0
+    assert chance.per_1000(0) == 0
