@@ -1,0 +1,139 @@
+"""Does the answer follow from the reasoning? Its likelihood after another prompt's reasoning.
+
+For a first turn with prompt x, reasoning z and answer a, the very tokens of a are scored twice:
+after x and z, and after x and reasonings z' that other prompts gave rise to. If reasoning is
+decoration, the answer is as likely either way; if the answer follows from it, swapping costs nats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..store.records import IntArray, Trajectory
+from .families import Decode, sampled_reasoning
+
+if TYPE_CHECKING:
+    from .scoring import Scorer
+
+_TIE = 1e-4
+"""Nats: what rounding may make of equal log-probs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSwap:
+    """How much less likely answers are after another prompt's reasoning."""
+
+    gap: float
+    """Nats per answer: mean over turns of log p(a | x, z) minus the mean of log p(a | x, z')."""
+    standard_error: float
+    """Of the gap, over turns."""
+    own_best_frac: float
+    """Share of swaps that make the answer less likely, ties half: 0.5 for mere decoration."""
+    num_turns: int
+    num_swaps: int
+    problem: str = ""
+    """Why there are no numbers; empty if there are."""
+
+    def metrics(self) -> dict[str, float]:
+        """`info/swap/...`; NaN where there is a problem."""
+        return {
+            "info/swap/answer_gap": self.gap,
+            "info/swap/answer_gap_se": self.standard_error,
+            "info/swap/own_best_frac": self.own_best_frac,
+            "info/swap/num_turns": float(self.num_turns),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Answer:
+    prompt_key: str
+    prompt: IntArray
+    reasoning: IntArray
+    answer: IntArray
+
+
+def swap_answers(
+    scorer: Scorer,
+    trajectories: Sequence[Trajectory],
+    rng: np.random.Generator,
+    *,
+    decode: Decode,
+    num_turns: int = 16,
+    num_swaps: int = 4,
+) -> AnswerSwap:
+    """Score answers after their own reasoning and after those of other prompts.
+
+    Each of `num_turns` first turns is forwarded once with its prompt, then with its own and
+    `num_swaps` other reasonings. Turns without token ids, a closed reasoning or an answer after it
+    are left out; so are log-probs that are not finite.
+
+    Raises:
+        ScoringError: the model cannot take a row that long.
+    """
+    known = [one for t in trajectories if (one := _answer(t, decode)) is not None]
+    if len({one.prompt_key for one in known}) < 2:
+        has = "one prompt has" if known else "no prompt has"
+        return _nothing(f"{has} a closed reasoning with an answer after it; two are needed")
+    chosen = sorted(rng.permutation(len(known))[:num_turns].tolist())
+    gaps, wins = [], []
+    for one in (known[k] for k in chosen):
+        others = [other for other in known if other.prompt_key != one.prompt_key]
+        picked = [others[k] for k in rng.permutation(len(others))[:num_swaps]]
+        own, *swapped = _answer_logprobs(scorer, one, [one, *picked])
+        finite = [value for value in swapped if math.isfinite(value)]
+        if math.isfinite(own) and finite:
+            gaps.append(own - float(np.mean(finite)))
+            wins += [0.5 if abs(own - v) < _TIE else float(own > v) for v in finite]
+    if not gaps:
+        return _nothing("no answer has a finite log-prob")
+    spread = float(np.std(gaps, ddof=1)) if len(gaps) > 1 else math.nan
+    return AnswerSwap(
+        gap=float(np.mean(gaps)),
+        standard_error=spread / math.sqrt(len(gaps)),
+        own_best_frac=float(np.mean(wins)),
+        num_turns=len(gaps),
+        num_swaps=len(wins),
+    )
+
+
+def _answer(trajectory: Trajectory, decode: Decode) -> _Answer | None:
+    """The parts of a first turn; None if one of them is missing."""
+    if not trajectory.turns:
+        return None
+    turn = trajectory.turns[0]
+    reasoning = sampled_reasoning(turn, decode)
+    if reasoning is None or reasoning.is_truncated or turn.prompt_tokens is None:
+        return None
+    assert turn.response_tokens is not None
+    answer = turn.response_tokens[len(reasoning.tokens) :]
+    if not len(answer) or not len(turn.prompt_tokens):
+        return None
+    return _Answer(
+        prompt_key=trajectory.prompt_key,
+        prompt=turn.prompt_tokens,
+        reasoning=reasoning.tokens,
+        answer=answer,
+    )
+
+
+def _answer_logprobs(scorer: Scorer, one: _Answer, sources: Sequence[_Answer]) -> list[float]:
+    """log p(answer | prompt, reasoning) for the reasoning of each source."""
+    rows = [np.concatenate([source.reasoning, one.answer]) for source in sources]
+    scored = scorer.score(scorer.prefill(one.prompt), rows)
+    return [float(np.sum(row[-len(one.answer) :], dtype=np.float64)) for row in scored]
+
+
+def _nothing(problem: str) -> AnswerSwap:
+    return AnswerSwap(
+        gap=math.nan,
+        standard_error=math.nan,
+        own_best_frac=math.nan,
+        num_turns=0,
+        num_swaps=0,
+        problem=problem,
+    )
