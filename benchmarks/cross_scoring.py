@@ -162,7 +162,7 @@ def some_columns(draw: Draw, stride: int) -> Draw:
         env_N=("random",) * len(prompts),
         turn_M=draw.turn_M,
         truncated_M=draw.truncated_M,
-        inner_lengths_M=draw.inner_lengths_M,
+        inner_M2=draw.inner_M2,
         source_M=draw.source_M,
     )
 

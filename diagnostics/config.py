@@ -75,7 +75,7 @@ class InformationConfig(FrozenModel):
     prompts: int = Field(8, ge=2, description="Distinct first prompts, at most.")
     reasonings: int = Field(8, ge=1, description="Reasonings per first prompt, at most.")
     turn_prompts: int = Field(
-        32, ge=2, description="Distinct prompts of families that draw from all turns, at most."
+        16, ge=2, description="Distinct prompts of families that draw from all turns, at most."
     )
     turn_reasonings: int = Field(
         1, ge=1, description="Reasonings per such prompt; with a history of its own it has one."

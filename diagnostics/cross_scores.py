@@ -39,9 +39,10 @@ class ScoringCost:
 class CrossScores:
     """log p(z_m[t] | x_n, z_m[:t]) in nats, and where the reasonings come from.
 
-    Prompts are distinct (`ragen_keys.py` alone draws equal ones). Reasoning m was sampled under prompt `column_M[m]` (in the `state` family:
-    under a longer prompt that ends in the same observation). `-inf` is a probability of zero. NaN
-    is a score that could not be had, and makes the estimates not available.
+    Prompts are distinct (`ragen_keys.py` alone draws equal ones). Reasoning m was sampled under
+    prompt `column_M[m]` (in the `state` family: under a longer one that ends in the same
+    observation). `-inf` is a probability of zero. NaN is a score that could not be had, and makes
+    the estimates not available.
 
     Raises:
         ValueError: shapes do not fit together, a column does not exist, or a log-prob is positive.
@@ -56,8 +57,8 @@ class CrossScores:
     turn_M: IntArray64 | None = None
     truncated_M: BoolArray | None = None
     """The reasoning was cut off: it is scored as the prefix it is."""
-    inner_lengths_M: IntArray64 | None = None
-    """Tokens before the closing tag."""
+    inner_M2: IntArray64 | None = None
+    """Half-open: the tokens between the tags, empty without a closing tag or without words."""
     source_M: tuple[tuple[str, int], ...] | None = None
     """Trajectory id and turn index of each reasoning."""
     family: str = "custom"
@@ -78,9 +79,10 @@ class CrossScores:
             scores = scores.astype(np.float64)
         num_reasonings, num_prompts, longest = scores.shape
         _freeze(self, "logprobs_MNR", scores)
-        for name in ("lengths_M", "column_M", "turn_M", "truncated_M", "inner_lengths_M"):
-            _freeze_vector(self, name, num_reasonings)
-        _freeze_vector(self, "cluster_N", num_prompts)
+        for name in ("lengths_M", "column_M", "turn_M", "truncated_M"):
+            _freeze_labels(self, name, (num_reasonings,))
+        _freeze_labels(self, "inner_M2", (num_reasonings, 2))
+        _freeze_labels(self, "cluster_N", (num_prompts,))
         for name, expected in (("env_N", num_prompts), ("source_M", num_reasonings)):
             value = getattr(self, name)
             if value is not None and len(value) != expected:
@@ -138,10 +140,21 @@ class CrossScores:
             return np.arange(self.num_prompts)
         return np.unique(self.cluster_N, return_inverse=True)[1].astype(np.int64)
 
-    def sums_MN(self, lengths_M: IntArray64 | None = None) -> FloatArray64:
-        """log p of the first so many tokens (all by default) of reasoning m given x_n, (M, N)."""
-        lengths = self.lengths_M if lengths_M is None else lengths_M
-        inside_MR = np.arange(self.logprobs_MNR.shape[2]) < lengths[:, None]
+    def sums_MN(self) -> FloatArray64:
+        """log p of reasoning m given x_n, (M, N)."""
+        whole_M2 = np.stack([np.zeros_like(self.lengths_M), self.lengths_M], axis=1)
+        return self._sums_within(whole_M2)
+
+    def inner_sums_MN(self) -> FloatArray64:
+        """log p of the tokens between the tags given x_n and what stands before, (M, N).
+
+        Of whole reasonings where the tags are not known.
+        """
+        return self.sums_MN() if self.inner_M2 is None else self._sums_within(self.inner_M2)
+
+    def _sums_within(self, span_M2: IntArray64) -> FloatArray64:
+        places = np.arange(self.logprobs_MNR.shape[2])
+        inside_MR = (places >= span_M2[:, :1]) & (places < span_M2[:, 1:])
         sums: FloatArray64 = np.where(inside_MR[:, None, :], self.logprobs_MNR, 0.0).sum(
             axis=2, dtype=np.float64
         )
@@ -158,11 +171,11 @@ def _freeze(record: CrossScores, name: str, array: NDArray[np.generic]) -> None:
     object.__setattr__(record, name, view)
 
 
-def _freeze_vector(record: CrossScores, name: str, size: int) -> None:
+def _freeze_labels(record: CrossScores, name: str, shape: tuple[int, ...]) -> None:
     value = getattr(record, name)
     if value is None:
         return
     array = np.asarray(value)
-    if array.shape != (size,):
-        raise ValueError(f"{name} has shape {array.shape}, but must be ({size},)")
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}, but must be {shape}")
     _freeze(record, name, array.astype(np.bool_ if name == "truncated_M" else np.int64))

@@ -16,6 +16,7 @@ are one prompt, and every prompt gets the same number of reasonings.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,11 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..store.parsing import THINK_CLOSE
-from ..store.records import FinishReason, FloatArray, IntArray, Trajectory, Turn
+from ..store.records import FinishReason, FloatArray, IntArray, Span, Trajectory, Turn
 from .config import InformationConfig
 
 Decode = Callable[[IntArray], str]
 """Token ids to text, control tokens included."""
+
+_TAGS = re.compile(r"</?think>|</?answer>|<\|im_(?:start|end)\|>")
 
 StatePrompt = Callable[[Trajectory, int], IntArray | None]
 """The prompt that shows turn k's observation without history; None if there is none."""
@@ -40,8 +43,8 @@ class SampledReasoning:
     tokens: IntArray
     logprobs: FloatArray | None
     """As recorded, if they were."""
-    inner_length: int
-    """Tokens before the closing tag."""
+    inner: Span
+    """The tokens between the tags; empty without a closing tag, or without words between them."""
     is_truncated: bool
     """Cut off inside the reasoning."""
 
@@ -62,7 +65,8 @@ class Draw:
     env_N: tuple[str, ...] = ()
     turn_M: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     truncated_M: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    inner_lengths_M: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    inner_M2: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+    """Half-open: the tokens between the tags, empty without a closing tag or without words."""
     logprobs: tuple[FloatArray | None, ...] = ()
     """Recorded when the reasonings were sampled; empty where they belong to other prompts."""
     source_M: tuple[tuple[str, int], ...] = ()
@@ -95,10 +99,9 @@ def sampled_reasoning(turn: Turn, decode: Decode) -> SampledReasoning | None:
     """
     if turn.response_tokens is None or turn.reasoning_span is None or turn.reasoning_chars is None:
         return None
-    end = turn.reasoning_span[1]
     tokens = turn.response_tokens
-    if turn.response.startswith(THINK_CLOSE, turn.reasoning_chars[1]):
-        size = end
+    if _is_closed(turn):
+        end = size = turn.reasoning_span[1]
         while size < len(tokens) and THINK_CLOSE not in decode(tokens[end:size]):
             size += 1
         is_cut = False
@@ -110,8 +113,24 @@ def sampled_reasoning(turn: Turn, decode: Decode) -> SampledReasoning | None:
     return SampledReasoning(
         tokens=tokens[:size],
         logprobs=None if turn.logprobs is None else turn.logprobs[:size],
-        inner_length=end,
+        inner=inner_span(turn) or (0, 0),
         is_truncated=is_cut,
+    )
+
+
+def inner_span(turn: Turn) -> Span | None:
+    """The response's tokens between the tags, if both tags stand and there are words between.
+
+    What RAGEN scores: it drops tags inside the reasoning, and turns of which nothing is left.
+    """
+    if turn.reasoning_span is None or turn.prompt_tokens is None or not _is_closed(turn):
+        return None
+    return turn.reasoning_span if _TAGS.sub("", turn.reasoning).strip() else None
+
+
+def _is_closed(turn: Turn) -> bool:
+    return turn.reasoning_chars is not None and turn.response.startswith(
+        THINK_CLOSE, turn.reasoning_chars[1]
     )
 
 
@@ -255,7 +274,7 @@ def _stratified(
         env_N=tuple(column[0].trajectory.tag for column in columns),
         turn_M=np.array([pair.turn for pair in drawn]),
         truncated_M=np.array([pair.reasoning.is_truncated for pair in drawn]),
-        inner_lengths_M=np.array([pair.reasoning.inner_length for pair in drawn]),
+        inner_M2=np.array([pair.reasoning.inner for pair in drawn]),
         logprobs=tuple(pair.reasoning.logprobs for pair in drawn),
         source_M=tuple((pair.trajectory.id, pair.turn) for pair in drawn),
         caveats=_caveats(drawn, len(pairs), num_turns),

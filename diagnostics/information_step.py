@@ -1,7 +1,4 @@
-"""The information measured at one step of a run: draws, scores and estimates in one call.
-
-Imports torch through the scorer; readers of stored numbers do not need this file.
-"""
+"""The information measured at one step of a run: draws, scores and estimates in one call."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from ..store.records import FloatArray, Trajectory
 from .action_information import ActionInformation, estimate_actions, first_actions
 from .config import InformationConfig
 from .cross_scores import CrossScores
+from .cross_scoring import Scorer, ScoringError, score_draw
 from .families import Decode, Draw, StatePrompt, draw_all_turns, draw_first_turn, draw_state
 from .information import InformationEstimate, estimate
+from .ragen_keys import as_ragen_first_turn, ragen_metrics, thinking_rates
 from .ragen_keys import draw_first_turn as draw_ragen_first_turn
 from .ragen_keys import draw_trajectory as draw_ragen_trajectory
-from .ragen_keys import ragen_metrics, thinking_rates
-from .scoring import Scorer, ScoringError, score_draw
 
 Generator = np.random.Generator
 
@@ -101,10 +98,6 @@ def measure_information(
         "all_turns": lambda r: draw_all_turns(trajectories, config, r, decode=decode),
         "state": lambda r: _draw_state(trajectories, config, r, decode, state_prompt),
     }
-    samples: dict[str, Callable[[Generator], Draw]] = {
-        "first_turn": lambda r: draw_ragen_first_turn(trajectories, r),
-        "trajectory": lambda r: draw_ragen_trajectory(trajectories, r),
-    }
 
     def score(draw: Draw) -> CrossScores:
         try:
@@ -112,18 +105,24 @@ def measure_information(
         except ScoringError as error:
             return CrossScores.missing(str(error), family=draw.family)
 
-    estimates: dict[str, InformationEstimate] = {}
-    for family in config.families:
-        scores = score(families[family](rng))
-        estimates[family] = estimate(
-            scores, level=config.level, num_permutations=config.permutations, seed=config.seed
-        )
+    scores = {family: score(families[family](rng)) for family in config.families}
     ragen = thinking_rates(trajectories) if config.ragen_samples else {}
     for sample in config.ragen_samples:
-        ragen |= ragen_metrics(score(samples[sample](rng)), previous)
+        if sample == "trajectory":
+            found = score(draw_ragen_trajectory(trajectories, rng))
+        elif "first_turn" in scores:
+            found = as_ragen_first_turn(scores["first_turn"])
+        else:
+            found = score(draw_ragen_first_turn(trajectories, rng))
+        ragen |= ragen_metrics(found, previous)
     actions, prompts = first_actions(trajectories)
     return StepInformation(
-        estimates=estimates,
+        estimates={
+            family: estimate(
+                one, level=config.level, num_permutations=config.permutations, seed=config.seed
+            )
+            for family, one in scores.items()
+        },
         actions=estimate_actions(
             actions,
             prompts,

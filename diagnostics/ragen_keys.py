@@ -13,14 +13,14 @@ Legend: **S** rows (reasonings), **N** columns (prompts).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.parsing import THINK_CLOSE
 from ..store.records import IntArray, Trajectory, Turn
 from .cross_scores import CrossScores
-from .families import Draw
+from .families import Draw, inner_span
 from .information_terms import log_mean_exp
 
 FloatArray64 = NDArray[np.float64]
@@ -33,8 +33,6 @@ STD_EPS = 1e-3
 EMA_DECAY = 0.9
 RANKS = (2, 4, 8)
 
-_REMOVED = ("<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>")
-
 
 def draw_first_turn(
     trajectories: Sequence[Trajectory], rng: np.random.Generator, num_samples: int = NUM_SAMPLES
@@ -43,7 +41,7 @@ def draw_first_turn(
 
     A group's prompt is that of its first sampled row.
     """
-    valid = [t for t in trajectories if t.turns and _inner_length(t.turns[0])]
+    valid = [t for t in trajectories if t.turns and inner_span(t.turns[0])]
     chosen = rng.choice(len(valid), size=min(num_samples, len(valid)), replace=False)
     rows = [(valid[i], 0) for i in chosen]
     place: dict[int, int] = {}
@@ -58,13 +56,35 @@ def draw_trajectory(
 
     A trajectory without a valid turn is drawn and dropped, so there may be fewer pairs.
     """
-    valid = [[k for k, turn in enumerate(t.turns) if _inner_length(turn)] for t in trajectories]
+    valid = [[k for k, turn in enumerate(t.turns) if inner_span(turn)] for t in trajectories]
     rows = []
     for _ in range(min(num_samples, sum(map(len, valid)))):
         place = int(rng.integers(len(trajectories)))
         if valid[place]:
             rows.append((trajectories[place], valid[place][int(rng.integers(len(valid[place])))]))
     return _draw(TRAJECTORY, rows, np.arange(len(rows)))
+
+
+def as_ragen_first_turn(scores: CrossScores) -> CrossScores:
+    """Scores of our `first_turn` family as RAGEN's first-turn sample, without scoring again.
+
+    Rows without a closed reasoning with words are left out, and columns without rows. What remains
+    is one of the samples it could have drawn, except that prompts which several groups share are
+    one column.
+    """
+    inner_M2 = scores.inner_M2
+    if inner_M2 is None or scores.num_reasonings == 0:
+        return replace(scores, family=FIRST_TURN)
+    kept_M = inner_M2[:, 1] > inner_M2[:, 0]
+    kept_N = np.bincount(scores.column_M[kept_M], minlength=scores.num_prompts) > 0
+    place_N = np.cumsum(kept_N) - 1
+    return CrossScores(
+        logprobs_MNR=scores.logprobs_MNR[np.ix_(kept_M, kept_N)],
+        lengths_M=scores.lengths_M[kept_M],
+        column_M=place_N[scores.column_M[kept_M]],
+        inner_M2=inner_M2[kept_M],
+        family=FIRST_TURN,
+    )
 
 
 def ragen_metrics(
@@ -80,9 +100,9 @@ def ragen_metrics(
     """
     if scores.num_prompts < 2 or scores.num_reasonings == 0:
         return {}
-    inner = scores.inner_lengths_M
-    lengths_S = scores.lengths_M if inner is None else inner
-    sums_SN = scores.sums_MN(lengths_S)
+    inner = scores.inner_M2
+    lengths_S = scores.lengths_M if inner is None else inner[:, 1] - inner[:, 0]
+    sums_SN = scores.inner_sums_MN()
     means_SN = sums_SN / lengths_S[:, None]
     signature_N = np.arange(scores.num_prompts) if scores.cluster_N is None else scores.cluster_N
     out = {"mi_upper_bound": float(np.log(scores.num_prompts))}
@@ -97,8 +117,8 @@ def thinking_rates(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """`collapse/...`: how many turns have a closed reasoning with something in it."""
     firsts = [t.turns[0] for t in trajectories if t.turns]
     turns = [turn for t in trajectories for turn in t.turns]
-    num_first = sum(_inner_length(turn) > 0 for turn in firsts)
-    num_all = sum(_inner_length(turn) > 0 for turn in turns)
+    num_first = sum(inner_span(turn) is not None for turn in firsts)
+    num_all = sum(inner_span(turn) is not None for turn in turns)
     return {
         "collapse/valid_thinking_rate": num_all / len(turns) if turns else float("nan"),
         "collapse/first_turn_num_total": float(len(firsts)),
@@ -167,7 +187,6 @@ def _draw(family: str, rows: Sequence[tuple[Trajectory, int]], column_S: IntArra
     if not rows:
         return Draw(family=family, problem="no turn has a closed reasoning with something in it")
     turns = [trajectory.turns[k] for trajectory, k in rows]
-    inner_S = np.array([_inner_length(turn) for turn in turns], dtype=np.int64)
     first_row_N = np.unique(column_S, return_index=True)[1]
     prompts = [_prompt(turns[row]) for row in first_row_N]
     signature: dict[bytes, int] = {}
@@ -180,21 +199,9 @@ def _draw(family: str, rows: Sequence[tuple[Trajectory, int]], column_S: IntArra
         env_N=tuple(rows[row][0].tag for row in first_row_N),
         turn_M=np.array([k for _, k in rows]),
         truncated_M=np.zeros(len(rows), dtype=np.bool_),
-        inner_lengths_M=inner_S,
+        inner_M2=np.array([(0, len(_inner_tokens(turn))) for turn in turns]),
         source_M=tuple((trajectory.id, k) for trajectory, k in rows),
     )
-
-
-def _inner_length(turn: Turn) -> int:
-    """Tokens between the tags; 0 where RAGEN would leave the turn out."""
-    if turn.reasoning_span is None or turn.reasoning_chars is None or turn.prompt_tokens is None:
-        return 0
-    text = turn.reasoning
-    for piece in _REMOVED:
-        text = text.replace(piece, "")
-    is_closed = turn.response.startswith(THINK_CLOSE, turn.reasoning_chars[1])
-    start, end = turn.reasoning_span
-    return end - start if is_closed and text.strip() else 0
 
 
 def _inner_tokens(turn: Turn) -> IntArray:

@@ -1,28 +1,27 @@
-"""Cross-scoring: the log-probability of every reasoning under every prompt, with shared prefixes.
+"""Log-probs of reasonings under a language model, with the prompt's keys and values shared.
 
-A prompt is forwarded once, and its keys and values serve all reasonings. That takes sum over n of
-(|x_n| + M R) token-forwards, where one pass per pair takes sum over n of M (|x_n| + R).
+The only file of cross-scoring that needs torch. The rest, `cross_score` and `score_draw`, stands in
+`cross_scoring.py` and is named here too.
 
-Legend: **M** reasonings, **N** prompts, **R** tokens of the longest reasoning, **V** vocabulary.
+Legend: **V** vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..store.records import FloatArray, IntArray
-from .cross_scores import CrossScores, ScoringCost
-from .families import Draw
+from .cross_scoring import Scorer, ScoringError, Tally, cross_score, score_draw
+
+__all__ = ["ModelScorer", "Prefix", "Scorer", "ScoringError", "Tally", "cross_score", "score_draw"]
 
 MEMORY_BUDGET_BYTES = 1 << 30
 """For keys, values and logits of one pass; weights and activations come on top."""
@@ -30,140 +29,6 @@ MEMORY_BUDGET_BYTES = 1 << 30
 CPU_PASS_TOKENS = 512
 """Continuation tokens of one pass on a CPU: about what its caches hold. More rows would also be
 padded to the longest of them. Measured: twice as fast as one pass of 64 rows."""
-
-MAX_SAMPLING_GAP = 0.02
-"""Nats per token that rounding and another engine's kernels may explain."""
-
-
-class ScoringError(ValueError):
-    """A model or a prompt cannot be scored this way. The message names the way out."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Token-forwards of a scorer so far."""
-
-    num_tokens: int = 0
-    """Padding included."""
-    num_padding: int = 0
-
-
-class Scorer(Protocol):
-    """Scores continuations of a prompt that was forwarded once."""
-
-    tally: Tally
-
-    def prefill(self, prompt: IntArray) -> Any:
-        """Forward a prompt (L,), at least one token; what comes back goes to `score` only."""
-
-    def score(self, prefix: Any, continuations: Sequence[IntArray]) -> list[FloatArray]:
-        """Per-token log-probs of each continuation, in order, each as long as it is."""
-
-
-def cross_score(
-    scorer: Scorer,
-    prompts: Sequence[IntArray],
-    reasonings: Sequence[IntArray],
-    column_M: Sequence[int] | NDArray[np.int64],
-) -> CrossScores:
-    """Score every reasoning under every prompt.
-
-    Equal reasonings and equal prompts are forwarded once each.
-
-    Args:
-        prompts: N token id arrays.
-        reasonings: M token id arrays, closing tags included.
-        column_M: index of the prompt that each reasoning was sampled under.
-
-    Raises:
-        ScoringError: a prompt is empty, or the model cannot take a row that long.
-    """
-    started = time.perf_counter()
-    before = replace(scorer.tally)
-    unique, place_M = _distinct(reasonings)
-    unique_prompts, place_N = _distinct(prompts)
-    longest = max((len(z) for z in unique), default=0)
-    scores = np.zeros((len(unique), len(unique_prompts), longest), dtype=np.float32)
-    filled = [m for m, z in enumerate(unique) if len(z)]
-    for n, prompt in enumerate(unique_prompts):
-        if len(prompt) == 0:
-            raise ScoringError("a prompt is empty: there is nothing to predict a first token from")
-        if filled:
-            rows = scorer.score(scorer.prefill(prompt), [unique[m] for m in filled])
-            for m, row in zip(filled, rows, strict=True):
-                scores[m, n, : len(row)] = row
-    num_naive = sum(len(reasonings) * (len(x) + longest) for x in prompts)
-    return CrossScores(
-        logprobs_MNR=scores[np.ix_(place_M, place_N)],
-        lengths_M=np.array([len(z) for z in reasonings], dtype=np.int64),
-        column_M=np.asarray(column_M, dtype=np.int64),
-        cost=ScoringCost(
-            num_token_forwards=scorer.tally.num_tokens - before.num_tokens,
-            num_padding=scorer.tally.num_padding - before.num_padding,
-            num_naive=num_naive,
-            seconds=time.perf_counter() - started,
-        ),
-    )
-
-
-def score_draw(scorer: Scorer, draw: Draw, *, top_k: int = 0, top_p: float = 1.0) -> CrossScores:
-    """Cross-score a drawn family and keep what is known of its pairs.
-
-    A draw without pairs gives scores without content that say why; nothing is forwarded. The own
-    column is compared with the log-probs recorded at sampling: estimates are unbiased only where
-    both are the same distribution.
-
-    Args:
-        top_k: of the sampling; 0 if not cut.
-        top_p: of the sampling.
-
-    Raises:
-        ScoringError: as `cross_score`.
-    """
-    if draw.num_reasonings == 0:
-        return CrossScores.missing(draw.problem, family=draw.family)
-    scores = cross_score(scorer, draw.prompts, draw.reasonings, draw.column_M)
-    gap = _sampling_gap(scores, draw)
-    return replace(
-        scores,
-        cluster_N=draw.cluster_N,
-        env_N=draw.env_N,
-        turn_M=draw.turn_M,
-        truncated_M=draw.truncated_M,
-        inner_lengths_M=draw.inner_lengths_M,
-        source_M=draw.source_M,
-        family=draw.family,
-        sampling_gap=gap,
-        caveats=(*draw.caveats, *_sampling_caveats(gap, top_k, top_p)),
-        problem=draw.problem,
-    )
-
-
-def _sampling_gap(scores: CrossScores, draw: Draw) -> float:
-    if not draw.logprobs:
-        return float("nan")
-    own_MR = scores.logprobs_MNR[np.arange(draw.num_reasonings), draw.column_M]
-    gaps = [
-        np.abs(own_R[: len(recorded)] - recorded)
-        for own_R, recorded in zip(own_MR, draw.logprobs, strict=True)
-        if recorded is not None and len(recorded)
-    ]
-    return float(np.concatenate(gaps).mean()) if gaps else float("nan")
-
-
-def _sampling_caveats(gap: float, top_k: int, top_p: float) -> list[str]:
-    out = []
-    if top_k > 0 or top_p < 1:
-        out.append(
-            f"sampled with top_k {top_k} and top_p {top_p:g}, scored with the whole distribution: "
-            "the estimates are biased"
-        )
-    if gap > MAX_SAMPLING_GAP:
-        out.append(
-            f"scores are {gap:.2g} nats per token away from those recorded at sampling (other "
-            "weights, or another temperature): the estimates are biased"
-        )
-    return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -309,21 +174,6 @@ class ModelScorer:
                 f"a row of {length} tokens does not fit the model's {self._max_positions} "
                 "positions; leave out the longest prompts or reasonings"
             )
-
-
-def _distinct(rows: Sequence[IntArray]) -> tuple[list[IntArray], list[int]]:
-    """The distinct arrays in order of first appearance, and the place of each row among them."""
-    seen: dict[bytes, int] = {}
-    unique: list[IntArray] = []
-    place: list[int] = []
-    for row in rows:
-        array = np.asarray(row, dtype=np.int32)
-        key = array.tobytes()
-        if key not in seen:
-            seen[key] = len(unique)
-            unique.append(array)
-        place.append(seen[key])
-    return unique, place
 
 
 def _check_cache(model: nn.Module, cache: Any) -> None:

@@ -35,7 +35,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 def test_a_reasoning_is_scored_with_its_closing_tag() -> None:
     z = sampled_reasoning(turn("left</think><answer>L</answer>"), decode)
     assert decode(z.tokens) == "left</think>"
-    assert z.inner_length == 4
+    assert z.inner == (0, 4)
     assert not z.is_truncated
 
 
@@ -53,7 +53,7 @@ def test_tokens_that_straddle_the_tag_come_with_it() -> None:
     )
     z = sampled_reasoning(record, lambda tokens: "".join(pieces[i] for i in tokens))
     assert z.tokens.tolist() == [0, 1, 2, 3]
-    assert z.inner_length == 1
+    assert z.inner == (0, 1)
 
 
 def test_a_cut_reasoning_is_a_flagged_prefix() -> None:
@@ -71,7 +71,7 @@ def test_a_reply_that_ends_inside_its_reasoning_is_complete() -> None:
 
 def test_an_empty_reasoning_is_its_closing_tag() -> None:
     z = sampled_reasoning(turn("</think>a"), decode)
-    assert (decode(z.tokens), z.inner_length) == ("</think>", 0)
+    assert (decode(z.tokens), z.inner) == ("</think>", (0, 0))
 
 
 def test_text_without_tokens_or_without_reasoning_is_no_pair() -> None:

@@ -10,6 +10,7 @@ from echoscope.diagnostics.cross_scores import CrossScores
 from echoscope.diagnostics.ragen_keys import (
     FIRST_TURN,
     TRAJECTORY,
+    as_ragen_first_turn,
     draw_first_turn,
     draw_trajectory,
     ragen_metrics,
@@ -56,7 +57,7 @@ def test_mutual_information_of_length_normalised_and_of_whole_sequences() -> Non
 def test_only_tokens_between_the_tags_count() -> None:
     half, tag = math.log(1 / 2), -9.0
     table = [[[half, tag], [half, 0.0]], [[half, tag], [half, 0.0]]]
-    found = ragen_metrics(scores(table, [2, 2], [0, 1], inner_lengths_M=np.array([1, 1])))
+    found = ragen_metrics(scores(table, [2, 2], [0, 1], inner_M2=np.array([[0, 1]] * 2)))
     assert found["x/mi_seq_estimate"] == pytest.approx(0)
     assert found["x/conditional_entropy_seq_est"] == pytest.approx(math.log(2))
 
@@ -167,3 +168,24 @@ def test_thinking_rates(episodes) -> None:
         "collapse/first_turn_valid_rate": 0.5,
     }
     assert math.isnan(thinking_rates([])["collapse/valid_thinking_rate"])
+
+
+def test_our_first_turn_scores_serve_as_its_sample() -> None:
+    """Whole reasonings and closing tags in, what stands between the tags out."""
+    half, tag = math.log(1 / 2), -9.0
+    table = np.full((3, 3, 2), half)
+    table[:, :, 1] = tag
+    table[0, 1, 0] = math.log(1 / 8)
+    ours = scores(
+        table,
+        [2, 2, 2],
+        [0, 1, 2],
+        inner_M2=np.array([[0, 1], [0, 1], [0, 0]]),  # the third was never closed
+    )
+    found = as_ragen_first_turn(ours)
+    assert (found.family, found.num_reasonings, found.num_prompts) == (FIRST_TURN, 2, 2)
+    metrics = ragen_metrics(found)
+    # Row 0: 1/2 against (1/2 + 1/8) / 2 = 5/16; row 1: all the same.
+    expected = math.log(8 / 5) / 2
+    assert metrics[f"{FIRST_TURN}/mi_seq_estimate"] == pytest.approx(expected)
+    assert ragen_metrics(as_ragen_first_turn(CrossScores.missing("nothing"))) == {}
