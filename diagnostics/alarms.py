@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ..store.records import Alarm, AlarmSeverity, AlarmState, Command
+from ..store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
 from . import rules_reasoning, rules_signal, rules_task
 from .changes import Channel, observed
 from .channels import CHANNELS, derived
@@ -308,6 +308,38 @@ def command_line(command: Command, run: str = "RUN") -> str:
     settings = "".join(f" {key}={value}" for key, value in command.settings.items())
     action = {"stop_now": "stop --now"}.get(command.action.value, command.action.value)
     return f"echoscope ctl {run} {action}{settings}"
+
+
+def action_commands(
+    events: Iterable[Alarm], config: AlarmConfig, *, run_id: str, now: float
+) -> list[Command]:
+    """What rules that are set to act want done: the worst of pause and stop, once.
+
+    A rule acts when it is raised as a warning or worse, not as information. The command goes the
+    way of a person's, so it is acknowledged and recorded like one.
+
+    Args:
+        now: Seconds since the epoch.
+    """
+    wanted = {
+        config.actions.get(event.rule, "notify"): event  # type: ignore[call-overload]
+        for event in events
+        if event.state is AlarmState.RAISED and event.severity is not AlarmSeverity.INFO
+    }
+    for name, action in (("stop", CommandAction.STOP), ("pause", CommandAction.PAUSE)):
+        if name in wanted:
+            event = wanted[name]
+            return [
+                Command(
+                    command_id=f"alarm-{event.alarm_id}-{event.step}",
+                    run_id=run_id,
+                    issued_at=now,
+                    issued_by=f"alarm {event.rule}",
+                    action=action,
+                    reason=event.message,
+                )
+            ]
+    return []
 
 
 def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Blindness]:

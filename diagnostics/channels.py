@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 from .changes import ChannelSpec
 
 LN2, LN10 = math.log(2), math.log(10)
+
+_measured = partial(ChannelSpec, window=3, persist=2, warmup=3)
+"""Of an estimate that has its own averaging, and is made every few steps."""
+_vanishing = partial(_measured, direction="fall", is_share=True, raise_at=0.75, least_baseline=0.1)
+"""Falls below a quarter of its best."""
+_lost = partial(ChannelSpec, direction="fall", is_share=True, raise_at=0.5)
+"""Falls below half of its best."""
+_level = partial(ChannelSpec, direction="rise", against="zero")
+"""Is wrong by its size alone."""
 
 CHANNELS: tuple[ChannelSpec, ...] = (
     # --- format and validity
@@ -51,12 +61,10 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         direction="rise",
         raise_at=0.2,
     ),
-    ChannelSpec(
+    _level(
         name="capped",
         label="the share of responses cut at the cap",
         keys=("rollout/length_limited_frac", "text/truncated_frac"),
-        direction="rise",
-        against="zero",
         raise_at=0.9,
     ),
     ChannelSpec(
@@ -72,44 +80,32 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         raise_at=LN2,
     ),
     # --- success
-    ChannelSpec(
+    _lost(
         name="success_probe",
         label="success on the probe tasks",
         keys=("probe/*/success_rate",),
-        direction="fall",
-        is_share=True,
-        raise_at=0.5,
         least_baseline=0.02,
     ),
-    ChannelSpec(
+    _lost(
         name="success_eval",
         label="success in evaluation",
         keys=("eval/*/success_rate",),
-        direction="fall",
-        is_share=True,
-        raise_at=0.5,
         least_baseline=0.02,
     ),
-    ChannelSpec(
+    _lost(
         name="success_train",
         label="success in training",
         keys=("rollout/success_rate",),
-        direction="fall",
-        is_share=True,
-        raise_at=0.5,
         smooth="mean",
         window=10,
         persist=5,
         warmup=10,
         least_baseline=0.02,
     ),
-    ChannelSpec(
+    _lost(
         name="reward",
         label="the mean return",
         keys=("reward/return_mean",),
-        direction="fall",
-        is_share=True,
-        raise_at=0.5,
         smooth="mean",
         window=20,
         persist=10,
@@ -133,7 +129,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         transform="log",
         raise_at=LN10,
     ),
-    ChannelSpec(
+    _measured(
         name="conditional_entropy_down",
         label="H(Z|X) per token",
         keys=(
@@ -144,132 +140,76 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         against="start",
         transform="log",
         raise_at=LN10,
-        window=3,
-        persist=2,
-        warmup=3,
     ),
-    ChannelSpec(
+    _measured(
         name="sibling_distance_down",
         label="the distance between siblings' reasonings",
         keys=("text/sibling_distance",),
         direction="fall",
         is_share=True,
         raise_at=0.75,
-        window=3,
-        persist=2,
-        warmup=3,
     ),
     # --- dependence on the prompt
-    ChannelSpec(
+    _vanishing(
         name="dependence_first",
         label="the upper end of dependence at the first turn",
         keys=("info/first_turn/dependence_high", "info/first_turn/dependence"),
-        direction="fall",
-        is_share=True,
-        raise_at=0.75,
-        window=3,
-        persist=2,
-        warmup=3,
-        least_baseline=0.1,
     ),
-    ChannelSpec(
+    _vanishing(
         name="dependence_all",
         label="the upper end of dependence over all turns",
         keys=("info/all_turns/dependence_high", "info/all_turns/dependence"),
-        direction="fall",
-        is_share=True,
-        raise_at=0.75,
-        window=3,
-        persist=2,
-        warmup=3,
-        least_baseline=0.1,
     ),
-    ChannelSpec(
+    _vanishing(
         name="retrieval",
         label="retrieval of the prompt above chance",
         keys=("info/first_turn/retrieval_margin", "info/all_turns/retrieval_margin"),
-        direction="fall",
-        is_share=True,
-        raise_at=0.75,
-        window=3,
-        persist=2,
-        warmup=3,
-        least_baseline=0.1,
     ),
-    ChannelSpec(
+    _vanishing(
         name="text_retrieval",
         label="retrieval of the prompt from the text above chance",
         keys=("text/retrieval_margin",),
-        direction="fall",
-        is_share=True,
-        raise_at=0.75,
-        window=3,
-        persist=2,
-        warmup=3,
-        least_baseline=0.1,
     ),
-    ChannelSpec(
+    _vanishing(
         name="text_dependence",
         label="the text's bound on I(X;Z)",
         keys=("text/dependence",),
-        direction="fall",
-        is_share=True,
-        raise_at=0.75,
-        window=3,
-        persist=2,
-        warmup=3,
-        least_baseline=0.1,
     ),
-    ChannelSpec(
+    _measured(
         name="template",
         label="the share of template phrases",
         keys=("text/template_frac",),
         direction="rise",
         raise_at=0.3,
-        window=3,
-        persist=2,
-        warmup=3,
     ),
-    ChannelSpec(
+    _measured(
         name="agreement",
         label="the share of answers that follow from their reasoning",
         keys=("text/agreement_frac",),
         direction="fall",
         raise_at=0.2,
-        window=3,
-        persist=2,
-        warmup=3,
     ),
     # --- repetition
-    ChannelSpec(
+    _measured(
         name="duplicates",
         label="the share of nearly equal siblings",
         keys=("text/near_duplicate_frac",),
         direction="rise",
         raise_at=0.3,
-        window=3,
-        persist=2,
-        warmup=3,
     ),
-    ChannelSpec(
+    _measured(
         name="loops",
         label="the share of responses that loop",
         keys=("text/loop_frac",),
         direction="rise",
         raise_at=0.2,
-        window=3,
-        persist=2,
-        warmup=3,
     ),
-    ChannelSpec(
+    _measured(
         name="echo",
         label="the overlap with the own previous turn",
         keys=("text/echo_frac",),
         direction="rise",
         raise_at=0.3,
-        window=3,
-        persist=2,
-        warmup=3,
     ),
     # --- reward spread
     ChannelSpec(
@@ -285,12 +225,10 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         persist=3,
         warmup=10,
     ),
-    ChannelSpec(
+    _level(
         name="zero_spread",
         label="the share of groups without reward spread",
         keys=("reward/zero_std_frac",),
-        direction="rise",
-        against="zero",
         raise_at=0.8,
         smooth="mean",
         window=10,
@@ -309,23 +247,19 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         persist=1,
         warmup=10,
     ),
-    ChannelSpec(
+    _level(
         name="non_finite",
         label="non-finite losses or gradients",
         keys=("optim/non_finite",),
-        direction="rise",
-        against="zero",
         raise_at=0.5,
         window=1,
         persist=1,
         warmup=1,
     ),
-    ChannelSpec(
+    _level(
         name="regulariser",
         label="the regulariser's gradient over the task's",
         keys=("gradient/regulariser_ratio",),
-        direction="rise",
-        against="zero",
         raise_at=1.0,
         window=3,
         persist=2,
@@ -341,28 +275,22 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         persist=10,
         warmup=10,
     ),
-    ChannelSpec(
+    _level(
         name="mismatch",
         label="the mismatch KL between sampler and trainer",
         keys=("policy/mismatch_kl",),
-        direction="rise",
-        against="zero",
         raise_at=0.05,
     ),
-    ChannelSpec(
+    _level(
         name="ref_kl",
         label="the KL to the reference policy",
         keys=("policy/ref_kl",),
-        direction="rise",
-        against="zero",
         raise_at=1.0,
     ),
-    ChannelSpec(
+    _level(
         name="empty_selection",
         label="steps without a selected group",
         keys=("selection/is_empty",),
-        direction="rise",
-        against="zero",
         raise_at=0.5,
         window=1,
         persist=5,

@@ -172,7 +172,7 @@ def _widened(block: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     missing = size - block.shape[1]
     if not missing:
         return block
-    return np.hstack([block, np.full((len(block), missing), np.nan)])
+    return np.asarray(np.hstack([block, np.full((len(block), missing), np.nan)]))
 
 
 def _merge_repeats(block: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from echoscope.diagnostics.alarms import (
     RULE_ORDER,
     AlarmEngine,
     RunState,
+    action_commands,
     blindness,
     command_line,
 )
@@ -425,3 +426,22 @@ def test_derived_metrics() -> None:
     assert found["info/first_turn/dependence_high"] == pytest.approx(0.5)
     assert found["reward/zero_std_frac"] == 0.75
     assert "optim/non_finite" not in found
+
+
+def test_rules_that_act_post_one_command() -> None:
+    """Two rules are raised at once; the worse of their actions counts. Information never acts."""
+    config = AlarmConfig(
+        actions={"LENGTH_SATURATION": "pause", "KL_DRIFT": "stop", "GRADIENT_SPIKE": "stop"}
+    )
+    engine = AlarmEngine(config)
+    found = []
+    for step in range(12):
+        events = engine.observe(step, {"rollout/length_limited_frac": 1.0, "policy/ref_kl": 3.0})
+        found += action_commands(events, config, run_id="r", now=5.0)
+    assert [(c.action.value, c.issued_by, c.issued_at) for c in found] == [
+        ("stop", "alarm KL_DRIFT", 5.0)
+    ]
+    assert action_commands(events, AlarmConfig(), run_id="r", now=5.0) == []
+    _, spikes = judged(31, lambda s: {"optim/grad_norm": 90.0 if s == 30 else 1 + 0.1 * (s % 2)})
+    assert [event.rule for event in spikes] == ["GRADIENT_SPIKE"]
+    assert action_commands(spikes, config, run_id="r", now=5.0) == []
