@@ -15,6 +15,7 @@ Everything a channel knows is in `state()`, as JSON values.
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import functools
 import math
@@ -92,13 +93,13 @@ def median(values: Sequence[float]) -> float:
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def observed(values: Mapping[str, float], keys: Sequence[str]) -> tuple[str, float] | None:
-    """The first of `keys` that has finite values, and their mean over tags."""
+def observed(values: Mapping[str, float], keys: Sequence[str]) -> dict[str, float]:
+    """Finite values of the first of `keys` that has any, by name; several only for a `*`."""
     for key in keys:
         if "*" not in key:
             value = values.get(key, math.nan)
             if math.isfinite(value):
-                return key, value
+                return {key: value}
             continue
         found = {
             name: value
@@ -106,9 +107,8 @@ def observed(values: Mapping[str, float], keys: Sequence[str]) -> tuple[str, flo
             if _matches(name, key) and math.isfinite(value)
         }
         if found:
-            name = next(iter(found)) if len(found) == 1 else key
-            return name, math.fsum(found.values()) / len(found)
-    return None
+            return found
+    return {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,8 +117,11 @@ class Channel:
 
     spec: ChannelSpec
     key: str = ""
-    """The metric that was last seen."""
+    """The metric that is followed; the pattern where it is a mean over tags."""
+    members: dict[str, float] = field(default_factory=dict)
+    """Last value of every metric that goes into the mean: tags may be measured at odd steps."""
     count: int = 0
+    first_step: int | None = None
     last_step: int | None = None
     value: float = math.nan
     """Last observation, in the metric's own unit."""
@@ -152,13 +155,19 @@ class Channel:
     def update(self, step: int, values: Mapping[str, float]) -> None:
         """Take in the metrics of a step; nothing happens if the metric is not among them."""
         found = observed(values, self.spec.keys)
-        if found is None:
+        if not found:
             return
-        if self.key and found[0] != self.key and self._rank(found[0]) > self._rank(self.key):
+        rank, known = self._rank(next(iter(found))), self._rank(self.key)
+        if self.key and rank > known:
             return
-        if self.key and found[0] != self.key:
+        is_new_source = rank < known or not found.keys() <= self.members.keys()
+        if is_new_source:
+            kept = {} if rank < known else self.members
             self._forget()
-        self.key, self.value = found
+            self.members = dict(kept)
+        self.members |= found
+        self.key = next(iter(found)) if len(self.members) == 1 else self.spec.keys[rank]
+        self.value = math.fsum(self.members.values()) / len(self.members)
         x = self.value
         if self.spec.transform == "log":
             x = math.log(max(x, LOG_FLOOR))
@@ -166,6 +175,7 @@ class Channel:
             _append(self._gaps, step - self.last_step, 9)
         baseline = self._baseline(x)
         self._take(x, step)
+        self.first_step = step if self.first_step is None else self.first_step
         self.last_step = step
         self.count += 1
         self._judge(step, baseline)
@@ -219,7 +229,7 @@ class Channel:
         return next((n for n, k in enumerate(keys) if key == k or _matches(key, k)), len(keys))
 
     def _forget(self) -> None:
-        """A better source of the same thing appeared: start again with it."""
+        """A better source of the same thing, or one more of them: start again with it."""
         fresh = Channel(spec=self.spec)
         for slot in fields(Channel):
             setattr(self, slot.name, getattr(fresh, slot.name))
@@ -323,7 +333,7 @@ class Channel:
             value = getattr(self, slot.name)
             if isinstance(value, float) and not math.isfinite(value):
                 value = None
-            out[slot.name] = list(value) if isinstance(value, list) else value
+            out[slot.name] = copy.copy(value)
         return out
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -334,7 +344,7 @@ class Channel:
             value = state[slot.name]
             if value is None and slot.name in _FLOATS:
                 value = math.nan
-            setattr(self, slot.name, list(value) if isinstance(value, list) else value)
+            setattr(self, slot.name, copy.copy(value))
 
 
 _FLOATS = ("value", "level", "high", "low", "start", "strength", "threshold")

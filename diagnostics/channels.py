@@ -14,6 +14,8 @@ from functools import partial
 from .changes import ChannelSpec
 
 LN2, LN10 = math.log(2), math.log(10)
+NOT_ABOVE_CHANCE = 0.05
+"""p-value of a retrieval accuracy above which it may be chance."""
 
 _measured = partial(ChannelSpec, window=3, persist=2, warmup=3)
 """Of an estimate that has its own averaging, and is made every few steps."""
@@ -50,7 +52,12 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec(
         name="eval_action",
         label="the share of valid actions in evaluation",
-        keys=("probe/*/action_valid_frac", "eval/*/action_valid_frac"),
+        keys=(
+            "probe/*/action_valid_frac",
+            "probe/action_valid_frac",
+            "eval/*/action_valid_frac",
+            "eval/action_valid_frac",
+        ),
         direction="fall",
         raise_at=0.2,
     ),
@@ -83,13 +90,13 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     _lost(
         name="success_probe",
         label="success on the probe tasks",
-        keys=("probe/*/success_rate",),
+        keys=("probe/*/success_rate", "probe/success_rate"),
         least_baseline=0.02,
     ),
     _lost(
         name="success_eval",
         label="success in evaluation",
-        keys=("eval/*/success_rate",),
+        keys=("eval/*/success_rate", "eval/success_rate"),
         least_baseline=0.02,
     ),
     _lost(
@@ -308,11 +315,15 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
         if num_prompts > 1:
             high = values.get(f"{prefix}/mutual_information_high", math.nan)
             out[f"{prefix}/dependence_high"] = min(max(high / math.log(num_prompts), 0.0), 1.0)
-        out[f"{prefix}/retrieval_margin"] = values.get(
-            f"{prefix}/retrieval_accuracy@1", math.nan
-        ) - values.get(f"{prefix}/retrieval_chance@1", math.nan)
-    out["text/retrieval_margin"] = values.get("text/retrieval_accuracy", math.nan) - values.get(
-        "text/retrieval_chance", math.nan
+        out[f"{prefix}/retrieval_margin"] = _above_chance(
+            values.get(f"{prefix}/retrieval_accuracy@1", math.nan),
+            values.get(f"{prefix}/retrieval_chance@1", math.nan),
+            values.get(f"{prefix}/retrieval_p_value", math.nan),
+        )
+    out["text/retrieval_margin"] = _above_chance(
+        values.get("text/retrieval_accuracy", math.nan),
+        values.get("text/retrieval_chance", math.nan),
+        values.get("text/retrieval_p_value", math.nan),
     )
     if "reward/zero_std_frac" not in values:
         out["reward/zero_std_frac"] = values.get("reward/solved_frac", math.nan) + values.get(
@@ -329,6 +340,11 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
         skipped = values.get("optim/num_skipped", 0.0) > 0
         out["optim/non_finite"] = float(broken or skipped)
     return {key: value for key, value in out.items() if math.isfinite(value)}
+
+
+def _above_chance(accuracy: float, chance: float, p_value: float) -> float:
+    """How far retrieval is above chance; 0 where a permutation test cannot tell it from chance."""
+    return 0.0 if p_value > NOT_ABOVE_CHANCE else accuracy - chance
 
 
 def known_keys() -> list[str]:

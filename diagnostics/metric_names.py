@@ -198,6 +198,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Meaning | None
     ),
 )
 
+_ACTION_IS_VALID = re.compile(rf"train/{_TAG}/action_is_valid")
+
 _OUR_GROUPS = (
     "critic",
     "eval",
@@ -317,10 +319,21 @@ def to_our_names(
             continue
         out[key] = meaning.convert(columns[name]) if meaning else columns[name]
         sources[key] = name
+    _action_valid_of_env(columns, out, sources)
     _average_tags(out, sources)
     _derive_dependence(out, sources)
     _entropy_per_token(out, sources, notes)
     return NamedColumns(columns=out, sources=sources, notes=tuple(notes))
+
+
+def _action_valid_of_env(
+    columns: Mapping[str, Values], out: dict[str, Values], sources: dict[str, str]
+) -> None:
+    """RAGEN's environments say themselves whether actions are valid: second best."""
+    for name, values in columns.items():
+        match = _ACTION_IS_VALID.fullmatch(name)
+        if match and out.setdefault(f"rollout/{match[1]}/action_valid_frac", values) is values:
+            sources[f"rollout/{match[1]}/action_valid_frac"] = name
 
 
 def _average_tags(columns: dict[str, Values], sources: dict[str, str]) -> None:

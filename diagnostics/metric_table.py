@@ -185,7 +185,7 @@ def _merge_repeats(block: NDArray[np.float64]) -> NDArray[np.float64]:
     for row in np.flatnonzero(~is_first):
         present = ~np.isnan(block[row])
         out[groups[row], present] = block[row, present]
-    return out
+    return np.asarray(out)
 
 
 def _averaged(block: NDArray[np.float64], width: int) -> NDArray[np.float64]:

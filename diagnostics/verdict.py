@@ -220,6 +220,8 @@ def _evidence(channel: Channel) -> Evidence | None:
         return None
     spec = channel.spec
     best = channel.high_step if spec.direction == "fall" else channel.low_step
+    if spec.against == "start":
+        best = channel.first_step
     before = math.nan if spec.against in ("zero", "recent") else channel.baseline
     return Evidence(
         metric=channel.key,

@@ -428,6 +428,12 @@ def test_derived_metrics() -> None:
     assert "optim/non_finite" not in found
 
 
+def test_retrieval_that_may_be_chance_is_no_margin() -> None:
+    known = {"text/retrieval_accuracy": 0.3, "text/retrieval_chance": 0.125}
+    assert derived(known)["text/retrieval_margin"] == pytest.approx(0.175)
+    assert derived({**known, "text/retrieval_p_value": 0.2})["text/retrieval_margin"] == 0.0
+
+
 def test_rules_that_act_post_one_command() -> None:
     """Two rules are raised at once; the worse of their actions counts. Information never acts."""
     config = AlarmConfig(

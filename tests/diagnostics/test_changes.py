@@ -147,12 +147,33 @@ def test_a_better_source_takes_over_and_is_kept() -> None:
     assert channel.value == pytest.approx(0.8)
 
 
+def test_tags_measured_at_odd_steps_do_not_look_like_a_fall() -> None:
+    """An easy tag at every tenth step, a hard one five steps later: their mean stays 0.5."""
+    channel = Channel(spec=replace(RATE, keys=("eval/*/rate",)))
+    for step in range(0, 100, 5):
+        easy = step % 10 == 0
+        channel.update(step, {f"eval/{'easy' if easy else 'hard'}/rate": 0.9 if easy else 0.1})
+        assert not channel.is_raised
+    assert channel.value == pytest.approx(0.5)
+    assert channel.key == "eval/*/rate"
+
+
+def test_a_tag_that_joins_later_starts_the_baseline_anew() -> None:
+    channel = Channel(spec=replace(RATE, keys=("eval/*/rate",)))
+    for step in range(10):
+        channel.update(step, {"eval/a/rate": 0.9})
+    for step in range(10, 30):
+        channel.update(step, {"eval/a/rate": 0.9, "eval/b/rate": 0.1})
+    assert channel.high == pytest.approx(0.5)
+    assert channel.latest_raise_step is None
+
+
 def test_what_is_not_there_changes_nothing() -> None:
     channel = fed(RATE, [0.9] * 10)
     before = channel.state()
     channel.update(11, {"rate": math.nan, "other": 1.0})
     assert channel.state() == before
-    assert observed({"a/b/c": math.nan}, ("a/*/c",)) is None
+    assert observed({"a/b/c": math.nan}, ("a/*/c",)) == {}
 
 
 @given(

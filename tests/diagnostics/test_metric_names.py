@@ -141,3 +141,10 @@ def test_a_map_wins_over_the_name() -> None:
     named = to_our_names({"reward": np.array([0.5])}, mapping)
     assert named.columns["rollout/success_rate"].tolist() == [0.5]
     assert "reward/return_mean" not in named.columns
+
+
+def test_the_environments_own_word_on_validity_is_second_best() -> None:
+    own = {"train/lake/action_is_valid": np.array([0.5])}
+    assert to_our_names(own).columns["rollout/action_valid_frac"].tolist() == [0.5]
+    both = {**own, "train/lake/manager_invalid_action": np.array([0.2])}
+    assert to_our_names(both).columns["rollout/action_valid_frac"].tolist() == [0.8]
