@@ -6,6 +6,7 @@ import doctest
 import importlib
 import math
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -282,4 +283,11 @@ def test_scores_are_read_only() -> None:
 def test_documented_examples_run(name: str) -> None:
     results = doctest.testmod(importlib.import_module(f"echoscope.diagnostics.{name}"))
     assert results.attempted > 0
+    assert results.failed == 0
+
+
+def test_the_page_s_example_runs() -> None:
+    page = Path(__file__).parents[2] / "docs" / "information.md"
+    results = doctest.testfile(str(page), module_relative=False)
+    assert results.attempted >= 4
     assert results.failed == 0
