@@ -19,6 +19,8 @@ from .config import RuleName
 SUCCESS = ("success_probe", "success_eval", "success_train", "reward")
 """Measures of success, the most trustworthy first: fixed tasks before whichever were drawn."""
 DRAWN_STREAK = 5
+DRASTIC = 2.0
+"""Strength of a departure that needs no warm-up."""
 AT_BEST = 0.9
 """Share of its peak from which success counts as being at its best."""
 
@@ -60,6 +62,11 @@ class View:
         """Past the warm-up. A loss of success on fixed tasks needs none."""
         past = self.step - self.first_step >= self.warmup_steps
         return past or bool(self.raised("success_probe", "success_eval"))
+
+    def is_warm_for(self, channels: Iterable[Channel]) -> bool:
+        """Past the warm-up, or what happens is twice as much as it takes: no batch does that."""
+        drastic = any(channel.is_raised and channel.strength >= DRASTIC for channel in channels)
+        return self.is_warm or drastic
 
     @property
     def success(self) -> Channel | None:

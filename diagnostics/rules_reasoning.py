@@ -31,7 +31,7 @@ def _format_collapse(view: View) -> Finding | None:
     if main.spec.name in _ACTING:
         others += [c for c in raised if c.spec.name in _PARSING and c not in others]
     is_now = any(channel.strength >= 1 for channel in raised)
-    critical = bool(others) and is_now and view.is_warm
+    critical = bool(others) and is_now and view.is_warm_for(raised)
     return Finding(
         severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
         main=main,
@@ -104,7 +104,7 @@ def _entropy_explosion(view: View) -> Finding | None:
     if not (entropy.is_raised and is_back and is_much):
         return None
     agreeing = [*view.leaning(*_PARSING, *_ACTING), *view.declining_success()]
-    critical = bool(agreeing) and view.is_warm
+    critical = bool(agreeing) and view.is_warm_for([entropy])
     return Finding(
         severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
         main=entropy,

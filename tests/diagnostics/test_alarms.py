@@ -112,6 +112,19 @@ def test_early_trouble_warns_until_the_warm_up_is_over() -> None:
     assert severity(engine, "FORMAT_COLLAPSE") == "critical"
 
 
+def test_a_drastic_fall_needs_no_warm_up() -> None:
+    """0.95 to 0.3 is more than twice the 20 points it takes."""
+
+    def row(step: int) -> Row:
+        return {
+            "rollout/action_valid_frac": step_down(step, 6, 0.95, 0.3),
+            "rollout/num_sampled_tokens_mean": step_down(step, 6, 70.0, 200.0),
+        }
+
+    engine, _ = judged(14, row)
+    assert severity(engine, "FORMAT_COLLAPSE") == "critical"
+
+
 def test_a_loss_of_success_on_fixed_tasks_needs_no_warm_up() -> None:
     def row(step: int) -> Row:
         values = {"rollout/action_valid_frac": step_down(step, 5, 0.6, 0.1)}
