@@ -147,11 +147,15 @@ class AlarmEngine:
 
     @property
     def open_alarms(self) -> list[OpenAlarm]:
-        """Worst first: by severity, by when they became critical or were raised, by rule."""
+        """Worst first: by severity, by when they became critical or were raised, by rule.
+
+        A loss of success is what the others lead to, so it comes after them.
+        """
         return sorted(
             self._open.values(),
             key=lambda a: (
                 -RANK[a.severity],
+                a.rule == "LOW_SUCCESS",
                 a.raised_step if a.critical_step is None else a.critical_step,
                 RULE_ORDER.index(a.rule),
             ),
