@@ -116,14 +116,13 @@ def min_p(values: FloatArray64, config: SelectionConfig, num_units: int) -> Inde
     Largest: metric >= value * max. Smallest: metric <= min / value. With a negative metric both
     measure the distance from the worst: it must reach `value` times that of the best.
     """
-    share = min(config.value, 1.0)
     low, high = float(values.min()), float(values.max())
     if low < 0:
         distance = values - low if config.keep == "largest" else high - values
-        return np.flatnonzero(distance >= share * (high - low) * (1 - ROUNDING))
+        return np.flatnonzero(distance >= config.value * (high - low) * (1 - ROUNDING))
     if config.keep == "largest":
-        return np.flatnonzero(values >= share * high - ZERO)
-    return np.flatnonzero(values <= low / share + ZERO)
+        return np.flatnonzero(values >= config.value * high - ZERO)
+    return np.flatnonzero(values <= low / config.value + ZERO)
 
 
 Rule = Callable[[FloatArray64, SelectionConfig, int], IndexArray]

@@ -18,6 +18,7 @@ from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from pydantic import ValidationError
 
 
 def config(**changes) -> SelectionConfig:
@@ -209,8 +210,10 @@ class TestMinP:
         assert kept([-1, -2, -3], smallest) == [1, 2]
         assert kept([-1, -1], config(strategy="min_p", value=0.9)) == [0, 1]
 
-    def test_a_value_above_1_counts_as_1(self):
-        assert kept([1, 3, 2], config(strategy="min_p", value=4)) == [1]
+    @pytest.mark.parametrize("strategy", ["top_k", "min_p"])
+    def test_a_fraction_above_1_is_refused(self, strategy):
+        with pytest.raises(ValidationError, match=r"takes a fraction in \(0, 1\]"):
+            config(strategy=strategy, value=4)
 
 
 class TestSelect:
