@@ -41,18 +41,22 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
     import json
 
     from ..store.reader import open_run
-    from ..store.records import CommandOutcome
+    from ..store.records import CommandAction, CommandOutcome
 
     reader = open_run(context.obj)
     info = reader.info()
-    steps, waiting = info.config["steps"], 0
+    steps, waiting, is_paused = info.config["steps"], 0, False
     for state in reader.commands():
         waiting += state.ack is None
         if state.ack is not None and state.ack.outcome is CommandOutcome.APPLIED:
             steps = state.command.settings.get("steps", steps)
+            if state.command.action in (CommandAction.PAUSE, CommandAction.RESUME):
+                is_paused = state.command.action is CommandAction.PAUSE
+    is_paused &= info.status == "running"
     out = {
         "run_id": info.run_id,
         "status": info.status,
+        "is_paused": is_paused,
         "step": info.last_step,
         "steps": steps,
         "attempt": info.attempt,
@@ -61,7 +65,8 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(out))
     else:
-        typer.echo(f"{info.run_id}: {info.status}, step {info.last_step} of {steps}")
+        paused = ", paused" if is_paused else ""
+        typer.echo(f"{info.run_id}: {info.status}{paused}, step {info.last_step} of {steps}")
 
 
 @app.command("wait")

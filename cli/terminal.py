@@ -144,11 +144,12 @@ class TerminalEvents:
             "select step, avg(episode_return) r from trajectories "
             "where split = 'train' group by step order by step"
         )
+        further = f" steps={2 * self._config.steps}" if status == "finished" else ""
         lines += [
             "next:",
             f"  echoscope runs show {path}",
             f'  echoscope query {path} "{sql}"',
-            f"  echoscope train --resume {path} steps={2 * self._config.steps}",
+            f"  echoscope train --resume {path}{further}",
         ]
         for line in lines:
             self._console.print(escape(line), highlight=False, soft_wrap=True)
