@@ -23,6 +23,7 @@ from .rules import Finding, Rule, View
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
 RULE_ORDER: tuple[str, ...] = RuleName.__args__  # type: ignore[attr-defined]
 RANK = {AlarmSeverity.INFO: 0, AlarmSeverity.WARNING: 1, AlarmSeverity.CRITICAL: 2}
+SYMPTOMS = ("LOW_SUCCESS", "DEGENERATE_TEXT")
 DOWNGRADE_AFTER = 10
 """Rows in a row without a second channel after which a critical alarm is a warning again."""
 
@@ -149,13 +150,13 @@ class AlarmEngine:
     def open_alarms(self) -> list[OpenAlarm]:
         """Worst first: by severity, by when they became critical or were raised, by rule.
 
-        A loss of success is what the others lead to, so it comes after them.
+        Symptoms of what the others name come after them.
         """
         return sorted(
             self._open.values(),
             key=lambda a: (
                 -RANK[a.severity],
-                a.rule == "LOW_SUCCESS",
+                a.rule in SYMPTOMS,
                 a.raised_step if a.critical_step is None else a.critical_step,
                 RULE_ORDER.index(a.rule),
             ),

@@ -37,6 +37,8 @@ SPARSE_GAP = 3
 """A metric that is there at every third step or less often is not smoothed."""
 SPARSE_STRENGTH = 1.5
 HALF = 0.5
+BEST_FROM = 5
+"""Observations after which a level may be the best; fewer are a matter of luck."""
 MIN_DIFFERENCES = 8
 """Fewer say more about the trend than about noise."""
 
@@ -254,7 +256,7 @@ class Channel:
             # Only the second observation tells that a metric is rare: the first counts, too.
             for earlier in self._recent[:-1]:
                 self._extend_extremes(earlier, self.last_step or 0)
-        if self.is_sparse or self.count + 1 >= self.spec.warmup:
+        if self.is_sparse or self.count + 1 >= min(self.spec.warmup, BEST_FROM):
             self._extend_extremes(self.level, step)
 
     def _extend_extremes(self, level: float, step: int) -> None:

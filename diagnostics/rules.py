@@ -159,6 +159,11 @@ def _or_inf(step: int | None) -> float:
     return math.inf if step is None else float(step)
 
 
+def onset_of(channels: Iterable[Channel]) -> float:
+    """When the first of them departed; infinite if none did."""
+    return min((_or_inf(channel.onset_step) for channel in channels), default=math.inf)
+
+
 def describe(channel: Channel) -> str:
     """`the share of valid actions fell from 0.95 (step 40) to 0.31`."""
     spec = channel.spec

@@ -6,7 +6,7 @@ import math
 
 from ..store.records import AlarmSeverity, CommandAction
 from .changes import Channel
-from .rules import Finding, Rule, View, describe, first, sentence
+from .rules import Finding, Rule, View, describe, first, onset_of, sentence
 
 _PARSING = ("closed", "format")
 _ACTING = ("action", "eval_action")
@@ -47,7 +47,7 @@ def _template_collapse(view: View) -> Finding | None:
     template = view.leaning("template")
     found = [*dependence, *retrieval, *template]
     is_seen_twice = bool(dependence and retrieval) or bool(retrieval and template)
-    if not is_seen_twice or _is_entropy_low(view):
+    if not is_seen_twice or _is_entropy_low(view) or _broke_first(view, [*dependence, *retrieval]):
         return None
     lost = view.is_success_declining and view.is_warm
     words = sentence(found)
@@ -59,6 +59,12 @@ def _template_collapse(view: View) -> Finding | None:
         agreeing=tuple(found[1:]),
         words=words,
     )
+
+
+def _broke_first(view: View, found: list[Channel]) -> bool:
+    """Replies lost their form before: then they depend on nothing, template or not."""
+    broken = view.raised(*_PARSING, *_ACTING)
+    return bool(broken) and onset_of(broken) <= onset_of(found)
 
 
 def _low_entropy(view: View) -> list[Channel]:

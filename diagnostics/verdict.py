@@ -151,7 +151,11 @@ class Diagnosis:
     def _evidence(self, open_alarms: Sequence[OpenAlarm]) -> tuple[Evidence, ...]:
         names = dict.fromkeys(name for alarm in open_alarms for name in alarm.channels)
         found = (_evidence(self.engine.channels[name]) for name in names)
-        return tuple(evidence for evidence in found if evidence is not None)
+        by_metric: dict[str, Evidence] = {}
+        for evidence in found:
+            if evidence is not None:
+                by_metric.setdefault(evidence.metric, evidence)
+        return tuple(by_metric.values())
 
     def _confidence(self, open_alarms: Sequence[OpenAlarm], state: RunState) -> tuple[str, str]:
         families = {family(name) for alarm in open_alarms for name in alarm.channels}

@@ -1,6 +1,5 @@
 """Every rule: what raises it, what does not, and that nothing looks ahead."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 
@@ -11,15 +10,9 @@ from echoscope.diagnostics.alarms import (
     RULE_ORDER,
     AlarmEngine,
     RunState,
-    action_commands,
-    blindness,
-    command_line,
 )
-from echoscope.diagnostics.channels import CHANNELS, derived
-from echoscope.diagnostics.config import AlarmConfig
-from echoscope.diagnostics.made_runs import make
+from echoscope.diagnostics.channels import CHANNELS
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
-from pydantic import ValidationError
 
 Row = Mapping[str, float]
 
@@ -350,117 +343,14 @@ def test_stalled_is_information() -> None:
     assert engine.run_state is RunState.HEALTHY
 
 
-def test_a_critical_alarm_clears_when_the_rate_is_back() -> None:
-    def row(step: int) -> Row:
-        bad = 40 <= step < 60
+def test_broken_replies_depend_on_nothing_and_are_no_template() -> None:
+    def row(step: int, broken_from: int) -> Row:
         return {
-            "rollout/action_valid_frac": 0.3 if bad else 0.95,
-            "rollout/success_rate": 0.1 if 46 <= step < 60 else 0.6,
+            **reasoning(step_down(step, 40, 0.8, 0.02), 1.5, 0.5),
+            "rollout/action_valid_frac": step_down(step, broken_from, 0.95, 0.1),
         }
 
-    engine, events = judged(100, row)
-    states = [(e.state.value, e.severity.value) for e in events if e.rule == "FORMAT_COLLAPSE"]
-    assert states[0] == ("raised", "warning")
-    assert ("raised", "critical") in states
-    assert states[-1][0] == "cleared"
-    assert engine.first_critical_step is not None
-    assert len({e.alarm_id for e in events if e.rule == "FORMAT_COLLAPSE"}) == 1
-
-
-@pytest.mark.parametrize("kind", ["format_collapse", "template_collapse", "healthy"])
-def test_nothing_looks_ahead(kind: str) -> None:
-    """Stopping at any step and going on from the saved state gives the same events."""
-    rows = list(make(kind, 3).run.table.rows())
-    whole = AlarmEngine()
-    expected = [event for step, values in rows for event in whole.observe(step, values)]
-    for cut in (1, 57, 90, 120):
-        engine, found = AlarmEngine(), []
-        for step, values in rows[:cut]:
-            found += engine.observe(step, values)
-        saved = json.loads(json.dumps(engine.state(), allow_nan=False))
-        resumed = AlarmEngine()
-        resumed.restore(saved)
-        for step, values in rows[cut:]:
-            found += resumed.observe(step, values)
-        assert found == expected
-        assert resumed.state() == whole.state()
-
-
-def test_a_step_is_fed_once() -> None:
-    engine = AlarmEngine()
-    engine.observe(3, {})
-    with pytest.raises(ValueError, match="step 3 follows step 3"):
-        engine.observe(3, {})
-
-
-def test_disabled_rules_stay_silent() -> None:
-    engine = AlarmEngine(AlarmConfig(disabled=("LENGTH_SATURATION",)))
-    for step in range(20):
-        engine.observe(step, {"rollout/length_limited_frac": 1.0})
-    assert engine.open_alarms == []
-
-
-def test_an_unknown_rule_is_refused() -> None:
-    with pytest.raises(ValidationError, match="FORMAT_COLLAPSE"):
-        AlarmConfig(disabled=("FORMAT",))  # type: ignore[arg-type]
-
-
-def test_evidence_and_suggestion_travel_with_the_alarm() -> None:
-    engine = AlarmEngine(run_id="r1")
-    events: list[Alarm] = []
-    for step in range(60):
-        values = {"reward/group_std_mean": step_down(step, 30, 0.4, 0.01)}
-        events += engine.observe(step, values, lambda rule: (f"{rule}-seen",))
-    assert events[0].evidence == ("ECHO_TRAP-seen",)
-    assert events[0].suggested is not None
-    assert events[0].suggested.run_id == "r1"
-    line = command_line(events[0].suggested, "runs/a")
-    assert line == "echoscope ctl runs/a set selection.strategy=top_p selection.value=0.9"
-
-
-def test_blind_rules_say_what_they_need() -> None:
-    found = {blind.rule: blind for blind in blindness(["reward/group_std_mean", "policy/entropy"])}
-    assert found["FORMAT_COLLAPSE"].is_blind
-    assert "rollout/action_valid_frac" in found["FORMAT_COLLAPSE"].reason
-    assert not found["ECHO_TRAP"].is_blind
-    assert "cannot be confirmed" in found["ECHO_TRAP"].reason
-    assert not found["ENTROPY_EXPLOSION"].is_blind
-    assert "STARVED_SIGNAL" not in found
-
-
-def test_derived_metrics() -> None:
-    values = {
-        "info/first_turn/num_prompts": 8.0,
-        "info/first_turn/mutual_information_high": math.log(8) / 2,
-        "reward/solved_frac": 0.5,
-        "reward/hopeless_frac": 0.25,
-    }
-    found = derived(values)
-    assert found["info/first_turn/dependence_high"] == pytest.approx(0.5)
-    assert found["reward/zero_std_frac"] == 0.75
-    assert "optim/non_finite" not in found
-
-
-def test_retrieval_that_may_be_chance_is_no_margin() -> None:
-    known = {"text/retrieval_accuracy": 0.3, "text/retrieval_chance": 0.125}
-    assert derived(known)["text/retrieval_margin"] == pytest.approx(0.175)
-    assert derived({**known, "text/retrieval_p_value": 0.2})["text/retrieval_margin"] == 0.0
-
-
-def test_rules_that_act_post_one_command() -> None:
-    """Two rules are raised at once; the worse of their actions counts. Information never acts."""
-    config = AlarmConfig(
-        actions={"LENGTH_SATURATION": "pause", "KL_DRIFT": "stop", "GRADIENT_SPIKE": "stop"}
-    )
-    engine = AlarmEngine(config)
-    found = []
-    for step in range(12):
-        events = engine.observe(step, {"rollout/length_limited_frac": 1.0, "policy/ref_kl": 3.0})
-        found += action_commands(events, config, run_id="r", now=5.0)
-    assert [(c.action.value, c.issued_by, c.issued_at) for c in found] == [
-        ("stop", "alarm KL_DRIFT", 5.0)
-    ]
-    assert action_commands(events, AlarmConfig(), run_id="r", now=5.0) == []
-    _, spikes = judged(31, lambda s: {"optim/grad_norm": 90.0 if s == 30 else 1 + 0.1 * (s % 2)})
-    assert [event.rule for event in spikes] == ["GRADIENT_SPIKE"]
-    assert action_commands(spikes, config, run_id="r", now=5.0) == []
+    engine, _ = judged(80, lambda s: row(s, 34))
+    assert severity(engine, "TEMPLATE_COLLAPSE") == "silent"
+    engine, _ = judged(80, lambda s: row(s, 60))
+    assert severity(engine, "TEMPLATE_COLLAPSE") == "warning"
