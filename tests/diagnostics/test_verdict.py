@@ -1,5 +1,7 @@
 """The verdict: state, words, what was had and what could not be seen."""
 
+import doctest
+import importlib
 import json
 from pathlib import Path
 
@@ -158,3 +160,23 @@ def test_paths(tmp_path: Path) -> None:
         diagnose(tmp_path)
     with pytest.raises(OSError, match="No such file"):
         diagnose(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alarms",
+        "changes",
+        "collapsebench",
+        "metric_names",
+        "metrics_file",
+        "regimes",
+        "rules",
+        "verdict",
+        "verdict_words",
+    ],
+)
+def test_examples_run(name: str) -> None:
+    results = doctest.testmod(importlib.import_module(f"echoscope.diagnostics.{name}"))
+    assert results.attempted
+    assert not results.failed
