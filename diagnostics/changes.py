@@ -339,9 +339,9 @@ class Channel:
         return out
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what `state()` described."""
+        """Become what `state()` described; what an older version did not write stays fresh."""
         for slot in fields(self):
-            if slot.name == "spec":
+            if slot.name == "spec" or slot.name not in state:
                 continue
             value = state[slot.name]
             if value is None and slot.name in _FLOATS:

@@ -103,6 +103,8 @@ def to_number(value: Any) -> float:
 
 def _read_csv(path: Path, mapping: Mapped) -> MetricTable:
     names, delimiter = _csv_header(path)
+    with path.open("rb") as file:
+        may_span_lines = b'"' in file.read(_SNIFF_BYTES)
     step_name = _find_step(path, names, mapping)
     skipped = 0
 
@@ -119,7 +121,9 @@ def _read_csv(path: Path, mapping: Mapped) -> MetricTable:
                 column_names=names, skip_rows=1, block_size=4 << 20, use_threads=False
             ),
             parse_options=pa_csv.ParseOptions(
-                delimiter=delimiter, invalid_row_handler=count_skipped
+                delimiter=delimiter,
+                newlines_in_values=may_span_lines,
+                invalid_row_handler=count_skipped,
             ),
             convert_options=pa_csv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.binary()), strings_can_be_null=False

@@ -78,6 +78,11 @@ def test_lines_of_another_length_and_rows_without_a_step_are_counted(tmp_path: P
     assert any("1 rows without a step" in note for note in table.notes)
 
 
+def test_text_over_several_lines(tmp_path: Path) -> None:
+    table = read_metrics(written(tmp_path, 'step,reply,entropy\n0,"a\nb,c",1\n1,d,2\n'))
+    assert table.columns["policy/entropy"].tolist() == [1, 2]
+
+
 def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     table = read_metrics(written(tmp_path, b"step,entropy,x\n0,1,\xff\xfe\n1,2,\xff\n"))
     assert table.columns["policy/entropy"].tolist() == [1, 2]
