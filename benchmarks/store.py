@@ -365,7 +365,8 @@ def main() -> None:
         print(json.dumps({"machine": machine, "results": results}, indent=1))
         return
     print(
-        f"{machine['cpu_count']} cores, load {machine['load_average']}, python {machine['python']}"
+        f"{machine['cpu_count']} cores, load {machine['load_before']} before and "
+        f"{machine['load_after']} after, Python {machine['python']}"
     )
     for row in results:
         extra = {k: v for k, v in row.items() if k not in ("what", "p50_ms", "p95_ms", "max_ms")}
