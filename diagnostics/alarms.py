@@ -246,7 +246,7 @@ class AlarmEngine:
             value=main.shown_level if math.isfinite(main.level) else main.value,
             baseline=main.baseline if math.isfinite(main.baseline) else None,
             threshold=main.threshold,
-            window=1 if main.is_sparse else main.spec.window,
+            window=main.window,
             message=f"{rule.title} {'is over' if ended else 'at step ' + str(view.step)}: "
             + alarm.words,
             advice="" if ended else rule.advice,

@@ -184,7 +184,17 @@ class Channel:
 
     @property
     def is_sparse(self) -> bool:
-        return len(self._gaps) > 0 and median(self._gaps) >= SPARSE_GAP
+        return self._gap >= SPARSE_GAP
+
+    @property
+    def _gap(self) -> float:
+        """Steps from one observation to the next, as a rule."""
+        return median(self._gaps) if self._gaps else 1.0
+
+    @property
+    def window(self) -> int:
+        """Observations that the level is made of: as many steps, whatever the cadence."""
+        return 1 if self.is_sparse else math.ceil(self.spec.window / max(self._gap, 1.0))
 
     @property
     def leans(self) -> bool:
@@ -222,7 +232,7 @@ class Channel:
         if len(self._differences) < MIN_DIFFERENCES:
             return 0.0
         sigma = MAD_TO_SIGMA * median([abs(d) for d in self._differences]) / math.sqrt(6)
-        width = 1 if self.is_sparse else min(self.spec.window, self.count)
+        width = min(self.window, self.count)
         factor = 1.0 if self.spec.smooth == "mean" or width == 1 else 1.2533
         return sigma * factor / math.sqrt(width)
 
@@ -248,7 +258,7 @@ class Channel:
         if len(self._opening) < 10:
             self._opening.append(x)
             self.start = median(self._opening)
-        width = 1 if self.is_sparse or self.spec.against == "recent" else self.spec.window
+        width = 1 if self.spec.against == "recent" else self.window
         tail = self._recent[-width:]
         is_median = self.spec.smooth == "median"
         self.level = median(tail) if is_median else math.fsum(tail) / len(tail)
@@ -300,8 +310,9 @@ class Channel:
 
     def _advance(self, step: int) -> None:
         """Persistence, hysteresis and onset."""
-        sparse = self.is_sparse
-        persist = min(self.spec.persist, 2) if sparse else self.spec.persist
+        sparse, persist = self.is_sparse, self.spec.persist
+        if sparse or self._gap > 1:
+            persist = min(persist, 2 if sparse else max(2, math.ceil(persist / self._gap)))
         if self.strength >= HALF:
             if self.half_streak == 0 and not self.is_raised:
                 self.onset_step = step
