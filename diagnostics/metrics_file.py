@@ -6,6 +6,7 @@ evaluated. Memory stays bounded whatever the number of rows.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import math
@@ -115,8 +116,10 @@ def _read_csv(path: Path, mapping: Mapped) -> MetricTable:
 
     builder, lost = TableBuilder(), 0
     try:
+        # Only numbers are read, so any byte may stand for itself: no text can be invalid.
+        source = pa.transcoding_input_stream(pa.OSFile(str(path)), "latin-1", "utf-8")
         blocks = pa_csv.open_csv(
-            path,
+            source,
             read_options=pa_csv.ReadOptions(
                 column_names=names, skip_rows=1, block_size=4 << 20, use_threads=False
             ),
@@ -126,7 +129,7 @@ def _read_csv(path: Path, mapping: Mapped) -> MetricTable:
                 invalid_row_handler=count_skipped,
             ),
             convert_options=pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.binary()), strings_can_be_null=False
+                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
             ),
         )
         for batch in blocks:
@@ -149,19 +152,17 @@ def _read_csv(path: Path, mapping: Mapped) -> MetricTable:
 
 def _csv_header(path: Path) -> tuple[list[str], str]:
     with path.open("rb") as file:
-        line = file.readline(MAX_LINE_CHARS).decode("utf-8-sig", errors="replace").rstrip("\r\n")
+        start = file.readline(MAX_LINE_CHARS).decode("utf-8-sig", errors="replace")
+    line = re.split(r"[\r\n]", start, maxsplit=1)[0]
     delimiter = max(",\t;", key=line.count)
     if delimiter not in line:
         raise MetricsFileError(
             f"{path}: the first line is neither a CSV header, nor JSON, nor a trainer's step line"
         )
-    parsed = pa_csv.read_csv(
-        pa.BufferReader(line.encode() + b"\n"),
-        read_options=pa_csv.ReadOptions(autogenerate_column_names=True),
-        parse_options=pa_csv.ParseOptions(delimiter=delimiter),
-        convert_options=pa_csv.ConvertOptions(strings_can_be_null=False),
-    )
-    cells = [str(column[0].as_py()) for column in parsed.columns]
+    try:
+        cells = next(csv.reader([line], delimiter=delimiter))
+    except csv.Error as error:
+        raise MetricsFileError(f"{path}: the header cannot be read: {error}") from None
     if len(cells) > MAX_COLUMNS:
         raise MetricsFileError(f"{path}: {len(cells)} columns, but at most {MAX_COLUMNS} are read")
     return _distinct(cells), delimiter
@@ -177,12 +178,7 @@ def _distinct(cells: Sequence[str]) -> list[str]:
 
 def _numbers(column: pa.Array) -> NDArray[np.float64]:
     """Cells as numbers, with what `to_number` says of everything that is none."""
-    try:
-        cells = column.cast(pa.string())
-    except pa.ArrowInvalid:  # not UTF-8
-        texts = [(cell or b"").decode("utf-8", "replace") for cell in column.to_pylist()]
-        return np.array([to_number(text) for text in texts], dtype=np.float64)
-    trimmed = pc.utf8_trim_whitespace(cells)
+    trimmed = pc.utf8_trim_whitespace(column)
     blank = pc.equal(trimmed, "")
     try:
         values = pc.if_else(blank, None, trimmed).cast(pa.float64())

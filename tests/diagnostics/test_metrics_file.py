@@ -78,6 +78,11 @@ def test_lines_of_another_length_and_rows_without_a_step_are_counted(tmp_path: P
     assert any("1 rows without a step" in note for note in table.notes)
 
 
+def test_line_ends_of_old(tmp_path: Path) -> None:
+    table = read_metrics(written(tmp_path, b"step,entropy\r0,1\r1,2\r"))
+    assert table.columns["policy/entropy"].tolist() == [1, 2]
+
+
 def test_text_over_several_lines(tmp_path: Path) -> None:
     table = read_metrics(written(tmp_path, 'step,reply,entropy\n0,"a\nb,c",1\n1,d,2\n'))
     assert table.columns["policy/entropy"].tolist() == [1, 2]
@@ -196,6 +201,7 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, dat
         ("{}\n", "no step in any JSON record"),
         ("{\n", "neither JSON lines"),
         (b"\x00\x01binary", "is binary"),
+        (b"\x01\r;", "neither a CSV header"),
     ],
 )
 def test_files_that_say_nothing(tmp_path: Path, text: str | bytes, said: str) -> None:
