@@ -94,32 +94,26 @@ def wait_until(
         time.sleep(0.2)
 
 
-@app.command()
-def pause(
-    context: typer.Context,
-    reason: Reason = "",
-    wait: Wait = 60,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Hold the run at the next step boundary."""
-    from ..store.records import CommandAction
+def _add_plain(name: str, sentence: str) -> None:
+    """A command that has nothing but a name."""
 
-    _send(context.obj, CommandAction.PAUSE, {}, reason, wait, dry_run, as_json)
+    @app.command(name, help=sentence)
+    def send(
+        context: typer.Context,
+        reason: Reason = "",
+        wait: Wait = 60,
+        dry_run: DryRun = False,
+        as_json: AsJson = False,
+    ) -> None:
+        from ..store.records import CommandAction
+
+        _send(context.obj, CommandAction(name), {}, reason, wait, dry_run, as_json)
 
 
-@app.command()
-def resume(
-    context: typer.Context,
-    reason: Reason = "",
-    wait: Wait = 60,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Let a paused run go on."""
-    from ..store.records import CommandAction
-
-    _send(context.obj, CommandAction.RESUME, {}, reason, wait, dry_run, as_json)
+_add_plain("pause", "Hold the run at the next step boundary.")
+_add_plain("resume", "Let a paused run go on.")
+_add_plain("checkpoint", "Write a checkpoint at the next step boundary.")
+_add_plain("evaluate", "Evaluate with the next step.")
 
 
 @app.command()
@@ -136,34 +130,6 @@ def stop(
 
     action = CommandAction.STOP_NOW if now else CommandAction.STOP
     _send(context.obj, action, {}, reason, wait, dry_run, as_json)
-
-
-@app.command()
-def checkpoint(
-    context: typer.Context,
-    reason: Reason = "",
-    wait: Wait = 60,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Write a checkpoint at the next step boundary."""
-    from ..store.records import CommandAction
-
-    _send(context.obj, CommandAction.CHECKPOINT, {}, reason, wait, dry_run, as_json)
-
-
-@app.command()
-def evaluate(
-    context: typer.Context,
-    reason: Reason = "",
-    wait: Wait = 60,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Evaluate with the next step."""
-    from ..store.records import CommandAction
-
-    _send(context.obj, CommandAction.EVALUATE, {}, reason, wait, dry_run, as_json)
 
 
 @app.command("set")
