@@ -29,7 +29,7 @@ test: install lint  ## Lint, types, and all tests but the slow ones, with covera
 	  --cov-report=term:skip-covered --cov-fail-under=90
 
 test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
-	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest -m slow -k kill --timeout=7200
+	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/test_kill.py tests/core/test_kill.py --timeout=7200
 
 lint: install  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from . import config, ctl, envs, models, query, runs, sft, train
+from . import bench, config, ctl, diagnose, envs, models, query, runs, sft, train
 
 app = typer.Typer(
     name="echoscope",
@@ -19,12 +19,14 @@ app = typer.Typer(
 app.command("demo")(train.demo)
 app.command("train")(train.train)
 app.command("query")(query.query)
+app.command("diagnose")(diagnose.diagnose)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(runs.app, name="runs")
 app.add_typer(envs.app, name="envs")
 app.add_typer(sft.app, name="sft")
 app.add_typer(models.app, name="models")
 app.add_typer(config.app, name="config")
+app.add_typer(bench.app, name="bench")
 
 _USER_ERRORS = (
     ("echoscope.store.errors", "StoreError"),
