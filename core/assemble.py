@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -55,8 +55,14 @@ def outcomes(
     selection: Selection,
     batch: TokenBatch,
     trainer_logprobs: Tensor | None,
+    information: Mapping[str, tuple[FloatArray, ...]] | None = None,
 ) -> list[TrajectoryOutcome]:
-    """What the update learned about every trajectory of the step, kept or dropped."""
+    """What the update learned about every trajectory of the step, kept or dropped.
+
+    Args:
+        information: trajectory id to nats per sampled token, where it was measured.
+    """
+    information = information or {}
     kept = kept_trajectories(rollouts, selection)
     advantages = _per_turn(batch, batch.advantages, kept)
     trainer = _per_turn(batch, trainer_logprobs, kept)
@@ -69,16 +75,19 @@ def outcomes(
             advantages=adv,
             trainer_logprobs=own,
             ref_logprobs=ref,
+            information=information.get(trajectory.id),
         )
         for trajectory, adv, own, ref in zip(kept, advantages, trainer, reference, strict=True)
     ]
     for p, g in np.argwhere(~selection.keep_PG):
+        identity = rollouts.groups[p][g].id
         out.append(
             TrajectoryOutcome(
-                trajectory_id=rollouts.groups[p][g].id,
+                trajectory_id=identity,
                 advantage=None,
                 kept=False,
                 drop_reason=selection.drop_reason(int(p), int(g)),
+                information=information.get(identity),
             )
         )
     return out

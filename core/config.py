@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ..diagnostics.config import LIVE, FrozenModel, SelectionConfig
+from ..diagnostics.config import LIVE, DiagnosticsConfig, FrozenModel, SelectionConfig
 
 
 class LoraConfig(FrozenModel):
@@ -293,6 +293,7 @@ class RunConfig(FrozenModel):
     optim: OptimConfig = Field(default_factory=OptimConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    diagnostics: DiagnosticsConfig = Field(default_factory=DiagnosticsConfig)
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:

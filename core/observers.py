@@ -1,13 +1,16 @@
-"""Whoever watches the rollouts of a step before they train: the seam for the diagnostics."""
+"""Whoever watches a step: before it trains, and when its numbers are known."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..diagnostics.selection import Selection
-from ..store.records import RolloutBatch
+from ..store.artifacts import DiagnosticRecord
+from ..store.records import Alarm, Command, FloatArray, RolloutBatch, StepMetrics
 from .batch import TokenBatch
+from .config import RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -15,10 +18,33 @@ class StepObservation:
     """A step at the weights that sampled it: all groups, kept or not."""
 
     step: int
+    config: RunConfig
+    """With all live changes so far."""
     rollouts: RolloutBatch
     selection: Selection
     batch: TokenBatch | None
     """Rows of the kept trajectories; None if nothing trains."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Observed:
+    """What watching a step found."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    """Metrics by key."""
+    durations_s: dict[str, float] = field(default_factory=dict)
+    diagnostics: list[DiagnosticRecord] = field(default_factory=list)
+    information: dict[str, tuple[FloatArray, ...]] = field(default_factory=dict)
+    """Trajectory id to nats per sampled token, one array per turn."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Judged:
+    """What a step's numbers mean, and what is to be done."""
+
+    alarms: list[Alarm] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    """Posted like a person's, to be applied before the next step."""
 
 
 class StepObserver(Protocol):
@@ -27,8 +53,15 @@ class StepObserver(Protocol):
     @property
     def name(self) -> str: ...
 
-    def observe(self, seen: StepObservation) -> dict[str, float]:
-        """Metrics of the step, by key."""
+    def observe(self, seen: StepObservation) -> Observed:
+        """Look at a step. The policy is as it sampled, and must be left so."""
+        ...
+
+    def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
+        """Judge the whole numbers of a step, evaluation included, before they are written.
+
+        Step 0 is an evaluation alone.
+        """
         ...
 
     def state(self) -> Any:
@@ -36,3 +69,27 @@ class StepObserver(Protocol):
         ...
 
     def restore(self, state: Any) -> None: ...
+
+
+def observe(observers: Iterable[StepObserver], seen: StepObservation) -> Observed:
+    """What all of them found."""
+    out = Observed()
+    for observer in observers:
+        found = observer.observe(seen)
+        out.values |= found.values
+        out.durations_s |= found.durations_s
+        out.diagnostics += found.diagnostics
+        out.information |= found.information
+    return out
+
+
+def judge(
+    observers: Iterable[StepObserver], metrics: Sequence[StepMetrics], config: RunConfig
+) -> Judged:
+    """What all of them say to a step's numbers."""
+    out = Judged()
+    for observer in observers:
+        found = observer.judge(metrics, config)
+        out.alarms += found.alarms
+        out.commands += found.commands
+    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,8 @@ import torch
 
 from ..store.commands import Mailbox
 from ..store.errors import StoreError
-from ..store.reader import open_run
-from ..store.records import Command, CommandAction, CommandOutcome, Split
+from ..store.reader import RunReader, open_run
+from ..store.records import Command, CommandAction, CommandOutcome, Split, StepMetrics
 from ..store.writer import RunWriter
 from .chat import ChatFormat, load_tokenizer
 from .checkpoint import list_checkpoints, load_weights, read_state
@@ -24,7 +25,8 @@ from .config_loading import ConfigError, apply_settings, live_schema, validate
 from .control import Control, replayed
 from .engines.hf_engine import HfEngine
 from .events import TrainEvents
-from .observers import StepObserver
+from .monitoring import MonitorObserver
+from .observers import StepObserver, judge
 from .optim import Optimizer
 from .policy import Policy, build_policy
 from .policy_assets import resolve_model
@@ -105,8 +107,11 @@ def resume(
             trainer.engine.sync_weights(trainer.policy)
             trainer.step = trainer.checkpointed_step = state.step
             trainer.num_nonfinite = state.num_nonfinite
-            for observer in observers:
-                observer.restore(state.observers[observer.name])
+            for observer in trainer.observers:
+                if observer.name in state.observers:
+                    observer.restore(state.observers[observer.name])
+        elif has_first:
+            _judge_again(reader, trainer)
         if settings:
             trainer.control.request(CommandAction.SET, "given with --resume", settings)
         events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}")
@@ -116,6 +121,24 @@ def resume(
 
 def _step(path: Path) -> int:
     return int(path.name.removeprefix("step_"))
+
+
+def _judge_again(reader: RunReader, trainer: Trainer) -> None:
+    """Show the stored evaluation before the first step, which is not made again."""
+    rows = reader.sql("SELECT key, value FROM metrics WHERE step = 0 AND key NOT LIKE 'time/%'")
+    values = {
+        row["key"]: math.nan if row["value"] is None else row["value"] for row in rows.to_pylist()
+    }
+    if values:
+        first = StepMetrics(
+            run_id=reader.run_id,
+            step=0,
+            phase="eval",
+            policy_version=trainer.policy.version,
+            wall_time=time.time(),
+            values=values,
+        )
+        judge(trainer.observers, [first], trainer.config)
 
 
 def _run(trainer: Trainer, *, evaluate_first: bool) -> str:
@@ -206,6 +229,12 @@ class _Builder:
         config, policy, chat = self.config, model.policy, model.chat
         engine = HfEngine(policy.model, config=config.engine)
         control = Control(mailbox, writer.run_id, replay)
+        observers = list(self.observers)
+        if config.diagnostics.enabled:
+            events = self.events
+            observers.append(
+                MonitorObserver(config, policy, chat, run_id=writer.run_id, events=events)
+            )
         train_source: RolloutSource
         if config.from_run is not None:
             train_source = StoredSource(Path(config.from_run))
@@ -227,7 +256,7 @@ class _Builder:
             eval_source=eval_source,
             control=control,
             events=self.events,
-            observers=self.observers,
+            observers=observers,
         )
 
     def _env_source(

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..diagnostics.selection import select_groups
-from ..store.records import RolloutBatch, StepMetrics, TrajectoryOutcome
+from ..store.artifacts import DiagnosticRecord
+from ..store.commands import post
+from ..store.errors import StoreError
+from ..store.records import RolloutBatch, StepMetrics, Trajectory, TrajectoryOutcome
 from ..store.writer import RunWriter
 from .assemble import outcomes, pack_kept, with_advantages
 from .chat import ChatFormat
@@ -23,7 +26,7 @@ from .engines.base import GenerationEngine
 from .evaluate import evaluation_metrics
 from .events import TrainEvents
 from .metrics import rollout_metrics
-from .observers import StepObservation, StepObserver
+from .observers import Observed, StepObservation, StepObserver, judge, observe
 from .optim import Optimizer
 from .policy import Policy
 from .sources import RolloutSource, StepDroppedError
@@ -70,6 +73,9 @@ class Trainer:
     """Consecutive steps skipped because of a NaN or infinite gradient."""
     checkpointed_step: int = 0
     """The last step whose state is on disk; the starting weights need no file."""
+    diagnostics_s: float = 0.0
+    """Seconds that measuring and judging took in this process, of `total_s`."""
+    total_s: float = 0.0
     evaluate_next: bool = False
     """A command asked for an evaluation with the next step."""
 
@@ -115,18 +121,20 @@ class Trainer:
             batch, left_out = pack_kept(rollouts, selection, config, self.chat)
             batch, logprobs = annotate(self.policy, batch.to(self.policy.device), config)
             batch = with_advantages(batch, config, left_out)
-        with watch("observe"):
-            seen = StepObservation(step=step, rollouts=rollouts, selection=selection, batch=batch)
-            values = self._observe(seen)
+        with watch("diagnostics"):  # all groups, before the update, at the weights that sampled
+            seen = StepObservation(
+                step=step, config=config, rollouts=rollouts, selection=selection, batch=batch
+            )
+            observed = observe(self.observers, seen)
         with watch("update"):
             result = update(self.policy, self.optimizer, batch, config, step)
             self.engine.sync_weights(self.policy)
         self.num_nonfinite = self.num_nonfinite + 1 if result.num_skipped else 0
         logprobs = result.trainer_logprobs if logprobs is None else logprobs
-        values |= result.metrics | rollout_metrics(rollouts) | selection.metrics()
+        values = observed.values | result.metrics | rollout_metrics(rollouts) | selection.metrics()
         values |= mismatch_metrics(logprobs, batch)
-        learned = outcomes(rollouts, selection, batch, logprobs)
-        self._finish_step(step, values, watch, rollouts, learned)
+        learned = outcomes(rollouts, selection, batch, logprobs, observed.information)
+        self._finish_step(step, values, watch, rollouts, learned, observed)
         if not batch.num_rows:
             self.events.message(f"step {step}: no update, {selection.reason or 'nothing to train'}")
         if result.num_skipped:
@@ -136,13 +144,6 @@ class Trainer:
                 f"was NaN or infinite ({self.num_nonfinite} such steps in a row)"
             )
 
-    def _observe(self, seen: StepObservation) -> dict[str, float]:
-        """Everyone who watches sees all groups, before the update, at the sampling weights."""
-        out: dict[str, float] = {}
-        for observer in self.observers:
-            out |= observer.observe(seen)
-        return out
-
     def _finish_step(
         self,
         step: int,
@@ -150,12 +151,17 @@ class Trainer:
         watch: _Stopwatch,
         rollouts: RolloutBatch,
         learned: Sequence[TrajectoryOutcome],
+        observed: Observed,
     ) -> None:
         """Evaluate if it is time, write the step down, then checkpoint if it is time."""
         is_last = step >= self.config.steps
         seconds = watch.total()
-        durations = watch.seconds | {
+        self.diagnostics_s += watch.seconds["time/diagnostics_s"]
+        self.total_s += seconds
+        durations = watch.seconds | observed.durations_s
+        durations |= {
             "time/step_s": seconds,
+            "time/diagnostics_frac": self.diagnostics_s / self.total_s,
             "time/tokens_per_s": values["rollout/num_sampled_tokens"] / seconds,
         }
         metrics = [self._metrics(step, "train", values, durations)]
@@ -170,7 +176,7 @@ class Trainer:
                 metrics.append(evaluation)
                 trajectories += evaluated.trajectories
                 self.evaluate_next = False
-        self.writer.commit_step(metrics=metrics, trajectories=trajectories, outcomes=learned)
+        self._commit(metrics, trajectories, learned, observed.diagnostics)
         self.step = step
         for one in metrics:
             self.events.metrics(one)
@@ -192,8 +198,34 @@ class Trainer:
         except StepDroppedError:
             self.events.message("the evaluation before the first step was dropped")
             return
-        self.writer.commit_step(metrics=[metrics], trajectories=rollouts.trajectories)
+        self._commit([metrics], rollouts.trajectories)
         self.events.metrics(metrics)
+
+    def _commit(
+        self,
+        metrics: Sequence[StepMetrics],
+        trajectories: Sequence[Trajectory],
+        learned: Sequence[TrajectoryOutcome] = (),
+        diagnostics: Sequence[DiagnosticRecord] = (),
+    ) -> None:
+        """Judge a step and write it down; then post what alarms want done."""
+        started = time.perf_counter()
+        judged = judge(self.observers, metrics, self.config)
+        self.diagnostics_s += time.perf_counter() - started
+        self.writer.commit_step(
+            metrics=metrics,
+            trajectories=trajectories,
+            outcomes=learned,
+            alarms=judged.alarms,
+            diagnostics=diagnostics,
+        )
+        for alarm in judged.alarms:
+            self.events.message(f"{alarm.severity}: {alarm.message}")
+        for command in judged.commands:
+            try:
+                post(self.run_path, command)
+            except StoreError as error:
+                self.events.message(f"cannot {command.action} for {command.issued_by}: {error}")
 
     def _metrics(
         self, step: int, phase: str, values: dict[str, float], durations: dict[str, float]

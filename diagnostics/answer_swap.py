@@ -39,6 +39,18 @@ class AnswerSwap:
     problem: str = ""
     """Why there are no numbers; empty if there are."""
 
+    @classmethod
+    def missing(cls, problem: str) -> AnswerSwap:
+        """No numbers, and why."""
+        return cls(
+            gap=math.nan,
+            standard_error=math.nan,
+            own_best_frac=math.nan,
+            num_turns=0,
+            num_swaps=0,
+            problem=problem,
+        )
+
     def metrics(self) -> dict[str, float]:
         """`info/swap/...`; NaN where there is a problem."""
         return {
@@ -78,7 +90,9 @@ def swap_answers(
     known = [one for t in trajectories if (one := _answer(t, decode)) is not None]
     if len({one.prompt_key for one in known}) < 2:
         has = "one prompt has" if known else "no prompt has"
-        return _nothing(f"{has} a closed reasoning with an answer after it; two are needed")
+        return AnswerSwap.missing(
+            f"{has} a closed reasoning with an answer after it; two are needed"
+        )
     chosen = sorted(rng.permutation(len(known))[:num_turns].tolist())
     gaps, wins = [], []
     for one in (known[k] for k in chosen):
@@ -90,7 +104,7 @@ def swap_answers(
             gaps.append(own - float(np.mean(finite)))
             wins += [0.5 if abs(own - v) < _TIE else float(own > v) for v in finite]
     if not gaps:
-        return _nothing("no answer has a finite log-prob")
+        return AnswerSwap.missing("no answer has a finite log-prob")
     spread = float(np.std(gaps, ddof=1)) if len(gaps) > 1 else math.nan
     return AnswerSwap(
         gap=float(np.mean(gaps)),
@@ -126,14 +140,3 @@ def _answer_logprobs(scorer: Scorer, one: _Answer, sources: Sequence[_Answer]) -
     rows = [np.concatenate([source.reasoning, one.answer]) for source in sources]
     scored = scorer.score(scorer.prefill(one.prompt), rows)
     return [float(np.sum(row[-len(one.answer) :], dtype=np.float64)) for row in scored]
-
-
-def _nothing(problem: str) -> AnswerSwap:
-    return AnswerSwap(
-        gap=math.nan,
-        standard_error=math.nan,
-        own_best_frac=math.nan,
-        num_turns=0,
-        num_swaps=0,
-        problem=problem,
-    )

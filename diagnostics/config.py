@@ -69,6 +69,13 @@ class InformationConfig(FrozenModel):
     Estimates of different size are not comparable (their ceiling is ln N), so sizes are settings.
     """
 
+    every: int = Field(
+        5,
+        ge=0,
+        description="Steps between two measurements, or more where they exceed their budget; 0 "
+        "turns them off.",
+        json_schema_extra=LIVE,
+    )
     families: tuple[Literal["first_turn", "all_turns", "state"], ...] = Field(
         ("first_turn", "all_turns"), description="Which pairs of prompt and reasoning are compared."
     )
@@ -195,3 +202,20 @@ class GradientConfig(FrozenModel):
         if any(b <= a for a, b in itertools.pairwise(bounds)):
             raise ValueError(f"gradient.edges are {self.edges}, but must be positive and increase")
         return self
+
+
+class DiagnosticsConfig(FrozenModel):
+    """What a training run measures of itself, when, and who judges it (`monitor.py`)."""
+
+    enabled: bool = Field(True, description="Whether the run is measured and judged at all.")
+    budget_frac: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="Share of the training's work that information and gradients may take: "
+        "where they need more, they are measured less often than `every` says.",
+    )
+    text: TextConfig = Field(default_factory=TextConfig)
+    information: InformationConfig = Field(default_factory=InformationConfig)
+    gradient: GradientConfig = Field(default_factory=GradientConfig)
+    alarms: AlarmConfig = Field(default_factory=AlarmConfig)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..store.artifacts import DiagnosticRecord
 from ..store.records import FloatArray, Trajectory
 from .action_information import ActionInformation, estimate_actions, first_actions
 from .config import InformationConfig
 from .cross_scores import CrossScores
 from .cross_scoring import Scorer, ScoringError, score_draw
 from .families import Decode, Draw, StatePrompt, draw_all_turns, draw_first_turn, draw_state
-from .information import InformationEstimate, estimate
+from .information import Breakdown, InformationEstimate, estimate
 from .ragen_keys import as_ragen_first_turn, ragen_metrics, thinking_rates
 from .ragen_keys import draw_first_turn as draw_ragen_first_turn
 from .ragen_keys import draw_trajectory as draw_ragen_trajectory
@@ -43,6 +47,32 @@ class StepInformation:
         for one in self.estimates.values():
             out |= one.metrics()
         return out | self.actions.metrics()
+
+    def record(self, step: int) -> DiagnosticRecord:
+        """What is stored beside the metrics: kind `information`.
+
+        Per family the arrays `<family>_curve_k` and `<family>_curve`, and `<family>_per_prompt`
+        (N, 3): information, entropy, number of reasonings. JSON: `families`, each with `problem`,
+        `caveats`, `per_turn` and `per_env` (the same three by key); `actions_problem`.
+        """
+        arrays: dict[str, NDArray[Any]] = {}
+        families: dict[str, Any] = {}
+        for name, one in self.estimates.items():
+            arrays[f"{name}_curve_k"] = one.curve_k
+            arrays[f"{name}_curve"] = one.curve
+            arrays[f"{name}_per_prompt"] = np.array([_row(p) for p in one.per_prompt]).reshape(
+                -1, 3
+            )
+            families[name] = {
+                "problem": one.problem,
+                "caveats": list(one.caveats),
+                "per_turn": {str(turn): _row(part) for turn, part in one.per_turn.items()},
+                "per_env": {env: _row(part) for env, part in one.per_env.items()},
+            }
+        payload = {"families": families, "actions_problem": self.actions.problem}
+        return DiagnosticRecord(
+            step=step, kind="information", arrays=arrays, payload=json.dumps(payload)
+        )
 
     def token_information(self, trajectory: Trajectory) -> tuple[FloatArray, ...] | None:
         """Nats per sampled token, one array per turn; NaN where a token was not scored.
@@ -147,3 +177,7 @@ def _draw_state(
             problem="prompts that show the present observation alone were not supplied",
         )
     return draw_state(trajectories, config, rng, decode=decode, state_prompt=state_prompt)
+
+
+def _row(part: Breakdown) -> list[float]:
+    return [part.mutual_information, part.conditional_entropy, float(part.num_reasonings)]

@@ -32,7 +32,7 @@ MAX_SHOWN = 6
 Progress = Callable[[int, int], None]
 """Called with (done, of) while trajectories are read."""
 
-_FINDINGS: Mapping[str, tuple[str, ...]] = {
+FINDINGS: Mapping[str, tuple[str, ...]] = {
     "FORMAT_COLLAPSE": ("malformed",),
     "TEMPLATE_COLLAPSE": ("template", "duplicates"),
     "LOW_ENTROPY_COLLAPSE": ("duplicates", "template"),
@@ -64,7 +64,7 @@ class Opened:
 
     def exemplars(self, rules: Iterable[str]) -> Exhibits:
         """Trajectories of the last recorded step that show what the rules found."""
-        wanted = list(dict.fromkeys(f for rule in rules for f in _FINDINGS.get(rule, ())))
+        wanted = list(dict.fromkeys(f for rule in rules for f in FINDINGS.get(rule, ())))
         if self.reader is None or not wanted:
             return Exhibits()
         steps = _steps_with_trajectories(self.reader)

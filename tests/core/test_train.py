@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import torch
 from echoscope.core.checkpoint import list_checkpoints
 from echoscope.core.config import RunConfig
 from echoscope.core.events import SilentEvents
-from echoscope.core.observers import StepObservation
+from echoscope.core.observers import Judged, Observed, StepObservation
 from echoscope.core.runs import new_run_path, resume, start
 from echoscope.store.commands import new_command, post
 from echoscope.store.reader import open_run
+from echoscope.store.records import StepMetrics
 from echoscope.store.verify import verify
 from listening import Listener
 from recorded import assert_same_recording, metric, recorded
@@ -309,10 +310,13 @@ class Watcher:
         self.count = 0
         self.seen: list[StepObservation] = []
 
-    def observe(self, seen: StepObservation) -> dict[str, float]:
+    def observe(self, seen: StepObservation) -> Observed:
         self.count += 1
         self.seen.append(seen)
-        return {"watcher/count": float(self.count)}
+        return Observed(values={"watcher/count": float(self.count)})
+
+    def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
+        return Judged()
 
     def state(self) -> Any:
         return {"count": self.count}

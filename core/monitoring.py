@@ -1,0 +1,125 @@
+"""The monitor of a training run: lends it the policy, and tells it every step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..diagnostics.alarms import action_commands, blindness
+from ..diagnostics.config import GradientConfig
+from ..diagnostics.monitor import Instruments, Monitor
+from ..diagnostics.scoring import ModelScorer
+from ..store.records import IntArray, StepMetrics, Trajectory
+from .chat import ChatFormat
+from .config import RunConfig
+from .context import Conversation
+from .events import TrainEvents
+from .observers import Judged, Observed, StepObservation
+from .policy import Policy
+from .step_gradients import StepGradients, step_gradients
+
+_BYTES_PER_MIB = 1 << 20
+
+
+class MonitorObserver:
+    """A `StepObserver` that measures and judges by `config.diagnostics`.
+
+    It leaves the policy and every random generator as they were: a run is the same with and
+    without it, alarms that act aside.
+    """
+
+    name = "monitor"
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: Policy,
+        chat: ChatFormat,
+        *,
+        run_id: str,
+        events: TrainEvents,
+    ) -> None:
+        self._policy, self._chat, self._run_id, self._events = policy, chat, run_id, events
+        self._monitor = Monitor(config.diagnostics, run_id=run_id, on_message=events.message)
+        self._is_sighted = False
+
+    def observe(self, seen: StepObservation) -> Observed:
+        settings = seen.config.diagnostics
+        found = self._monitor.measure(seen.step, seen.rollouts, settings, self._instruments(seen))
+        return Observed(
+            values=found.values,
+            durations_s={f"time/diagnostics_{k}_s": s for k, s in found.seconds.items()},
+            diagnostics=found.records,
+            information=found.information,
+        )
+
+    def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
+        step = metrics[0].step
+        values = {key: value for one in metrics for key, value in one.values.items()}
+        alarms = self._monitor.judge(step, values)
+        settings = config.diagnostics.alarms
+        if step > 0 and not self._is_sighted:
+            self._is_sighted = True
+            self._tell_blind_rules(values, config)
+        return Judged(
+            alarms=alarms,
+            commands=action_commands(alarms, settings, run_id=self._run_id, now=time.time()),
+        )
+
+    def state(self) -> Any:
+        return self._monitor.state()
+
+    def restore(self, state: Any) -> None:
+        self._monitor.restore(state)
+
+    def _instruments(self, seen: StepObservation) -> Instruments:
+        config, policy = seen.config, self._policy
+        sampling = config.sampling
+
+        def scorer() -> ModelScorer:
+            return ModelScorer(
+                policy.model,
+                temperature=sampling.temperature,
+                memory_budget_bytes=config.diagnostics.information.memory_budget_mib
+                * _BYTES_PER_MIB,
+            )
+
+        def gradients(settings: GradientConfig) -> StepGradients:
+            devices = [policy.device] if policy.device.type == "cuda" else []
+            with torch.random.fork_rng(devices=devices):  # dropout, where a model has it
+                return step_gradients(policy, seen.rollouts, config, self._chat, settings)
+
+        def state_prompt(trajectory: Trajectory, turn: int) -> IntArray | None:
+            prompt = Conversation(self._chat, config.context).prompt(
+                trajectory.turns[turn].observation
+            )
+            return prompt.tokens if prompt.fits else None
+
+        return Instruments(
+            scorer=None if config.from_run is not None else scorer,
+            decode=self._chat.decode,
+            state_prompt=state_prompt,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            gradients=gradients,
+        )
+
+    def _tell_blind_rules(self, values: dict[str, float], config: RunConfig) -> None:
+        """Say at the start which rules will never judge, and what they would need."""
+        found = blindness([*values, *_promised(config)], config.diagnostics.alarms)
+        blind = [f"{one.rule} {one.reason}" for one in found if one.is_blind]
+        if blind:
+            self._events.message(f"alarms that this run cannot raise: {'; '.join(blind)}")
+
+
+def _promised(config: RunConfig) -> list[str]:
+    """Metrics that rules read and that come at later steps only."""
+    out = []
+    if config.envs.eval and config.eval.every:
+        out.append("eval/success_rate")
+    if config.diagnostics.gradient.every and (config.loss.kl_coef or config.loss.entropy_coef):
+        out.append("gradient/regulariser_ratio")
+    return out

@@ -1,0 +1,219 @@
+"""The monitor in the training loop: it measures, judges and acts, and changes nothing else."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from echoscope.core import monitoring
+from echoscope.core.checkpoint import list_checkpoints, read_state
+from echoscope.core.config import RunConfig
+from echoscope.core.config_loading import ConfigError
+from echoscope.core.events import SilentEvents
+from echoscope.core.runs import resume, start
+from echoscope.diagnostics.config import GradientConfig
+from echoscope.store.commands import new_command, post
+from echoscope.store.reader import open_run
+from echoscope.store.verify import verify
+from listening import Listener
+from recorded import assert_same_recording, metric
+
+MakeConfig = Callable[..., RunConfig]
+OFTEN = (
+    "diagnostics.text.every=1",
+    "diagnostics.information.every=2",
+    "diagnostics.information.permutations=19",
+    "diagnostics.gradient.every=3",
+    "diagnostics.budget_frac=1",
+)
+"""Information at steps 1, 3, 5, ...; gradients at 3, 6, 9, ..."""
+NO_EVALUATION = ("eval.every=0", "eval.before=false")
+
+
+@pytest.fixture(scope="module")
+def watched(
+    make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Listener]:
+    """Nine steps of an untrained policy, whose replies all end at the cap."""
+    path, listener = tmp_path_factory.mktemp("runs") / "watched", Listener()
+    config = make_config(*OFTEN, "steps=9", "checkpoint.every=4", "checkpoint.keep=9")
+    assert start(config, path, listener) == "finished"
+    return path, listener
+
+
+def test_measurements_are_stored_at_their_steps(watched: tuple[Path, Listener]) -> None:
+    path, _ = watched
+    assert set(metric(path, "reward/solved_frac")) == set(range(1, 10))
+    assert set(metric(path, "text/retrieval_accuracy")) == set(range(1, 10))
+    assert set(metric(path, "info/first_turn/mutual_information")) == {1, 3, 5, 7, 9}
+    assert set(metric(path, "gradient/policy/all/norm")) == {3, 6, 9}
+    reader = open_run(path)
+    assert [record.kind for record in reader.diagnostics(3)] == ["gradients", "information", "text"]
+    assert [record.kind for record in reader.diagnostics(2)] == ["text"]
+    (record,) = (one for one in reader.diagnostics(3) if one.kind == "information")
+    assert record.arrays["first_turn_per_prompt"].shape == (2, 3)
+    assert verify(path).problems == ()
+
+
+def test_the_policy_that_sampled_is_the_one_that_is_measured(
+    watched: tuple[Path, Listener],
+) -> None:
+    """Scores equal the log-probs recorded at sampling."""
+    for gap in metric(watched[0], "info/first_turn/sampling_gap").values():
+        assert gap < 1e-4
+
+
+def test_scored_reasonings_carry_their_information(watched: tuple[Path, Listener]) -> None:
+    path, _ = watched
+    reader = open_run(path)
+    outcomes = [reader.outcome(t.id) for t in reader.trajectories_of_step(3)]
+    found = [one.information for one in outcomes if one is not None and one.information]
+    assert found
+    assert all(np.isfinite(turns[0]).all() or np.isnan(turns[0]).all() for turns in found)
+    assert any(np.isfinite(array).any() for turns in found for array in turns)
+    unmeasured = [reader.outcome(t.id) for t in reader.trajectories_of_step(2)]
+    assert all(one is None or one.information is None for one in unmeasured)
+
+
+def test_alarms_are_stored_and_said(watched: tuple[Path, Listener]) -> None:
+    path, listener = watched
+    rows = open_run(path).sql("SELECT step, severity, message FROM alarms").to_pylist()
+    assert any(row["message"].startswith("Length saturation at step") for row in rows)
+    assert {f"{row['severity']}: {row['message']}" for row in rows} <= set(listener.messages)
+    (blind,) = (text for text in listener.messages if text.startswith("alarms that this run"))
+    assert "KL_DRIFT needs policy/ref_kl" in blind
+
+
+def test_what_it_costs_is_among_the_durations(watched: tuple[Path, Listener]) -> None:
+    last = watched[1].seen[-2]
+    assert (last.step, last.phase) == (9, "train")
+    assert 0 < last.durations_s["time/diagnostics_frac"] < 1
+    assert {"time/diagnostics_s", "time/diagnostics_text_s"} <= last.durations_s.keys()
+    assert not any(key.startswith("time/") for key in last.values)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [(), ("model.lora={rank: 4, alpha: 8}", "critic.kind=head", "advantage.kind=gae")],
+    ids=["plain", "lora_critic"],
+)
+def test_training_is_the_same_with_and_without_it(
+    make_config: MakeConfig, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    for name, words in (("with", OFTEN), ("without", ("diagnostics.enabled=false",))):
+        start(make_config(*settings, *words), tmp_path / name, SilentEvents())
+    plain, watched = open_run(tmp_path / "without"), open_run(tmp_path / "with")
+    query = "SELECT phase, key, step, value FROM metrics WHERE key NOT LIKE 'time/%' ORDER BY ALL"
+    rows = {repr(row) for row in watched.sql(query).to_pylist()}
+    assert {repr(row) for row in plain.sql(query).to_pylist()} <= rows
+    assert not plain.sql("SELECT * FROM diagnostics").num_rows
+    assert not any(key.startswith(("text/", "info/")) for key in plain.metric_keys())
+    (last,) = list_checkpoints(tmp_path / "without")[-1:]
+    for file in last.rglob("*.safetensors"):
+        other = tmp_path / "with" / file.relative_to(tmp_path / "without")
+        assert other.read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("step", [0, 4, 8])
+def test_a_resumed_run_measures_and_judges_the_same(
+    watched: tuple[Path, Listener], tmp_path: Path, step: int
+) -> None:
+    """With default cadences, a budget, and alarms that were open at the checkpoint."""
+    whole, again = watched[0], tmp_path / "again"
+    shutil.copytree(whole, again)
+    for found in list_checkpoints(again):
+        if read_state(found).step > step:
+            shutil.rmtree(found)
+    assert resume(again, SilentEvents()) == "finished"
+    assert_same_recording(whole, again)
+    for table in ("alarms", "diagnostics"):
+        rows = [
+            repr(open_run(path).sql(f"SELECT * EXCLUDE (run_id, attempt) FROM {table}").to_pylist())
+            for path in (whole, again)
+        ]
+        assert rows[0].replace("'watched'", "'again'") == rows[1].replace("'watched'", "'again'")
+    states = [read_state(list_checkpoints(path)[-1]).observers for path in (whole, again)]
+    assert repr(states[0]) == repr(states[1])
+
+
+def test_a_measurement_that_fails_is_nan_said_once_and_the_run_goes_on(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise RuntimeError("CUDA out of memory.\nTried to allocate 20 GiB")
+
+    monkeypatch.setattr(monitoring, "step_gradients", out_of_memory)
+    listener = Listener()
+    config = make_config(*OFTEN, *NO_EVALUATION, "steps=7")
+    assert start(config, tmp_path / "run", listener) == "finished"
+    values = metric(tmp_path / "run", "gradient/policy/all/norm")
+    assert set(values) == {3, 6}
+    assert all(math.isnan(value) for value in values.values())
+    assert [text for text in listener.messages if "no gradients" in text] == [
+        "step 3: no gradients, RuntimeError: CUDA out of memory. Tried to allocate 20 GiB"
+    ]
+    assert not math.isnan(metric(tmp_path / "run", "info/first_turn/dependence")[7])
+
+
+class Patient(Listener):
+    """Stops a run that pauses."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def phase(self, step: int, name: str) -> None:
+        super().phase(step, name)
+        if name == "paused":
+            post(self.path, new_command(self.path.name, "stop"))
+
+
+def test_an_alarm_that_acts_pauses_the_run_as_a_person_would(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    listener = Patient(path)
+    config = make_config("steps=30", "diagnostics.alarms.actions={LENGTH_SATURATION: pause}")
+    assert start(config, path, listener) == "stopped"
+    reader = open_run(path)
+    (raised,) = reader.sql("SELECT step FROM alarms").column("step").to_pylist()
+    assert reader.info().last_step == raised
+    assert (raised, "paused") in listener.phases
+    first = reader.commands()[0]
+    assert (first.command.action, first.command.issued_by) == ("pause", "alarm LENGTH_SATURATION")
+    assert first.command.reason.startswith(f"Length saturation at step {raised}")
+    assert first.ack is not None
+    assert (first.ack.step, first.ack.outcome) == (raised + 1, "applied")
+    # Whoever resumes it has seen the alarm: it does not pause again for the same one.
+    assert resume(path, SilentEvents(), settings={"steps": raised + 2}) == "finished"
+
+
+def test_stored_rollouts_are_not_scored_by_weights_that_did_not_sample_them(
+    watched: tuple[Path, Listener], make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = make_config(*OFTEN, *NO_EVALUATION, "steps=3", f"from_run={watched[0]}")
+    start(config, tmp_path / "run", SilentEvents())
+    keys = open_run(tmp_path / "run").metric_keys()
+    assert "text/retrieval_accuracy" in keys
+    assert "gradient/policy/all/norm" in keys
+    assert not any(key.startswith("info/") for key in keys)
+
+
+def test_prompts_without_history_can_be_asked_for(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(
+        *OFTEN, *NO_EVALUATION, "steps=1", "diagnostics.information.families=[state]"
+    )
+    start(config, tmp_path / "run", SilentEvents())
+    assert not math.isnan(metric(tmp_path / "run", "info/state/mutual_information")[1])
+
+
+def test_settings_are_strict_and_some_are_live(make_config: MakeConfig) -> None:
+    assert make_config().diagnostics.gradient == GradientConfig()
+    with pytest.raises(ConfigError, match=r"'diagnostics.txt'; did you mean 'text'"):
+        make_config("diagnostics.txt=1")
+    with pytest.raises(ConfigError, match=r"diagnostics\.budget_frac is 2, but"):
+        make_config("diagnostics.budget_frac=2")
