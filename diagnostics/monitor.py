@@ -50,7 +50,7 @@ TRAINING_PASSES = 8.0
 backward of the update with its annotation are 4, and generating takes about as long again."""
 GRADIENT_PASSES = 4.0
 """... a decomposition of its gradient: annotation, forward and backward."""
-INFORMATION_PASSES = 2.5
+INFORMATION_PASSES = 3.0
 """... and scoring per token scored: many short pieces, each a call of its own (measured on the
 shipped policy; with a large one it is nearer 1, and the budget is not used up)."""
 INFORMATION_SHARE = 0.6

@@ -16,6 +16,8 @@ from echoscope.core.config_loading import ConfigError
 from echoscope.core.events import SilentEvents
 from echoscope.core.runs import resume, start
 from echoscope.diagnostics.config import GradientConfig
+from echoscope.diagnostics.metric_table import table_of_run
+from echoscope.diagnostics.verdict import Diagnosis
 from echoscope.store.commands import new_command, post
 from echoscope.store.reader import open_run
 from echoscope.store.verify import verify
@@ -86,6 +88,18 @@ def test_alarms_are_stored_and_said(watched: tuple[Path, Listener]) -> None:
     assert {f"{row['severity']}: {row['message']}" for row in rows} <= set(listener.messages)
     (blind,) = (text for text in listener.messages if text.startswith("alarms that this run"))
     assert "KL_DRIFT needs policy/ref_kl" in blind
+
+
+def test_judging_the_stored_metrics_again_says_the_same(watched: tuple[Path, Listener]) -> None:
+    """`echoscope diagnose` says of a finished run what its monitor said while it ran."""
+    reader, diagnosis = open_run(watched[0]), Diagnosis()
+    again = [
+        (alarm.step, alarm.rule, str(alarm.severity), str(alarm.state), alarm.message)
+        for step, values in table_of_run(reader).rows()
+        for alarm in diagnosis.observe(step, values)
+    ]
+    query = "SELECT step, rule, severity, state, message FROM alarms"
+    assert sorted(again) == sorted(tuple(row.values()) for row in reader.sql(query).to_pylist())
 
 
 def test_what_it_costs_is_among_the_durations(watched: tuple[Path, Listener]) -> None:

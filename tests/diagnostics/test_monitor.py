@@ -97,10 +97,10 @@ def test_zero_turns_a_measurement_off(section: str, key: str) -> None:
 def test_what_exceeds_its_budget_is_measured_less_often() -> None:
     """A step is worth 8 passes per token. Of 10 % of that, 60 %, 0.48 T, is for information.
 
-    Scoring 1.536 T tokens counts 2.5-fold, 3.84 T: one step in 8.
+    Scoring 1.28 T tokens counts three times, 3.84 T: one step in 8.
     """
     config = DiagnosticsConfig(information=QUICK, budget_frac=0.1)
-    found, said = run(config, range(1, 26), cost=round(1.536 * NUM_TOKENS))
+    found, said = run(config, range(1, 26), cost=int(1.28 * NUM_TOKENS))
     assert steps_with(found, "info/first_turn/dependence") == [1, 9, 17, 25]
     assert said == [
         "information: measured every 8 steps instead of 5, to stay within diagnostics.budget_frac"
@@ -117,13 +117,13 @@ def test_gradients_of_full_groups_fit_their_default_cadence() -> None:
 
 def test_an_interrupted_monitor_goes_on_as_if_nothing_had_happened() -> None:
     config = DiagnosticsConfig(information=QUICK, budget_frac=0.1)
-    whole, _ = run(config, range(1, 20), cost=round(1.536 * NUM_TOKENS))
+    whole, _ = run(config, range(1, 20), cost=int(1.28 * NUM_TOKENS))
     for cut in (1, 8, 9):
         first = Monitor(config, run_id="run", on_message=lambda _: None)
-        run(config, range(1, cut + 1), cost=round(1.536 * NUM_TOKENS), monitor=first)
+        run(config, range(1, cut + 1), cost=int(1.28 * NUM_TOKENS), monitor=first)
         again = Monitor(config, run_id="run", on_message=lambda _: None)
         again.restore(json.loads(json.dumps(first.state())))
-        rest, _ = run(config, range(cut + 1, 20), cost=round(1.536 * NUM_TOKENS), monitor=again)
+        rest, _ = run(config, range(cut + 1, 20), cost=int(1.28 * NUM_TOKENS), monitor=again)
         for step, found in rest.items():
             assert repr(found.values) == repr(whole[step].values), step
 
