@@ -99,6 +99,7 @@ class RunDatabase:
         self._mailboxes: list[int | None] = []
         self._lookup = StepLookup()
         self._is_stale = True
+        self._num_refreshes = 0
         for name in TABLES:
             self.connection.execute(create_table_sql(name, f"live_{name}"))
         self.connection.execute(create_table_sql("commands", "pending_commands"))
@@ -140,6 +141,7 @@ class RunDatabase:
                 for name in TABLES:
                     self._refresh_view(name)
                 self._is_stale = False
+                self._num_refreshes += 1
 
     def run(self, cursor: duckdb.DuckDBPyConnection, sql: str, params: Any) -> pa.Table:
         """Run SQL that may be asked for again, because files were packed away or are damaged.
@@ -149,12 +151,16 @@ class RunDatabase:
             StoreError: the files keep changing.
         """
         for attempt in range(_RETRIES):
+            before = self._num_refreshes
             try:
                 return cursor.sql(sql, params=params).to_arrow_table()
             except _QUERY_ERRORS as error:
                 raise QueryError(one_line(error)) from error
             except duckdb.Error as error:
-                if not self._repair(is_thorough=attempt > 0):
+                is_repaired = self._repair(is_thorough=attempt > 0)
+                # Another thread's reader may have caught up first: the views are new, or will be.
+                is_new = self._is_stale or self._num_refreshes != before
+                if not (is_repaired or is_new):
                     raise QueryError(one_line(error)) from error
                 self.refresh()
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")

@@ -295,9 +295,13 @@ def test_readers_beside_a_writer_see_whole_steps_only(
         mine = reader.cursor()
         seen = 0
         while not stop.is_set():
-            rows = mine.sql(
-                "SELECT step, count(*) n FROM turns GROUP BY step ORDER BY step"
-            ).to_pylist()
+            try:
+                rows = mine.sql(
+                    "SELECT step, count(*) n FROM turns GROUP BY step ORDER BY step"
+                ).to_pylist()
+            except (StoreError, QueryError) as error:
+                problems.append(error)
+                return
             if [(r["step"], r["n"]) for r in rows] != [(s, 8) for s in range(len(rows))]:
                 problems.append(rows)
             if len(rows) < seen:
