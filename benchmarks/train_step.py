@@ -3,7 +3,8 @@
 Same model (the shipped policy), same prompts (single-turn bandit), same number of trajectories a
 step, same sampling, one optimizer step each, one thread each. The learning rate is so small that
 the policy stays what it is, so both sample replies of the same length; token counts are printed.
-Echoscope's step includes environments, parsing and the store.
+Echoscope's step includes environments, parsing and the store; the diagnostics, which TRL does not
+have, are off.
 
     pip install -e '.[bench]' && python benchmarks/train_step.py [--steps 15] [--json]
 """
@@ -69,6 +70,7 @@ def settings(steps: int) -> list[str]:
         "optim.lr=1e-12",
         f"context.max_response_tokens={MAX_TOKENS}",
         "checkpoint.every=0",
+        "diagnostics.enabled=false",
     ]
 
 
