@@ -1,12 +1,14 @@
 """One training step of Echoscope against TRL's GRPO trainer, in one run.
 
-Same model (the shipped policy), same prompts (single-turn bandit), same number of trajectories a
-step, same sampling, one optimizer step each, one thread each. The learning rate is so small that
-the policy stays what it is, so both sample replies of the same length; token counts are printed.
+Same model (the shipped policy), same prompts (the demo's, or another recipe's, one turn each), same
+number of trajectories a step, same sampling, one optimizer step each, one thread each. The learning
+rate is so small that the policy stays what it is, so both sample replies of the same length; token
+counts are printed.
 Echoscope's step includes environments, parsing and the store; the diagnostics, which TRL does not
 have, are off.
 
-    pip install -e '.[bench]' && python benchmarks/train_step.py [--steps 15] [--json]
+    pip install -e '.[bench]'
+    python benchmarks/train_step.py [--steps 15] [--recipe demo] [--json]
 """
 
 from __future__ import annotations
@@ -66,6 +68,8 @@ def settings(steps: int) -> list[str]:
         f"envs.group_size={SIBLINGS}",
         f"envs.train.0.groups={GROUPS}",
         "envs.eval=[]",
+        "envs.train.0.max_turns=1",
+        "selection.strategy=none",
         "advantage.kind=grpo",
         "optim.lr=1e-12",
         f"context.max_response_tokens={MAX_TOKENS}",
@@ -74,8 +78,8 @@ def settings(steps: int) -> list[str]:
     ]
 
 
-def measure_echoscope(steps: int, folder: Path) -> Measured:
-    config = load_config("bandit", overrides=settings(steps + WARM_UP))
+def measure_echoscope(recipe: str, steps: int, folder: Path) -> Measured:
+    config = load_config(recipe, overrides=settings(steps + WARM_UP))
     path = folder / "run"
     start(config, path, SilentEvents())
     reader = open_run(path)
@@ -84,9 +88,9 @@ def measure_echoscope(steps: int, folder: Path) -> Measured:
     return Measured(seconds=list(seconds[WARM_UP:]), tokens_per_step=float(tokens[WARM_UP:].mean()))
 
 
-def prompts(num_steps: int) -> list[str]:
+def prompts(recipe: str, num_steps: int) -> list[str]:
     """The prompts that the run above meets, as text."""
-    config = load_config("bandit", overrides=settings(num_steps))
+    config = load_config(recipe, overrides=settings(num_steps))
     chat = ChatFormat(load_tokenizer(resolve_model("tiny")))
     pool = build_pool(config.envs.train, group_size=1, seed=config.seed, split=Split.TRAIN)
     out = []
@@ -98,7 +102,7 @@ def prompts(num_steps: int) -> list[str]:
     return out
 
 
-def measure_trl(steps: int, folder: Path) -> Measured:
+def measure_trl(recipe: str, steps: int, folder: Path) -> Measured:
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -120,7 +124,7 @@ def measure_trl(steps: int, folder: Path) -> Measured:
         model=AutoModelForCausalLM.from_pretrained(resolve_model("tiny"), dtype=torch.float32),
         processing_class=tokenizer,
         reward_funcs=reward,
-        train_dataset=Dataset.from_dict({"prompt": prompts(total)}),
+        train_dataset=Dataset.from_dict({"prompt": prompts(recipe, total)}),
         args=GRPOConfig(
             output_dir=str(folder / "trl"),
             per_device_train_batch_size=GROUPS * SIBLINGS,
@@ -150,20 +154,22 @@ def measure_trl(steps: int, folder: Path) -> Measured:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--recipe", default="demo")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ours = measure_echoscope(arguments.steps, folder)
-        theirs = measure_trl(arguments.steps, folder)
+        ours = measure_echoscope(arguments.recipe, arguments.steps, folder)
+        theirs = measure_trl(arguments.recipe, arguments.steps, folder)
     rows = [ours.row("echoscope"), theirs.row("trl GRPOTrainer")]
     ratio = theirs.p50_s / ours.p50_s
     if arguments.json:
         print(json.dumps({"machine": describe_machine(), "rows": rows, "speed_ratio": ratio}))
         return
     print(describe_machine())
-    print(f"{GROUPS} prompts x {SIBLINGS}, up to {MAX_TOKENS} tokens, {arguments.steps} steps")
+    size = f"{GROUPS} prompts x {SIBLINGS}, up to {MAX_TOKENS} tokens"
+    print(f"{arguments.recipe}: {size}, {arguments.steps} steps")
     for row in rows:
         print("  ".join(f"{key} {value}" for key, value in row.items()))
     print(f"echoscope makes {ratio:.2f} times the trajectories per second")
