@@ -1,0 +1,1 @@
+"""Streamlit and plotly over the store: watch, replay, diagnose and steer runs."""

@@ -1,0 +1,44 @@
+"""Colours of the dashboard, readable on a light and on a dark background.
+
+Series are Okabe and Ito's palette without its yellow, which vanishes on white; meaning is never
+carried by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ACCENT = "#3b6fd4"
+"""The one accent: links, the selected item, the primary button."""
+SERIES = ("#3b6fd4", "#d55e00", "#009e73", "#cc79a7", "#8c6d31", "#56b4e9", "#7a7a7a", "#6a3d9a")
+"""Runs on one chart, terms on one chart: in this order."""
+RAW_OPACITY = 0.25
+"""A raw curve behind its smoothed one."""
+SEVERITIES: Mapping[str, str] = {"info": "#7a7a7a", "warning": "#c77700", "critical": "#c62828"}
+STATES: Mapping[str, str] = {
+    "healthy": "#1b8a5a",
+    "converged": "#1b8a5a",
+    "watch": "#c77700",
+    "collapsing": "#c62828",
+    "collapsed": "#c62828",
+    "insufficient evidence": "#7a7a7a",
+}
+"""Of a verdict."""
+REGIMES: Mapping[str, str] = {
+    "diverse": "#009e73",
+    "compressed": "#56b4e9",
+    "template_collapse": "#d55e00",
+    "low_entropy_collapse": "#cc79a7",
+    "undetermined": "#7a7a7a",
+}
+STATUSES: Mapping[str, str] = {
+    "running": "#3b6fd4",
+    "finished": "#1b8a5a",
+    "stopped": "#c77700",
+    "interrupted": "#c77700",
+    "failed": "#c62828",
+    "crashed": "#c62828",
+}
+"""Of a run."""
+COMMAND_MARK = "#7a7a7a"
+"""Lines and signs where somebody steered."""
