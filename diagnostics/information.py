@@ -42,7 +42,7 @@ from .information_terms import (
     without_each_cluster,
 )
 from .intervals import Interval, cluster_half_widths, pseudo_values, sibling_half_widths
-from .retrieval import RANKS, Retrieval, retrieve
+from .retrieval import RANKS, Retrieval, posterior, retrieve
 
 __all__ = ["Breakdown", "CrossScores", "InformationEstimate", "Interval", "Retrieval", "estimate"]
 
@@ -105,6 +105,10 @@ class InformationEstimate:
     """Per reasoning and token: log p(token | x, before) - log p(token | mixture, before)."""
     source_M: tuple[tuple[str, int], ...] = ()
     """Trajectory id and turn index of each reasoning, where they are known."""
+    column_M: IntArray64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The prompt of each reasoning."""
+    posterior_NN: FloatArray64 = field(default_factory=lambda: np.zeros((0, 0)))
+    """Row: own prompt; column: the prompt that its reasonings point to."""
     per_prompt: tuple[Breakdown, ...] = ()
     per_turn: Mapping[int, Breakdown] = field(default_factory=dict)
     per_env: Mapping[str, Breakdown] = field(default_factory=dict)
@@ -194,6 +198,7 @@ def estimate(
         caveats=scores.caveats,
         cost=scores.cost,
         source_M=scores.source_M or (),
+        column_M=scores.column_M,
     )
     if blocking:
         return base
@@ -217,6 +222,7 @@ def estimate(
         marginal_entropy=value["marginal_entropy"],
         population_upper_bound=leave_own_cluster_out(sums_MN, found, scores.clusters_N),
         retrieval=retrieve(sums_MN, scores.column_M, num_permutations, rng),
+        posterior_NN=posterior(sums_MN, scores.column_M),
         **_by_token(scores, found),
         **_broken_down(scores, found),
     )

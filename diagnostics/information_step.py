@@ -52,8 +52,10 @@ class StepInformation:
         """What is stored beside the metrics: kind `information`.
 
         Per family the arrays `<family>_curve_k` and `<family>_curve`, and `<family>_per_prompt`
-        (N, 3): information, entropy, number of reasonings. JSON: `families`, each with `problem`,
-        `caveats`, `per_turn` and `per_env` (the same three by key); `actions_problem`.
+        (N, 3): information, entropy, number of reasonings, and `<family>_posterior` (N, N): row own
+        prompt, column where its reasonings point. JSON: `families`, each with `problem`, `caveats`,
+        `prompts` (trajectory id and turn of one reasoning of each prompt), `per_turn` and `per_env`
+        (the three by key); `actions_problem`.
         """
         arrays: dict[str, NDArray[Any]] = {}
         families: dict[str, Any] = {}
@@ -63,9 +65,11 @@ class StepInformation:
             arrays[f"{name}_per_prompt"] = np.array([_row(p) for p in one.per_prompt]).reshape(
                 -1, 3
             )
+            arrays[f"{name}_posterior"] = one.posterior_NN
             families[name] = {
                 "problem": one.problem,
                 "caveats": list(one.caveats),
+                "prompts": _prompts(one),
                 "per_turn": {str(turn): _row(part) for turn, part in one.per_turn.items()},
                 "per_env": {env: _row(part) for env, part in one.per_env.items()},
             }
@@ -177,6 +181,14 @@ def _draw_state(
             problem="prompts that show the present observation alone were not supplied",
         )
     return draw_state(trajectories, config, rng, decode=decode, state_prompt=state_prompt)
+
+
+def _prompts(one: InformationEstimate) -> list[list[str | int]]:
+    """Trajectory id and turn of the first reasoning of each prompt; empty if they are not known."""
+    if not one.source_M:
+        return []
+    firsts = np.unique(one.column_M, return_index=True)[1]
+    return [list(one.source_M[m]) for m in firsts.tolist()]
 
 
 def _row(part: Breakdown) -> list[float]:

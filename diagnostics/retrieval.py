@@ -62,3 +62,20 @@ def retrieve(
         chance={k: min(1.0, k / num_prompts) for k in RANKS},
         p_value=(1 + num_as_good) / (1 + num_permutations),
     )
+
+
+def posterior(sums_MN: FloatArray64, column_M: IntArray64) -> FloatArray64:
+    """Mean posterior over prompts of the reasonings of each prompt, (N, N); rows sum to 1.
+
+    Row: the prompt that a reasoning was sampled under; column: the prompt it points to. The
+    identity where reasonings name their prompt, 1 / N everywhere where they ignore it.
+
+    >>> posterior(np.log([[0.9, 0.1], [0.5, 0.5]]), np.array([0, 1])).round(2).tolist()
+    [[0.9, 0.1], [0.5, 0.5]]
+    """
+    num_prompts = sums_MN.shape[1]
+    shares_MN = np.exp(sums_MN - sums_MN.max(axis=1, keepdims=True))
+    shares_MN /= shares_MN.sum(axis=1, keepdims=True)
+    out = np.zeros((num_prompts, num_prompts))
+    np.add.at(out, column_M, shares_MN / np.bincount(column_M)[column_M][:, None])
+    return out

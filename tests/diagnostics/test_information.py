@@ -52,6 +52,7 @@ def test_identities_hold_exactly(scores: CrossScores) -> None:
     per_prompt = [sequences[scores.column_M == n].mean() for n in range(scores.num_prompts)]
     assert np.mean(per_prompt) == pytest.approx(found.mutual_information, abs=1e-9)
     np.testing.assert_allclose([part.mutual_information for part in found.per_prompt], per_prompt)
+    np.testing.assert_allclose(found.posterior_NN.sum(axis=1), 1.0)
     assert [len(t) for t in found.token_information] == scores.lengths_M.tolist()
     for interval in (found.batch["mutual_information"], found.population["mutual_information"]):
         assert math.isnan(interval.low) or interval.low <= interval.high
