@@ -1,0 +1,321 @@
+"""Figures of the Diagnosis page: pure, from tables to plotly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from .diagnosis_data import GROUP_KINDS, FamilyInformation, RegimePath
+from .theme import ACCENT, REGIMES, SERIES
+
+HEIGHT = 340
+_QUIET = "rgba(127,127,127,0.35)"
+_WORDS = {
+    "diverse": "diverse reasoning",
+    "compressed": "compressed",
+    "template_collapse": "template collapse",
+    "low_entropy_collapse": "low-entropy collapse",
+    "undetermined": "undetermined",
+}
+_SYMBOLS = {
+    "diverse": "circle",
+    "compressed": "square",
+    "template_collapse": "triangle-down",
+    "low_entropy_collapse": "diamond",
+    "undetermined": "circle-open",
+}
+_KINDS = {
+    "hopeless": ("all fail", "#b2543c"),
+    "constant": ("no spread", "#9a9a9a"),
+    "mixed": ("mixed", "#3b6fd4"),
+    "solved": ("all succeed", "#1b8a5a"),
+}
+
+
+def regime_plane(path: RegimePath, *, selected: int | None = None) -> go.Figure:
+    """The run's way over the plane: H(Z|X) to the right, dependence on the prompt upwards."""
+    points = path.points
+    right = 1.15 * max(points["entropy_high"].max(), 2.2 * path.entropy_border)
+    top = max(1.0, 1.05 * points["dependence_high"].max())
+    figure = go.Figure()
+    _quadrants(figure, path, right, top)
+    figure.add_scatter(
+        x=points["entropy"],
+        y=points["dependence"],
+        mode="lines",
+        line={"color": _QUIET, "width": 1.5},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    shown = points.iloc[-1] if selected is None else _row_at(points, selected)
+    figure.add_scatter(
+        x=points["entropy"],
+        y=points["dependence"],
+        mode="markers",
+        marker={
+            "size": 9,
+            "symbol": [_SYMBOLS.get(name, "circle") for name in points["regime"]],
+            "color": points["step"],
+            "colorscale": "Cividis",
+            "colorbar": {"title": "step", "thickness": 10, "len": 0.9},
+            "line": {"width": 0.5, "color": "rgba(127,127,127,0.9)"},
+        },
+        customdata=np.stack([points["step"], [_WORDS[r] for r in points["regime"]]], axis=1),
+        hovertemplate="step %{customdata[0]}: %{customdata[1]}<br>H(Z|X) %{x:.3g} nats per token"
+        "<br>dependence %{y:.2f}<extra></extra>",
+        showlegend=False,
+    )
+    figure.add_scatter(
+        x=[shown["entropy"]],
+        y=[shown["dependence"]],
+        mode="markers",
+        marker={"size": 15, "symbol": "circle-open", "line": {"width": 2.5}, "color": ACCENT},
+        error_x=_bars(shown, "entropy"),
+        error_y=_bars(shown, "dependence"),
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    figure.update_layout(
+        height=HEIGHT + 60,
+        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+        xaxis={"title": "H(Z|X), nats per token", "range": [0, right], "zeroline": False},
+        yaxis={"title": "dependence on the prompt", "range": [-0.06, top], "zeroline": False},
+    )
+    return figure
+
+
+def _row_at(points: pd.DataFrame, step: int) -> pd.Series[float]:
+    return points.iloc[int((points["step"] - step).abs().to_numpy().argmin())]
+
+
+def _bars(row: pd.Series[float], name: str) -> dict[str, object]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [max(0.0, row[f"{name}_high"] - row[name])],
+        "arrayminus": [max(0.0, row[name] - row[f"{name}_low"])],
+        "color": ACCENT,
+        "thickness": 1.2,
+    }
+
+
+def _quadrants(figure: go.Figure, path: RegimePath, right: float, top: float) -> None:
+    x, y = path.entropy_border, path.dependence_border
+    corners = {
+        "low_entropy_collapse": (0.0, x, -0.06, y, "left", "bottom"),
+        "template_collapse": (x, right, -0.06, y, "right", "bottom"),
+        "compressed": (0.0, x, y, top, "left", "top"),
+        "diverse": (x, right, y, top, "right", "top"),
+    }
+    for name, (x0, x1, y0, y1, side, edge) in corners.items():
+        figure.add_shape(
+            type="rect",
+            x0=x0,
+            x1=x1,
+            y0=y0,
+            y1=y1,
+            fillcolor=REGIMES[name],
+            opacity=0.10,
+            line_width=0,
+            layer="below",
+        )
+        figure.add_annotation(
+            x=x0 if side == "left" else x1,
+            y=y1 if edge == "top" else y0,
+            text=_WORDS[name],
+            showarrow=False,
+            xanchor=side,
+            yanchor=edge,
+            font={"size": 11},
+            opacity=0.75,
+        )
+
+
+def information_curve(
+    families: Sequence[FamilyInformation], ceiling: float, identification: float
+) -> go.Figure:
+    """I(X; first k tokens): where in the reasoning the prompt comes in."""
+    figure = go.Figure()
+    for color, one in zip(SERIES, families, strict=False):
+        figure.add_scatter(
+            x=one.curve_k,
+            y=one.curve,
+            mode="lines+markers",
+            name=one.family.replace("_", " "),
+            line={"color": color, "width": 2},
+            hovertemplate="first %{x} tokens: %{y:.3g} nats<extra>%{fullData.name}</extra>",
+        )
+    if np.isfinite(ceiling):
+        figure.add_hline(
+            y=ceiling,
+            line={"dash": "dot", "color": _QUIET},
+            annotation_text="ceiling ln N",
+            annotation_position="top left",
+        )
+    if np.isfinite(identification):
+        figure.add_vline(
+            x=identification,
+            line={"dash": "dash", "color": _QUIET},
+            annotation_text=f"identified after {identification:.0f}",
+            annotation_position="bottom right",
+        )
+    figure.update_layout(
+        height=HEIGHT,
+        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+        xaxis={"title": "tokens of the reasoning", "type": "log", "dtick": "D1"},
+        yaxis={"title": "I(X; first k tokens), nats", "rangemode": "tozero"},
+        legend={"orientation": "h", "y": 1.12},
+    )
+    return figure
+
+
+def posterior_matrix(matrix_NN: NDArray[np.float64]) -> go.Figure:
+    """Row: the prompt a reasoning was sampled under; column: the prompt it points to."""
+    names = [f"{n + 1}" for n in range(len(matrix_NN))]
+    figure = go.Figure(
+        go.Heatmap(
+            z=matrix_NN,
+            x=names,
+            y=names,
+            zmin=0,
+            zmax=1,
+            colorscale="Cividis",
+            colorbar={"thickness": 10, "title": "posterior"},
+            hovertemplate="reasonings of prompt %{y} point to prompt %{x}: %{z:.2f}<extra></extra>",
+        )
+    )
+    figure.update_layout(
+        height=HEIGHT,
+        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+        xaxis={"title": "prompt it points to", "constrain": "domain", "showgrid": False},
+        yaxis={
+            "title": "own prompt",
+            "autorange": "reversed",
+            "scaleanchor": "x",
+            "constrain": "domain",
+            "showgrid": False,
+        },
+    )
+    return figure
+
+
+def group_map(grid: pd.DataFrame) -> go.Figure:
+    """Every group of every step: all fail, no spread, mixed (darker: more spread), all succeed."""
+    figure = go.Figure()
+    steps = np.sort(grid["step"].unique())
+    ranks = np.arange(int(grid["rank"].max()) + 1)
+    place = {step: column for column, step in enumerate(steps.tolist())}
+    top = float(grid["reward_std"].max()) or 1.0
+    for kind in GROUP_KINDS:
+        part = grid[grid["kind"] == kind]
+        words, color = _KINDS[kind]
+        rows = part["rank"].to_numpy(), part["step"].map(place).to_numpy()
+        spread = part["reward_std"].to_numpy() / top
+        z = np.full((len(ranks), len(steps)), np.nan)
+        z[rows] = 0.35 + 0.65 * spread if kind == "mixed" else 1.0
+        text = np.full(z.shape, "", dtype=object)
+        text[rows] = [
+            f"group {index}: {words}, return {mean:.2f}, reward std {std:.2f}"
+            for index, mean, std in zip(
+                part["group_index"], part["return_mean"], part["reward_std"], strict=True
+            )
+        ]
+        figure.add_heatmap(
+            z=z,
+            x=steps,
+            y=ranks,
+            text=text,
+            zmin=0,
+            zmax=1,
+            colorscale=[[0, "rgba(127,127,127,0)"], [1, color]],
+            showscale=False,
+            hovertemplate="step %{x}, %{text}<extra></extra>",
+            xgap=1 if len(steps) < 80 else 0,
+            ygap=1,
+        )
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=words,
+            marker={"symbol": "square", "size": 10, "color": color},
+        )
+    figure.update_layout(
+        height=HEIGHT,
+        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+        xaxis={"title": "step", "showgrid": False},
+        yaxis={"title": "groups", "showticklabels": False, "showgrid": False},
+        legend={"orientation": "h", "y": 1.12},
+    )
+    return figure
+
+
+def tiers(series: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> go.Figure:
+    """Measures of the same thing over steps: what text alone says beside what the model says.
+
+    Args:
+        series: step, key, value.
+        pairs: (key, name) of each line.
+    """
+    figure = go.Figure()
+    for color, (key, name) in zip(SERIES, pairs, strict=False):
+        part = series[(series["key"] == key) & series["value"].notna()].sort_values("step")
+        if not part.empty:
+            figure.add_scatter(
+                x=part["step"],
+                y=part["value"],
+                mode="lines+markers",
+                name=name,
+                marker={"size": 5},
+                line={"color": color, "width": 1.8},
+                hovertemplate="step %{x}: %{y:.3f}<extra>" + name + "</extra>",
+            )
+    figure.update_layout(
+        height=HEIGHT,
+        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+        xaxis={"title": "step"},
+        yaxis={"rangemode": "tozero"},
+        legend={"orientation": "h", "y": 1.15},
+        hovermode="x unified",
+    )
+    return figure
+
+
+def gradient_bars(table: pd.DataFrame) -> go.Figure:
+    """Norm of every term's gradient by bucket of reward spread; the signal share on hover."""
+    figure = go.Figure()
+    shown = table[table["term"] != "total"]
+    for color, term in zip(SERIES, shown["term"].unique().tolist(), strict=False):
+        part = shown[shown["term"] == term]
+        figure.add_bar(
+            x=[bucket_words(name) for name in part["bucket"]],
+            y=part["norm"],
+            name=str(term),
+            marker_color=color,
+            customdata=part[["signal share", "cosine with the rest", "num_groups"]],
+            hovertemplate="%{x}: norm %{y:.3g}<br>signal share %{customdata[0]:.2f}"
+            "<br>cosine with the rest %{customdata[1]:.2f}<br>%{customdata[2]:.0f} groups"
+            "<extra>%{fullData.name}</extra>",
+        )
+    figure.update_layout(
+        height=HEIGHT,
+        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+        barmode="group",
+        yaxis={"title": "gradient norm", "rangemode": "tozero"},
+        legend={"orientation": "h", "y": 1.12},
+    )
+    return figure
+
+
+def bucket_words(name: str) -> str:
+    """The bucket in plain words.
+
+    >>> bucket_words("zero"), bucket_words("bucket_2"), bucket_words("all")
+    ('no spread', 'spread 2', 'all groups')
+    """
+    known = {"zero": "no spread", "all": "all groups"}
+    return known.get(name, name.replace("bucket_", "spread "))

@@ -1,0 +1,264 @@
+"""What the Diagnosis page draws, as small tables: pure, from metrics and diagnostic records.
+
+Legend: **N** prompts, **P** groups.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..diagnostics.changes import median
+from ..diagnostics.regimes import (
+    DEPENDENCE_BORDER,
+    ENTROPY_BORDER,
+    NO_DEPENDENCE,
+    OPENING,
+    RegimeTracker,
+    point_of,
+)
+from ..store.artifacts import DiagnosticRecord
+
+REGIME_KEYS = (
+    *(
+        f"info/{family}/{name}"
+        for family in ("first_turn", "all_turns")
+        for name in (
+            "conditional_entropy_per_token",
+            "conditional_entropy_per_token_low",
+            "conditional_entropy_per_token_high",
+            "dependence",
+            "mutual_information_low",
+            "mutual_information_high",
+            "num_prompts",
+        )
+    ),
+    "text/conditional_entropy",
+    "text/dependence",
+)
+"""What `regime_path` reads."""
+
+MAX_GROUP_STEPS = 120
+"""Columns of the group heat map; more steps are thinned out evenly."""
+GROUP_KINDS = ("hopeless", "constant", "mixed", "solved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegimePath:
+    """The run's way over the plane of H(Z|X) and dependence."""
+
+    points: pd.DataFrame
+    """step, entropy, entropy_low, entropy_high, dependence, dependence_low, dependence_high,
+    regime: one row per measurement, in order."""
+    entropy_border: float
+    """Nats per token below which H(Z|X) counts as low, as of the last measurement."""
+    dependence_border: float
+    is_from_text: bool
+    """No cross-scores: both are the text's estimates."""
+
+
+def regime_path(series: pd.DataFrame) -> RegimePath | None:
+    """The path from metrics in long form (step, key, value); None without a measurement."""
+    tracker, best, has_scores = RegimeTracker(), 0.0, False
+    opening: list[float] = []
+    rows: list[dict[str, Any]] = []
+    for step, part in series.groupby("step", sort=True):
+        values = dict(zip(part["key"], part["value"], strict=True))
+        point = point_of(values)
+        if point is None:
+            continue
+        regime = tracker.observe(int(str(step)), values)
+        if len(opening) < OPENING:
+            opening.append(point.entropy)
+        best = max(best, point.dependence)
+        has_scores |= any(math.isfinite(values.get(k, math.nan)) for k in REGIME_KEYS[:-2])
+        rows.append(
+            {
+                "step": int(str(step)),
+                "entropy": point.entropy,
+                "entropy_low": point.entropy_interval[0],
+                "entropy_high": point.entropy_interval[1],
+                "dependence": point.dependence,
+                "dependence_low": point.dependence_interval[0],
+                "dependence_high": point.dependence_interval[1],
+                "regime": regime.value,
+            }
+        )
+    if not rows:
+        return None
+    return RegimePath(
+        points=pd.DataFrame(rows),
+        entropy_border=ENTROPY_BORDER * median(opening),
+        dependence_border=max(DEPENDENCE_BORDER * best, NO_DEPENDENCE),
+        is_from_text=not has_scores,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyInformation:
+    """One family of one information record."""
+
+    family: str
+    problem: str
+    caveats: tuple[str, ...]
+    curve_k: NDArray[np.float64]
+    curve: NDArray[np.float64]
+    """I(X; first k tokens of Z), nats."""
+    posterior_NN: NDArray[np.float64] | None
+    """None in runs that did not store it."""
+    prompts: tuple[tuple[str, int], ...]
+    """Trajectory id and turn of one reasoning of each prompt."""
+
+    @property
+    def num_prompts(self) -> int:
+        return 0 if self.posterior_NN is None else len(self.posterior_NN)
+
+
+def payload_of(record: DiagnosticRecord) -> dict[str, Any]:
+    """The record's JSON; empty where it is none, since files are not trusted."""
+    try:
+        found = json.loads(record.payload or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def families_of(record: DiagnosticRecord) -> dict[str, FamilyInformation]:
+    """The families of a record of kind `information`, by name."""
+    known = payload_of(record).get("families")
+    out: dict[str, FamilyInformation] = {}
+    for name, entry in known.items() if isinstance(known, dict) else ():
+        if not isinstance(entry, dict):
+            continue
+        k = record.arrays.get(f"{name}_curve_k", np.zeros(0))
+        curve = record.arrays.get(f"{name}_curve", np.zeros(0))
+        matrix = record.arrays.get(f"{name}_posterior")
+        is_square = matrix is not None and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
+        out[str(name)] = FamilyInformation(
+            family=str(name),
+            problem=str(entry.get("problem", "")),
+            caveats=tuple(str(text) for text in entry.get("caveats") or ()),
+            curve_k=k if k.shape == curve.shape else np.zeros(0),
+            curve=curve if k.shape == curve.shape else np.zeros(0),
+            posterior_NN=matrix if is_square and matrix is not None and matrix.size else None,
+            prompts=tuple(_place(one) for one in entry.get("prompts") or ()),
+        )
+    return out
+
+
+def _place(entry: Any) -> tuple[str, int]:
+    if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], int):
+        return str(entry[0]), entry[1]
+    return "", 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateShown:
+    """The template that reasonings share, with its slots."""
+
+    text: str
+    fillers: tuple[tuple[str, ...], ...]
+    """What was seen in each slot."""
+    coverage: float
+    """Share of the reasoning's words that are template."""
+    match_frac: float
+    """Share of reasonings that it fits."""
+    trajectory_id: str
+    exemplars: tuple[tuple[str, int, str], ...]
+    """Trajectory id, turn, note."""
+
+
+def template_of(record: DiagnosticRecord) -> TemplateShown | None:
+    """The template in a record of kind `text`; None if it found none."""
+    payload = payload_of(record)
+    template = payload.get("template")
+    if not isinstance(template, dict) or not template.get("text"):
+        return None
+    shown = payload.get("exemplars")
+    places = shown.get("template", []) if isinstance(shown, dict) else []
+    return TemplateShown(
+        text=str(template["text"]),
+        fillers=tuple(tuple(str(f) for f in slot) for slot in template.get("fillers") or ()),
+        coverage=_number(template.get("coverage")),
+        match_frac=_number(template.get("match_frac")),
+        trajectory_id=str(template.get("trajectory_id", "")),
+        exemplars=tuple(
+            (
+                str(one.get("trajectory_id", "")),
+                int(_number(one.get("turn"), 0.0)),
+                str(one["note"]),
+            )
+            for one in places
+            if isinstance(one, dict) and "note" in one
+        ),
+    )
+
+
+def _number(value: Any, otherwise: float = math.nan) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else otherwise
+
+
+def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
+    """Groups by step, sorted so that the heat map reads as a stack.
+
+    Args:
+        groups: step, group_index, reward_std, return_mean, success_frac (NaN where not known).
+
+    Returns:
+        step, rank (0 at the bottom), group_index, kind (see GROUP_KINDS), reward_std, return_mean.
+    """
+    out = groups.copy()
+    has_spread = out["reward_std"].fillna(0.0) > 0
+    kind = np.where(has_spread, "mixed", "constant")
+    is_flat = ~has_spread
+    kind = np.where(is_flat & (out["success_frac"] == 1.0), "solved", kind)
+    kind = np.where(is_flat & (out["success_frac"] == 0.0), "hopeless", kind)
+    out["kind"] = kind
+    order = {name: place for place, name in enumerate(GROUP_KINDS)}
+    out["order"] = out["kind"].map(order)
+    out = out.sort_values(["step", "order", "reward_std", "group_index"])
+    out["rank"] = out.groupby("step").cumcount()
+    return out.drop(columns="order").reset_index(drop=True)
+
+
+def thin(steps: Sequence[int], most: int) -> list[int]:
+    """At most `most` of the steps, evenly spread, the first and the last included.
+
+    >>> thin(range(1, 11), 4)
+    [1, 4, 7, 10]
+    """
+    if len(steps) <= most:
+        return list(steps)
+    places = np.linspace(0, len(steps) - 1, most).round().astype(int)
+    return [steps[place] for place in np.unique(places).tolist()]
+
+
+def gradient_table(values: Mapping[str, float]) -> pd.DataFrame:
+    """Norm, signal share and cosine with the rest of every term and bucket of one step.
+
+    Args:
+        values: `gradient/...` metrics of the step.
+    """
+    rows: dict[tuple[str, str], dict[str, float]] = {}
+    columns = {"norm": "norm", "signal_frac": "signal share", "cosine_rest": "cosine with the rest"}
+    for key, value in values.items():
+        parts = key.split("/")
+        if len(parts) == 4 and parts[0] == "gradient" and parts[3] in columns:
+            rows.setdefault((parts[1], parts[2]), {})[columns[parts[3]]] = value
+    table = pd.DataFrame(
+        [{"term": term, "bucket": bucket, **found} for (term, bucket), found in rows.items()],
+        columns=["term", "bucket", *columns.values()],
+    )
+    for name in ("num_groups", "reward_std_mean"):
+        table[name] = [
+            values.get(f"gradient/{bucket}/{name}", math.nan) for bucket in table["bucket"]
+        ]
+    return table.sort_values(["term", "bucket"]).reset_index(drop=True)
