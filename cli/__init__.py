@@ -31,6 +31,7 @@ app.add_typer(bench.app, name="bench")
 _USER_ERRORS = (
     ("echoscope.store.errors", "StoreError"),
     ("echoscope.store.errors", "QueryError"),
+    ("echoscope.store.errors", "AnnotationError"),
     ("echoscope.envs.base", "EnvError"),
     ("echoscope.core.config_loading", "ConfigError"),
     ("echoscope.core.chat", "ChatFormatError"),

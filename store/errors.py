@@ -27,5 +27,9 @@ class StoreWriteError(StoreError):
     """Writing failed, for example because the disk is full. Acknowledged steps are safe."""
 
 
+class AnnotationError(ValueError):
+    """A tag, note or name is too long, empty, or not what it must be."""
+
+
 class QueryError(ValueError):
     """A query is not SQL, names something that does not exist, or is not a pure read."""

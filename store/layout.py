@@ -54,6 +54,11 @@ class Layout:
         return self.root / "checkpoints"
 
     @property
+    def annotations(self) -> Path:
+        """What people note about the run; the trainer never reads it."""
+        return self.root / "annotations.ndjson"
+
+    @property
     def sealed(self) -> Path:
         return self.root / "run.duckdb"
 

@@ -1,0 +1,362 @@
+"""What people note about a run: tags, a note, a pin, and alarms acknowledged or snoozed.
+
+One line of JSON per change in `annotations.ndjson` beside the run, appended under a lock and
+fsynced. The trainer never reads it: nothing here can change or hurt a run, live or finished.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from .durable import sync_folder, write_all
+from .errors import AnnotationError, StoreError
+from .layout import Layout
+
+MAX_TAGS = 32
+MAX_TAG_CHARS = 64
+MAX_NOTE_CHARS = 4_000
+MAX_AUTHOR_CHARS = 100
+MAX_ALARM_ID_CHARS = 200
+MAX_LINE_BYTES = 65_536
+MAX_FILE_BYTES = 4_194_304
+_MAX_TIME_S = 1e12
+_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    kind: ClassVar[str]
+    author: str
+    at: float
+    """When, in seconds since the epoch."""
+
+    def __post_init__(self) -> None:
+        _check_text("author", self.author, MAX_AUTHOR_CHARS)
+        _check_time("at", self.at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddTag(_Change):
+    """Put a label on the run; one that it has already stays as it is."""
+
+    kind: ClassVar[str] = "add_tag"
+    tag: str
+
+    def __post_init__(self) -> None:
+        _Change.__post_init__(self)
+        _check_tag(self.tag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTag(_Change):
+    """Take a label off; one that the run does not have is no error."""
+
+    kind: ClassVar[str] = "remove_tag"
+    tag: str
+
+    def __post_init__(self) -> None:
+        _Change.__post_init__(self)
+        _check_tag(self.tag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetNote(_Change):
+    """Replace the run's note; empty for none. It may have several lines."""
+
+    kind: ClassVar[str] = "set_note"
+    note: str
+
+    def __post_init__(self) -> None:
+        _Change.__post_init__(self)
+        _check_chars("note", self.note, MAX_NOTE_CHARS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin(_Change):
+    """Keep the run at the head of the list, or let it go again."""
+
+    kind: ClassVar[str] = "pin"
+    is_pinned: bool = True
+
+    def __post_init__(self) -> None:
+        _Change.__post_init__(self)
+        _check_bool("is_pinned", self.is_pinned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge(_Change):
+    """Somebody has seen an alarm, or takes that back."""
+
+    kind: ClassVar[str] = "acknowledge"
+    alarm_id: str
+    is_acknowledged: bool = True
+
+    def __post_init__(self) -> None:
+        _Change.__post_init__(self)
+        _check_alarm_id(self.alarm_id)
+        _check_bool("is_acknowledged", self.is_acknowledged)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snooze(_Change):
+    """Hide an alarm until a time (seconds since the epoch); None shows it again."""
+
+    kind: ClassVar[str] = "snooze"
+    alarm_id: str
+    until: float | None
+
+    def __post_init__(self) -> None:
+        _Change.__post_init__(self)
+        _check_alarm_id(self.alarm_id)
+        if self.until is not None:
+            _check_time("until", self.until)
+
+
+Change = AddTag | RemoveTag | SetNote | Pin | Acknowledge | Snooze
+_KINDS: Mapping[str, type[Change]] = {
+    kind.kind: kind for kind in (AddTag, RemoveTag, SetNote, Pin, Acknowledge, Snooze)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmNote:
+    """What people did about one alarm; who and when, in seconds since the epoch."""
+
+    acknowledged_by: str = ""
+    acknowledged_at: float | None = None
+    snoozed_by: str = ""
+    snoozed_at: float | None = None
+    snoozed_until: float | None = None
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return self.acknowledged_at is not None
+
+    def is_snoozed(self, now: float) -> bool:
+        return self.snoozed_until is not None and now < self.snoozed_until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotations:
+    """All changes added up, in the order of the file."""
+
+    tags: tuple[str, ...] = ()
+    """In the order they were given, each once."""
+    note: str = ""
+    is_pinned: bool = False
+    alarms: Mapping[str, AlarmNote] = field(default_factory=lambda: MappingProxyType({}))
+    """By alarm id."""
+    num_unreadable: int = 0
+    """Lines that are no change: torn by a crash, or written by something else. They are skipped."""
+
+
+def read_annotations(run_path: Path) -> Annotations:
+    """What was noted about the run; nothing noted is not an error.
+
+    Raises:
+        StoreError: the file cannot be read, is no regular file or is larger than 4 MiB.
+    """
+    path = Layout(Path(run_path)).annotations
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _SAFE)
+    except FileNotFoundError:
+        return Annotations()
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    try:
+        return _added_up(_read_all(path, descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def annotate(run_path: Path, *changes: Change) -> None:
+    """Note changes, all of them or none; they are on the disk when this returns.
+
+    Several processes may do so at once, also while the run trains.
+
+    Raises:
+        NotARunError: no run there.
+        AnnotationError: the run would have more tags than it may.
+        StoreError: the file is full or not ours, or the disk refuses; nothing was noted.
+    """
+    layout = Layout(Path(run_path))
+    layout.require_run()
+    path = layout.annotations
+    lines = b"".join(_line(change) for change in changes)
+    with _locked(path) as descriptor:
+        before = _read_all(path, descriptor)
+        _check_number_of_tags(before, changes)
+        torn = b"\n" if before and not before.endswith(b"\n") else b""
+        size = len(before) + len(torn) + len(lines)
+        if size > MAX_FILE_BYTES:
+            raise StoreError(
+                f"{path} would have {size} bytes, more than {MAX_FILE_BYTES}; shorten or remove it"
+            )
+        try:
+            write_all(descriptor, torn + lines)
+            os.fsync(descriptor)
+            sync_folder(path.parent)
+        except OSError as error:
+            os.ftruncate(descriptor, len(before))
+            raise StoreError(f"{path}: {error.strerror}; nothing was noted") from error
+
+
+# Not through a link, and never waiting for a pipe: those may lead anywhere.
+_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """The file, made where there is none, with no other process in the middle of an append."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _SAFE, 0o644)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}; nothing was noted") from error
+    try:
+        _lock(path, descriptor)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: Path, descriptor: int) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise StoreError(
+                    f"{path}: another process has been writing it for {_PATIENCE_S:.0f} s; "
+                    "nothing was noted"
+                ) from None
+            time.sleep(0.01)
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}; nothing was noted") from error
+        else:
+            return
+
+
+def _read_all(path: Path, descriptor: int) -> bytes:
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode):
+        raise StoreError(f"{path}: not a regular file")
+    if state.st_size > MAX_FILE_BYTES:
+        raise StoreError(
+            f"{path} has {state.st_size} bytes, more than {MAX_FILE_BYTES}; shorten or remove it"
+        )
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        return file.read(MAX_FILE_BYTES)
+
+
+def _line(change: Change) -> bytes:
+    return json.dumps({"kind": change.kind} | asdict(change)).encode() + b"\n"
+
+
+def _parse(line: bytes) -> Change:
+    """Raises ValueError, TypeError, KeyError or RecursionError where the line is no change."""
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"more than {MAX_LINE_BYTES} bytes")
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise TypeError("not a JSON object")
+    return _KINDS[value.pop("kind")](**value)
+
+
+def _added_up(data: bytes) -> Annotations:
+    out, num_unreadable = Annotations(), 0
+    alarms: dict[str, AlarmNote] = {}
+    for line in data.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            change = _parse(line)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            num_unreadable += 1
+            continue
+        if isinstance(change, Acknowledge | Snooze):
+            alarms[change.alarm_id] = _noted(alarms.get(change.alarm_id, AlarmNote()), change)
+        else:
+            out = _apply(out, change)
+    return replace(out, alarms=MappingProxyType(alarms), num_unreadable=num_unreadable)
+
+
+def _apply(before: Annotations, change: AddTag | RemoveTag | SetNote | Pin) -> Annotations:
+    match change:
+        case AddTag(tag=tag) if tag not in before.tags and len(before.tags) < MAX_TAGS:
+            return replace(before, tags=(*before.tags, tag))
+        case RemoveTag(tag=tag):
+            return replace(before, tags=tuple(t for t in before.tags if t != tag))
+        case SetNote(note=note):
+            return replace(before, note=note)
+        case Pin(is_pinned=is_pinned):
+            return replace(before, is_pinned=is_pinned)
+    return before
+
+
+def _noted(before: AlarmNote, change: Acknowledge | Snooze) -> AlarmNote:
+    if isinstance(change, Acknowledge):
+        by, at = (change.author, change.at) if change.is_acknowledged else ("", None)
+        return replace(before, acknowledged_by=by, acknowledged_at=at)
+    by, at = ("", None) if change.until is None else (change.author, change.at)
+    return replace(before, snoozed_by=by, snoozed_at=at, snoozed_until=change.until)
+
+
+def _check_number_of_tags(data: bytes, changes: tuple[Change, ...]) -> None:
+    tags = set(_added_up(data).tags)
+    for change in changes:
+        if isinstance(change, AddTag):
+            tags.add(change.tag)
+        elif isinstance(change, RemoveTag):
+            tags.discard(change.tag)
+        if len(tags) > MAX_TAGS:
+            raise AnnotationError(f"a run has at most {MAX_TAGS} tags; remove one first")
+
+
+def _check_chars(name: str, text: Any, most: int) -> None:
+    if not isinstance(text, str):
+        raise AnnotationError(f"{name} is {text!r}, but must be text")
+    if len(text) > most:
+        raise AnnotationError(f"{name} has {len(text)} characters, but may have {most}")
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise AnnotationError(f"{name} holds half of a character (a lone surrogate)")
+
+
+def _check_text(name: str, text: Any, most: int) -> None:
+    """One line that shows as it is: no control characters, no marks that turn text around."""
+    _check_chars(name, text, most)
+    if not text.isprintable():
+        raise AnnotationError(f"{name} is {text!r}, but must be printable and of one line")
+
+
+def _check_tag(tag: Any) -> None:
+    _check_text("tag", tag, MAX_TAG_CHARS)
+    if not tag or tag != tag.strip():
+        raise AnnotationError(f"tag is {tag!r}, but must not be empty or begin or end with a space")
+
+
+def _check_alarm_id(alarm_id: Any) -> None:
+    _check_text("alarm_id", alarm_id, MAX_ALARM_ID_CHARS)
+    if not alarm_id:
+        raise AnnotationError("alarm_id is empty; `echoscope ctl RUN alarms --all` lists them")
+
+
+def _check_time(name: str, value: Any) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(value) < _MAX_TIME_S:  # NaN is not less either
+        raise AnnotationError(f"{name} is {value!r}, but must be seconds since the epoch")
+
+
+def _check_bool(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise AnnotationError(f"{name} is {value!r}, but must be true or false")
