@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,7 @@ _SYMBOLS = {
 }
 _KINDS = {
     "hopeless": ("all fail", "#b2543c"),
-    "constant": ("no spread", "#9a9a9a"),
+    "constant": ("no spread", "#8a8a8a"),
     "mixed": ("mixed", "#3b6fd4"),
     "solved": ("all succeed", "#1b8a5a"),
 }
@@ -136,37 +136,59 @@ def _quadrants(figure: go.Figure, path: RegimePath, right: float, top: float) ->
 
 
 def information_curve(
-    families: Sequence[FamilyInformation], ceiling: float, identification: float
+    families: Sequence[FamilyInformation],
+    ceilings: Mapping[str, float],
+    identification: Mapping[str, float],
 ) -> go.Figure:
-    """I(X; first k tokens): where in the reasoning the prompt comes in."""
+    """I(X; first k tokens): where in the reasoning the prompt comes in.
+
+    Args:
+        ceilings: ln N by family, nats.
+        identification: by family, tokens after which the prompt can be told.
+    """
     figure = go.Figure()
+    longest = max((float(one.curve_k[-1]) for one in families if len(one.curve_k)), default=1.0)
     for color, one in zip(SERIES, families, strict=False):
+        name = one.family.replace("_", " ")
         figure.add_scatter(
             x=one.curve_k,
             y=one.curve,
             mode="lines+markers",
-            name=one.family.replace("_", " "),
+            name=name,
             line={"color": color, "width": 2},
             hovertemplate="first %{x} tokens: %{y:.3g} nats<extra>%{fullData.name}</extra>",
         )
-    if np.isfinite(ceiling):
-        figure.add_hline(
-            y=ceiling,
-            line={"dash": "dot", "color": _QUIET},
-            annotation_text="ceiling ln N",
-            annotation_position="top left",
+        figure.add_scatter(
+            x=[1.0, longest],
+            y=[ceilings.get(one.family, np.nan)] * 2,
+            mode="lines",
+            name=f"ceiling ln N, {name}",
+            line={"color": color, "width": 1, "dash": "dot"},
+            hovertemplate="ceiling ln N: %{y:.3g} nats<extra>%{fullData.name}</extra>",
+            showlegend=False,
         )
-    if np.isfinite(identification):
-        figure.add_vline(
-            x=identification,
-            line={"dash": "dash", "color": _QUIET},
-            annotation_text=f"identified after {identification:.0f}",
-            annotation_position="bottom right",
-        )
+        k = identification.get(one.family, np.nan)
+        if np.isfinite(k):
+            figure.add_scatter(
+                x=[k],
+                y=[np.interp(k, one.curve_k, one.curve)],
+                mode="markers",
+                name=f"identified, {name}",
+                marker={"symbol": "diamond-open", "size": 13, "color": color, "line": {"width": 2}},
+                hovertemplate=f"told apart after {k:.0f} tokens<extra>%{{fullData.name}}</extra>",
+                showlegend=False,
+            )
+    ticks = 2.0 ** np.arange(int(np.ceil(np.log2(max(longest, 2.0)))) + 1)
     figure.update_layout(
         height=HEIGHT,
         margin={"l": 10, "r": 10, "t": 10, "b": 10},
-        xaxis={"title": "tokens of the reasoning", "type": "log", "dtick": "D1"},
+        xaxis={
+            "title": "tokens of the reasoning",
+            "type": "log",
+            "tickvals": ticks,
+            "ticktext": [f"{tick:.0f}" for tick in ticks],
+            "range": [-0.05, np.log10(longest * 1.1)],
+        },
         yaxis={"title": "I(X; first k tokens), nats", "rangemode": "tozero"},
         legend={"orientation": "h", "y": 1.12},
     )
@@ -216,7 +238,7 @@ def group_map(grid: pd.DataFrame) -> go.Figure:
         rows = part["rank"].to_numpy(), part["step"].map(place).to_numpy()
         spread = part["reward_std"].to_numpy() / top
         z = np.full((len(ranks), len(steps)), np.nan)
-        z[rows] = 0.35 + 0.65 * spread if kind == "mixed" else 1.0
+        z[rows] = 0.45 + 0.55 * spread if kind == "mixed" else 1.0
         text = np.full(z.shape, "", dtype=object)
         text[rows] = [
             f"group {index}: {words}, return {mean:.2f}, reward std {std:.2f}"

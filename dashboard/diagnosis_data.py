@@ -15,15 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..diagnostics.changes import median
-from ..diagnostics.regimes import (
-    DEPENDENCE_BORDER,
-    ENTROPY_BORDER,
-    NO_DEPENDENCE,
-    OPENING,
-    RegimeTracker,
-    point_of,
-)
+from ..diagnostics.regimes import RegimeTracker, point_of
 from ..store.artifacts import DiagnosticRecord
 
 REGIME_KEYS = (
@@ -66,8 +58,7 @@ class RegimePath:
 
 def regime_path(series: pd.DataFrame) -> RegimePath | None:
     """The path from metrics in long form (step, key, value); None without a measurement."""
-    tracker, best, has_scores = RegimeTracker(), 0.0, False
-    opening: list[float] = []
+    tracker = RegimeTracker()
     rows: list[dict[str, Any]] = []
     for step, part in series.groupby("step", sort=True):
         values = dict(zip(part["key"], part["value"], strict=True))
@@ -75,12 +66,9 @@ def regime_path(series: pd.DataFrame) -> RegimePath | None:
         if point is None:
             continue
         regime = tracker.observe(int(str(step)), values)
-        if len(opening) < OPENING:
-            opening.append(point.entropy)
-        best = max(best, point.dependence)
-        has_scores |= any(math.isfinite(values.get(k, math.nan)) for k in REGIME_KEYS[:-2])
         rows.append(
             {
+                "source": point.source,
                 "step": int(str(step)),
                 "entropy": point.entropy,
                 "entropy_low": point.entropy_interval[0],
@@ -93,11 +81,13 @@ def regime_path(series: pd.DataFrame) -> RegimePath | None:
         )
     if not rows:
         return None
+    entropy_border, dependence_border = tracker.borders()
+    points = pd.DataFrame(rows)
     return RegimePath(
-        points=pd.DataFrame(rows),
-        entropy_border=ENTROPY_BORDER * median(opening),
-        dependence_border=max(DEPENDENCE_BORDER * best, NO_DEPENDENCE),
-        is_from_text=not has_scores,
+        points=points[points["source"] == tracker.source].reset_index(drop=True),
+        entropy_border=entropy_border,
+        dependence_border=dependence_border,
+        is_from_text=tracker.source == "text",
     )
 
 

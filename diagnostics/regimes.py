@@ -29,6 +29,8 @@ NO_DEPENDENCE = 0.05
 """Dependence below which it is low whatever the run's best: below a twentieth of ln N."""
 OPENING = 3
 """First measurements whose median is the start."""
+SOURCES = ("first_turn", "all_turns", "text")
+"""Where a point may come from, the best first. They measure on different scales."""
 
 
 class Regime(StrEnum):
@@ -60,6 +62,8 @@ class Point:
     dependence: float
     entropy_interval: tuple[float, float]
     dependence_interval: tuple[float, float]
+    source: str = "first_turn"
+    """One of SOURCES."""
 
 
 def point_of(values: Mapping[str, float]) -> Point | None:
@@ -67,7 +71,7 @@ def point_of(values: Mapping[str, float]) -> Point | None:
 
     Cross-scores of the first turn come first, then those of all turns, then the text's estimates.
     """
-    for family in ("first_turn", "all_turns"):
+    for family in SOURCES[:-1]:
         prefix = f"info/{family}"
         entropy = values.get(f"{prefix}/conditional_entropy_per_token", math.nan)
         dependence = values.get(f"{prefix}/dependence", math.nan)
@@ -84,6 +88,7 @@ def point_of(values: Mapping[str, float]) -> Point | None:
                     _or(values.get(f"{prefix}/conditional_entropy_per_token_high"), entropy),
                 ),
                 dependence_interval=(_or(low, dependence), _or(high, dependence)),
+                source=family,
             )
     entropy = values.get("text/conditional_entropy", math.nan)
     dependence = values.get("text/dependence", math.nan)
@@ -93,6 +98,7 @@ def point_of(values: Mapping[str, float]) -> Point | None:
             dependence=dependence,
             entropy_interval=(entropy, entropy),
             dependence_interval=(dependence, dependence),
+            source="text",
         )
     return None
 
@@ -109,8 +115,7 @@ def classify(point: Point, *, start_entropy: float, best_dependence: float) -> R
     >>> classify(at, start_entropy=2.0, best_dependence=0.7).value
     'template_collapse'
     """
-    entropy_border = ENTROPY_BORDER * start_entropy
-    dependence_border = max(DEPENDENCE_BORDER * best_dependence, NO_DEPENDENCE)
+    entropy_border, dependence_border = _borders(start_entropy, best_dependence)
     is_entropy_low = _side(point.entropy, point.entropy_interval, entropy_border)
     is_dependence_low = _side(point.dependence, point.dependence_interval, dependence_border)
     if is_entropy_low is None or is_dependence_low is None:
@@ -118,6 +123,10 @@ def classify(point: Point, *, start_entropy: float, best_dependence: float) -> R
     if is_dependence_low:
         return Regime.LOW_ENTROPY_COLLAPSE if is_entropy_low else Regime.TEMPLATE_COLLAPSE
     return Regime.COMPRESSED if is_entropy_low else Regime.DIVERSE
+
+
+def _borders(start_entropy: float, best_dependence: float) -> tuple[float, float]:
+    return ENTROPY_BORDER * start_entropy, max(DEPENDENCE_BORDER * best_dependence, NO_DEPENDENCE)
 
 
 def _side(value: float, interval: tuple[float, float], border: float) -> bool | None:
@@ -130,13 +139,19 @@ def _side(value: float, interval: tuple[float, float], border: float) -> bool | 
 
 @dataclass(slots=True, kw_only=True)
 class RegimeTracker:
-    """Follows the regime causally, with a hysteresis of two measurements."""
+    """Follows the regime causally, with a hysteresis of two measurements.
+
+    It keeps to the best source that it has seen: between cross-scores, the text's estimates say
+    nothing, since theirs is another scale. A better source starts anew.
+    """
 
     regime: Regime = Regime.UNDETERMINED
     since_step: int | None = None
     """First of the two measurements that led to the present regime."""
     num_measured: int = 0
     best_dependence: float = 0.0
+    source: str = ""
+    """One of SOURCES; empty before the first measurement."""
     history: list[tuple[int, str]] = field(default_factory=list)
     """(step, regime) of every change."""
     _opening: list[float] = field(default_factory=list)
@@ -146,7 +161,7 @@ class RegimeTracker:
     def observe(self, step: int, values: Mapping[str, float]) -> Regime:
         """Take in a step's metrics; without a measurement nothing changes."""
         point = point_of(values)
-        if point is None:
+        if point is None or not self._is_of_use(point.source):
             return self.regime
         self.num_measured += 1
         if len(self._opening) < OPENING:
@@ -163,6 +178,22 @@ class RegimeTracker:
             self._candidate, self._candidate_step = found, step
         return self.regime
 
+    def _is_of_use(self, source: str) -> bool:
+        """Keeps to the best source; starts anew where a better one appears."""
+        if self.source and SOURCES.index(source) > SOURCES.index(self.source):
+            return False
+        if source != self.source:
+            self.source, self.best_dependence = source, 0.0
+            self._opening, self._candidate, self._candidate_step = [], Regime.UNDETERMINED, None
+        return True
+
+    def borders(self) -> tuple[float, float]:
+        """H(Z|X) in nats per token, and dependence, below which they count as low; NaN before the
+        first measurement."""
+        if not self._opening:
+            return math.nan, math.nan
+        return _borders(median(self._opening), self.best_dependence)
+
     def state(self) -> dict[str, Any]:
         """All it must remember, as JSON values."""
         return asdict(self)
@@ -171,7 +202,7 @@ class RegimeTracker:
         """Continue from what `state()` said."""
         self.regime = Regime(state["regime"])
         self.since_step, self.num_measured = state["since_step"], state["num_measured"]
-        self.best_dependence = state["best_dependence"]
+        self.best_dependence, self.source = state["best_dependence"], state["source"]
         self.history = [(int(step), str(name)) for step, name in state["history"]]
         self._opening = [float(value) for value in state["_opening"]]
         self._candidate = Regime(state["_candidate"])

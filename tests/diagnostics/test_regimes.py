@@ -60,6 +60,33 @@ def test_it_takes_two_measurements_to_change() -> None:
     assert tracker.history == [(0, "diverse"), (20, "template_collapse")]
 
 
+def text(entropy: float, dependence: float) -> dict[str, float]:
+    return {"text/conditional_entropy": entropy, "text/dependence": dependence}
+
+
+def test_text_says_nothing_between_cross_scores() -> None:
+    """The text's H(Z|X) is on another scale: mixed in, it would look like another regime."""
+    tracker = RegimeTracker()
+    for step in range(0, 40, 10):
+        tracker.observe(step, row(0.5, 0.8) | text(4.0, 0.05))
+        tracker.observe(step + 2, text(4.0, 0.05))
+        tracker.observe(step + 4, text(4.0, 0.05))
+    assert tracker.regime is Regime.DIVERSE
+    assert tracker.num_measured == 4
+    assert tracker.borders() == (0.125, 0.2)
+
+
+def test_cross_scores_after_text_start_anew() -> None:
+    tracker = RegimeTracker()
+    for step in range(3):
+        tracker.observe(step, text(4.0, 0.9))
+    for step in range(3, 6):
+        tracker.observe(step, row(0.5, 0.2))
+    assert tracker.regime is Regime.DIVERSE
+    assert tracker.source == "first_turn"
+    assert tracker.best_dependence == 0.2
+
+
 def test_state_continues_where_it_was() -> None:
     rows = [row(2.0, 0.8)] * 3 + [row(0.1, 0.8)] * 3
     whole, part = RegimeTracker(), RegimeTracker()
