@@ -1,0 +1,323 @@
+"""Line charts over a run: curves and marks in, a plotly Figure out. Pure: no store, no widgets.
+
+axis = step_axis(steps, "tokens")
+figure = line_chart([curve], axis, marks, LineOptions(smooth=0.6), title="Policy entropy")
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from . import theme
+from .curves import AXES, Axis, AxisKind, Curve, curve, step_axis, to_csv, wilson_band
+from .downsampling import Values, clipped_range, downsample, smoothed
+from .escaping import visible
+from .labels import LABELS, SHARE, Label, label, section, section_title
+from .marks import Mark, mark_traces
+
+__all__ = [
+    "AXES",
+    "LABELS",
+    "SHARE",
+    "Axis",
+    "AxisKind",
+    "Curve",
+    "Label",
+    "LineOptions",
+    "curve",
+    "export_config",
+    "figure_text",
+    "label",
+    "line_chart",
+    "section",
+    "section_title",
+    "step_axis",
+    "to_csv",
+    "wilson_band",
+]
+
+_MARKED_BELOW = 60
+"""A curve with fewer points than this shows each of them."""
+_BAND_OPACITY = 0.16
+_GRID = "rgba(128,128,128,0.18)"
+_LINE = "rgba(128,128,128,0.45)"
+
+
+def figure_text(text: str, *, width: int = 70, limit: int = 400) -> str:
+    """Foreign text for a figure: its few HTML tags, links and templates taken out of action.
+
+    What is unseen is named in brackets, lines are broken at `width` characters, and what is longer
+    than `limit` is cut.
+    """
+    words = visible(text[: limit + 1].replace("\n", " ").replace("\t", " "), None)
+    if len(text) > limit:
+        words = words[:limit] + "..."
+    lines = textwrap.wrap(words, width) or [""]
+    safe = [x.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for x in lines]
+    return "<br>".join(line.replace("%{", "% {").replace("$", "&#36;") for line in safe)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineOptions:
+    """How a chart is drawn."""
+
+    smooth: float = 0.0
+    """Weight of the moving average, 0 to 0.99; the raw curve stays visible behind it."""
+    log_y: bool = False
+    clip: bool = False
+    """Outliers do not set the range of the y axis."""
+    max_points: int = 1_200
+    height: int = 270
+    revision: str = ""
+    """While it stays the same, zooming in survives a redraw."""
+
+
+def line_chart(
+    curves: Sequence[Curve],
+    axis: Axis,
+    marks: Sequence[Mark] = (),
+    options: LineOptions | None = None,
+    *,
+    title: str = "",
+    help: str = "",
+    missing: str = "",
+) -> go.Figure:
+    """Curves over one axis with their intervals, gaps and marks.
+
+    `missing` is said instead where no curve has a value. All texts may be foreign.
+    """
+    options = options or LineOptions()
+    figure = go.Figure()
+    drawn = [one for one in curves if np.isfinite(one.values).any()]
+    for one in drawn:
+        figure.add_traces(_curve_traces(one, axis, options))
+    has_right = any(one.is_right for one in drawn)
+    if drawn:
+        figure.add_traces(mark_traces(marks, axis.at, figure_text))
+    _lay_out(figure, drawn, axis, options, title=title, help=help, has_right=has_right)
+    if not drawn:
+        figure.update_xaxes(visible=False)
+        figure.update_yaxes(visible=False)
+        figure.add_annotation(
+            text=figure_text(missing or "Nothing measured yet.", width=44),
+            x=0.5,
+            y=0.5,
+            xref="paper",
+            yref="paper",
+            showarrow=False,
+            font={"color": "#7a7a7a", "size": 13},
+        )
+    return figure
+
+
+def _curve_traces(one: Curve, axis: Axis, options: LineOptions) -> list[go.Scatter]:
+    yaxis = "y2" if one.is_right else "y"
+    shown = smoothed(one.values, options.smooth)
+    traces = []
+    if one.low is not None and one.high is not None:
+        traces.append(_band(one, (one.low, one.high), axis, options, yaxis))
+    name = figure_text(one.name, width=200, limit=80)
+    if options.smooth > 0:
+        raw = downsample(one.values, options.max_points)
+        traces.append(
+            go.Scatter(
+                x=axis.at(one.steps[raw]),
+                y=_drawable(one.values[raw], options),
+                name=f"{name}, raw",
+                mode="lines",
+                opacity=theme.RAW_OPACITY,
+                line={"color": one.color, "width": 1},
+                hoverinfo="skip",
+                showlegend=False,
+                yaxis=yaxis,
+            )
+        )
+    at = downsample(shown, options.max_points)
+    few = len(at) <= _MARKED_BELOW
+    traces.append(
+        go.Scatter(
+            x=axis.at(one.steps[at]),
+            y=_drawable(shown[at], options),
+            customdata=_hover_data(one, at, axis),
+            hovertemplate=_hover_template(one, name, is_smoothed=options.smooth > 0),
+            name=name,
+            mode="lines+markers" if few else "lines",
+            marker={"size": 4, "color": one.color},
+            line={"color": one.color, "width": 2, "dash": "dot" if one.is_right else "solid"},
+            connectgaps=False,
+            yaxis=yaxis,
+        )
+    )
+    return traces
+
+
+def _drawable(values: Values, options: LineOptions) -> Values:
+    """On a log axis what is not positive is a gap, and so is what is not finite anywhere."""
+    good = np.isfinite(values) & ((values > 0) | (not options.log_y))
+    return np.where(good, values, np.nan)
+
+
+def _hover_data(one: Curve, at: NDArray[np.intp], axis: Axis) -> NDArray[np.float64]:
+    """(N, 5): step, local time in ms, value before smoothing, interval."""
+    nothing = np.full(len(at), np.nan)
+    return np.column_stack(
+        [
+            one.steps[at].astype(np.float64),
+            axis.local_times(one.steps[at]),
+            one.values[at],
+            nothing if one.low is None else one.low[at],
+            nothing if one.high is None else one.high[at],
+        ]
+    )
+
+
+def _hover_template(one: Curve, name: str, *, is_smoothed: bool) -> str:
+    style, unit = (".1%", "") if one.unit == SHARE else (".4~g", f" {figure_text(one.unit)}")
+    text = f"{name}: <b>%{{y:{style}}}</b>{unit}"
+    if one.low is not None:
+        text += f" (95 %: %{{customdata[3]:{style}}} to %{{customdata[4]:{style}}})"
+    if is_smoothed:
+        text += f", raw %{{customdata[2]:{style}}}"
+    key = figure_text(one.key, width=200, limit=120)
+    return (
+        f"{text}<br>step %{{customdata[0]:d}}, %{{customdata[1]|%H:%M:%S}}, "
+        f"<i>{key}</i><extra></extra>"
+    )
+
+
+def _band(
+    one: Curve, interval: tuple[Values, Values], axis: Axis, options: LineOptions, yaxis: str
+) -> go.Scatter:
+    """The interval as filled polygons, one for each stretch without a gap."""
+    thinned = [downsample(end, options.max_points // 2) for end in interval]
+    edges = np.union1d(*thinned)
+    low, high = (_drawable(end[edges], options) for end in interval)
+    x = axis.at(one.steps[edges])
+    good = np.isfinite(low) & np.isfinite(high)
+    xs: list[Values] = []
+    ys: list[Values] = []
+    ends = np.flatnonzero(np.diff(np.concatenate([[False], good, [False]]).astype(np.int8)))
+    for start, stop in ends.reshape(-1, 2).tolist():
+        part = slice(start, stop)
+        xs += [x[part], x[part][::-1], np.array([np.nan])]
+        ys += [low[part], high[part][::-1], np.array([np.nan])]
+    empty = np.empty(0)
+    return go.Scatter(
+        x=np.concatenate(xs) if xs else empty,
+        y=np.concatenate(ys) if ys else empty,
+        fill="toself",
+        fillcolor=one.color,
+        opacity=_BAND_OPACITY,
+        mode="lines",
+        line={"color": one.color, "width": 0},
+        hoverinfo="skip",
+        showlegend=False,
+        yaxis=yaxis,
+        name=f"{figure_text(one.name, width=200, limit=80)}, 95 % interval",
+    )
+
+
+def _y_axis(curves: Iterable[Curve], options: LineOptions) -> dict[str, Any]:
+    some = list(curves)
+    units = list(dict.fromkeys(one.unit for one in some if one.unit))
+    out: dict[str, Any] = {"gridcolor": _GRID, "zeroline": False, "automargin": True}
+    out["type"] = "log" if options.log_y else "linear"
+    if units == [SHARE] and not options.log_y:
+        out["tickformat"] = ".0%"
+    elif units and units != [SHARE]:
+        out["title"] = {"text": figure_text(" / ".join(units)), "standoff": 4}
+    everything = [values for one in some for values in (one.values, one.low, one.high)]
+    known = [values for values in everything if values is not None]
+    if options.clip and known:
+        limits = clipped_range(np.concatenate(known), log_y=options.log_y)
+        if limits is not None:
+            out["range"] = limits
+    return out
+
+
+def _lay_out(
+    figure: go.Figure,
+    curves: Sequence[Curve],
+    axis: Axis,
+    options: LineOptions,
+    *,
+    title: str,
+    help: str,
+    has_right: bool,
+) -> None:
+    keys = ", ".join(one.key for one in curves)
+    about = figure_text(f"{help} [{keys}]" if keys else help, width=60)
+    left = [one for one in curves if not one.is_right]
+    right = [one for one in curves if one.is_right]
+    figure.update_layout(
+        height=options.height,
+        margin={"l": 8, "r": 8, "t": 56 if len(curves) > 1 else 36, "b": 8},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        hovermode="x unified",
+        uirevision=options.revision or None,
+        showlegend=len(curves) > 1,
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.0,
+            "yanchor": "bottom",
+            "font": {"size": 11},
+            "bgcolor": "rgba(0,0,0,0)",
+            "title": {"text": ""},
+        },
+        xaxis={
+            "title": {"text": axis.title, "standoff": 4},
+            "gridcolor": _GRID,
+            "linecolor": _LINE,
+            "zeroline": False,
+            "showspikes": True,
+            "spikemode": "across",
+            "spikesnap": "cursor",
+            "spikethickness": 1,
+            "spikedash": "solid",
+            "spikecolor": _LINE,
+            "automargin": True,
+        },
+        yaxis=_y_axis(left or right, options),
+        yaxis9={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
+    )
+    if has_right:
+        side = _y_axis(right, options) | {"overlaying": "y", "side": "right", "showgrid": False}
+        figure.update_layout(yaxis2=side)
+    if title:
+        figure.add_annotation(
+            text=f"<b>{figure_text(title, width=200, limit=120)}</b>",
+            hovertext=about,
+            captureevents=True,
+            x=0,
+            y=1,
+            xref="paper",
+            yref="paper",
+            xanchor="left",
+            yanchor="bottom",
+            yshift=26 if len(curves) > 1 else 6,
+            showarrow=False,
+            font={"size": 14},
+        )
+
+
+def export_config(file_name: str) -> dict[str, Any]:
+    """Plotly's own toolbar: SVG instead of PNG, nothing that leaves the page."""
+    safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", file_name)[:80] or "chart"
+    return {
+        "displaylogo": False,
+        "toImageButtonOptions": {"format": "svg", "filename": safe},
+        "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+        "scrollZoom": False,
+        "doubleClick": "reset",
+    }

@@ -1,0 +1,165 @@
+"""From the tables of a run to curves over an axis: what `charts` draws. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from . import theme
+from .downsampling import Values
+from .labels import label
+
+AxisKind = Literal["step", "time", "tokens"]
+AXES: tuple[AxisKind, ...] = ("step", "time", "tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Axis:
+    """Where on the horizontal axis each step lies."""
+
+    kind: AxisKind
+    title: str
+    steps: NDArray[np.int64]
+    """(S,), increasing."""
+    positions: Values
+    """(S,), one for each step."""
+    wall_times: Values
+    """(S,), seconds since the epoch."""
+
+    def at(self, steps: Any) -> Values:
+        """Positions of any steps, those between or outside of the known ones included, (N,)."""
+        wanted = np.asarray(steps, dtype=np.float64)
+        if not len(self.steps) or self.kind == "step":
+            return wanted
+        return np.interp(wanted, self.steps, self.positions)
+
+    def local_times(self, steps: Any) -> Values:
+        """When steps ended, in milliseconds as plotly counts them, by this machine's clock."""
+        if not len(self.steps):
+            return np.full(len(np.asarray(steps)), np.nan)
+        seconds = np.interp(np.asarray(steps, dtype=np.float64), self.steps, self.wall_times)
+        offset = time.localtime(float(self.wall_times[-1])).tm_gmtoff
+        return (seconds + offset) * 1000.0
+
+
+def step_axis(steps: pd.DataFrame, kind: AxisKind = "step") -> Axis:
+    """The axis of a run from its table `steps`.
+
+    Time counts from the start of the first step there is, pauses included; tokens are those
+    sampled in training so far.
+    """
+    steps = steps.sort_values("step")
+    numbers = steps["step"].to_numpy(np.int64)
+    wall = steps["wall_time"].to_numpy(np.float64)
+    if kind == "time" and len(steps):
+        first = np.nan_to_num(float(steps["step_s"].to_numpy(np.float64)[0]))
+        elapsed = wall - wall[0] + first
+        seconds, unit = (3600.0, "h") if elapsed[-1] > 7200 else (60.0, "min")
+        if elapsed[-1] < 180:
+            seconds, unit = 1.0, "s"
+        positions, title = elapsed / seconds, f"time ({unit})"
+    elif kind == "tokens" and len(steps):
+        tokens = np.nan_to_num(steps["num_sampled_tokens"].to_numpy(np.float64, na_value=np.nan))
+        positions, title = np.cumsum(tokens), "sampled tokens"
+    else:
+        positions, title = numbers.astype(np.float64), kind if kind != "tokens" else "tokens"
+    return Axis(kind=kind, title=title, steps=numbers, positions=positions, wall_times=wall)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Curve:
+    """One metric of one run. A NaN is a gap; a step without a value is not there at all."""
+
+    key: str
+    """The raw key: shown on hover."""
+    name: str
+    steps: NDArray[np.int64]
+    """(N,), increasing."""
+    values: Values
+    """(N,)"""
+    low: Values | None = None
+    """(N,), the lower end of the interval; NaN where there is none."""
+    high: Values | None = None
+    unit: str = ""
+    color: str = theme.SERIES[0]
+    is_right: bool = False
+    """On an axis of its own at the right."""
+
+
+def curve(
+    data: pd.DataFrame,
+    key: str,
+    *,
+    name: str = "",
+    low_key: str = "",
+    high_key: str = "",
+    color: str = theme.SERIES[0],
+    is_right: bool = False,
+) -> Curve:
+    """One key of a table with the columns `step`, `key`, `value`.
+
+    `low_key`, `high_key`: metrics that hold the interval, where the run stored them.
+    """
+    rows = data[data["key"] == key].sort_values("step")
+    steps = rows["step"].to_numpy(np.int64)
+    ends = []
+    for end in (low_key, high_key):
+        found = data[data["key"] == end]
+        by_step = dict(zip(found["step"].tolist(), found["value"].tolist(), strict=True))
+        ends.append(np.array([by_step.get(step, np.nan) for step in steps.tolist()], np.float64))
+    has_interval = bool(low_key) and bool(np.isfinite(ends[0]).any())
+    words = label(key)
+    return Curve(
+        key=key,
+        name=name or words.name,
+        unit=words.unit,
+        steps=steps,
+        values=rows["value"].to_numpy(np.float64, na_value=np.nan),
+        low=ends[0] if has_interval else None,
+        high=ends[1] if has_interval else None,
+        color=color,
+        is_right=is_right,
+    )
+
+
+def wilson_band(rates: Values, counts: Values, z: float = 1.96) -> tuple[Values, Values]:
+    """95 % score intervals of rates over `counts` trials each (Wilson 1927), two of (N,).
+
+    NaN where there is no trial or no rate.
+    """
+    trials = np.where(counts > 0, counts, np.nan)
+    scale = 1 + z * z / trials
+    centre = (rates + z * z / (2 * trials)) / scale
+    half = z / scale * np.sqrt(rates * (1 - rates) / trials + z * z / (4 * trials**2))
+    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+
+
+def to_csv(curves: Sequence[Curve], axis: Axis) -> str:
+    """The numbers behind a chart: one row for each key and step, not smoothed, not thinned."""
+    parts = []
+    for one in curves:
+        nothing = np.full(len(one.steps), np.nan)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "key": one.key,
+                    "step": one.steps,
+                    axis.kind if axis.kind != "step" else "position": axis.at(one.steps),
+                    "value": one.values,
+                    "low": nothing if one.low is None else one.low,
+                    "high": nothing if one.high is None else one.high,
+                }
+            )
+        )
+    if not parts:
+        return "key,step,value,low,high\n"
+    table = pd.concat(parts, ignore_index=True)
+    if axis.kind == "step":
+        table = table.drop(columns="position")
+    return str(table.to_csv(index=False))

@@ -1,0 +1,182 @@
+"""What happened beside the curves: alarms, commands and rewinds, as signs on a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from ..store.reader import CommandState
+from ..store.records import Alarm, AlarmState, CommandAction, CommandOutcome
+from . import theme
+from .downsampling import Values
+
+MAX_MARKS = 300
+"""Of a kind on one chart: the latest."""
+
+
+class MarkKind(StrEnum):
+    ALARM = "alarm"
+    COMMAND = "command"
+    REWIND = "rewind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One sign at one step; `text` says everything, and may be foreign."""
+
+    kind: MarkKind
+    step: float
+    text: str
+    color: str
+    symbol: str
+    """As plotly names it; `-open` where something ended or was refused."""
+
+
+_SYMBOLS: Mapping[str, str] = {"info": "circle", "warning": "triangle-up", "critical": "diamond"}
+_VERBS: Mapping[CommandAction, str] = {
+    CommandAction.PAUSE: "pause",
+    CommandAction.RESUME: "resume",
+    CommandAction.STOP: "stop",
+    CommandAction.STOP_NOW: "stop now",
+    CommandAction.CHECKPOINT: "checkpoint",
+    CommandAction.EVALUATE: "evaluate",
+    CommandAction.SET: "set",
+}
+
+
+def alarm_marks(alarms: Iterable[Alarm]) -> list[Mark]:
+    """A filled sign where an alarm was raised, an open one where it was cleared."""
+    out = []
+    for alarm in alarms:
+        severity = alarm.severity.value
+        is_raised = alarm.state is AlarmState.RAISED
+        out.append(
+            Mark(
+                kind=MarkKind.ALARM,
+                step=alarm.step,
+                text=f"{severity}, {alarm.state.value} at step {alarm.step}: {alarm.message}",
+                color=theme.SEVERITIES[severity],
+                symbol=_SYMBOLS[severity] + ("" if is_raised else "-open"),
+            )
+        )
+    return out
+
+
+def command_words(state: CommandState) -> str:
+    """What was asked: `set selection.value = 0.5`."""
+    command = state.command
+    pairs = ", ".join(f"{key} = {_value(value)}" for key, value in command.settings.items())
+    return f"{_VERBS[command.action]} {pairs}".strip()
+
+
+def outcome_words(state: CommandState) -> str:
+    """What became of it: pending, or applied, rejected or expired, when and why."""
+    if state.ack is None:
+        return "pending"
+    words = f"{state.ack.outcome.value} at step {state.ack.step}"
+    return f"{words}: {state.ack.detail}" if state.ack.detail else words
+
+
+def command_marks(states: Iterable[CommandState]) -> list[Mark]:
+    """A vertical line with who, what and why, at the step at which a command was answered."""
+    out = []
+    for state in states:
+        if state.ack is None:
+            continue
+        command = state.command
+        who = command.issued_by or "somebody"
+        why = f" because: {command.reason}" if command.reason else ""
+        is_applied = state.ack.outcome is CommandOutcome.APPLIED
+        out.append(
+            Mark(
+                kind=MarkKind.COMMAND,
+                step=state.ack.step,
+                text=f"{who}: {command_words(state)}{why} ({outcome_words(state)})",
+                color=theme.COMMAND_MARK,
+                symbol="square" if is_applied else "square-open",
+            )
+        )
+    return out
+
+
+def rewind_marks(steps: pd.DataFrame) -> list[Mark]:
+    """Where a run went on from a checkpoint: the first step of each later attempt."""
+    ordered = steps.sort_values("step")
+    attempts = ordered["attempt"].to_numpy(np.int64)
+    numbers = ordered["step"].to_numpy(np.int64)
+    places = np.flatnonzero(np.diff(attempts) > 0) + 1
+    return [
+        Mark(
+            kind=MarkKind.REWIND,
+            step=float(numbers[place]),
+            text=f"resumed here from a checkpoint: attempt {attempts[place]} begins",
+            color=theme.COMMAND_MARK,
+            symbol="star-triangle-up-open",
+        )
+        for place in places.tolist()
+    ]
+
+
+def mark_traces(
+    marks: Sequence[Mark],
+    position: Callable[[Sequence[float]], Values],
+    escape: Callable[[str], str],
+) -> list[go.Scatter]:
+    """Traces over the y axis `y9`, which spans 0 to 1 whatever the curves do."""
+    traces = []
+    for kind, dash, height in (
+        (MarkKind.REWIND, "dash", 0.5),
+        (MarkKind.COMMAND, "dot", 0.02),
+        (MarkKind.ALARM, "", 0.97),
+    ):
+        of_kind = [mark for mark in marks if mark.kind is kind][-MAX_MARKS:]
+        if not of_kind:
+            continue
+        x = position([mark.step for mark in of_kind])
+        if dash:
+            traces.append(_lines(x, dash))
+        traces.append(
+            go.Scatter(
+                x=x,
+                y=np.full(len(x), height),
+                mode="markers",
+                marker={
+                    "symbol": [mark.symbol for mark in of_kind],
+                    "color": [mark.color for mark in of_kind],
+                    "size": 9,
+                    "line": {"width": 1.5, "color": [mark.color for mark in of_kind]},
+                },
+                text=[escape(mark.text) for mark in of_kind],
+                hovertemplate="%{text}<extra></extra>",
+                showlegend=False,
+                cliponaxis=False,
+                yaxis="y9",
+                name=kind.value,
+            )
+        )
+    return traces
+
+
+def _lines(x: Values, dash: str) -> go.Scatter:
+    """Vertical lines over the whole height, all in one trace."""
+    xs = np.column_stack([x, x, np.full(len(x), np.nan)]).ravel()
+    ys = np.tile([0.0, 1.0, np.nan], len(x))
+    return go.Scatter(
+        x=xs,
+        y=ys,
+        mode="lines",
+        line={"color": theme.COMMAND_MARK, "width": 1, "dash": dash},
+        hoverinfo="skip",
+        showlegend=False,
+        yaxis="y9",
+        name="",
+    )
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
