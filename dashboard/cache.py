@@ -1,0 +1,95 @@
+"""Answers that are kept as long as nothing new was acknowledged, within a bound of memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from ..store.records import Trajectory
+
+MAX_ENTRIES = 512
+MAX_BYTES = 256_000_000
+_SMALL = 2_000
+"""Counted for an answer that is neither a table nor a trajectory."""
+_TOKEN_BYTES = 40
+
+
+@dataclass(slots=True)
+class _Entry:
+    position: Hashable
+    value: Any
+    num_bytes: int
+
+
+@dataclass(slots=True)
+class AnswerCache:
+    """Least recently used answers go first. May be used from several threads.
+
+    An answer is asked for once: whoever wants it meanwhile waits for it.
+    """
+
+    max_entries: int = MAX_ENTRIES
+    max_bytes: int = MAX_BYTES
+    num_bytes: int = 0
+    _entries: OrderedDict[Hashable, _Entry] = field(default_factory=OrderedDict)
+    _locks: dict[Hashable, threading.Lock] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, key: Hashable, position: Hashable, ask: Callable[[], Any]) -> Any:
+        """The answer to `key` at `position`: the one that is kept, or what `ask` says."""
+        found = self._find(key, position)
+        if found is not None:
+            return found.value
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            found = self._find(key, position)
+            if found is not None:
+                return found.value
+            value = ask()
+            self._keep(key, position, value)
+            return value
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._locks.clear()
+            self.num_bytes = 0
+
+    def _find(self, key: Hashable, position: Hashable) -> _Entry | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or entry.position != position:
+                return None
+            self._entries.move_to_end(key)
+            return entry
+
+    def _keep(self, key: Hashable, position: Hashable, value: Any) -> None:
+        size = _size(value)
+        with self._lock:
+            self._drop(key)
+            self._entries[key] = _Entry(position, value, size)
+            self.num_bytes += size
+            while len(self._entries) > self.max_entries or self.num_bytes > self.max_bytes:
+                oldest = next(iter(self._entries))
+                self._drop(oldest)
+                self._locks.pop(oldest, None)
+
+    def _drop(self, key: Hashable) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self.num_bytes -= entry.num_bytes
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, pd.DataFrame):
+        return int(value.memory_usage(deep=len(value) < 10_000).sum())
+    if isinstance(value, Trajectory):
+        texts = sum(len(t.observation) + len(t.response) + len(t.frame or "") for t in value.turns)
+        return _SMALL + 4 * texts + _TOKEN_BYTES * value.num_sampled_tokens
+    return _SMALL

@@ -1,0 +1,405 @@
+"""Everything that pages read. No widgets here; answers are kept until something is acknowledged.
+
+`run_id` is the name of a run's folder under the root, as the URL has it. What cannot be answered is
+a `Problem`, which `ui.page` shows; a traceback is a bug of ours.
+
+Tables that come out of a cache are shared: copy one before you change it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+
+from ..diagnostics.verdict_record import Verdict
+from ..store.artifacts import CheckpointRecord, DiagnosticRecord
+from ..store.durable import is_locked
+from ..store.errors import NotARunError, QueryError, StoreError, StoreVersionError
+from ..store.layout import Layout
+from ..store.reader import CommandState, RunInfo, RunReader, open_run
+from ..store.records import Alarm, AlarmState, Trajectory, TrajectoryOutcome, parse_trajectory_id
+from .cache import AnswerCache
+from .judging import Judge
+from .pieces import TokenTexts, asset_folder
+from .problems import Problem
+from .run_list import RunList, RunRow, run_path
+from .settings import settings
+
+__all__ = ["Problem", "RunRow"]
+
+MAX_READERS = 12
+MAX_POINTS = 2_000
+MAX_KEYS = 64
+"""Of one call of `series`."""
+
+Position = tuple[Any, ...]
+T = TypeVar("T")
+
+_readers: OrderedDict[Path, tuple[int, RunReader]] = OrderedDict()
+_lists: dict[Path, RunList] = {}
+_lock = threading.RLock()
+_answers = AnswerCache()
+_judge = Judge()
+_token_texts = TokenTexts()
+
+
+def forget() -> None:
+    """Drop every reader and every answer that is kept."""
+    with _lock:
+        _readers.clear()
+        _lists.clear()
+        _answers.clear()
+        _judge.clear()
+        _token_texts.clear()
+
+
+def runs(pattern: str = "") -> list[RunRow]:
+    """The runs under the root whose texts match a regular expression, the newest first.
+
+    Raises:
+        Problem: the root cannot be listed, or the pattern is not a regular expression.
+    """
+    root = settings().root
+    with _lock:
+        listed = _lists.setdefault(root, RunList(root))
+    rows = listed.rows()
+    if not pattern:
+        return rows
+    try:
+        found = re.compile(pattern[:1000], re.IGNORECASE)
+    except re.error as error:
+        raise Problem(
+            f"{pattern[:80]!r} is not a regular expression: {error}",
+            "Plain words work; write \\. \\( \\[ for the signs themselves.",
+        ) from error
+    return [row for row in rows if row.matches(found)]
+
+
+def path_of(run_id: str) -> Path:
+    """The run's folder, which lies under the root.
+
+    Raises:
+        Problem: no such run.
+    """
+    return run_path(settings().root, run_id)
+
+
+def position(run_id: str) -> Position:
+    """What changes when something is acknowledged, asked for, or the writer comes or goes. Cheap.
+
+    Raises:
+        Problem: no such run, or no more.
+    """
+    layout = Layout(path_of(run_id))
+    try:
+        run = os.stat(layout.run_json)
+    except OSError as error:
+        raise _gone(run_id) from error
+    journal, manifest, commands = (
+        _stat(path) for path in (layout.journal, layout.manifest, layout.commands)
+    )
+    return (
+        str(layout.root),
+        run.st_ino,
+        (journal.st_ino, journal.st_size) if journal else None,
+        (manifest.st_ino, manifest.st_mtime_ns) if manifest else None,
+        commands.st_mtime_ns if commands else None,
+        is_locked(layout.writer_lock),
+    )
+
+
+def reader(run_id: str) -> RunReader:
+    """A reader of the run with a cursor of its own: the caller's thread may use it at once.
+
+    Raises:
+        Problem: no such run, or it cannot be read.
+    """
+    path = path_of(run_id)
+    with _reading(run_id):
+        identity = os.stat(Layout(path).run_json).st_ino
+        with _lock:
+            found = _readers.pop(path, None)
+            if found is None or found[0] != identity:
+                found = (identity, open_run(path))
+            _readers[path] = found
+            while len(_readers) > MAX_READERS:
+                _readers.popitem(last=False)
+            return found[1].cursor()
+
+
+def info(run_id: str) -> RunInfo:
+    """Name, status, configuration and progress."""
+    return _answer("info", run_id, lambda run: run.info())
+
+
+def warnings(run_id: str) -> list[str]:
+    """What could not be read and was left out, each naming its file: hostile text."""
+    with _reading(run_id):
+        return reader(run_id).warnings
+
+
+def table(run_id: str, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
+    """The answer to a SELECT of ours. What a person typed goes through `sql_box.ask`."""
+    return _answer(
+        "table",
+        run_id,
+        lambda run: run.sql(sql, list(params)).to_pandas(),
+        (sql, tuple(params)),
+    )
+
+
+def step_table(run_id: str) -> pd.DataFrame:
+    """The table `steps`, in order, one row per acknowledged step."""
+    return _answer("steps", run_id, lambda run: run.steps().to_pandas())
+
+
+def metric_keys(run_id: str) -> list[str]:
+    """Every metric that the run has, sorted."""
+    return _answer("keys", run_id, _metric_keys)
+
+
+_KEYS = "SELECT DISTINCT key FROM metrics WHERE step > $1"
+_known_keys: OrderedDict[Path, tuple[int, int, frozenset[str]]] = OrderedDict()
+
+
+def _metric_keys(run: RunReader) -> list[str]:
+    """Asks only for steps that were not looked at before: the whole table can be large."""
+    found = run.info()
+    attempt, upto, keys = _known_keys.get(run.path, (found.attempt, -1, frozenset()))
+    if attempt != found.attempt:
+        upto, keys = -1, frozenset()
+    fresh = run.sql(_KEYS, [upto]).column("key").to_pylist()
+    keys = keys | frozenset(str(key) for key in fresh)
+    with _lock:
+        _known_keys[run.path] = (found.attempt, found.last_step, keys)
+        while len(_known_keys) > MAX_READERS:
+            _known_keys.popitem(last=False)
+    return sorted(keys)
+
+
+_PLAIN = """
+SELECT step, key, value FROM metrics
+WHERE list_contains($1, key) AND ($2 IS NULL OR phase = $2) ORDER BY key, step
+"""
+_COARSE = """
+WITH found AS (
+  SELECT key, step // $3 AS bucket, arg_min(step, value) AS low_step, min(value) AS low,
+         arg_max(step, value) AS high_step, max(value) AS high,
+         max(step) AS last_step, arg_max(value, step) AS last
+  FROM metrics
+  WHERE list_contains($1, key) AND ($2 IS NULL OR phase = $2) AND isfinite(value)
+  GROUP BY key, bucket
+)
+SELECT low_step AS step, key, low AS value FROM found
+UNION SELECT high_step, key, high FROM found
+UNION SELECT last_step, key, last FROM found
+ORDER BY key, step
+"""
+
+
+def series(
+    run_id: str,
+    keys: Sequence[str],
+    phase: str | None = None,
+    *,
+    max_points: int | None = MAX_POINTS,
+) -> pd.DataFrame:
+    """Metrics over the run: columns step, key, value; by key, then step.
+
+    A run with more steps than `max_points` is cut into equal ranges of steps, of which the lowest,
+    the highest and the last finite value are given, each at its own step: spikes stay, and an
+    average is never made up.
+
+    Args:
+        phase: "train" or "eval"; None for both.
+        max_points: Points per key at most, roughly; None for all.
+
+    Raises:
+        Problem: more than MAX_KEYS keys, or the run cannot be read.
+    """
+    if len(keys) > MAX_KEYS:
+        raise Problem(
+            f"{len(keys)} metrics were asked for at once, at most {MAX_KEYS} can be",
+            "Narrow the search.",
+        )
+    wanted = tuple(dict.fromkeys(keys))
+
+    def ask(run: RunReader) -> pd.DataFrame:
+        width = 1 if max_points is None else 3 * (run.info().last_step + 1) // max_points
+        if width <= 3:  # most ranges would keep all of their steps
+            return run.sql(_PLAIN, [list(wanted), phase]).to_pandas()
+        return run.sql(_COARSE, [list(wanted), phase, width]).to_pandas()
+
+    return _answer("series", run_id, ask, (wanted, phase, max_points))
+
+
+def listing(run_id: str, step: int) -> pd.DataFrame:
+    """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
+    return _answer("listing", run_id, lambda run: run.listing(step).to_pandas(), (step,))
+
+
+def trajectory_steps(run_id: str) -> list[int]:
+    """Steps that have trajectories, in order."""
+    found = table(run_id, "SELECT DISTINCT step FROM trajectories ORDER BY step")
+    return [int(step) for step in found["step"]]
+
+
+def trajectory(run_id: str, trajectory_id: str) -> Trajectory:
+    """One full record, tokens included.
+
+    Raises:
+        Problem: not a trajectory id, or the run has no such trajectory.
+    """
+    _require_trajectory_id(trajectory_id)
+    return _answer(
+        "trajectory", run_id, lambda run: run.trajectory(trajectory_id), (trajectory_id,)
+    )
+
+
+def outcome(run_id: str, trajectory_id: str) -> TrajectoryOutcome | None:
+    """What the update learned about a trajectory; None where it has not seen it."""
+    _require_trajectory_id(trajectory_id)
+    return _answer("outcome", run_id, lambda run: run.outcome(trajectory_id), (trajectory_id,))
+
+
+def _require_trajectory_id(text: str) -> None:
+    try:
+        parse_trajectory_id(text)
+    except ValueError as error:
+        raise Problem(
+            f"{text[:80]!r} is not a trajectory id", "One looks like t00000120-00037."
+        ) from error
+
+
+def alarms(run_id: str) -> list[Alarm]:
+    """Every alarm raised or cleared during the run, by step."""
+    return _answer("alarms", run_id, lambda run: run.alarms())
+
+
+def open_alarms(run_id: str) -> list[Alarm]:
+    """Alarms raised during the run and not cleared, each as it was raised last, by step."""
+    last: dict[str, Alarm] = {alarm.alarm_id: alarm for alarm in alarms(run_id)}
+    return [alarm for alarm in last.values() if alarm.state is AlarmState.RAISED]
+
+
+def commands(run_id: str) -> list[CommandState]:
+    """Every command in the order of issue, with its latest acknowledgement."""
+    return _answer("commands", run_id, lambda run: run.commands())
+
+
+def checkpoints(run_id: str) -> list[CheckpointRecord]:
+    """Checkpoints that exist, by step."""
+    return _answer("checkpoints", run_id, lambda run: run.checkpoints())
+
+
+def diagnostics(run_id: str, step: int) -> list[DiagnosticRecord]:
+    """The diagnostic arrays of one step."""
+    return _answer("diagnostics", run_id, lambda run: run.diagnostics(step), (step,))
+
+
+def diagnostic_steps(run_id: str, kind: str) -> list[int]:
+    """Steps at which a diagnostic of this kind was stored, in order."""
+    sql = "SELECT DISTINCT step FROM diagnostics WHERE kind = $1 ORDER BY step"
+    return [int(step) for step in table(run_id, sql, (kind,))["step"]]
+
+
+def verdict(run_id: str, *, wait_s: float = 0.5) -> Verdict:
+    """What is happening to the run, as of `verdict.last_step`.
+
+    A long run takes time to judge. After `wait_s` seconds the verdict before this one is returned,
+    or one that says that none is there yet; `is_judging` then says True, and asking again later
+    gives the new one.
+    """
+    at = position(run_id)
+    with _reading(run_id):
+        return _judge.verdict(path_of(run_id), at, lambda: reader(run_id), wait_s)
+
+
+def is_judging(run_id: str) -> bool:
+    """Whether a newer verdict is being worked out."""
+    return _judge.is_busy(path_of(run_id))
+
+
+def known_verdict(run_id: str) -> Verdict | None:
+    """The last verdict if there was one; works nothing out."""
+    return _judge.known(path_of(run_id))
+
+
+def token_pieces(run_id: str, token_ids: Sequence[int]) -> list[str] | None:
+    """The text of each token by the run's own tokenizer; None where the run does not have one."""
+    path = path_of(run_id)
+    folders = [path / checkpoint.path / "model" for checkpoint in checkpoints(run_id)]
+    shipped = asset_folder(info(run_id).base_model)
+    return _token_texts.pieces(path, [*folders, *filter(None, [shipped])], token_ids)
+
+
+def _answer(
+    what: str, run_id: str, ask: Callable[[RunReader], T], arguments: tuple[Any, ...] = ()
+) -> T:
+    at = position(run_id)
+
+    def fresh() -> T:
+        with _reading(run_id):
+            return ask(reader(run_id))
+
+    answer: T = _answers.get((what, at[0], arguments), at, fresh)
+    return answer
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _gone(run_id: str) -> Problem:
+    return Problem(f"the run {run_id!r} is gone", "Choose another one on the page Runs.")
+
+
+@contextmanager
+def _reading(run_id: str) -> Iterator[None]:
+    """Puts what the store says into words a person can act on."""
+    try:
+        yield
+    except StoreVersionError as error:
+        raise Problem(str(error), "Install a newer Echoscope, then reload this page.") from error
+    except (NotARunError, FileNotFoundError) as error:
+        raise _gone(run_id) from error
+    except KeyError as error:
+        raise Problem(str(error.args[0]), "Choose another one on the page Replay.") from error
+    except QueryError as error:
+        raise Problem(f"the question could not be answered: {error}") from error
+    except (StoreError, OSError, pa.ArrowException, duckdb.Error) as error:
+        raise Problem(
+            f"the run {run_id!r} cannot be read: {error}",
+            f"See what is damaged with: echoscope runs verify {settings().root / run_id}",
+        ) from error
+
+
+def plain_config(found: RunInfo) -> Mapping[str, Any]:
+    """The configuration as a flat mapping of dotted keys."""
+    out: dict[str, Any] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for key, entry in value.items():
+                walk(f"{prefix}.{key}" if prefix else str(key), entry)
+        elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+            for index, entry in enumerate(value):
+                walk(f"{prefix}.{index}", entry)
+        else:
+            out[prefix] = value
+
+    walk("", dict(found.config))
+    return out
