@@ -348,7 +348,10 @@ def action_commands(
 
 
 def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Blindness]:
-    """Which rules cannot judge a source with these metric keys, and what they would need."""
+    """Which rules cannot judge a source with these metric keys, and what they would need.
+
+    A rule about something that the run does not have (a regulariser, say) is not blind.
+    """
     known = dict.fromkeys(keys, 1.0)
     known |= derived(dict.fromkeys(known, 1.0))
     disabled = (config or AlarmConfig()).disabled
@@ -356,7 +359,7 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
     seen = {name for name, spec in specs.items() if observed(known, spec.keys)}
     out = []
     for rule in ALL_RULES:
-        if rule.name in disabled:
+        if rule.name in disabled or (rule.is_moot is not None and rule.is_moot(known)):
             continue
         is_blind = not seen & set(rule.needs)
         if is_blind or (rule.confirms and not _can_confirm(seen, rule)):

@@ -4,7 +4,9 @@ A `Channel` follows one metric causally. Its *level* is the median (or mean) of 
 observations. Its *baseline* is the best level so far, the level at the start, the recent past, or
 zero. The *strength* of a departure is the distance from the baseline, in units of the distance at
 which it counts; that distance is never less than four standard errors of the level, estimated
-robustly from second differences, so a noisy metric needs more and a steady trend does not.
+robustly from second differences, so a noisy metric needs more and a steady trend does not. A rate
+over a known number of tasks has at least the standard error of so many coin flips; evaluations that
+stay low one after the other count as more tasks.
 
 A departure is *raised* once its strength was 1 for several observations in a row, and ends once it
 was below one half for as many (hysteresis). A metric measured only now and then is not smoothed;
@@ -23,9 +25,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 MAD_TO_SIGMA = 1.4826
 """Standard deviation over median absolute deviation, for normal noise."""
 LOG_FLOOR = 1e-9
@@ -36,6 +35,8 @@ HISTORY = 30
 SPARSE_GAP = 3
 """A metric that is there at every third step or less often is not smoothed."""
 SPARSE_STRENGTH = 1.5
+POOLED_TRIALS = 64
+"""Evaluations over fewer tasks are averaged until they hold as many."""
 HALF = 0.5
 BEST_FROM = 5
 """Observations after which a level may be the best; fewer are a matter of luck."""
@@ -66,6 +67,8 @@ class ChannelSpec:
     """A best below this is nothing to fall from (in the metric's unit; not for `transform`)."""
     warmup: int = 5
     """Observations before the baseline counts; one where the metric is measured now and then."""
+    trials: str = ""
+    """Of a rate: the metric beside it that says over how many trials, `num_tasks` say."""
 
 
 def robust_scale(values: Sequence[float]) -> float:
@@ -122,6 +125,8 @@ class Channel:
     """The metric that is followed; the pattern where it is a mean over tags."""
     members: dict[str, float] = field(default_factory=dict)
     """Last value of every metric that goes into the mean: tags may be measured at odd steps."""
+    trials: dict[str, float] = field(default_factory=dict)
+    """Last known number of trials behind each member; see `ChannelSpec.trials`."""
     count: int = 0
     first_step: int | None = None
     last_step: int | None = None
@@ -152,6 +157,8 @@ class Channel:
     """Observations in a row with a strength of 1 or more."""
     half_streak: int = 0
     """Observations in a row with a strength of one half or more."""
+    far_streak: int = 0
+    """Observations in a row that are as far as `raise_at`, whatever their standard error."""
     _quiet_streak: int = 0
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
@@ -164,10 +171,11 @@ class Channel:
             return
         is_new_source = rank < known or not found.keys() <= self.members.keys()
         if is_new_source:
-            kept = {} if rank < known else self.members
+            kept = ({}, {}) if rank < known else (self.members, self.trials)
             self._forget()
-            self.members = dict(kept)
+            self.members, self.trials = dict(kept[0]), dict(kept[1])
         self.members |= found
+        self._count_trials(found, values)
         self.key = next(iter(found)) if len(self.members) == 1 else self.spec.keys[rank]
         self.value = math.fsum(self.members.values()) / len(self.members)
         x = self.value
@@ -193,8 +201,13 @@ class Channel:
 
     @property
     def window(self) -> int:
-        """Observations that the level is made of: as many steps, whatever the cadence."""
-        return 1 if self.is_sparse else math.ceil(self.spec.window / max(self._gap, 1.0))
+        """Observations that the level is made of: as many steps, whatever the cadence.
+
+        A rare one stands for itself, unless it is a rate over few trials: those are pooled.
+        """
+        if self.is_sparse:
+            return min(self.spec.window, max(1, math.ceil(POOLED_TRIALS / self.num_trials)))
+        return math.ceil(self.spec.window / max(self._gap, 1.0))
 
     @property
     def leans(self) -> bool:
@@ -233,8 +246,42 @@ class Channel:
             return 0.0
         sigma = MAD_TO_SIGMA * median([abs(d) for d in self._differences]) / math.sqrt(6)
         width = min(self.window, self.count)
-        factor = 1.0 if self.spec.smooth == "mean" or width == 1 else 1.2533
+        factor = 1.2533 if self._is_median and width > 1 else 1.0
         return sigma * factor / math.sqrt(width)
+
+    @property
+    def num_trials(self) -> float:
+        """Trials behind one observation; infinite where unknown. A mean over all tags adds none."""
+        tags = [name for name in self.members if "/all/" not in name] or list(self.members)
+        if not tags or not set(tags) <= self.trials.keys():
+            return math.inf
+        return len(tags) ** 2 / sum(1 / self.trials[name] for name in tags)
+
+    def _count_trials(self, found: Mapping[str, float], values: Mapping[str, float]) -> None:
+        if not self.spec.trials:
+            return
+        for name in found:
+            count = values.get(f"{name.rpartition('/')[0]}/{self.spec.trials}", math.nan)
+            if count > 0:
+                self.trials[name] = count
+
+    def _standard_error(self, reference: float) -> float:
+        """Of the level: from its noise, and of a rate at least that of its trials.
+
+        A rare metric is not smoothed, but must stay where it is for `persist` observations, which
+        are as good as a mean over them.
+        """
+        repeats = max(self._persist, self.far_streak) if self.is_sparse else 1
+        noise = self.noise / math.sqrt(repeats)
+        if not math.isfinite(self.num_trials):
+            return noise
+        total = self.num_trials * (self.window - 1 + max(self._persist, self.far_streak))
+        rate = (min(max(reference, 0.0), 1.0) * total + 1) / (total + 2)
+        return max(noise, math.sqrt(rate * (1 - rate) / total))
+
+    @property
+    def _is_median(self) -> bool:
+        return self.spec.smooth == "median" and not self.is_sparse
 
     def _rank(self, key: str) -> int:
         keys = self.spec.keys
@@ -260,13 +307,16 @@ class Channel:
             self.start = median(self._opening)
         width = 1 if self.spec.against == "recent" else self.window
         tail = self._recent[-width:]
-        is_median = self.spec.smooth == "median"
-        self.level = median(tail) if is_median else math.fsum(tail) / len(tail)
-        if self.is_sparse and math.isnan(self.high):
+        self.level = median(tail) if self._is_median else math.fsum(tail) / len(tail)
+        if self.is_sparse and width == 1 and math.isnan(self.high):
             # Only the second observation tells that a metric is rare: the first counts, too.
             for earlier in self._recent[:-1]:
                 self._extend_extremes(earlier, self.last_step or 0)
-        if self.is_sparse or self.count + 1 >= min(self.spec.warmup, BEST_FROM):
+        if self.is_sparse:
+            is_full = len(self._recent) >= width
+        else:
+            is_full = self.count + 1 >= min(self.spec.warmup, BEST_FROM)
+        if is_full:
             self._extend_extremes(self.level, step)
 
     def _extend_extremes(self, level: float, step: int) -> None:
@@ -291,13 +341,15 @@ class Channel:
         else:
             reference = self._reference()
             distance = self.level - reference
-            guard = 0.0 if self.spec.against == "zero" else NOISE_SIGMAS * self.noise
             scale = 1.0
             if self.spec.is_share:
                 scale = max(reference - min(self.low, 0.0), LOG_FLOOR)
-                distance, guard = distance / scale, guard / scale
-            self.threshold = max(self.spec.raise_at, guard) * scale
-            distance *= scale
+            plain = self.spec.raise_at * scale
+            is_far = (distance if self.spec.direction == "rise" else -distance) >= plain
+            self.far_streak = self.far_streak + 1 if is_far else 0
+            is_level = self.spec.against == "zero"
+            guard = 0.0 if is_level else NOISE_SIGMAS * self._standard_error(reference)
+            self.threshold = max(plain, guard)
         if self.spec.direction == "fall":
             distance = -distance
         ready = self.was_ready and math.isfinite(distance) and self._has_baseline()
@@ -308,11 +360,19 @@ class Channel:
         least = self.spec.least_baseline
         return least <= 0 or self._reference() >= least
 
+    @property
+    def _persist(self) -> int:
+        """Observations in a row that it takes: as many steps, whatever the cadence."""
+        persist = self.spec.persist
+        if self.is_sparse:
+            return min(persist, 2)
+        if self._gap > 1:
+            return min(persist, max(2, math.ceil(persist / self._gap)))
+        return persist
+
     def _advance(self, step: int) -> None:
         """Persistence, hysteresis and onset."""
-        sparse, persist = self.is_sparse, self.spec.persist
-        if sparse or self._gap > 1:
-            persist = min(persist, 2 if sparse else max(2, math.ceil(persist / self._gap)))
+        sparse, persist = self.is_sparse, self._persist
         if self.strength >= HALF:
             if self.half_streak == 0 and not self.is_raised:
                 self.onset_step = step
@@ -366,39 +426,3 @@ _FLOATS = ("value", "level", "high", "low", "start", "strength", "threshold")
 def _append(values: list[Any], value: Any, size: int) -> None:
     values.append(value)
     del values[:-size]
-
-
-def block_bootstrap(
-    rows: NDArray[np.float64], length: int, block: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """(length, C) rows drawn in whole blocks from `rows` (R, C), so that neighbours stay together.
-
-    Moving blocks (Kuensch 1989): autocorrelation within `block` rows survives.
-
-    Raises:
-        ValueError: fewer rows than one block, or a block of none.
-    """
-    if not 1 <= block <= len(rows):
-        raise ValueError(f"block is {block}, but must lie in [1, {len(rows)}], the number of rows")
-    num_blocks = -(-length // block)
-    starts = rng.integers(0, len(rows) - block + 1, size=num_blocks)
-    return np.concatenate([rows[start : start + block] for start in starts])[:length]
-
-
-def without_trend(values: NDArray[np.float64], window: int = 21) -> NDArray[np.float64]:
-    """(R,) `values` less their centred running median, plus their overall median; NaN stays.
-
-    Values that often are one and the same (half of the groups without spread, say) are kept as
-    they are: their median jumps where nothing moves.
-    """
-    finite = values[np.isfinite(values)]
-    if not finite.size or np.unique(finite, return_counts=True)[1].max() > 0.2 * finite.size:
-        return values
-    half = window // 2
-    trend = np.array(
-        [
-            np.nanmedian(part) if np.isfinite(part).any() else np.nan
-            for part in (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
-        ]
-    )
-    return np.asarray(values - trend + float(np.nanmedian(values)))

@@ -91,12 +91,14 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         name="success_probe",
         label="success on the probe tasks",
         keys=("probe/*/success_rate", "probe/success_rate"),
+        trials="num_tasks",
         least_baseline=0.02,
     ),
     _lost(
         name="success_eval",
         label="success in evaluation",
         keys=("eval/*/success_rate", "eval/success_rate"),
+        trials="num_tasks",
         least_baseline=0.02,
     ),
     _lost(

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from .alarms import AlarmEngine
 from .baselines import BaselineResult, baselines
-from .changes import block_bootstrap, without_trend
 from .collapsebench import LabelledRun, RunResult, Summary, result_of, summarise
 from .made_runs import COLLAPSES, HEALTHY, make
 from .metric_table import MetricTable
+from .resampling import block_bootstrap, without_trend
 from .verdict import diagnose
 
 REPORT_SEED = 1000

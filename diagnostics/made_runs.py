@@ -43,6 +43,7 @@ class Schedule:
     repetition: Values
     spread: Values
     """Factor on the reward spread that success implies."""
+    eval_episodes: int = EVAL_EPISODES
     onset: int | None = None
     regime: Regime = Regime.DIVERSE
     """Of the reasoning in the end."""
@@ -171,11 +172,19 @@ def echo_trap(rng: np.random.Generator) -> Schedule:
     return made
 
 
+def few_tasks(rng: np.random.Generator) -> Schedule:
+    """A healthy run that is evaluated on a dozen tasks only, drawn anew each time."""
+    made = _learning(rng)
+    made.eval_episodes = int(rng.integers(8, 17))
+    return made
+
+
 HEALTHY: Mapping[str, Callable[[np.random.Generator], Schedule]] = {
     "healthy": healthy,
     "solved": solved,
     "length_drift": length_drift,
     "harder_tasks": harder_tasks,
+    "few_tasks": few_tasks,
 }
 COLLAPSES: Mapping[str, Callable[[np.random.Generator], Schedule]] = {
     "format_collapse": format_loss,
@@ -232,7 +241,8 @@ def _drawn(made: Schedule, rng: np.random.Generator, *, uses_fixed_tasks: bool) 
     columns: dict[str, Values] = {
         "rollout/success_rate": success_train,
         "reward/return_mean": 2 * success_train - 0.2,
-        "eval/made/success_rate": _only(is_eval, _rate(fixed, EVAL_EPISODES, rng)),
+        "eval/made/success_rate": _only(is_eval, _rate(fixed, made.eval_episodes, rng)),
+        "eval/made/num_tasks": _only(is_eval, np.full(NUM_STEPS, float(made.eval_episodes))),
         "rollout/action_valid_frac": _rate(_shifted(made.valid, drift), EPISODES * TURNS, rng),
         "text/closed_reasoning_frac": _only(is_scored, _rate(made.closed, EPISODES, rng)),
         "rollout/response_length_mean": made.length * np.exp(0.06 * _ar1(rng, 0.3)),

@@ -8,7 +8,7 @@ themselves stand in `rules_reasoning.py`, `rules_signal.py` and `rules_task.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,6 +140,8 @@ class Rule:
     """Channels of which one must be there; without any the rule is blind."""
     confirms: tuple[str, ...] = ()
     """Channels of which one must be there for the rule to become critical; empty if it cannot."""
+    is_moot: Callable[[Collection[str]], bool] | None = field(default=None, repr=False)
+    """Do a run's metric keys say that what the rule watches for does not exist there?"""
     title: str
     causes: tuple[str, ...] = ()
     """Likely causes, the likeliest first."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..store.records import AlarmSeverity, CommandAction
 from .rules import Finding, Rule, View, describe, sentence
 
@@ -82,6 +84,13 @@ def _regulariser_dominates(view: View) -> Finding | None:
     if not ratio.is_raised:
         return None
     return Finding(severity=AlarmSeverity.WARNING, main=ratio, words=describe(ratio))
+
+
+def _has_no_regulariser(keys: Collection[str]) -> bool:
+    """The loss is logged term by term, and neither entropy nor KL is among them."""
+    has_terms = any(key in ("loss/policy", "gradient/policy/all/norm") for key in keys)
+    found = ("loss/entropy", "loss/kl", "gradient/entropy/", "gradient/kl/", "gradient/regulariser")
+    return has_terms and not any(key.startswith(found) for key in keys)
 
 
 def _likelihood_decay(view: View) -> Finding | None:
@@ -167,6 +176,7 @@ RULES: tuple[Rule, ...] = (
         name="REGULARISER_DOMINATES",
         judge=_regulariser_dominates,
         needs=("regulariser",),
+        is_moot=_has_no_regulariser,
         title="The regulariser dominates",
         causes=("the entropy or KL coefficient is too high for the reward spread there is",),
         advice="Lower the entropy or KL coefficient, or select groups with more reward spread.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..store.records import AlarmSeverity, CommandAction
+from .changes import HALF
 from .rules import Finding, Rule, View, describe, sentence
 
 _FIXED = ("success_probe", "success_eval")
@@ -10,6 +11,8 @@ FLAT_STEPS = 30
 """Steps without a new peak after which a run counts as flat."""
 STALLED_STEPS = 100
 LOW_RATE = 0.01
+TRIALS_FOR_LOW = 3 / LOW_RATE
+"""Without a single success, a rate of `LOW_RATE` is ruled out with 95 % (rule of three)."""
 SOLVED_RATE = 0.95
 
 
@@ -19,7 +22,8 @@ def _low_success(view: View) -> Finding | None:
     if lost:
         fixed = [channel for channel in lost if channel.spec.name in _FIXED]
         drawn = view.leaning("success_train", "reward")
-        critical = bool(fixed and drawn) and view.is_warm
+        is_now = any(channel.strength >= HALF for channel in fixed)
+        critical = is_now and bool(drawn) and view.is_warm
         main = fixed[0] if fixed else lost[0]
         return Finding(
             severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
@@ -29,7 +33,8 @@ def _low_success(view: View) -> Finding | None:
         )
     for name in _FIXED:
         channel = view[name]
-        if channel.count >= 5 and channel.high < LOW_RATE:
+        is_enough = channel.count >= 5 and channel.count * channel.num_trials >= TRIALS_FOR_LOW
+        if is_enough and channel.high < LOW_RATE:
             return Finding(
                 severity=AlarmSeverity.WARNING,
                 main=channel,

@@ -115,6 +115,16 @@ def test_blind_rules_say_what_they_need() -> None:
     assert "STARVED_SIGNAL" not in found
 
 
+def test_a_run_without_a_regulariser_needs_no_rule_about_it() -> None:
+    def is_listed(*keys: str) -> bool:
+        return "REGULARISER_DOMINATES" in {blind.rule for blind in blindness(keys)}
+
+    assert is_listed("policy/entropy")  # the loss is not logged: nobody knows
+    assert not is_listed("loss/policy", "gradient/policy/all/norm")
+    assert is_listed("loss/policy", "loss/kl")  # there is one, and its gradient is not measured
+    assert not is_listed("gradient/policy/all/norm", "gradient/kl/all/norm")
+
+
 def test_derived_metrics() -> None:
     values = {
         "info/first_turn/num_prompts": 8.0,

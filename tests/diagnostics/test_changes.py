@@ -9,12 +9,11 @@ import pytest
 from echoscope.diagnostics.changes import (
     Channel,
     ChannelSpec,
-    block_bootstrap,
     median,
     observed,
     robust_scale,
-    without_trend,
 )
+from echoscope.diagnostics.resampling import block_bootstrap, without_trend
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -166,6 +165,69 @@ def test_a_tag_that_joins_later_starts_the_baseline_anew() -> None:
         channel.update(step, {"eval/a/rate": 0.9, "eval/b/rate": 0.1})
     assert channel.high == pytest.approx(0.5)
     assert channel.latest_raise_step is None
+
+
+EVAL = ChannelSpec(
+    name="eval",
+    label="success",
+    keys=("eval/*/success_rate",),
+    direction="fall",
+    is_share=True,
+    raise_at=0.5,
+    trials="num_tasks",
+)
+
+
+def evaluated(successes: list[int], num_tasks: int, every: int = 10) -> Channel:
+    channel = Channel(spec=EVAL)
+    for n, number in enumerate(successes):
+        values = {"eval/a/success_rate": number / num_tasks, "eval/a/num_tasks": float(num_tasks)}
+        channel.update(n * every, values)
+    return channel
+
+
+def test_evaluations_on_few_tasks_are_pooled() -> None:
+    """16 tasks: four make 64. Best mean of four 10/16; then, with one of 2/16, (30 + 2) / 64."""
+    channel = evaluated([10, 10, 10, 10, 2], 16)
+    assert channel.window == 4
+    assert channel.baseline == 0.625
+    assert channel.level == 0.5
+    assert evaluated([10, 10, 10, 10, 2], 64).window == 1
+
+
+def test_few_tasks_need_a_deeper_fall() -> None:
+    """Half of the best is no evidence at 8 tasks, and is at 800.
+
+    8 tasks: five evaluations in the level and a second one for persistence, 48 tasks; best 0.5,
+    (24 + 1) / 50. 800 tasks: the fall counts in full from half of the best on.
+    """
+    few = evaluated([4] * 6 + [2] * 5, 8)
+    assert not few.is_raised
+    assert few.threshold == pytest.approx(4 * math.sqrt(0.5 * 0.5 / 48))  # 0.289 > 0.25
+    many = evaluated([400] * 6 + [200] * 2, 800)
+    assert many.is_raised
+    assert many.threshold == pytest.approx(0.25)
+
+
+def test_few_tasks_that_stay_low_count_as_more() -> None:
+    """The level of 64 tasks is at half of its best of 0.25 with each evaluation from the first on.
+
+    (k + 1) / (4 k + 2) of so many tasks: 4 standard errors are 0.155 of 2 * 64 tasks, 0.125 of
+    3 * 64 (125 / 1000) and less of more; a second one makes it last.
+    """
+    assert not evaluated([16] * 3 + [8] * 3, 64).is_raised
+    assert evaluated([16] * 3 + [8] * 5, 64).is_raised
+
+
+def test_tasks_of_all_tags_are_not_counted_twice() -> None:
+    channel = Channel(spec=EVAL)
+    row = {}
+    for tag, num in (("a", 32.0), ("b", 32.0), ("all", 64.0)):
+        row |= {f"eval/{tag}/success_rate": 0.5, f"eval/{tag}/num_tasks": num}
+    channel.update(0, row)
+    assert channel.num_trials == 64.0  # 2^2 / (1/32 + 1/32)
+    channel.update(1, {"eval/c/success_rate": 0.5})
+    assert channel.num_trials == math.inf  # of one tag it is unknown
 
 
 def test_what_is_not_there_changes_nothing() -> None:
