@@ -29,6 +29,10 @@ IntArray64 = NDArray[np.int64]
 About = Literal["batch", "prompt distribution"]
 
 NUM_RESAMPLES = 200
+SPREAD_FLOOR = 0.1
+"""Least variance of a resample, as a share of the sample's. Where nearly all values are equal (a
+dependence at its ceiling) a resample without the few others has hardly any spread, its t has no
+bound, and the interval would be all of [0, ln N]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +141,11 @@ def _half_widths(
     """The level quantile of |t*| over resamples, times the standard error, (S,).
 
     `shifts_BS` are resampled means less the mean, the variances those of means.
-    Resamples without any spread have no t; where only those came, Student's t stands in.
+    A sample without any spread has no t; Student's stands in.
     """
     errors_S = np.sqrt(variances_S)
-    has_spread = variances_BS > 1e-12 * variances_S
-    ratios = np.abs(shifts_BS) / np.sqrt(np.where(has_spread, variances_BS, np.nan))
+    floored_BS = np.maximum(variances_BS, SPREAD_FLOOR * variances_S)
+    ratios = np.abs(shifts_BS) / np.sqrt(np.where(floored_BS > 0, floored_BS, np.nan))
     student = float(stdtrit(freedom, 0.5 + level / 2))
     finite = [column[np.isfinite(column)] for column in ratios.T]
     quantiles = np.array([np.quantile(t, level) if len(t) else student for t in finite])
