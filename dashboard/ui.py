@@ -1,0 +1,382 @@
+"""What every page has: frame, run picker, verdict, links, notices, empty and error states.
+
+A view is a function that draws, given to `frame` or `run_frame`:
+
+    def draw(run_id: str) -> None: ...
+
+    def main() -> None:
+        ui.run_frame("Live", draw)
+
+    main()
+
+Streamlit reads Markdown in labels, captions and notices: what comes from a file, a model or a URL
+goes through `plain` first, or into `st.text`, `st.code` or `st.dataframe`, which read none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import urlencode
+
+import streamlit as st
+from streamlit.errors import StreamlitAPIException
+
+from ..diagnostics.verdict_record import Verdict
+from ..store.errors import StoreError
+from ..store.reader import RunInfo
+from . import queries
+from .escaping import visible
+from .problems import Problem
+from .run_list import RunRow
+from .settings import settings
+
+PAGES: Mapping[str, tuple[str, str]] = {
+    "runs": ("Runs", "views/runs.py"),
+    "live": ("Live", "views/live.py"),
+    "diagnosis": ("Diagnosis", "views/diagnosis.py"),
+    "replay": ("Replay", "views/replay.py"),
+    "compare": ("Compare", "views/compare.py"),
+    "alarms": ("Alarms", "views/alarms.py"),
+    "evaluations": ("Evaluations", "views/evaluations.py"),
+    "sql": ("SQL", "views/sql.py"),
+}
+"""URL path -> title and script, in the order of the menu."""
+CARRIED = ("run", "step", "trajectory", "turn")
+"""URL parameters that a link keeps unless it sets them."""
+MAX_PICKED = 200
+"""Runs in the picker; the page Runs has all of them."""
+STALE_S = 120.0
+"""A live run that has acknowledged nothing for so long, or for ten of its steps, is stale."""
+
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$:@^=&\"'/])")
+_STATUS_COLOURS = {
+    "running": "blue",
+    "finished": "green",
+    "stopped": "orange",
+    "interrupted": "orange",
+    "failed": "red",
+    "crashed": "red",
+}
+STATE_COLOURS = {
+    "healthy": "green",
+    "converged": "green",
+    "watch": "orange",
+    "collapsing": "red",
+    "collapsed": "red",
+    "insufficient evidence": "gray",
+}
+"""State of a verdict -> colour of a Streamlit badge."""
+SEVERITY_COLOURS = {"info": "gray", "warning": "orange", "critical": "red"}
+
+
+def plain(text: str, limit: int = 200) -> str:
+    """Hostile text as a Streamlit label: shown as it is, on one line, none of it Markdown.
+
+    Signs are escaped; where that is not enough (autolinks, emoji and icon names) an invisible word
+    joiner keeps them apart.
+    """
+    shown = visible(" ".join(text.split()), limit)
+    escaped = _MARKDOWN.sub(r"\\\1", shown)
+    return re.sub(r"(\\[:@.]|www)(?=\S)", "\\1\u2060", escaped)
+
+
+def frame(title: str, draw: Callable[[], None]) -> None:
+    """A page that belongs to no run: its title, what `draw` draws, and calm words for a Problem."""
+    st.title(title, anchor=False)
+    guarded(draw)
+
+
+def run_frame(title: str, draw: Callable[[str], None]) -> None:
+    """A page about one run: title, run picker, live or stale, and what `draw(run_id)` draws."""
+
+    def body() -> None:
+        left, middle, right = st.columns([2, 3, 2], vertical_alignment="bottom")
+        left.title(title, anchor=False)
+        with middle:
+            run_id = pick_run()
+        if run_id is None:
+            empty_root()
+            return
+        with right:
+            live_marker(run_id)
+        draw(run_id)
+        warnings(run_id)
+
+    guarded(body)
+
+
+def guarded(draw: Callable[[], None]) -> None:
+    """Draw, or say in calm words why that cannot be."""
+    try:
+        draw()
+    except Problem as found:
+        problem(found)
+
+
+def problem(found: Problem) -> None:
+    """What cannot be shown, and the way out; a command in it can be copied."""
+    with st.container(border=True):
+        st.badge("Cannot be shown", color="orange")
+        st.text(visible(found.text, 1000))
+        words, colon, command = found.advice.partition(": echoscope ")
+        if words:
+            st.text(visible(words + colon[:1], 1000))
+        if command:
+            st.code(visible(f"echoscope {command}", 1000), language="bash")
+
+
+def empty(text: str, command: str = "") -> None:
+    """There is nothing to show yet: what is missing, and the command that makes it."""
+    with st.container(border=True):
+        st.text(visible(text, 1000))
+        if command:
+            st.code(visible(command, 1000), language="bash")
+
+
+def empty_root() -> None:
+    root = settings().root
+    empty(
+        f"There are no runs under {root} yet. This makes a small one, on the CPU, in two minutes:",
+        f"echoscope demo --runs {root}",
+    )
+
+
+def notice(text: str) -> None:
+    """One calm line; `text` may be hostile."""
+    st.info(plain(text, 300))
+
+
+def pick_run() -> str | None:
+    """The run that the URL names, or the newest; None where there is none at all."""
+    rows = [row for row in queries.runs() if not row.problem]
+    ids = [row.run_id for row in rows[:MAX_PICKED]]
+    asked = _asked("run")
+    known = asked or st.session_state.get("_last_run")
+    if asked:
+        known = _existing(asked)
+    if known and known not in ids and _existing(known, is_quiet=True):
+        ids.append(known)
+    if not ids:
+        return None
+    if known not in ids:
+        known = ids[0]
+    if st.session_state.get("run") not in ids:
+        st.session_state["run"] = known
+    names = {row.run_id: _label(row) for row in rows}
+    chosen = st.selectbox(
+        "Run",
+        ids,
+        index=None,
+        key="run",
+        bind="query-params",
+        format_func=lambda run_id: names.get(run_id, visible(run_id)),
+        label_visibility="collapsed",
+        placeholder="Choose a run",
+    )
+    run_id = str(chosen or known)
+    st.session_state["_last_run"] = run_id
+    return run_id
+
+
+def _asked(name: str) -> str | None:
+    """What the URL says before the widget has taken it over."""
+    if name in st.session_state:
+        return None
+    value = st.query_params.get(name)
+    return value or None
+
+
+def _existing(run_id: str, *, is_quiet: bool = False) -> str | None:
+    try:
+        queries.path_of(run_id)
+    except Problem as found:
+        if not is_quiet:
+            notice(f"{found.text}; the newest run is shown")
+        return None
+    return run_id
+
+
+def _label(row: RunRow) -> str:
+    name = row.name if row.name and row.name != row.run_id else ""
+    return visible(f"{row.run_id}  ({name})" if name else row.run_id, 120)
+
+
+def live_marker(run_id: str) -> None:
+    """The run's status and step; refreshes by itself while the run is live."""
+    is_live = queries.info(run_id).status == "running"
+    toggle = st.toggle("Follow", value=True, key="follow") if is_live else False
+
+    @st.fragment(run_every="1s" if is_live and toggle else None, key="live_marker")
+    def mark() -> None:
+        guarded(lambda: _mark(run_id, is_live))
+
+    mark()
+
+
+def _mark(run_id: str, was_live: bool) -> None:
+    info = queries.info(run_id)
+    if was_live and info.status != "running":
+        st.rerun()
+    words, colour = status_words(info, updated_at(run_id))
+    st.badge(words, color=colour)
+
+
+def is_following(run_id: str) -> bool:
+    """Whether parts of the page should refresh by themselves."""
+    return queries.info(run_id).status == "running" and bool(st.session_state.get("follow", True))
+
+
+def live_part(run_id: str, draw: Callable[[], None], *, key: str, every_s: float = 1.0) -> None:
+    """Draw now, and again every second while the run is live and the page follows it.
+
+    Only this part of the page is drawn again. What `draw` asks of `queries` is kept until
+    something new is acknowledged, so a second without news costs next to nothing.
+    """
+
+    @st.fragment(run_every=every_s if is_following(run_id) else None, key=key)
+    def part() -> None:
+        guarded(draw)
+
+    part()
+
+
+def updated_at(run_id: str) -> float:
+    """When the run last acknowledged something, in seconds since the epoch."""
+    try:
+        return (queries.path_of(run_id) / "journal.ndjson").stat().st_mtime
+    except FileNotFoundError:
+        return time.time()  # between two pieces of the journal
+
+
+def status_words(info: RunInfo, updated: float) -> tuple[str, str]:
+    """How a run stands, and the badge colour: `live, step 41 of 60`, `stale for 5 min, ...`."""
+    planned = info.config.get("steps")
+    of = f" of {planned}" if isinstance(planned, int) and planned >= info.last_step else ""
+    step = f"step {info.last_step}{of}" if info.last_step >= 0 else "before its first step"
+    if info.status != "running":
+        return f"{info.status}, {step}", _STATUS_COLOURS.get(info.status, "gray")
+    silent = time.time() - updated
+    if silent > STALE_S:
+        return f"live, silent for {duration(silent)}, {step}", "orange"
+    return f"live, {step}", "blue"
+
+
+def duration(seconds: float) -> str:
+    """`"45 s"`, `"12 min"`, `"3.4 h"`, `"2.1 days"`."""
+    if not math.isfinite(seconds):
+        return "-"
+    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            value = seconds / size
+            return f"{value:.1f} {unit}" if unit == "h" else f"{value:.0f} {unit}"
+    return f"{seconds / 86_400:.1f} days"
+
+
+def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
+    """The verdict in words, with its state, since when, and what to do; refreshes by itself."""
+    found = queries.verdict(run_id)
+    with st.container(border=True):
+        line = st.container(horizontal=True, vertical_alignment="center")
+        state = found.state.value
+        line.badge(state, color=STATE_COLOURS.get(state, "gray"))
+        if found.last_step is not None:
+            line.caption(f"as of step {found.last_step}, confidence {found.confidence}")
+        if queries.is_judging(run_id):
+            line.caption("a newer verdict is being worked out")
+        st.text(visible(found.text, 3000))
+        for action in found.actions[:3]:
+            if action.command:
+                st.code(visible(action.command, 500), language="bash")
+        if with_link:
+            link("Evidence", "diagnosis", run=run_id)
+    return found
+
+
+def warnings(run_id: str) -> None:
+    """What of the run could not be read and was left out."""
+    found = queries.warnings(run_id)
+    if found:
+        with st.expander(f"{len(found)} files or records are damaged and left out"):
+            for text in found[:50]:
+                st.text(visible(text, 500))
+            st.code(visible(f"echoscope runs verify {queries.path_of(run_id)}"), language="bash")
+
+
+def link(label: str, page: str, **params: object) -> None:
+    """A link to one of PAGES that carries run, step, trajectory and turn; None drops one."""
+    query = link_params(**params)
+    title, script = PAGES[page]
+    try:
+        st.page_link(script, label=plain(label or title), query_params=query)
+    except StreamlitAPIException:  # this page runs by itself, without the menu
+        st.markdown(f"[{plain(label or title)}]({url(page, **params)})")
+
+
+def link_params(**params: object) -> dict[str, str]:
+    """The URL parameters of a link: what is carried, with `params` over it."""
+    carried = {name: st.query_params.get(name) for name in CARRIED}
+    chosen = {**carried, **params}
+    return {name: str(value) for name, value in chosen.items() if value not in (None, "")}
+
+
+def url(page: str, **params: object) -> str:
+    """The same as text, relative to the page one is on: for tables of links."""
+    path = "" if page == "runs" else page
+    return f"/{path}?{urlencode(link_params(**params))}"
+
+
+def text_param(name: str, default: str = "", *, most: int = 2_000) -> str:
+    """A URL parameter that is free text."""
+    value = st.query_params.get(name, default)
+    if len(value) > most:
+        notice(f"{name} in the address has {len(value)} characters, more than {most}; left out")
+        return default
+    return value
+
+
+def int_param(
+    name: str, default: int | None = None, *, least: int = 0, most: int | None = None
+) -> int | None:
+    """A URL parameter that is a whole number within bounds; a notice and the default otherwise."""
+    text = st.query_params.get(name)
+    if text is None or text == "":
+        return default
+    is_number = re.fullmatch(r"-?[0-9]{1,12}", text) is not None
+    value = int(text) if is_number else 0
+    if is_number and value >= least and (most is None or value <= most):
+        return value
+    bound = f"between {least} and {most}" if most is not None else f"of at least {least}"
+    shown = "the default" if default is None else str(default)
+    notice(f"{name}={text[:40]!r} in the address is no whole number {bound}; {shown} is used")
+    return default
+
+
+def choice_param(name: str, choices: Sequence[str], default: str) -> str:
+    """A URL parameter that is one of some words; a notice and the default otherwise."""
+    text = st.query_params.get(name)
+    if text is None or text in choices:
+        return text if text is not None else default
+    known = ", ".join(choices)
+    notice(f"{name}={text[:40]!r} in the address is none of {known}; {default} is used")
+    return default
+
+
+def list_param(name: str, *, most: int = 32) -> list[str]:
+    """A URL parameter that is a list with commas, each entry once."""
+    entries = [entry for entry in st.query_params.get(name, "").split(",") if entry]
+    if len(entries) > most:
+        notice(f"{name} in the address has {len(entries)} entries; the first {most} are used")
+    return list(dict.fromkeys(entries))[:most]
+
+
+def noting(change: Callable[[], None]) -> bool:
+    """Do something that writes to the disk; whether it worked, and a calm line where it did not."""
+    try:
+        change()
+    except (StoreError, ValueError) as error:
+        st.error(plain(str(error), 400))
+        return False
+    return True
