@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from . import bench, config, ctl, diagnose, envs, models, query, runs, sft, train
+from . import bench, config, ctl, diagnose, envs, models, query, runs, sft, train, whatif
 
 app = typer.Typer(
     name="echoscope",
@@ -20,6 +20,7 @@ app.command("demo")(train.demo)
 app.command("train")(train.train)
 app.command("query")(query.query)
 app.command("diagnose")(diagnose.diagnose)
+app.command("whatif")(whatif.whatif)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(runs.app, name="runs")
 app.add_typer(envs.app, name="envs")
@@ -34,6 +35,7 @@ _USER_ERRORS = (
     ("echoscope.store.errors", "AnnotationError"),
     ("echoscope.envs.base", "EnvError"),
     ("echoscope.core.config_loading", "ConfigError"),
+    ("echoscope.diagnostics.whatif_settings", "WhatIfError"),
     ("echoscope.core.chat", "ChatFormatError"),
     ("echoscope.core.sft_rows", "SftError"),
     ("echoscope.core.shaping", "ShapingError"),

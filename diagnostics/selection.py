@@ -107,18 +107,48 @@ class Selection:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupArrays:
+    """What selection looks at: numbers of each trajectory of a step.
+
+    A group with fewer siblings than others is filled up with ones that cannot train.
+    """
+
+    returns_PG: FloatArray64  # (P, G) what is optimised
+    success_PG: FloatArray64  # (P, G) 1, 0, or NaN where it is not defined
+    trainable_PG: BoolArray  # (P, G)
+    lengths_PG: FloatArray64  # (P, G) sampled tokens
+    entropies_PG: FloatArray64  # (P, G) nats, see `mean_entropy`; NaN where not recorded
+
+
+def arrays_of(batch: RolloutBatch, metric: str) -> GroupArrays:
+    """The numbers of a step's trajectories; entropies only if they are the metric."""
+    no_entropies_PG = np.full((batch.num_groups, batch.group_size), np.nan)
+    return GroupArrays(
+        returns_PG=batch.returns_PG,
+        success_PG=batch.success_PG,
+        trainable_PG=batch.trainable_PG,
+        lengths_PG=batch.array_PG(_num_tokens),
+        entropies_PG=batch.array_PG(mean_entropy) if metric == "entropy" else no_entropies_PG,
+    )
+
+
 def select_groups(batch: RolloutBatch, config: SelectionConfig) -> Selection:
-    """Choose what trains from a step's whole trajectories.
+    """Choose what trains from a step's whole trajectories (see `select_from`)."""
+    return select_from(arrays_of(batch, config.metric), config)
+
+
+def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
+    """Choose what trains, knowing the numbers of each trajectory.
 
     Siblings that cannot train (no sampled tokens, or a failed environment) count in no metric and
     are never kept. A group is kept as a whole otherwise. Strategy `none` keeps all that can train.
     """
-    trainable_PG = batch.trainable_PG
-    returns_PG = batch.returns_PG
-    reward_std_P = _per_group(returns_PG, trainable_PG, _std)
-    values_P = group_values(batch, config.metric)
+    trainable_PG, success_PG = arrays.trainable_PG, arrays.success_PG
+    reward_std_P = _per_group(arrays.returns_PG, trainable_PG, _std)
+    values_P = _group_values(arrays, config.metric)
     by_trajectory = config.unit == "trajectory"
-    values_PG = trajectory_values(batch, config.metric) if by_trajectory else None
+    values_PG = _trajectory_values(arrays, config.metric) if by_trajectory else None
     if config.strategy == "none":
         keep_PG = trainable_PG
     elif values_PG is not None:
@@ -126,7 +156,6 @@ def select_groups(batch: RolloutBatch, config: SelectionConfig) -> Selection:
     else:
         keep_PG = select(values_P, config)[:, None] & trainable_PG
     equal_P = reward_std_P == 0
-    success_PG = batch.success_PG
     selection = Selection(
         config=config,
         keep_P=np.asarray(keep_PG.any(axis=1)),
@@ -148,13 +177,16 @@ def group_values(batch: RolloutBatch, metric: str) -> FloatArray64:
     reward_mean, reward_sum: their mean and sum; entropy: mean over siblings of the mean recorded
     entropy (nats) of their sampled tokens; length: mean number of sampled tokens.
     """
-    trainable_PG = batch.trainable_PG
+    return _group_values(arrays_of(batch, metric), metric)
+
+
+def _group_values(arrays: GroupArrays, metric: str) -> FloatArray64:
     if metric == "entropy":
-        return _per_group(batch.array_PG(mean_entropy), trainable_PG, _mean)
+        return _per_group(arrays.entropies_PG, arrays.trainable_PG, _mean)
     if metric == "length":
-        return _per_group(batch.array_PG(_num_tokens), trainable_PG, _mean)
+        return _per_group(arrays.lengths_PG, arrays.trainable_PG, _mean)
     statistic = {"reward_std": _std, "reward_mean": _mean, "reward_sum": _sum}[metric]
-    return _per_group(batch.returns_PG, trainable_PG, statistic)
+    return _per_group(arrays.returns_PG, arrays.trainable_PG, statistic)
 
 
 def trajectory_values(batch: RolloutBatch, metric: str) -> FloatArray64:
@@ -165,20 +197,23 @@ def trajectory_values(batch: RolloutBatch, metric: str) -> FloatArray64:
     reward_sum: the return; entropy: mean recorded entropy of its sampled tokens; length: their
     number.
     """
-    trainable_PG = batch.trainable_PG
+    return _trajectory_values(arrays_of(batch, metric), metric)
+
+
+def _trajectory_values(arrays: GroupArrays, metric: str) -> FloatArray64:
+    trainable_PG, returns_PG = arrays.trainable_PG, arrays.returns_PG
     if metric == "entropy":
-        values_PG = batch.array_PG(mean_entropy)
+        values_PG = arrays.entropies_PG
     elif metric == "length":
-        values_PG = batch.array_PG(_num_tokens)
+        values_PG = arrays.lengths_PG
     elif metric == "reward_std":
-        returns_PG = batch.returns_PG
         means_P = _per_group(returns_PG, trainable_PG, _mean)
         is_equal_P = _per_group(returns_PG, trainable_PG, _std)
         values_PG = np.abs(returns_PG - means_P[:, None])
         values_PG = np.where(is_equal_P[:, None] == 0, 0.0, values_PG)
         values_PG = np.where(np.isnan(is_equal_P)[:, None], np.nan, values_PG)
     else:
-        values_PG = batch.returns_PG
+        values_PG = returns_PG
     return np.where(trainable_PG, values_PG, np.nan)
 
 

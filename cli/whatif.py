@@ -1,0 +1,226 @@
+"""echoscope whatif: which groups another selection would have kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..diagnostics.config import SelectionConfig
+    from ..diagnostics.whatif import Kept, WhatIf, WhatIfRow
+
+MAX_ROWS = 40
+"""Of the table; `--json` has every step."""
+
+
+def whatif(
+    run: Annotated[Path, typer.Argument(help="The run's folder, live or finished.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A selection setting, as `ctl set` takes it: selection.value=0.5. Repeat for "
+            "more. Without any, the run's own settings select again.",
+        ),
+    ] = None,
+    steps: Annotated[
+        str, typer.Option("--steps", metavar="A:B", help="Steps from A to B, or one; all if empty.")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Select again on a stored run's rollouts: what would have been kept, beside what was."""
+    import json
+
+    from ..core.config_loading import parse_override
+    from ..diagnostics.whatif import own_settings, simulate, steps_with_groups
+    from ..store.reader import open_run
+
+    reader = open_run(run)
+    settings = own_settings(reader).changed(dict(parse_override(word) for word in set_ or ()))
+    chosen = within(steps, steps_with_groups(reader))
+    with _progress() as progress:
+        found = simulate(reader, settings, chosen, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(to_json(reader.run_id, found), allow_nan=False))
+    else:
+        _show(found)
+
+
+def within(words: str, known: list[int]) -> list[int]:
+    """The known steps that `A:B`, `A:`, `:B` or `A` names, both ends included."""
+    first, colon, last = words.partition(":")
+    try:
+        low = int(first) if first else -1
+        high = int(last) if last else (2**62 if colon or not first else low)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{words!r} names no steps; write A:B, A:, :B or one number", param_hint="--steps"
+        ) from None
+    found = [step for step in known if low <= step <= high]
+    if not found and known:
+        raise typer.BadParameter(
+            f"no step of the run lies in {words}; it has steps {known[0]} to {known[-1]}",
+            param_hint="--steps",
+        )
+    return found
+
+
+def to_json(run_id: str, found: WhatIf) -> dict[str, Any]:
+    """What `--json` prints."""
+    payoff = found.payoff
+    return {
+        "run_id": run_id,
+        "simulated": found.simulated.to_json(),
+        "recorded": None if found.recorded is None else found.recorded.to_json(),
+        "num_changed": found.num_changed,
+        "payoff": {
+            "worth": payoff.worth.value,
+            "ratio": payoff.ratio if math.isfinite(payoff.ratio) else None,
+            "num_groups": payoff.num_groups,
+            "text": payoff.text,
+        },
+        "notes": list(found.notes),
+        "steps": [_row_json(row) for row in found.rows],
+    }
+
+
+def _row_json(row: WhatIfRow) -> dict[str, Any]:
+    groups = zip(
+        row.group_index_P.tolist(),
+        row.reward_std_P.tolist(),
+        row.keep_P.tolist(),
+        [None] * len(row.keep_P) if row.kept_P is None else row.kept_P.tolist(),
+        row.drop_P,
+        strict=True,
+    )
+    return {
+        "step": row.step,
+        "settings": row.settings.model_dump(mode="json"),
+        "simulated": row.simulated.to_json(),
+        "recorded": None if row.recorded is None else row.recorded.to_json(),
+        "reason": row.reason,
+        "groups": [
+            {
+                "group_index": index,
+                "reward_std": std if math.isfinite(std) else None,
+                "would_keep": would,
+                "kept": kept,
+                "why_dropped": None if why is None else why.value,
+            }
+            for index, std, would, kept, why in groups
+        ],
+    }
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on the error stream; None where that is no terminal."""
+    import sys
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("selecting again", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def _show(found: WhatIf) -> None:
+    import sys
+
+    from rich.console import Console
+    from rich.text import Text
+
+    is_terminal = sys.stdout.isatty()
+    console = Console(
+        width=None if is_terminal else 140, soft_wrap=not is_terminal, highlight=False
+    )
+    rows = _spread(found.rows)
+    console.print(_table(found, rows))
+    if len(rows) < len(found.rows):
+        console.print(f"{len(rows)} of {len(found.rows)} steps; --json has all", style="dim")
+    last = found.rows[-1].settings
+    console.print(Text(f"would keep: {_sentence(found.simulated, last)}"))
+    if found.recorded is not None:
+        console.print(Text(f"the run kept: {_sentence(found.recorded, None)}"))
+        console.print(Text(f"other groups than the run kept or dropped: {found.num_changed}"))
+    console.print(Text(found.payoff.text))
+    for note in found.notes:
+        console.print(Text(f"note: {note}", style="dim"))
+
+
+def _spread(rows: tuple[WhatIfRow, ...]) -> list[WhatIfRow]:
+    """At most `MAX_ROWS`, evenly spread, the first and the last among them."""
+    if len(rows) <= MAX_ROWS:
+        return list(rows)
+    return [rows[round(k * (len(rows) - 1) / (MAX_ROWS - 1))] for k in range(MAX_ROWS)]
+
+
+def _table(found: WhatIf, rows: list[WhatIfRow]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("step", "would keep", "kept", "signal", "was", "tokens saved", "was", "changed"):
+        table.add_column(name, justify="right")
+    table.add_column("would drop")
+    for row in rows:
+        table.add_row(str(row.step), *_cells(row.simulated, row.recorded, row.num_changed))
+    cells = _cells(found.simulated, found.recorded, found.num_changed)
+    table.add_row("all", *cells, style="bold")
+    return table
+
+
+def _cells(now: Kept, was: Kept | None, num_changed: int) -> list[str]:
+    return [
+        f"{now.num_groups_kept}/{now.num_groups}",
+        "-" if was is None else f"{was.num_groups_kept}/{was.num_groups}",
+        _percent(now.signal_frac),
+        "-" if was is None else _percent(was.signal_frac),
+        _percent(now.tokens_saved_frac),
+        "-" if was is None else _percent(was.tokens_saved_frac),
+        "-" if was is None else str(num_changed),
+        _drops(now),
+    ]
+
+
+def _percent(share: float) -> str:
+    """A share in percent; what is nearly all is not called all."""
+    if math.isnan(share):
+        return "-"
+    return f"{100 * share:.1f} %" if 0.99 <= share < 1 else f"{100 * share:.0f} %"
+
+
+def _drops(kept: Kept) -> str:
+    return ", ".join(f"{count} {why.value}" for why, count in kept.drops.items())
+
+
+def _sentence(kept: Kept, settings: SelectionConfig | None) -> str:
+    """One line that says it all."""
+    parts = [
+        f"{kept.num_groups_kept} of {kept.num_groups} groups ({_percent(kept.kept_frac)})",
+        f"{_percent(kept.signal_frac)} of the reward std",
+        f"{_percent(kept.tokens_saved_frac)} of sampled tokens saved in the update",
+    ]
+    if kept.num_empty:
+        parts.append(f"{kept.num_empty} of {kept.num_steps} steps without an update")
+    by = "" if settings is None else f" (by {_words(settings)})"
+    return ", ".join(parts) + by
+
+
+def _words(settings: SelectionConfig) -> str:
+    if settings.strategy == "none":
+        return "strategy none"
+    unit = "" if settings.unit == "group" else " of trajectories"
+    keep = "" if settings.keep == "largest" else ", smallest first"
+    return f"{settings.strategy} {settings.value:g} of {settings.metric}{unit}{keep}"

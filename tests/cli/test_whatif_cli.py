@@ -1,0 +1,85 @@
+"""echoscope whatif: tables for people, one object for scripts, one line for mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.core.config import RunConfig
+from echoscope.core.events import SilentEvents
+from echoscope.core.runs import start
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def run(make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    config = make_config(
+        "steps=3",
+        "envs.train.0.groups=4",
+        "eval.before=false",
+        "eval.every=0",
+        "diagnostics.enabled=false",
+    )
+    start(config, path, SilentEvents())
+    return path
+
+
+def test_a_table_and_sentences(type_command: Command, run: Path) -> None:
+    words = ("--set", "selection.strategy=top_k_abs", "--set", "selection.value=1")
+    answer = type_command("whatif", run, *words)
+    assert answer.code == 0
+    assert "would keep: 3 of 12 groups (25 %)" in answer.out
+    assert "the run kept: 12 of 12 groups (100 %), 100 % of the reward std" in answer.out
+    assert "other groups than the run kept or dropped: 9" in answer.out
+    assert "Filtering by reward spread" in answer.out
+
+
+def test_without_settings_the_runs_own(type_command: Command, run: Path) -> None:
+    answer = type_command("whatif", run, "--steps", "2:")
+    assert "other groups than the run kept or dropped: 0" in answer.out
+    assert "selection.strategy is none" in answer.out
+
+
+def test_json(type_command: Command, run: Path) -> None:
+    words = ("--set", "selection.strategy=top_k", "--set", "selection.value=0.5", "--json")
+    found = json.loads(type_command("whatif", run, *words, "--steps", "2").out)
+    (step,) = found["steps"]
+    assert step["step"] == 2
+    assert step["settings"]["strategy"] == "top_k"
+    assert sum(group["would_keep"] for group in step["groups"]) == 2
+    assert all(group["kept"] for group in step["groups"])
+    assert found["simulated"]["num_groups_kept"] == 2
+    assert found["payoff"]["worth"] == "unknown"  # four groups are too few
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--set", "selection.valu=1"), "did you mean 'selection.value'"),
+        (("--set", "optim.lr=1"), "no setting of the selection"),
+        (("--set", "selection.value"), "is not KEY=VALUE"),
+    ],
+)
+def test_mistakes_are_one_line(
+    type_command: Command, run: Path, words: tuple[str, ...], message: str
+) -> None:
+    answer = type_command("whatif", run, *words)
+    assert answer.code == 1
+    assert message in answer.err
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("steps", ["9", "x", "1:y"])
+def test_steps_that_are_none(type_command: Command, run: Path, steps: str) -> None:
+    assert type_command("whatif", run, "--steps", steps).code == 2
+
+
+def test_no_run(type_command: Command, tmp_path: Path) -> None:
+    answer = type_command("whatif", tmp_path)
+    assert answer.code == 1
+    assert "not a run" in answer.err

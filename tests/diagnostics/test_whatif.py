@@ -1,0 +1,306 @@
+"""Selecting again on stored rollouts: what was kept comes out again, and what would have been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from echoscope.core.config import RunConfig
+from echoscope.core.events import SilentEvents
+from echoscope.core.runs import resume, start
+from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.selection_payoff import Worth, payoff_of
+from echoscope.diagnostics.whatif import (
+    Drop,
+    WhatIfError,
+    apply_changes,
+    own_settings,
+    simulate,
+    steps_with_groups,
+)
+from echoscope.store.commands import new_command, post
+from echoscope.store.reader import RunReader, open_run
+from echoscope.store.records import (
+    CommandAction,
+    Split,
+    StepMetrics,
+    StopReason,
+    Trajectory,
+    TrajectoryOutcome,
+    Turn,
+)
+from echoscope.store.writer import RunWriter
+
+MakeConfig = Callable[..., RunConfig]
+
+
+# -- rollouts by hand ----------------------------------------------------------------------------
+
+
+def episode(
+    p: int, g: int, value: float, *, step: int = 1, size: int = 2, split: Split = Split.TRAIN
+) -> Trajectory:
+    """One turn of `size` sampled tokens with that reward; 1 and above is a success."""
+    tokens = {
+        "prompt_tokens": np.arange(3),
+        "response_tokens": np.arange(size),
+        "logprobs": np.zeros(size),
+        "entropies": np.full(size, float(p)),
+    }
+    return Trajectory(
+        step=step,
+        split=split,
+        index=p * 10 + g,
+        group_index=p,
+        sibling_index=g,
+        env_id="lake",
+        tag="lake",
+        env_seed=p,
+        noise_seed=g,
+        prompt_key=str(p),
+        turns=(Turn(index=0, observation="", response="x", reward=value, **tokens),),
+        stop_reason=StopReason.TERMINATED,
+        is_success=value >= 1,
+    )
+
+
+def write(
+    path: Path, steps: Sequence[Sequence[Trajectory]], kept: Callable[[Trajectory], bool] | None
+) -> RunReader:
+    writer = RunWriter.create(path, run_id=path.name, config={}, is_packing=False)
+    for number, trajectories in enumerate(steps, start=1):
+        metrics = StepMetrics(
+            run_id=path.name,
+            step=number,
+            phase="train",
+            policy_version=0,
+            wall_time=0.0,
+            values={"loss/total": 0.0},
+        )
+        outcomes = [
+            TrajectoryOutcome(trajectory_id=t.id, advantage=None, kept=kept(t))
+            for t in trajectories
+            if kept is not None
+        ]
+        writer.commit_step(metrics=[metrics], trajectories=trajectories, outcomes=outcomes)
+    writer.close(status="finished")
+    return open_run(path)
+
+
+def step_of(returns: Sequence[Sequence[float]], step: int = 1) -> list[Trajectory]:
+    return [
+        episode(p, g, value, step=step)
+        for p, group in enumerate(returns)
+        for g, value in enumerate(group)
+    ]
+
+
+RETURNS = [[0, 2], [0, 1], [1, 1], [0, 0]]
+"""Reward std sqrt(2), sqrt(1/2), 0 (solved), 0 (hopeless)."""
+
+
+def test_a_worked_example(tmp_path: Path) -> None:
+    """top_p 0.5: the first group has 2/3 of all reward std, so it alone is kept."""
+    reader = write(tmp_path / "run", [step_of(RETURNS)], kept=lambda t: True)
+    found = simulate(reader, SelectionConfig(strategy="top_p", value=0.5))
+    (row,) = found.rows
+    assert row.keep_P.tolist() == [True, False, False, False]
+    assert row.drop_P == (None, Drop.RANKED, Drop.SOLVED, Drop.HOPELESS)
+    assert row.simulated.signal_frac == pytest.approx(2 / 3)
+    assert row.simulated.tokens_saved_frac == 0.75
+    assert row.recorded is not None
+    assert (row.recorded.kept_frac, row.recorded.signal_frac) == (1, 1)
+    assert row.num_changed == 3
+    assert found.simulated.drops == {Drop.SOLVED: 1, Drop.HOPELESS: 1, Drop.RANKED: 1}
+
+
+def test_totals_are_ratios_of_sums(tmp_path: Path) -> None:
+    """Step 2 has no signal: it counts no share, but an update less."""
+    steps = [step_of(RETURNS), step_of([[0, 0], [0, 0], [0, 0], [1, 1]], step=2)]
+    reader = write(tmp_path / "run", steps, kept=None)
+    found = simulate(reader, SelectionConfig(strategy="top_p", value=0.5))
+    assert np.isnan(found.rows[1].simulated.signal_frac)
+    assert found.rows[1].reason.startswith("empty: reward_std is zero for all 4 groups")
+    assert found.simulated.signal_frac == pytest.approx(2 / 3)
+    assert (found.simulated.num_empty, found.simulated.num_steps) == (1, 2)
+    assert found.simulated.kept_frac == 1 / 8
+    assert found.recorded is None
+    assert "2 of 2 steps do not say what was kept" in found.notes
+    assert any("says nothing about selection" in note for note in found.notes)
+
+
+def test_single_trajectories(tmp_path: Path) -> None:
+    """The best of [0, 0, 3] is 2 from the mean 1, the others 1 each: half of the signal."""
+    reader = write(tmp_path / "run", [step_of([[0, 0, 3]])], kept=None)
+    rule = SelectionConfig(strategy="top_k_abs", value=1, unit="trajectory")
+    kept = simulate(reader, rule).simulated
+    assert kept.num_trajectories_kept == 1
+    assert kept.signal_frac == pytest.approx(0.5)
+
+
+def test_other_metrics(tmp_path: Path) -> None:
+    """Entropy is p for every token of group p: the largest is the last."""
+    reader = write(tmp_path / "run", [step_of(RETURNS)], kept=None)
+    rule = SelectionConfig(strategy="top_k", value=0.25, metric="entropy")
+    assert simulate(reader, rule).rows[0].keep_P.tolist() == [False, False, False, True]
+    zero = SelectionConfig(strategy="top_k", value=1, metric="reward_sum")
+    assert simulate(reader, zero).rows[0].drop_P[3] is Drop.ZERO
+
+
+def test_what_cannot_train_and_what_is_not_defined(tmp_path: Path) -> None:
+    failed = [replace(t, stop_reason=StopReason.ENV_ERROR) for t in step_of([[0, 1]])]
+    lonely = [episode(1, 0, 1.0)]  # a group of one among groups of two
+    fine = [episode(2, 0, 1.0), episode(2, 1, 0.0)]
+    reader = write(tmp_path / "run", [[*failed, *lonely, *fine]], kept=None)
+    row = simulate(reader, SelectionConfig(strategy="top_p", value=0.9)).rows[0]
+    assert row.drop_P == (Drop.FAILED, Drop.UNDEFINED, None)
+
+
+def test_imported_text_without_tokens(tmp_path: Path) -> None:
+    bare = {"prompt_tokens": None, "response_tokens": None, "logprobs": None, "entropies": None}
+    imported = [
+        replace(t, split=Split.IMPORT, turns=tuple(replace(turn, **bare) for turn in t.turns))
+        for t in step_of(RETURNS)
+    ]
+    found = simulate(write(tmp_path / "run", [imported], kept=None), SelectionConfig())
+    assert found.simulated.num_groups_kept == 4
+    assert np.isnan(found.simulated.tokens_saved_frac)
+    assert any("no token counts" in note for note in found.notes)
+
+
+def test_evaluations_are_not_selected_from(tmp_path: Path) -> None:
+    trained = step_of(RETURNS)
+    reader = write(tmp_path / "run", [[*trained, episode(9, 0, 1.0, split=Split.EVAL)]], kept=None)
+    assert simulate(reader, SelectionConfig()).simulated.num_groups == 4
+
+
+def test_progress_and_steps(tmp_path: Path) -> None:
+    reader = write(tmp_path / "run", [step_of(RETURNS, s) for s in (1, 2, 3)], kept=None)
+    seen: list[tuple[int, int]] = []
+    found = simulate(reader, steps=[2, 3], progress=lambda done, of: seen.append((done, of)))
+    assert [row.step for row in found.rows] == [2, 3]
+    assert seen == [(1, 2), (2, 2)]
+    assert steps_with_groups(reader) == [1, 2, 3]
+    with pytest.raises(WhatIfError, match="no training trajectories at step 7"):
+        simulate(reader, steps=[7])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"selection.valu": 1}, "did you mean 'selection.value'"),
+        ({"value": 1}, "did you mean 'selection.value'"),
+        ({"optim.lr": 1}, "no setting of the selection"),
+        ({"selection.value": -1}, r"selection\.value is -1, but .*greater than 0"),
+        ({"selection.strategy": "top_k", "selection.value": 3}, "takes a fraction"),
+        ({"selection.value": float("nan")}, "finite"),
+    ],
+)
+def test_changes_are_checked(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(WhatIfError, match=message):
+        apply_changes(SelectionConfig(), changes)
+
+
+# -- a real run ----------------------------------------------------------------------------------
+
+
+class Sets(SilentEvents):
+    """Changes a setting once step 2 is done."""
+
+    def __init__(self, path: Path, settings: dict[str, object]) -> None:
+        self.path, self.settings = path, settings
+
+    def metrics(self, metrics: StepMetrics) -> None:
+        if metrics.step == 2 and metrics.phase == "train":
+            post(
+                self.path,
+                new_command(self.path.name, CommandAction.SET, settings=self.settings),
+            )
+
+
+@pytest.fixture(scope="module")
+def recorded(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six steps of six groups; from step 3 on two of them are kept; resumed after step 4."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    config = make_config(
+        "steps=4",
+        "envs.train.0.groups=6",
+        "eval.every=0",
+        "eval.before=false",
+        "diagnostics.enabled=false",
+        "selection.strategy=top_p",
+        "selection.value=0.6",
+    )
+    start(config, path, Sets(path, {"selection.strategy": "top_k_abs", "selection.value": 2}))
+    assert resume(path, SilentEvents(), settings={"steps": 6}) == "finished"
+    return path
+
+
+def test_the_runs_own_settings_give_what_it_kept(recorded: Path) -> None:
+    reader = open_run(recorded)
+    found = simulate(reader)
+    assert [row.settings.strategy for row in found.rows] == ["top_p"] * 2 + ["top_k_abs"] * 4
+    assert [row.simulated.num_groups_kept for row in found.rows][2:] == [2] * 4
+    assert found.num_changed == 0
+    assert found.recorded == found.simulated
+    stored = reader.sql("SELECT sum(kept::INT) AS n FROM trajectories WHERE split = 'train'")
+    assert found.simulated.num_trajectories_kept == stored.to_pylist()[0]["n"]
+
+
+@pytest.mark.parametrize("metric", ["entropy", "length", "reward_mean"])
+def test_every_metric_selects_as_training_would(
+    metric: str, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = make_config(
+        "steps=2",
+        "envs.train.0.groups=5",
+        "eval.before=false",
+        "eval.every=0",
+        "selection.strategy=top_p",
+        "selection.value=0.7",
+        f"selection.metric={metric}",
+        "selection.unit=trajectory",
+    )
+    start(config, tmp_path / "run", SilentEvents())
+    found = simulate(open_run(tmp_path / "run"))
+    assert found.recorded == found.simulated
+    assert 0 < found.simulated.num_trajectories_kept < 40
+
+
+def test_a_change_on_top_of_the_runs_own(recorded: Path) -> None:
+    reader = open_run(recorded)
+    settings = own_settings(reader).changed({"selection.keep": "smallest"})
+    assert [settings.at(step).strategy for step in (2, 3)] == ["top_p", "top_k_abs"]
+    assert settings.at(3).keep == "smallest"
+    found = simulate(reader, settings)
+    assert found.num_changed > 0
+    assert found.simulated.signal_kept < (found.recorded.signal_kept if found.recorded else 0)
+    assert "selection was changed while the run was going, at step 3" in found.notes
+
+
+# -- does it pay? --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stds", "worth"),
+    [
+        ([0.0] * 6 + [0.5] * 2, Worth.PAYS),  # mean 1/8, std sqrt(3/56): ratio 1.85
+        ([0.2, 0.8] * 4, Worth.UNCLEAR),  # mean 0.5, std 0.32: ratio 0.64
+        ([0.4, 0.5] * 4, Worth.COSTS),
+        ([0.0] * 8, Worth.UNKNOWN),
+        ([0.1, 0.5, float("nan")], Worth.UNKNOWN),
+    ],
+)
+def test_whether_filtering_pays(stds: list[float], worth: Worth) -> None:
+    found = payoff_of(np.array(stds))
+    assert found.worth is worth
+    assert found.text.endswith(".")
+
+
+def test_the_ratio() -> None:
+    assert payoff_of(np.array([0.0] * 6 + [0.5] * 2)).ratio == pytest.approx(
+        np.sqrt(3 / 56) / 0.125
+    )
