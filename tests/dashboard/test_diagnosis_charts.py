@@ -1,0 +1,123 @@
+"""Figures of the Diagnosis page hold the numbers they were given."""
+
+from __future__ import annotations
+
+import doctest
+
+import numpy as np
+import pandas as pd
+from echoscope.dashboard import diagnosis_charts, diagnosis_data
+from echoscope.dashboard.diagnosis_charts import (
+    gradient_bars,
+    group_map,
+    information_curve,
+    posterior_matrix,
+    regime_plane,
+    tiers,
+)
+from echoscope.dashboard.diagnosis_data import FamilyInformation, RegimePath
+
+
+def path() -> RegimePath:
+    return RegimePath(
+        points=pd.DataFrame(
+            {
+                "step": [1, 9],
+                "entropy": [2.0, 1.8],
+                "entropy_low": [1.9, 1.7],
+                "entropy_high": [2.1, 1.9],
+                "dependence": [0.8, 0.05],
+                "dependence_low": [0.7, 0.0],
+                "dependence_high": [0.9, 0.1],
+                "regime": ["undetermined", "template_collapse"],
+            }
+        ),
+        entropy_border=0.5,
+        dependence_border=0.2,
+        is_from_text=False,
+    )
+
+
+def test_the_plane_marks_the_last_measurement_unless_another_is_selected() -> None:
+    last = regime_plane(path()).data[-1]
+    assert (last.x[0], last.y[0]) == (1.8, 0.05)
+    assert last.error_y.array[0] == 0.05
+    first = regime_plane(path(), selected=2).data[-1]
+    assert (first.x[0], first.y[0]) == (2.0, 0.8)
+
+
+def test_the_plane_has_the_four_regimes_behind_it() -> None:
+    words = {note.text for note in regime_plane(path()).layout.annotations}
+    assert words == {
+        "diverse reasoning",
+        "template collapse",
+        "compressed",
+        "low-entropy collapse",
+    }
+
+
+def family(**changes: object) -> FamilyInformation:
+    known = {
+        "family": "first_turn",
+        "problem": "",
+        "caveats": (),
+        "curve_k": np.array([1.0, 2.0, 4.0]),
+        "curve": np.array([0.0, 0.5, 1.5]),
+        "posterior_NN": None,
+        "prompts": (),
+    }
+    return FamilyInformation(**(known | changes))  # type: ignore[arg-type]
+
+
+def test_the_curve_has_its_ceiling_and_where_the_prompt_can_be_told() -> None:
+    figure = information_curve([family()], {"first_turn": 2.08}, {"first_turn": 3.0})
+    curve, ceiling, mark = figure.data
+    assert list(curve.y) == [0.0, 0.5, 1.5]
+    assert list(ceiling.y) == [2.08, 2.08]
+    assert (mark.x[0], mark.y[0]) == (3.0, 1.0)
+
+
+def test_an_empty_curve_is_drawn_as_nothing() -> None:
+    empty = family(curve_k=np.zeros(0), curve=np.zeros(0))
+    assert len(information_curve([empty], {}, {}).data[0].x) == 0
+
+
+def test_a_matrix_is_drawn_row_by_row() -> None:
+    matrix = np.array([[0.9, 0.1], [0.4, 0.6]])
+    assert np.array_equal(posterior_matrix(matrix).data[0].z, matrix)
+
+
+def test_every_group_is_in_the_map_once() -> None:
+    grid = pd.DataFrame(
+        {
+            "step": [1, 1, 3],
+            "rank": [0, 1, 0],
+            "group_index": [4, 5, 4],
+            "kind": ["hopeless", "mixed", "solved"],
+            "reward_std": [0.0, 0.5, 0.0],
+            "return_mean": [0.0, 0.5, 1.0],
+        }
+    )
+    cells = [np.asarray(trace.z) for trace in group_map(grid).data if trace.type == "heatmap"]
+    assert sum(int(np.isfinite(cell).sum()) for cell in cells) == 3
+
+
+def test_lines_leave_out_what_was_not_measured() -> None:
+    series = pd.DataFrame({"step": [1, 2, 1], "key": ["a", "a", "b"], "value": [0.5, np.nan, 0.2]})
+    figure = tiers(series, [("a", "A"), ("b", "B"), ("c", "C")])
+    assert [(trace.name, list(trace.x)) for trace in figure.data] == [("A", [1]), ("B", [1])]
+
+
+def test_bars_leave_out_the_total() -> None:
+    table = diagnosis_data.gradient_table(
+        {"gradient/policy/zero/norm": 1.0, "gradient/total/zero/norm": 2.0}
+    )
+    (bars,) = gradient_bars(table).data
+    assert (list(bars.x), list(bars.y)) == (["no spread"], [1.0])
+
+
+def test_documented_examples_run() -> None:
+    for module in (diagnosis_charts, diagnosis_data):
+        results = doctest.testmod(module)
+        assert results.attempted > 0
+        assert results.failed == 0

@@ -1,0 +1,166 @@
+"""What the Diagnosis page draws: hand-worked tables from metrics and records."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from echoscope.dashboard.diagnosis_data import (
+    families_of,
+    gradient_table,
+    group_grid,
+    payload_of,
+    regime_path,
+    template_of,
+    thin,
+)
+from echoscope.store.artifacts import DiagnosticRecord
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def long(rows: dict[int, dict[str, float]]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [(step, key, value) for step, values in rows.items() for key, value in values.items()],
+        columns=["step", "key", "value"],
+    )
+
+
+def scored(entropy: float, dependence: float) -> dict[str, float]:
+    prefix = "info/first_turn"
+    return {
+        f"{prefix}/conditional_entropy_per_token": entropy,
+        f"{prefix}/dependence": dependence,
+        f"{prefix}/num_prompts": 8.0,
+        f"{prefix}/mutual_information_low": (dependence - 0.1) * math.log(8),
+        f"{prefix}/mutual_information_high": (dependence + 0.1) * math.log(8),
+    }
+
+
+def test_the_path_holds_every_measurement_with_its_interval_and_regime() -> None:
+    """Start 2.0 nats and best 0.8: the borders are a quarter of each."""
+    path = regime_path(long({1: scored(2.0, 0.8), 5: scored(2.0, 0.8), 9: {"loss/total": 1.0}}))
+    assert path is not None
+    assert path.points["step"].tolist() == [1, 5]
+    assert path.points["regime"].tolist() == ["undetermined", "diverse"]
+    assert path.points["dependence_low"].tolist() == pytest.approx([0.7, 0.7])
+    assert (path.entropy_border, path.dependence_border) == (0.5, 0.2)
+    assert not path.is_from_text
+
+
+def test_text_and_cross_scores_are_never_on_one_path() -> None:
+    text = {"text/conditional_entropy": 5.0, "text/dependence": 0.3}
+    path = regime_path(long({1: text, 2: scored(2.0, 0.8) | text, 3: text}))
+    assert path is not None
+    assert path.points["step"].tolist() == [2]
+    only_text = regime_path(long({1: text, 2: text}))
+    assert only_text is not None
+    assert only_text.is_from_text
+
+
+def test_without_a_measurement_there_is_no_path() -> None:
+    assert regime_path(long({1: {"loss/total": 1.0}})) is None
+    assert regime_path(long({})) is None
+
+
+def record(payload: object, **arrays: np.ndarray) -> DiagnosticRecord:
+    return DiagnosticRecord(step=1, kind="information", arrays=arrays, payload=json.dumps(payload))
+
+
+def test_a_family_has_its_curve_matrix_and_prompts() -> None:
+    found = families_of(
+        record(
+            {"families": {"first_turn": {"problem": "", "prompts": [["t00000001-00003", 0]]}}},
+            first_turn_curve_k=np.array([1.0, 2.0]),
+            first_turn_curve=np.array([0.1, 0.5]),
+            first_turn_posterior=np.array([[1.0]]),
+        )
+    )["first_turn"]
+    assert found.curve.tolist() == [0.1, 0.5]
+    assert found.prompts == (("t00000001-00003", 0),)
+    assert found.num_prompts == 1
+
+
+def test_records_that_do_not_fit_are_left_out_and_nothing_is_raised() -> None:
+    odd = families_of(
+        record(
+            {
+                "families": {
+                    "a": 3,
+                    "first_turn": {"prompts": ["x", [1], [1, "2"]], "caveats": None},
+                }
+            },
+            first_turn_curve_k=np.array([1.0]),
+            first_turn_curve=np.array([0.1, 0.5]),
+            first_turn_posterior=np.ones((2, 3)),
+        )
+    )
+    assert list(odd) == ["first_turn"]
+    assert odd["first_turn"].posterior_NN is None
+    assert odd["first_turn"].curve.size == 0
+    assert odd["first_turn"].prompts == (("", 0),) * 3
+    assert families_of(record([])) == {}
+    assert families_of(record({"families": [1]})) == {}
+
+
+@given(st.text(max_size=40))
+def test_any_payload_is_read_without_an_exception(text: str) -> None:
+    broken = DiagnosticRecord(step=1, kind="text", payload=text)
+    assert isinstance(payload_of(broken), dict)
+    assert template_of(broken) is None
+
+
+def test_the_template_comes_with_slots_and_places() -> None:
+    template = {"text": "Go ___.", "fillers": [["up", "left"]], "coverage": 0.5, "match_frac": 1.0}
+    place = {"trajectory_id": "t00000001-00004", "turn": 2, "spans": [[0, 3]], "note": "n"}
+    found = template_of(record({"template": template, "exemplars": {"template": [place, "x"]}}))
+    assert found is not None
+    assert found.fillers == (("up", "left"),)
+    assert found.exemplars == (("t00000001-00004", 2, "n"),)
+    assert template_of(record({"template": None})) is None
+
+
+def test_groups_stand_in_a_stack_by_what_became_of_them() -> None:
+    groups = pd.DataFrame(
+        {
+            "step": [1, 1, 1, 1, 2],
+            "group_index": [0, 1, 2, 3, 0],
+            "reward_std": [0.0, 0.5, 0.0, 0.0, np.nan],
+            "return_mean": [1.0, 0.5, 0.0, 0.3, 0.0],
+            "success_frac": [1.0, 0.5, 0.0, np.nan, 0.5],
+        }
+    )
+    grid = group_grid(groups)
+    assert grid["kind"].tolist() == ["hopeless", "constant", "mixed", "solved", "constant"]
+    assert grid["rank"].tolist() == [0, 1, 2, 3, 0]
+
+
+@given(st.integers(1, 300), st.integers(2, 50))
+def test_thinning_keeps_both_ends(count: int, most: int) -> None:
+    kept = thin(range(count), most)
+    assert len(kept) <= max(most, 1)
+    assert kept[0] == 0
+    assert kept[-1] == count - 1
+    assert kept == sorted(set(kept))
+
+
+def test_gradients_are_a_row_per_term_and_bucket() -> None:
+    table = gradient_table(
+        {
+            "gradient/policy/all/norm": 2.0,
+            "gradient/policy/zero/norm": 0.0,
+            "gradient/policy/zero/cosine_rest": -0.5,
+            "gradient/zero/num_groups": 3.0,
+            "gradient/policy/all/layers_0_0/norm": 9.0,
+            "optim/grad_norm": 1.0,
+        }
+    )
+    assert table[["term", "bucket", "norm"]].to_numpy().tolist() == [
+        ["policy", "all", 2.0],
+        ["policy", "zero", 0.0],
+    ]
+    assert table["num_groups"].iloc[1] == 3.0
+    assert gradient_table({}).empty
