@@ -41,32 +41,25 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
     import json
 
     from ..store.reader import open_run
-    from ..store.records import CommandAction, CommandOutcome
+    from ..store.steering import standing
 
     reader = open_run(context.obj)
     info = reader.info()
-    steps, waiting, is_paused = info.config["steps"], 0, False
-    for state in reader.commands():
-        waiting += state.ack is None
-        if state.ack is not None and state.ack.outcome is CommandOutcome.APPLIED:
-            steps = state.command.settings.get("steps", steps)
-            if state.command.action in (CommandAction.PAUSE, CommandAction.RESUME):
-                is_paused = state.command.action is CommandAction.PAUSE
-    is_paused &= info.status == "running"
+    now = standing(info, reader.commands())
     out = {
         "run_id": info.run_id,
         "status": info.status,
-        "is_paused": is_paused,
+        "is_paused": now.is_paused,
         "step": info.last_step,
-        "steps": steps,
+        "steps": now.steps,
         "attempt": info.attempt,
-        "num_commands_waiting": waiting,
+        "num_commands_waiting": len(now.waiting),
     }
     if as_json:
         typer.echo(json.dumps(out))
     else:
-        paused = ", paused" if is_paused else ""
-        typer.echo(f"{info.run_id}: {info.status}{paused}, step {info.last_step} of {steps}")
+        paused = ", paused" if now.is_paused else ""
+        typer.echo(f"{info.run_id}: {info.status}{paused}, step {info.last_step} of {now.steps}")
 
 
 @app.command("wait")
@@ -158,24 +151,25 @@ def _send(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from ..core.control import NO_CHANGE
-    from ..store.commands import new_command, post, wait_for_ack
+    from ..store.commands import wait_for_ack
     from ..store.reader import open_run
     from ..store.records import CommandOutcome
+    from ..store.steering import NO_CHANGE, SteeringError, os_user, prepare, send
 
     reader = open_run(run)
     info = reader.info()
     out: dict[str, Any] = {"run_id": info.run_id, "action": action.value, "changed": False}
     if settings:
         out["settings"] = settings
-    if info.status != "running":
-        _report(out | {"outcome": "not_sent", "detail": f"the run is {info.status}"}, as_json)
-        raise typer.Exit(Exit.REJECTED)
-    if dry_run:
-        _report(out | {"outcome": "dry_run", "detail": "nothing was sent"}, as_json)
-        return
-    command = new_command(info.run_id, action, settings=settings, issued_by=_user(), reason=reason)
-    post(run, command)
+    try:
+        command = prepare(info, action, settings=settings, issued_by=os_user(), reason=reason)
+        if dry_run:
+            _report(out | {"outcome": "dry_run", "detail": "nothing was sent"}, as_json)
+            return
+        send(run, command)
+    except SteeringError as error:
+        _report(out | {"outcome": "not_sent", "detail": str(error)}, as_json)
+        raise typer.Exit(Exit.REJECTED) from None
     out["command_id"] = command.command_id
     ack = wait_for_ack(run, command.command_id, timeout_s=wait) if wait else None
     if ack is None:
@@ -191,16 +185,6 @@ def _send(
     }
     _report(out, as_json)
     raise typer.Exit(Exit.OK if applied else Exit.REJECTED)
-
-
-def _user() -> str:
-    import getpass
-    import os
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
-        return str(os.getuid())
 
 
 def _report(out: dict[str, Any], as_json: bool) -> None:

@@ -13,12 +13,11 @@ from typing import Any
 
 from ..store.commands import Mailbox, new_command
 from ..store.records import Command, CommandAck, CommandAction, CommandOutcome
+from ..store.steering import NO_CHANGE
 from .config import RunConfig
 from .config_loading import ConfigError, apply_settings, value_at
 
 POLL_S = 0.1
-NO_CHANGE = "no change: "
-"""How the detail of a command begins that was applied and changed nothing."""
 
 
 @dataclass(slots=True)

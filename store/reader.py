@@ -60,6 +60,8 @@ class CommandState:
 
     command: Command
     ack: CommandAck | None
+    attempt: int | None = None
+    """The attempt that answered it."""
 
 
 def run_info(index: RunIndex) -> RunInfo:
@@ -193,12 +195,16 @@ class RunReader(_SqlReader):
     def commands(self) -> list[CommandState]:
         """Every command in the order of issue, with its latest acknowledgement."""
         acks = {
-            row["command_id"]: ack_from_row(row)
+            row["command_id"]: (ack_from_row(row), row["attempt"])
             for row in self.sql("SELECT * FROM command_events ORDER BY wall_time").to_pylist()
         }
         rows = self.sql("SELECT * FROM commands ORDER BY issued_at, command_id").to_pylist()
-        commands = [command_from_row(row, row["run_id"]) for row in rows]
-        return [CommandState(command=c, ack=acks.get(c.command_id)) for c in commands]
+        out = []
+        for row in rows:
+            ack, attempt = acks.get(row["command_id"], (None, None))
+            command = command_from_row(row, row["run_id"])
+            out.append(CommandState(command=command, ack=ack, attempt=attempt))
+        return out
 
     def alarms(self) -> list[Alarm]:
         """Every alarm raised or cleared, by step."""

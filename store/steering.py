@@ -1,0 +1,201 @@
+"""What steering a run needs to know and to do, for the command line and the dashboard alike.
+
+`check_settings` judges by the schema in `run.json` (`RunInfo.live_knobs`), so that a form can
+refuse a wrong value in words before it is sent; the trainer judges everything that arrives.
+"""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .commands import new_command, post
+from .errors import StoreError
+from .reader import CommandState, RunInfo
+from .records import Command, CommandAction, CommandOutcome
+
+NO_CHANGE = "no change: "
+"""How the detail of a command begins that was applied and changed nothing."""
+MAX_REASON = 2_000
+MAX_AUTHOR = 100
+
+
+class SteeringError(ValueError):
+    """A command that must not be sent: the message names the value, the rule and the way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where steering has brought a run."""
+
+    steps: int
+    """How many it will take."""
+    is_paused: bool
+    is_stopping: bool
+    """A stop was sent, or applied, and the run has not ended yet."""
+    waiting: tuple[Command, ...]
+    """Not answered yet, in the order of issue."""
+
+
+def standing(info: RunInfo, states: Iterable[CommandState]) -> Standing:
+    """What the commands so far leave of a run: `states` as `RunReader.commands` gives them."""
+    all_states = list(states)
+    is_running = info.status == "running"
+    is_paused = is_stopping = False
+    for state in all_states:
+        action = state.command.action
+        is_stop = action in (CommandAction.STOP, CommandAction.STOP_NOW)
+        if state.ack is None:
+            is_stopping |= is_stop
+        # A resumed run does not repeat a pause or a stop of an earlier attempt.
+        elif state.ack.outcome is CommandOutcome.APPLIED and state.attempt == info.attempt:
+            is_stopping |= is_stop
+            if action in (CommandAction.PAUSE, CommandAction.RESUME):
+                is_paused = action is CommandAction.PAUSE
+    steps = current_settings(info, all_states).get("steps", info.config.get("steps", 0))
+    return Standing(
+        steps=int(steps),
+        is_paused=is_paused and is_running,
+        is_stopping=is_stopping and is_running,
+        waiting=tuple(state.command for state in all_states if state.ack is None),
+    )
+
+
+def current_settings(info: RunInfo, states: Iterable[CommandState]) -> dict[str, Any]:
+    """The live settings as they are: those the run began with, and every SET that was applied."""
+    values = {
+        key: schema.get("value")
+        for key, schema in info.live_knobs.items()
+        if isinstance(schema, Mapping)
+    }
+    for state in states:
+        if state.ack is None or state.ack.outcome is not CommandOutcome.APPLIED:
+            continue
+        for key, value in state.command.settings.items():
+            old = values.get(key)
+            both = isinstance(old, Mapping) and isinstance(value, Mapping)
+            values[key] = {**old, **value} if both else value  # type: ignore[dict-item]
+    return values
+
+
+def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuse what cannot be right, by the schema of the run.
+
+    Raises:
+        SteeringError: an unknown key, a wrong type, a value out of range or not among the choices.
+    """
+    if not settings:
+        raise SteeringError("nothing to set; change at least one value")
+    for key, value in settings.items():
+        schema = live_knobs.get(key)
+        if not isinstance(schema, Mapping):
+            close = difflib.get_close_matches(key, list(live_knobs), n=1, cutoff=0.6)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise SteeringError(f"{key!r} is not a setting that can change during the run{hint}")
+        problem = _problem(value, schema)
+        if problem:
+            raise SteeringError(f"{key} is {value!r}, but {problem}")
+
+
+def _problem(value: Any, schema: Mapping[str, Any]) -> str:
+    """What is wrong with a value; empty if nothing is."""
+    options = schema.get("anyOf")
+    if isinstance(options, Sequence):
+        problems = [_problem(value, option) for option in options if isinstance(option, Mapping)]
+        return "" if "" in problems or not problems else " or ".join(problems)
+    choices = schema.get("enum")
+    if isinstance(choices, list) and value not in choices:
+        return f"must be one of {', '.join(map(str, choices))}"
+    kind = schema.get("type")
+    if kind == "null":
+        return "" if value is None else "must be null"
+    if kind == "boolean":
+        return "" if isinstance(value, bool) else "must be true or false"
+    if kind == "string":
+        return "" if isinstance(value, str) else "must be text"
+    if kind == "object":
+        return _mapping_problem(value, schema)
+    if kind in ("integer", "number"):
+        return _number_problem(value, schema)
+    return ""
+
+
+def _number_problem(value: Any, schema: Mapping[str, Any]) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "must be a number"
+    if not math.isfinite(value):
+        return "must be finite"
+    if schema["type"] == "integer" and value != int(value):
+        return "must be a whole number"
+    for rule, holds, words in (
+        ("minimum", value >= schema.get("minimum", -math.inf), "at least"),
+        ("exclusiveMinimum", value > schema.get("exclusiveMinimum", -math.inf), "more than"),
+        ("maximum", value <= schema.get("maximum", math.inf), "at most"),
+        ("exclusiveMaximum", value < schema.get("exclusiveMaximum", math.inf), "less than"),
+    ):
+        if not holds:
+            return f"must be {words} {schema[rule]}"
+    return ""
+
+
+def _mapping_problem(value: Any, schema: Mapping[str, Any]) -> str:
+    if not isinstance(value, Mapping):
+        return "must be a mapping"
+    names = schema.get("propertyNames", {}).get("enum")
+    below = schema.get("additionalProperties")
+    for name, entry in value.items():
+        if isinstance(names, list) and name not in names:
+            close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+            return f"{name!r} is not known" + (f"; did you mean {close[0]!r}?" if close else "")
+        if isinstance(below, Mapping) and (problem := _problem(entry, below)):
+            return f"{name} {problem}"
+    return ""
+
+
+def os_user() -> str:
+    """Who is at the keyboard, by the operating system."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        return str(os.getuid())
+
+
+def prepare(
+    info: RunInfo,
+    action: CommandAction,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    issued_by: str = "",
+    reason: str = "",
+) -> Command:
+    """A command for a run, not yet sent. Settings are for the trainer to judge.
+
+    Raises:
+        SteeringError: the run is not running, or a text is too long.
+    """
+    if info.status != "running":
+        raise SteeringError(f"the run is {info.status}: nothing would answer the command")
+    for name, text, limit in (("reason", reason, MAX_REASON), ("author", issued_by, MAX_AUTHOR)):
+        if len(text) > limit:
+            raise SteeringError(f"the {name} has {len(text)} characters, at most {limit} are kept")
+    return new_command(
+        info.run_id, action, settings=settings, issued_by=issued_by, reason=reason.strip()
+    )
+
+
+def send(run_path: Path, command: Command) -> None:
+    """Put a prepared command into the run's mailbox.
+
+    Raises:
+        SteeringError: the disk refuses it, or there is no such run any more.
+    """
+    try:
+        post(run_path, command)
+    except StoreError as error:
+        raise SteeringError(f"the command was not sent: {error}") from error
