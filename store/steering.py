@@ -180,7 +180,7 @@ def prepare(
         SteeringError: the run is not running, or a text is too long.
     """
     if info.status != "running":
-        raise SteeringError(f"the run is {info.status}: nothing would answer the command")
+        raise SteeringError(f"the run is {info.status}")
     for name, text, limit in (("reason", reason, MAX_REASON), ("author", issued_by, MAX_AUTHOR)):
         if len(text) > limit:
             raise SteeringError(f"the {name} has {len(text)} characters, at most {limit} are kept")
