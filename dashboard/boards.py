@@ -1,0 +1,248 @@
+"""Frames -> SVG pictures that are readable in light and dark, without colour, and read aloud.
+
+Every thing has a shape and mostly a letter of its own; colours only help. The SVG brings its own
+style with a media query, so it follows the theme as `<img>` and inline alike; it holds no script,
+link or foreign element, and every text in it is escaped. `board_html` makes the `<img>` of a page.
+
+To draw one more thing, add a shape to `_SHAPES` (a 32 x 32 tile). Unknown things get a tile with
+their letter.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from html import escape as xml_escape
+
+from .escaping import attribute, visible
+from .frames import Card, Frame, Grid, Overlay, Position, read_frame
+
+TILE = 32
+_MARGIN = 16
+_LINE_HEIGHT = 18
+_CARD_COLUMNS = 64
+_MAX_NUMBERED = 24
+"""Rows and columns up to which their numbers stand at the edge."""
+
+_LIGHT = (
+    "--paper:#fff;--ink:#1d232b;--line:#b9bec6;--floor:#f3f0e9;--ice:#dcecf7;--frost:#9fc3dd;"
+    "--wall:#5b616b;--mortar:#888f9a;--hole:#1b2f4b;--in-hole:#fff;--goal:#1b7f4d;"
+    "--box:#c08a45;--box-line:#4f3512;--target:#c2502f;--player:#2f5fc4;--on-player:#fff;"
+    "--mark:#6f3fa0;--other:#e3dcee"
+)
+_DARK = (
+    "--paper:#14181f;--ink:#e8ebf0;--line:#4a515c;--floor:#2a2a29;--ice:#243747;--frost:#4b6f8b;"
+    "--wall:#8b929d;--mortar:#626974;--hole:#05080d;--in-hole:#dfe6ee;--goal:#46c98a;"
+    "--box:#b98847;--box-line:#2a1b06;--target:#f0875f;--player:#7fa5f5;--on-player:#0e1420;"
+    "--mark:#c79cf0;--other:#3b3347"
+)
+_STYLE = (
+    f".es-board{{{_LIGHT}}}@media (prefers-color-scheme:dark){{.es-board{{{_DARK}}}}}"
+    ".es-board text{font:600 11px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
+    "fill:var(--ink);text-anchor:middle}"
+    ".es-board .n{font-size:9px;font-weight:400;opacity:.75}"
+    ".es-board .c{text-anchor:start;font-weight:400;font-size:12px;white-space:pre}"
+    ".es-board .h{text-anchor:start;font-size:13px}"
+)
+
+
+def _rect(fill: str, extra: str = "") -> str:
+    return f'<rect width="32" height="32" fill="var(--{fill})" stroke="var(--line)"{extra}/>'
+
+
+_FLOOR = _rect("floor")
+_ICE = (
+    _rect("ice") + '<path d="M5 11l6-6M5 27L11 21M20 12l7-7M21 27l6-6" stroke="var(--frost)" '
+    'stroke-width="1.4" fill="none"/>'
+)
+_FIGURE = (
+    '<circle cx="16" cy="9" r="5" fill="var(--player)" stroke="var(--paper)" stroke-width="1.5"/>'
+    '<path d="M5 29c0-9 4-14 11-14s11 5 11 14z" fill="var(--player)" stroke="var(--paper)" '
+    'stroke-width="1.5"/>'
+    '<text x="16" y="27" style="fill:var(--on-player)">P</text>'
+)
+_CRATE = (
+    '<rect x="4" y="4" width="24" height="24" rx="2" fill="var(--box)" stroke="var(--box-line)" '
+    'stroke-width="2"/><path d="M5 5l22 22M27 5L5 27" stroke="var(--box-line)" '
+    'stroke-width="1.6"/>'
+)
+_RING = (
+    '<circle cx="16" cy="16" r="9" fill="none" stroke="var(--target)" stroke-width="2.4"/>'
+    '<circle cx="16" cy="16" r="3" fill="var(--target)"/>'
+)
+_SHAPES: Mapping[str, str] = {
+    "floor": _FLOOR,
+    "ice": _ICE,
+    "wall": _rect("wall")
+    + '<path d="M0 10.5H32M0 21.5H32M11 0V10M22 11V21M11 22V32" stroke="var(--mortar)" '
+    'stroke-width="1.6"/>',
+    "hole": _ICE
+    + '<ellipse cx="16" cy="17" rx="12.5" ry="11" fill="var(--hole)" stroke="var(--ink)"/>'
+    '<text x="16" y="21" style="fill:var(--in-hole)">O</text>',
+    "goal": _ICE + '<path d="M9 29V4" stroke="var(--ink)" stroke-width="2.2"/>'
+    '<path d="M10 4h16l-5 6 5 6H10z" fill="var(--goal)" stroke="var(--ink)"/>'
+    '<text x="22" y="29">G</text>',
+    "target": _FLOOR + _RING,
+    "player": _FIGURE,
+    "box": _CRATE,
+    "box on target": _CRATE
+    + '<circle cx="16" cy="16" r="9" fill="var(--paper)" stroke="var(--target)" '
+    'stroke-width="2.4"/>'
+    '<path d="M11 16l4 4 7-8" fill="none" stroke="var(--ink)" stroke-width="2.4"/>',
+    "start": '<rect x="2.5" y="2.5" width="27" height="27" rx="4" fill="none" '
+    'stroke="var(--mark)" stroke-width="2" stroke-dasharray="4 3"/>'
+    '<text x="7.5" y="13" style="fill:var(--mark);font-size:9px">S</text>',
+    "slip": '<rect x="18" y="1" width="13" height="13" rx="3" fill="var(--paper)" '
+    'stroke="var(--mark)" stroke-width="1.4"/><path d="M20.5 10c2-5 3 1 5-3s1-2 3-2.5" '
+    'fill="none" stroke="var(--mark)" stroke-width="1.8"/>',
+}
+_BACKGROUNDS = ("floor", "ice", "wall")
+"""Too many to be told one by one in a description."""
+
+
+def board_svg(frame: str, marks: Sequence[tuple[str, Position]] = ()) -> str:
+    """The picture of a stored frame.
+
+    Args:
+        frame: JSON text as stored; anything else becomes a card with the text.
+        marks: more to draw on a grid, such as ("start", (0, 0)) or ("slip", (2, 1)); those outside
+            the board are left out.
+
+    Returns:
+        One `<svg>` element, well-formed XML, with `<title>` and `<desc>`. Never raises.
+    """
+    return _svg(_marked(read_frame(frame), marks))
+
+
+def board_html(
+    frame: str, marks: Sequence[tuple[str, Position]] = (), *, max_width: int = 320
+) -> str:
+    """The picture as an `<img>` whose `alt` says what is on it. An image runs no script."""
+    content = _marked(read_frame(frame), marks)
+    width, _ = _size(content)
+    payload = base64.b64encode(_svg(content).encode("utf-8")).decode("ascii")
+    return (
+        f'<img class="es-board-img" src="data:image/svg+xml;base64,{payload}" '
+        f'alt="{attribute(describe(content), 600)}" '
+        f'style="width:{min(round(width * 1.3), max_width)}px;max-width:100%;height:auto">'
+    )
+
+
+def describe(content: Frame) -> str:
+    """What is on a frame, in words: for screen readers."""
+    if isinstance(content, Card):
+        return "\n".join([content.title, *content.lines])
+    rows, cols = content.shape
+    parts = [f"{o.name} at row {o.at[0]}, column {o.at[1]}" for o in content.overlays[:20]]
+    places: dict[str, list[str]] = {}
+    counts: Counter[str] = Counter()
+    for row in range(rows):
+        for col in range(cols):
+            name = content.kind((row, col))
+            counts[name] += 1
+            if name not in _BACKGROUNDS and counts[name] <= 12:
+                places.setdefault(name, []).append(f"({row}, {col})")
+    parts += [f"{name} at {' '.join(found)}" for name, found in places.items()]
+    parts += [f"{counts[name]} cells of {name}" for name in _BACKGROUNDS if counts[name]]
+    return f"Board of {rows} rows and {cols} columns, counted from 0: {'; '.join(parts)}."
+
+
+def player_position(frame: str) -> Position | None:
+    """Where the player stands, if the frame is a grid and has one."""
+    content = read_frame(frame)
+    return content.find("player") if isinstance(content, Grid) else None
+
+
+def _marked(content: Frame, marks: Sequence[tuple[str, Position]]) -> Frame:
+    if isinstance(content, Card) or not marks:
+        return content
+    rows, cols = content.shape
+    added = [
+        Overlay(name=visible(name, 40), at=at)
+        for name, at in marks
+        if 0 <= at[0] < rows and 0 <= at[1] < cols
+    ]
+    return Grid(cells=content.cells, legend=content.legend, overlays=(*content.overlays, *added))
+
+
+def _size(content: Frame) -> tuple[int, int]:
+    if isinstance(content, Card):
+        rows = len(_card_rows(content))
+        return _CARD_COLUMNS * 7 + 24, (rows + 1) * _LINE_HEIGHT + 20
+    rows, cols = content.shape
+    return cols * TILE + 2 * _MARGIN, rows * TILE + 2 * _MARGIN
+
+
+def _svg(content: Frame) -> str:
+    width, height = _size(content)
+    body = _card_body(content) if isinstance(content, Card) else _grid_body(content)
+    title = "Card" if isinstance(content, Card) else "Board"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="es-board" role="img" '
+        f'viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
+        f"<title>{title}</title><desc>{xml_escape(visible(describe(content), 4_000))}</desc>"
+        f"<style>{_STYLE}</style>{body}</svg>"
+    )
+
+
+def _grid_body(grid: Grid) -> str:
+    rows, cols = grid.shape
+    parts = []
+    for row in range(rows):
+        for col in range(cols):
+            parts.append(_at((row, col), _cell(grid, (row, col))))
+    parts += [_at(overlay.at, _thing(grid, overlay)) for overlay in grid.overlays]
+    if max(rows, cols) <= _MAX_NUMBERED:
+        half = TILE // 2
+        parts += [
+            f'<text class="n" x="{_MARGIN // 2}" y="{_MARGIN + row * TILE + half + 3}">{row}</text>'
+            for row in range(rows)
+        ]
+        parts += [
+            f'<text class="n" x="{_MARGIN + col * TILE + half}" y="{_MARGIN - 5}">{col}</text>'
+            for col in range(cols)
+        ]
+    return "".join(parts)
+
+
+def _at(position: Position, shape: str) -> str:
+    x, y = _MARGIN + position[1] * TILE, _MARGIN + position[0] * TILE
+    return f'<g transform="translate({x} {y})">{shape}</g>'
+
+
+def _cell(grid: Grid, at: Position) -> str:
+    known = _SHAPES.get(grid.kind(at))
+    return known if known is not None else _rect("other") + _letter(grid.cells[at[0]][at[1]])
+
+
+def _thing(grid: Grid, overlay: Overlay) -> str:
+    name = overlay.name
+    if name == "box" and grid.kind(overlay.at) == "target":
+        name = "box on target"
+    known = _SHAPES.get(name)
+    if known is not None:
+        return known
+    return '<circle cx="16" cy="16" r="11" fill="var(--other)" stroke="var(--ink)"/>' + _letter(
+        name[:1].upper()
+    )
+
+
+def _letter(char: str) -> str:
+    shown = visible(char) if char.strip() else ""
+    size = 16 if len(shown) == 1 else 5
+    return f'<text x="16" y="21" style="font-size:{size}px">{xml_escape(shown)}</text>'
+
+
+def _card_rows(card: Card) -> list[str]:
+    size = _CARD_COLUMNS - 2
+    return [line[at : at + size] for line in card.lines for at in range(0, max(len(line), 1), size)]
+
+
+def _card_body(card: Card) -> str:
+    title = f'<text class="h" x="12" y="24">{xml_escape(card.title)}</text>'
+    lines = [
+        f'<text class="c" x="12" y="{24 + _LINE_HEIGHT * n}">{xml_escape(line)}</text>'
+        for n, line in enumerate(_card_rows(card), start=1)
+    ]
+    return title + "".join(lines)

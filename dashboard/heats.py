@@ -1,0 +1,207 @@
+"""Per-token numbers of a response, and how strongly each colours its token.
+
+A heat is a number per sampled token with a meaning, a unit and a neutral value. Colours are steps
+of one scale per trajectory, so that turns compare: orange above the neutral value, blue below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..store.records import FloatArray, Trajectory, TrajectoryOutcome, Turn
+
+Values = NDArray[np.float64]
+Read = Callable[[Turn, TrajectoryOutcome | None], Values | None]
+
+LEVELS = 5
+"""Steps of colour on each side of the neutral value."""
+_TYPICAL_SHARE = 0.98
+"""The scale ends at this quantile of the distances; the rest has the strongest colour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heat:
+    """What a number per token says."""
+
+    key: str
+    """In the URL."""
+    label: str
+    unit: str
+    meaning: str
+    neutral: float
+    """Has no colour."""
+    least: float
+    """The scale reaches at least this far: rounding errors shall not look like findings."""
+    read: Read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Neutral value and the distance from it that has the strongest colour."""
+
+    neutral: float
+    reach: float
+    has_below: bool
+    has_above: bool
+
+    def levels(self, values: Values) -> NDArray[np.int8]:
+        """Per token, -LEVELS (far below) to LEVELS (far above), 0 neutral; NaN counts as 0."""
+        distance = np.nan_to_num(values - self.neutral, nan=0.0, posinf=1e300, neginf=-1e300)
+        steps = np.ceil(np.abs(distance) / self.reach * LEVELS - 0.5)
+        found: NDArray[np.int8] = (np.clip(steps, 0, LEVELS) * np.sign(distance)).astype(np.int8)
+        return found
+
+    def ticks(self) -> list[tuple[int, float]]:
+        """(level, value in its middle), from the lowest to the highest, for a legend."""
+        low = -LEVELS if self.has_below else 0
+        high = LEVELS if self.has_above else 0
+        return [(n, self.neutral + n * self.reach / LEVELS) for n in range(low, high + 1)]
+
+
+def _of_turn(name: str) -> Read:
+    def read(turn: Turn, _: TrajectoryOutcome | None) -> Values | None:
+        return _wide(turn, getattr(turn, name))
+
+    return read
+
+
+def _of_outcome(name: str) -> Read:
+    def read(turn: Turn, outcome: TrajectoryOutcome | None) -> Values | None:
+        return _outcome_values(name, turn, outcome)
+
+    return read
+
+
+def _outcome_values(name: str, turn: Turn, outcome: TrajectoryOutcome | None) -> Values | None:
+    arrays: tuple[FloatArray, ...] | None = None if outcome is None else getattr(outcome, name)
+    if arrays is None or turn.index >= len(arrays):
+        return None
+    return _wide(turn, arrays[turn.index])
+
+
+def _wide(turn: Turn, array: FloatArray | None) -> Values | None:
+    """As float64, None unless there is one number for each sampled token."""
+    if array is None or turn.response_tokens is None or len(array) != len(turn.response_tokens):
+        return None
+    return np.asarray(array, dtype=np.float64)
+
+
+def _ratio(turn: Turn, outcome: TrajectoryOutcome | None) -> Values | None:
+    """exp(log-prob of the trainer - log-prob at sampling)."""
+    trainer = _outcome_values("trainer_logprobs", turn, outcome)
+    behaviour = _wide(turn, turn.logprobs)
+    return None if trainer is None or behaviour is None else np.exp(_bounded(trainer - behaviour))
+
+
+def _bounded(values: Values) -> Values:
+    return np.clip(values, -50.0, 50.0)
+
+
+def _reference_gap(turn: Turn, outcome: TrajectoryOutcome | None) -> Values | None:
+    reference = _outcome_values("ref_logprobs", turn, outcome)
+    own = _outcome_values("trainer_logprobs", turn, outcome)
+    own = _wide(turn, turn.logprobs) if own is None else own
+    return None if reference is None or own is None else own - reference
+
+
+_ALL = (
+    Heat(
+        key="logprob",
+        label="Log-prob",
+        unit="nats",
+        meaning="log-probability of each sampled token; strong colour = unlikely",
+        neutral=0.0,
+        least=0.01,
+        read=_of_turn("logprobs"),
+    ),
+    Heat(
+        key="entropy",
+        label="Entropy",
+        unit="nats",
+        meaning="entropy of the distribution that each token was drawn from; strong = open choice",
+        neutral=0.0,
+        least=0.01,
+        read=_of_turn("entropies"),
+    ),
+    Heat(
+        key="advantage",
+        label="Advantage",
+        unit="",
+        meaning="what the update multiplied each token's gradient with; orange = reinforced",
+        neutral=0.0,
+        least=0.01,
+        read=_of_outcome("advantages"),
+    ),
+    Heat(
+        key="ratio",
+        label="Importance ratio",
+        unit="",
+        meaning="trainer's probability over the sampler's, before the update; 1 = they agree",
+        neutral=1.0,
+        least=0.01,
+        read=_ratio,
+    ),
+    Heat(
+        key="reference",
+        label="Reference gap",
+        unit="nats",
+        meaning="log-prob under the policy minus log-prob under the reference; orange = learned",
+        neutral=0.0,
+        least=0.01,
+        read=_reference_gap,
+    ),
+    Heat(
+        key="information",
+        label="Token information",
+        unit="nats",
+        meaning="how much more likely the own prompt makes each token than the other prompts do: "
+        "the words that carry the prompt",
+        neutral=0.0,
+        least=0.01,
+        read=_of_outcome("information"),
+    ),
+)
+HEATS: Mapping[str, Heat] = {heat.key: heat for heat in _ALL}
+
+
+def available(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> list[str]:
+    """Keys of the heats that at least one turn has numbers for."""
+    return [
+        key
+        for key, heat in HEATS.items()
+        if any(heat.read(turn, outcome) is not None for turn in trajectory.turns)
+    ]
+
+
+def scale_of(heat: Heat, values: Iterable[Values | None]) -> Scale:
+    """One scale for several turns; without any finite number it reaches as little as it may."""
+    present = [array[np.isfinite(array)] for array in values if array is not None]
+    distance = np.concatenate(present) - heat.neutral if present else np.empty(0)
+    sizes = np.abs(distance)
+    sizes = sizes[sizes > 1e-12]
+    reach = float(np.quantile(sizes, _TYPICAL_SHARE)) if sizes.size else 0.0
+    return Scale(
+        neutral=heat.neutral,
+        reach=_round_up(max(reach, heat.least)),
+        has_below=bool((distance < 0).any()),
+        has_above=bool((distance > 0).any()) or not sizes.size,
+    )
+
+
+def trajectory_scale(
+    heat: Heat, trajectories: Sequence[tuple[Trajectory, TrajectoryOutcome | None]]
+) -> Scale:
+    """One scale for all turns of all these trajectories."""
+    return scale_of(heat, (heat.read(turn, o) for t, o in trajectories for turn in t.turns))
+
+
+def _round_up(value: float) -> float:
+    """To 1, 1.5, 2, 3, 4, 5, 6, 8 or 10 times a power of ten: numbers for a legend."""
+    power = 10.0 ** math.floor(math.log10(value))
+    steps = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+    return power * next((step for step in steps if step * power >= value * (1 - 1e-9)), 10.0)

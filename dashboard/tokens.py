@@ -1,0 +1,232 @@
+"""Response text and tokens as escaped HTML: regions, token heat, legend.
+
+All of it is HTML text whose only elements are `<div>`, `<span>` and `<b>`, with classes that begin
+with `es-` and a `title`. Put `STYLE` on the page once. Colours are one orange and one blue at five
+opacities, which a colour-blind reader can tell apart, over whatever background the theme has;
+tokens below the neutral value have a dotted line, too.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from ..store.records import Span, Turn
+from .escaping import attribute, cut_note, escape, escape_fragment, visible
+from .heats import HEATS, LEVELS, Heat, Scale, Values
+
+__all__ = [
+    "HEATS",
+    "STYLE",
+    "attribute",
+    "escape",
+    "heat_html",
+    "legend_html",
+    "text_html",
+    "visible",
+]
+
+MAX_TOKENS = 4_000
+"""Tokens that one call shows; the page turns over for more."""
+_TAG = re.compile(r"</?(?:think|answer|ans)>")
+_RETURN_SIGN = '<span class="es-nl">&#8629;</span>'
+
+
+def _level_rules() -> str:
+    rules = []
+    for level in range(1, LEVELS + 1):
+        opacity = 0.08 + 0.52 * level / LEVELS
+        rules.append(f".es-p{level}{{background:rgba(213,94,0,{opacity:.2f})}}")
+        rules.append(
+            f".es-n{level}{{background:rgba(0,114,178,{opacity:.2f});"
+            "border-bottom:1px dotted currentColor}"
+        )
+    return "".join(rules)
+
+
+STYLE = (
+    "<style>"
+    ".es-text{white-space:pre-wrap;overflow-wrap:anywhere;overflow:hidden;contain:paint;"
+    "font:13.5px/1.65 ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
+    "padding:.55rem .7rem;border:1px solid rgba(128,128,128,.35);border-radius:.4rem}"
+    ".es-ctl{border:1px solid currentColor;border-radius:3px;font-size:.75em;padding:0 3px;"
+    "margin:0 1px;opacity:.8;white-space:nowrap;unicode-bidi:isolate}"
+    ".es-cut,.es-note{opacity:.75;font-style:italic}"
+    ".es-nl,.es-tag,.es-outside{color:color-mix(in srgb,currentColor 60%,transparent)}"
+    ".es-answer{font-weight:600}"
+    ".es-region{border-left:3px solid rgba(128,128,128,.5);padding-left:.55rem;margin:.15rem 0}"
+    ".es-region-answer{border-left-color:#3b6fd4}"
+    ".es-name{display:block;font:600 11px/1.5 system-ui,sans-serif;opacity:.7;"
+    "letter-spacing:.03em;white-space:normal}"
+    ".es-t{border-radius:2px;box-shadow:inset -1px 0 rgba(128,128,128,.22)}"
+    ".es-t:hover{outline:1px solid currentColor}"
+    ".es-void{opacity:.5;font-size:.75em}"
+    ".es-strip{line-height:1;padding:.4rem 0}"
+    ".es-cell{display:inline-block;width:9px;height:16px;margin:0 1px 1px 0;"
+    "border:1px solid rgba(128,128,128,.3)}"
+    ".es-legend{font:12px/1.5 system-ui,sans-serif;padding:.2rem 0}"
+    ".es-key{display:inline-block;padding:0 .4rem;border:1px solid rgba(128,128,128,.3);"
+    "min-width:2.6em;text-align:center;font-variant-numeric:tabular-nums}"
+    f".es-x{{text-decoration:line-through;opacity:.7}}{_level_rules()}"
+    "</style>"
+)
+
+
+def level_class(level: int) -> str:
+    """The CSS class of a level of `Scale.levels`; empty for the neutral one."""
+    return "" if level == 0 else f"es-{'p' if level > 0 else 'n'}{min(abs(level), LEVELS)}"
+
+
+def text_html(turn: Turn, start: int = 0, size: int = 20_000) -> str:
+    """`turn.response[start : start + size]` with reasoning, answer and tags marked; a `<div>`.
+
+    Says what it leaves out before and after.
+    """
+    end = min(start + size, len(turn.response))
+    blocks = []
+    for name, span in _regions(turn):
+        low, high = max(span[0], start), min(span[1], end)
+        if low < high:
+            blocks.append(_region_html(name, turn.response[low:high]))
+    body = "".join(blocks) or '<span class="es-note">empty response</span>'
+    notes = [f"{start:,} characters before this"] if start else []
+    notes += [cut_note(len(turn.response) - end)] if end < len(turn.response) else []
+    note = f'<div class="es-note">{"; ".join(notes)}</div>' if notes else ""
+    return f'<div class="es-text" dir="auto">{body}</div>{note}'
+
+
+def _region_html(name: str, text: str) -> str:
+    if name == "outside":
+        parts, at = [], 0
+        for tag in _TAG.finditer(text):
+            parts.append(_outside(text[at : tag.start()]))
+            parts.append(f'<span class="es-tag">{escape_fragment(tag.group())}</span>')
+            at = tag.end()
+        return "".join([*parts, _outside(text[at:])])
+    return (
+        f'<div class="es-region es-region-{name}"><span class="es-name">{name}</span>'
+        f'<span class="es-{name}">{escape_fragment(text)}</span></div>'
+    )
+
+
+def _outside(text: str) -> str:
+    return f'<span class="es-outside">{escape_fragment(text)}</span>' if text else ""
+
+
+def _regions(turn: Turn) -> list[tuple[str, Span]]:
+    """(reasoning | answer | outside, characters), in order, covering the response once."""
+    named: list[tuple[str, Span]] = [
+        (name, span)
+        for name, span in (("reasoning", turn.reasoning_chars), ("answer", turn.answer_chars))
+        if span is not None
+    ]
+    out: list[tuple[str, Span]] = []
+    at = 0
+    for name, (start, end) in sorted(named, key=lambda item: item[1]):
+        start = max(start, at)  # spans from a file may overlap: each character is shown once
+        if start > at:
+            out.append(("outside", (at, start)))
+        if end > start:
+            out.append((name, (start, end)))
+            at = end
+        at = max(at, start)
+    if at < len(turn.response):
+        out.append(("outside", (at, len(turn.response))))
+    return out
+
+
+def heat_html(
+    turn: Turn,
+    heat: Heat,
+    values: Values,
+    scale: Scale,
+    *,
+    pieces: Sequence[str] | None,
+    start: int = 0,
+    size: int = MAX_TOKENS,
+) -> str:
+    """Tokens `start` to `start + size` of a response, coloured by `values`; a `<div>`.
+
+    Args:
+        values: one per sampled token.
+        pieces: text of each sampled token; None (no tokenizer at hand) makes a strip of cells.
+    """
+    end = min(start + min(size, MAX_TOKENS), len(values))
+    levels = scale.levels(values[start:end])
+    marks = [
+        (level_class(int(level)), _tooltip(start + n, float(values[start + n]), heat))
+        for n, level in enumerate(levels)
+    ]
+    if pieces is None or len(pieces) != len(values):
+        cells = "".join(
+            f'<span class="es-cell {css}" title="{title}"></span>' for css, title in marks
+        )
+        body = f'<div class="es-strip">{cells}</div>'
+    else:
+        names = _token_regions(turn, pieces)
+        spans = [
+            f'<span class="es-t {css}{names[start + n]}" title="{title}">'
+            f"{_piece_html(pieces[start + n])}</span>"
+            for n, (css, title) in enumerate(marks)
+        ]
+        body = f'<div class="es-text" dir="auto">{"".join(spans)}</div>'
+    if start == 0 and end == len(values):
+        return body
+    return (
+        f'{body}<div class="es-note">tokens {start:,} to {end - 1:,} of {len(values):,}; '
+        "the others are not shown</div>"
+    )
+
+
+def _tooltip(position: int, value: float, heat: Heat) -> str:
+    if value != value:
+        return f"token {position}: not measured"
+    unit = f" {heat.unit}" if heat.unit else ""
+    return f"token {position}: {value:.4g}{unit}"
+
+
+def _piece_html(piece: str) -> str:
+    if not piece:
+        return '<span class="es-void" title="part of the next character">&#183;</span>'
+    return escape_fragment(piece[:2_000]).replace("\n", f"{_RETURN_SIGN}\n")
+
+
+def _token_regions(turn: Turn, pieces: Sequence[str]) -> list[str]:
+    """Per token a class of its region, by where it ends in the response; else empty.
+
+    Empty everywhere if the pieces do not spell the response (another tokenizer, a foreign file).
+    """
+    ends, at = [], 0
+    for piece in pieces:
+        at += len(piece)
+        ends.append(at)
+    if not "".join(pieces).startswith(turn.response):
+        return [""] * len(pieces)
+    regions = _regions(turn)
+    starts = [span[0] for _, span in regions]
+    found = []
+    for piece, end in zip(pieces, ends, strict=True):
+        place = bisect_right(starts, max(end - max(len(piece), 1), 0)) - 1
+        name = regions[place][0] if regions and end <= len(turn.response) else "outside"
+        found.append("" if name == "reasoning" else f" es-{name}")
+    return found
+
+
+def legend_html(heat: Heat, scale: Scale) -> str:
+    """Colours with their numbers, and what the number means; a `<div>`."""
+    keys = "".join(
+        f'<span class="es-key {level_class(level)}">{_tick(value, level)}</span>'
+        for level, value in scale.ticks()
+    )
+    unit = f" ({heat.unit})" if heat.unit else ""
+    return (
+        f'<div class="es-legend"><b>{escape_fragment(heat.label + unit)}</b> {keys} '
+        f'<span class="es-note">{escape_fragment(heat.meaning)}. Hover a token for its '
+        "value.</span></div>"
+    )
+
+
+def _tick(value: float, level: int) -> str:
+    sign = {LEVELS: "&ge;", -LEVELS: "&le;"}.get(level, "")
+    return f"{sign}{value:.4g}"
