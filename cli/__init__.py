@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from . import bench, config, ctl, diagnose, envs, models, query, runs, sft, train, whatif
+from . import bench, config, ctl, dashboard, diagnose, envs, models, query, runs, sft, train, whatif
 
 app = typer.Typer(
     name="echoscope",
@@ -21,6 +21,7 @@ app.command("train")(train.train)
 app.command("query")(query.query)
 app.command("diagnose")(diagnose.diagnose)
 app.command("whatif")(whatif.whatif)
+app.command("dashboard")(dashboard.dashboard)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(runs.app, name="runs")
 app.add_typer(envs.app, name="envs")
@@ -34,6 +35,7 @@ _USER_ERRORS = (
     ("echoscope.store.errors", "QueryError"),
     ("echoscope.store.errors", "AnnotationError"),
     ("echoscope.envs.base", "EnvError"),
+    ("echoscope.dashboard.security", "ExposureError"),
     ("echoscope.core.config_loading", "ConfigError"),
     ("echoscope.diagnostics.whatif_settings", "WhatIfError"),
     ("echoscope.core.chat", "ChatFormatError"),

@@ -121,7 +121,7 @@ def missing_root(root: Path, error: OSError) -> Problem:
     """The root itself cannot be read."""
     return Problem(
         f"{root}: {error.strerror or error}",
-        f"Make a first run with: echoscope demo --runs {root}",
+        f"Make a first run with: echoscope demo --root {root}",
     )
 
 

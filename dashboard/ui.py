@@ -140,7 +140,7 @@ def empty_root() -> None:
     root = settings().root
     empty(
         f"There are no runs under {root} yet. This makes a small one, on the CPU, in two minutes:",
-        f"echoscope demo --runs {root}",
+        f"echoscope demo --root {root}",
     )
 
 

@@ -1,0 +1,53 @@
+"""echoscope dashboard: watch, replay, diagnose and steer runs in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..dashboard.server import Listening
+
+
+def dashboard(
+    root: Annotated[Path, typer.Argument(help="Folder of runs, or one run.")] = Path("runs"),
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="8501, or the next that is free, unless given."),
+    ] = None,
+    address: Annotated[
+        str, typer.Option(help="Anything but loopback needs a password or --read-only.")
+    ] = "127.0.0.1",
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="No steering, no notes, no branches.")
+    ] = False,
+    no_branch: Annotated[
+        bool, typer.Option("--no-branch", help="Pages may not start new runs.")
+    ] = False,
+) -> None:
+    """Open the dashboard for a folder of runs, live or finished.
+
+    With ECHOSCOPE_PASSWORD set, the browser is asked for it.
+    """
+    from ..dashboard.server import serve
+    from ..dashboard.settings import DashboardSettings
+    from ..store.layout import Layout
+
+    is_run = Layout(root).run_json.is_file()
+    folder = root.resolve().parent if is_run else root.absolute()
+    if not folder.is_dir():
+        typer.echo(
+            f"there is no folder {root} yet; `echoscope demo --root {root}` makes a first run",
+            err=True,
+        )
+    settings = DashboardSettings(
+        root=folder, is_read_only=read_only, may_branch=not (read_only or no_branch)
+    )
+
+    def ready(where: Listening) -> None:
+        page = f"{where.url}/live?run={root.resolve().name}" if is_run else where.url
+        typer.echo(page)
+
+    serve(settings, address=address, port=port, on_ready=ready)

@@ -1,0 +1,174 @@
+"""JSON beside the pages: how runs stand, and commands to them, as `echoscope ctl` sends them.
+
+Nothing that a model or an environment wrote is in an answer: whoever reads it may be a program that
+takes text for orders.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ..store.commands import new_command, post
+from ..store.errors import StoreError
+from ..store.records import CommandAction, CommandOutcome
+from . import queries
+from .problems import Problem
+from .settings import settings
+
+COMMAND_HEADER = "x-echoscope-command"
+"""Whoever sends a command sets it to 1. A page of another site cannot, without being asked for."""
+MAX_BODY = 65_536
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Refused(Exception):  # noqa: N818 -- an answer, not a failure
+    def __init__(self, status: int, text: str, advice: str = "") -> None:
+        super().__init__(text)
+        self.status, self.text, self.advice = status, text, advice
+
+
+def routes() -> list[Route]:
+    return [
+        Route("/api/runs", _answering(_runs), methods=["GET"]),
+        Route("/api/runs/{run_id}/status", _answering(_status), methods=["GET"]),
+        Route("/api/runs/{run_id}/commands", _answering(_command), methods=["POST"]),
+    ]
+
+
+def _answering(handler: Callable[[Request], Awaitable[tuple[int, dict[str, Any]]]]) -> Handler:
+    """JSON from a handler, its refusals included."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            status, value = await handler(request)
+        except _Refused as no:
+            error = {"text": no.text, "advice": no.advice}
+            return JSONResponse({"error": error}, status_code=no.status)
+        except Problem as found:
+            error = {"text": found.text, "advice": found.advice}
+            return JSONResponse({"error": error}, status_code=404)
+        out = {"as_of": time.time(), **value}
+        return JSONResponse(out, status_code=status, headers={"cache-control": "no-store"})
+
+    return answer
+
+
+async def _runs(request: Request) -> tuple[int, dict[str, Any]]:
+    pattern = request.query_params.get("filter", "")
+    rows = await run_in_threadpool(queries.runs, pattern)
+    keys = ("run_id", "status", "created_at", "ended_at", "updated_at", "last_step", "num_steps")
+    return 200, {
+        "runs": [{key: getattr(row, key) for key in keys} for row in rows if not row.problem],
+        "num_unreadable": sum(1 for row in rows if row.problem),
+    }
+
+
+async def _status(request: Request) -> tuple[int, dict[str, Any]]:
+    return 200, await run_in_threadpool(run_status, request.path_params["run_id"])
+
+
+def run_status(run_id: str) -> dict[str, Any]:
+    """How a run stands, without any text that a model wrote.
+
+    Raises:
+        Problem: no such run, or it cannot be read.
+    """
+    info = queries.info(run_id)
+    steps, waiting, is_paused = info.config.get("steps"), 0, False
+    for state in queries.commands(run_id):
+        waiting += state.ack is None
+        if state.ack is not None and state.ack.outcome is CommandOutcome.APPLIED:
+            steps = state.command.settings.get("steps", steps)
+            if state.command.action in (CommandAction.PAUSE, CommandAction.RESUME):
+                is_paused = state.command.action is CommandAction.PAUSE
+    verdict = queries.verdict(run_id)
+    return {
+        "run_id": run_id,
+        "status": info.status,
+        "is_paused": is_paused and info.status == "running",
+        "step": info.last_step,
+        "steps": steps,
+        "attempt": info.attempt,
+        "num_commands_waiting": waiting,
+        "verdict": {
+            "state": verdict.state.value,
+            "regime": verdict.regime.value,
+            "kinds": list(verdict.kinds),
+            "onset_step": verdict.onset_step,
+            "last_step": verdict.last_step,
+            "confidence": verdict.confidence,
+        },
+        "open_alarms": [
+            {"alarm_id": a.alarm_id, "rule": a.rule, "severity": a.severity.value, "step": a.step}
+            for a in queries.open_alarms(run_id)
+        ],
+    }
+
+
+async def _command(request: Request) -> tuple[int, dict[str, Any]]:
+    if settings().is_read_only:
+        raise _Refused(403, "this dashboard is read-only", "Start it without --read-only.")
+    if request.headers.get(COMMAND_HEADER) != "1":
+        raise _Refused(403, f"the header {COMMAND_HEADER}: 1 is missing")
+    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+        raise _Refused(415, "the body must be application/json")
+    wish = await _body(request)
+    return 202, await run_in_threadpool(_send, request.path_params["run_id"], wish)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > MAX_BODY:
+            raise _Refused(413, f"the body has more than {MAX_BODY} bytes")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _Refused(400, f"the body is not JSON ({error})") from error
+    if not isinstance(value, dict) or not isinstance(value.get("settings", {}), dict):
+        raise _Refused(400, "the body must be an object with action, settings and reason")
+    return value
+
+
+def _send(run_id: str, wish: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(wish) - {"action", "settings", "reason"})
+    if unknown:
+        raise _Refused(400, f"unknown fields {', '.join(map(ascii, unknown))}")
+    path, info = queries.path_of(run_id), queries.info(run_id)
+    if info.status != "running":
+        raise _Refused(409, f"the run is {info.status}", f"echoscope train --resume {path}")
+    try:
+        command = new_command(
+            info.run_id,
+            str(wish.get("action", "")),
+            settings=wish.get("settings") or None,
+            issued_by=author(),
+            reason=str(wish.get("reason", ""))[:1000],
+        )
+    except ValueError as error:
+        raise _Refused(400, str(error), f"action: {', '.join(CommandAction)}") from error
+    try:
+        post(path, command)
+    except StoreError as error:
+        raise _Refused(409, str(error)) from error
+    return {"command_id": command.command_id, "action": command.action.value, "outcome": "sent"}
+
+
+def author() -> str:
+    """Who is named as the author of what this process writes."""
+    try:
+        return f"{getpass.getuser()} (dashboard)"
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        return f"{os.getuid()} (dashboard)"

@@ -1,0 +1,341 @@
+"""Who may talk to the dashboard: names it answers to, origins, the password, headers.
+
+It stands before everything else, web sockets included. A request that it refuses reaches neither
+Streamlit nor a route.
+
+- A foreign `Host` is refused: a web page that points its own name at this machine gets nothing.
+- A foreign `Origin`, and whatever a browser marks as sent by another site, is refused.
+- With a password, only a session that gave it passes. It is compared in constant time, attempts are
+  limited, and the cookie is signed with a secret that lives and dies with the process.
+- Pages may load nothing from outside and may not be framed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .login_page import bounce_page, login_page
+
+PASSWORD_VARIABLE = "ECHOSCOPE_PASSWORD"
+MIN_PASSWORD = 8
+SESSION_S = 12 * 3600
+LOGIN_PATH = "/login"
+_MAX_FORM = 8_192
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_METHODS = ("GET", "HEAD", "POST")
+
+
+class ExposureError(ValueError):
+    """The dashboard would be open to others without a password."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a server was started with."""
+
+    address: str
+    port: int
+    password: str = ""
+    """Empty for none."""
+    script_hashes: tuple[str, ...] = ()
+    """`sha256-...` of the inline scripts of the front page."""
+
+    @property
+    def is_loopback(self) -> bool:
+        return is_loopback(self.address)
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return address == "localhost" or ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def require_safe(address: str, password: str, *, is_read_only: bool) -> None:
+    """Raises ExposureError where others could steer runs without a password."""
+    if password and len(password) < MIN_PASSWORD:
+        raise ExposureError(
+            f"{PASSWORD_VARIABLE} has {len(password)} characters, but must have {MIN_PASSWORD} or "
+            "more"
+        )
+    if not is_loopback(address) and not password and not is_read_only:
+        raise ExposureError(
+            f"refusing to listen on {address}, where others could steer your runs: set a password "
+            f"in {PASSWORD_VARIABLE}, or add --read-only"
+        )
+
+
+def is_known_host(policy: Policy, host: str) -> bool:
+    """Whether a `Host` header names this server.
+
+    On loopback only loopback names do. Elsewhere any literal address does, too, which no foreign
+    web page can have as its name, and the machine's own name.
+    """
+    try:
+        parts = urlsplit(f"//{host}")
+        name, _ = (parts.hostname or "").rstrip("."), parts.port
+    except ValueError:
+        return False
+    if parts.netloc != host or "@" in host or not name:
+        return False
+    if name in _LOOPBACK:
+        return True
+    if policy.is_loopback:
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name in (socket.gethostname().lower(), policy.address.lower())
+    return True
+
+
+def refusal(policy: Policy, scope: Scope) -> str:
+    """Why a request is not answered at all, in one sentence; empty if it may pass."""
+    headers = Headers(scope=scope)
+    hosts = headers.getlist("host")
+    if len(hosts) != 1 or not is_known_host(policy, hosts[0]):
+        shown = ascii(", ".join(hosts)[:80])
+        return (
+            f"This dashboard does not answer to the name {shown}; use the address that it printed."
+        )
+    origins = headers.getlist("origin")
+    if origins and not _is_same(origins, hosts[0]):
+        return "This dashboard does not take requests from other web sites."
+    site = headers.get("sec-fetch-site", "none")
+    mode = headers.get("sec-fetch-mode", "navigate")
+    is_link = scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and mode == "navigate"
+    if site not in ("same-origin", "none") and not is_link:
+        return "This dashboard does not take requests from other web sites."
+    if scope["type"] == "http" and scope["method"] not in _METHODS:
+        return f"This dashboard does not know the method {scope['method'][:20]!a}."
+    return ""
+
+
+def _is_same(origins: list[str], host: str) -> bool:
+    parts = urlsplit(origins[0])
+    is_http = parts.scheme in ("http", "https")
+    return len(origins) == 1 and is_http and parts.netloc.lower() == host.lower()
+
+
+@dataclass(slots=True)
+class AttemptLimit:
+    """A client may fail a few times a minute; all clients together, some more."""
+
+    per_client: int = 5
+    per_minute: int = 60
+    window_s: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+    _failures: dict[str, list[float]] = field(default_factory=dict)
+
+    def wait_s(self, client: str) -> float:
+        """Seconds until this client may try again; 0 for now."""
+        now = self.clock()
+        for name in list(self._failures):
+            recent = [at for at in self._failures[name] if now - at < self.window_s]
+            if recent:
+                self._failures[name] = recent
+            else:
+                del self._failures[name]
+        own = self._failures.get(client, [])
+        everyone = sorted(at for times in self._failures.values() for at in times)
+        waits = [0.0]
+        if len(own) >= self.per_client:
+            waits.append(own[-self.per_client] + self.window_s - now)
+        if len(everyone) >= self.per_minute:
+            waits.append(everyone[-self.per_minute] + self.window_s - now)
+        return max(waits)
+
+    def failed(self, client: str) -> None:
+        self._failures.setdefault(client, []).append(self.clock())
+
+
+class Sessions:
+    """Signed cookies of one process: `expiry.nonce.signature`."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._clock = clock
+
+    def issue(self) -> str:
+        body = f"{int(self._clock()) + SESSION_S}.{secrets.token_urlsafe(16)}"
+        return f"{body}.{self._sign(body)}"
+
+    def is_valid(self, token: str) -> bool:
+        body, _, signature = token.rpartition(".")
+        expiry = body.partition(".")[0]
+        if not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
+            return False
+        return expiry.isdigit() and int(expiry) > self._clock()
+
+    def _sign(self, body: str) -> str:
+        return hmac.new(self._secret, body.encode(), hashlib.sha256).hexdigest()
+
+
+class Gate:
+    """ASGI middleware that applies a policy."""
+
+    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+        self._app = app
+        self._policy = policy
+        self._sessions = Sessions()
+        self._limit = AttemptLimit()
+        # Browsers keep cookies by host alone: two dashboards on one machine must not collide.
+        self._cookie = f"echoscope_{policy.port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        why = refusal(self._policy, scope)
+        response: Response | None = None
+        if why:
+            response = _words(scope, why, 403)
+        elif self._policy.password and not self._is_known(HTTPConnection(scope)):
+            response = await self._ask(scope, receive)
+        if response is None:
+            await self._app(scope, receive, self._with_headers(scope, send))
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": why or "no session"})
+        else:
+            await response(scope, receive, self._with_headers(scope, send))
+
+    def _is_known(self, connection: HTTPConnection) -> bool:
+        return self._sessions.is_valid(connection.cookies.get(self._cookie, ""))
+
+    async def _ask(self, scope: Scope, receive: Receive) -> Response:
+        """Answer a client without a session."""
+        if scope["type"] == "websocket":
+            return Response(status_code=401)
+        request = Request(scope, receive)
+        if request.method == "POST" and request.url.path == LOGIN_PATH:
+            return await self._login(request)
+        if request.url.path.startswith(("/api/", "/_stcore/")):
+            return _words(scope, "Open the dashboard in a browser and give the password.", 401)
+        asked = request.url.path
+        if request.url.query:
+            asked += f"?{request.url.query}"
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # The strict cookie stays away from links on other sites: come again from here.
+            return bounce_page()
+        return login_page(_local(asked))
+
+    async def _login(self, request: Request) -> Response:
+        client = request.client.host if request.client else ""
+        wait_s = self._limit.wait_s(client)
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _MAX_FORM:
+                return login_page("/", "The form is too large.", status=413)
+        form = parse_qs(body.decode("utf-8", errors="replace"), keep_blank_values=True)
+        target = _local(form.get("next", ["/"])[0])
+        if wait_s > 0:
+            words = f"Too many attempts. Try again in {wait_s:.0f} seconds."
+            return login_page(target, words, status=429, retry_after_s=wait_s)
+        given = form.get("password", [""])[0]
+        if not _is_equal(given, self._policy.password):
+            self._limit.failed(client)
+            return login_page(target, "That is not the password.", status=401)
+        response = RedirectResponse(target, status_code=303)
+        response.set_cookie(
+            self._cookie,
+            self._sessions.issue(),
+            path="/",
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    def _with_headers(self, scope: Scope, send: Send) -> Send:
+        headers = security_headers(self._policy, Headers(scope=scope).get("host", ""))
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(headers)
+            await send(message)
+
+        return sending
+
+
+def _words(scope: Scope, text: str, status: int) -> Response:
+    if scope.get("path", "").startswith("/api/"):
+        return JSONResponse({"error": {"text": text, "advice": ""}}, status_code=status)
+    return Response(f"{text}\n", status_code=status, media_type="text/plain; charset=utf-8")
+
+
+def _is_equal(given: str, expected: str) -> bool:
+    """Constant time, whatever the lengths."""
+    one, other = (hashlib.sha256(t.encode("utf-8", "replace")).digest() for t in (given, expected))
+    return hmac.compare_digest(one, other)
+
+
+def _local(target: str) -> str:
+    """Where to go after the password: a path of ours, never another site."""
+    is_local = re.fullmatch(r"/(?![/\\])[^\\\x00-\x20\x7f]*", target) is not None
+    return target if is_local and len(target) < 2_000 else "/"
+
+
+def security_headers(policy: Policy, host: str) -> Mapping[str, str]:
+    """Headers of every answer to a request for `host`, which was checked."""
+    return {
+        "content-security-policy": content_policy(policy.script_hashes, host),
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
+    }
+
+
+def content_policy(script_hashes: Iterable[str], host: str) -> str:
+    """What pages may load: what Streamlit and plotly need from here, and nothing from elsewhere.
+
+    Streamlit sets styles from code, hence inline styles; workers and pictures are made of blobs.
+    """
+    scripts = " ".join(f"'{found}'" for found in script_hashes)
+    # Older browsers do not count web sockets as 'self'.
+    sockets = f"ws://{host} wss://{host}" if host.isprintable() and ";" not in host else ""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src 'self' 'wasm-unsafe-eval' {scripts}".rstrip(),
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "font-src 'self' data:",
+            "media-src 'self' blob:",
+            f"connect-src 'self' {sockets}".rstrip(),
+            "worker-src 'self' blob:",
+            "manifest-src 'self'",
+            "frame-src 'none'",
+            "object-src 'none'",
+            "base-uri 'self'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+
+def inline_script_hashes(page: str) -> tuple[str, ...]:
+    """`sha256-...` of each inline script of an HTML page, as a content policy names them."""
+    found = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digests = (hashlib.sha256(text.encode()).digest() for text in found)
+    return tuple(f"sha256-{base64.b64encode(digest).decode()}" for digest in digests)

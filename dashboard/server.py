@@ -1,0 +1,183 @@
+"""The web server: Streamlit's pages and our JSON behind one gate, on one port.
+
+`make_app` is the ASGI application, `serve` runs it until it is told to stop.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .security import (
+    PASSWORD_VARIABLE,
+    Gate,
+    Policy,
+    inline_script_hashes,
+    is_loopback,
+    require_safe,
+)
+from .settings import DashboardSettings, configure
+from .theme import ACCENT, SERIES
+
+DEFAULT_PORT = 8501
+PORTS_TRIED = 50
+_BACKLOG = 128
+_APP = Path(__file__).parent / "app.py"
+
+STREAMLIT: Mapping[str, Any] = {
+    "browser.gatherUsageStats": False,
+    "client.allowedOrigins": [],
+    "client.showErrorDetails": "none",
+    "client.showErrorLinks": False,
+    "client.toolbarMode": "minimal",
+    "runner.magicEnabled": False,
+    "server.enableAgentApi": False,
+    "server.enableCORS": True,
+    "server.enableStaticServing": False,
+    "server.enableXsrfProtection": True,
+    "server.fileWatcherType": "none",
+    "server.headless": True,
+    "server.maxUploadSize": 1,
+    "server.showEmailPrompt": False,
+    "theme.chartCategoricalColors": list(SERIES),
+    "theme.light.primaryColor": ACCENT,
+    "theme.dark.primaryColor": "#6f9bee",
+}
+"""Set here and not in a file, so that no file of the machine changes what is safe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where a server can be reached."""
+
+    url: str
+    address: str
+    port: int
+    has_password: bool
+
+
+class PortError(OSError):
+    """No port could be opened."""
+
+
+def configure_streamlit(policy: Policy) -> None:
+    """Everything that Streamlit reads from its configuration."""
+    from streamlit import config
+
+    names = ["localhost", "127.0.0.1", "::1"] if policy.is_loopback else ["*"]
+    for key, value in {**STREAMLIT, "server.allowedHosts": names}.items():
+        config.set_option(key, value)
+    config.set_option("server.address", policy.address)
+    config.set_option("server.port", policy.port)
+
+
+def make_app(settings: DashboardSettings, policy: Policy) -> Any:
+    """The ASGI application for one root of runs."""
+    import streamlit
+    from starlette.middleware import Middleware
+
+    from . import api
+
+    configure(settings)
+    page = Path(streamlit.__file__).parent / "static" / "index.html"
+    hashes = inline_script_hashes(page.read_text(encoding="utf-8"))
+    policy = Policy(
+        address=policy.address, port=policy.port, password=policy.password, script_hashes=hashes
+    )
+    configure_streamlit(policy)
+    return streamlit.App(
+        _APP, routes=api.routes(), middleware=[Middleware(Gate, policy=policy)], debug=False
+    )
+
+
+def open_port(address: str, port: int, *, is_exact: bool) -> socket.socket:
+    """A socket that listens on `port`, or on one of the next where it is taken and not exact.
+
+    Raises:
+        PortError: no port could be opened.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    last = port if is_exact or port == 0 else port + PORTS_TRIED
+    for candidate in range(port, min(last, 65_535) + 1):
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((address, candidate))
+            found.listen(_BACKLOG)
+        except OSError as error:
+            found.close()
+            why = error.strerror or str(error)
+            if not isinstance(error, OSError) or candidate == last:
+                raise PortError(f"cannot listen on {address} port {candidate}: {why}") from error
+            continue
+        found.setblocking(False)
+        return found
+    raise PortError(f"{port} is no port; one lies between 0 and 65535")
+
+
+def serve(
+    settings: DashboardSettings,
+    *,
+    address: str = "127.0.0.1",
+    port: int | None = None,
+    on_ready: Callable[[Listening], None],
+) -> None:
+    """Serve until interrupted.
+
+    Args:
+        port: None for the default one, or the next that is free.
+        on_ready: Called once, when pages can be opened.
+
+    Raises:
+        ExposureError: others could steer runs without a password.
+        PortError: the port is taken.
+    """
+    import asyncio
+
+    password = os.environ.get(PASSWORD_VARIABLE, "")
+    require_safe(address, password, is_read_only=settings.is_read_only)
+    opened = open_port(address, DEFAULT_PORT if port is None else port, is_exact=port is not None)
+    with opened:
+        actual = opened.getsockname()[1]
+        app = make_app(settings, Policy(address=address, port=actual, password=password))
+        where = Listening(
+            url=f"http://{_host_in_url(address)}:{actual}",
+            address=address,
+            port=actual,
+            has_password=bool(password),
+        )
+        asyncio.run(_serve(app, opened, lambda: on_ready(where)))
+
+
+def _host_in_url(address: str) -> str:
+    if address in ("0.0.0.0", "::"):
+        return socket.gethostname()
+    if is_loopback(address) and address == "localhost":
+        return "127.0.0.1"
+    return f"[{address}]" if ":" in address else address
+
+
+async def _serve(app: Any, opened: socket.socket, on_ready: Callable[[], None]) -> None:
+    import uvicorn
+    from uvicorn.config import Config
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            on_ready()
+
+    config = Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="websockets-sansio",
+        ws_max_size=64_000_000,
+        timeout_graceful_shutdown=2,
+    )
+    await Server(config).serve(sockets=[opened])
