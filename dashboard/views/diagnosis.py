@@ -1,0 +1,338 @@
+"""Diagnosis: why the verdict says what it says, and what another filter would do."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import streamlit as st
+from echoscope.dashboard import diagnosis_charts as charts
+from echoscope.dashboard import diagnosis_data as data
+from echoscope.dashboard import queries, ui
+from echoscope.dashboard.charts import export_config
+from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.labels import label
+from echoscope.dashboard.whatif_box import whatif_box
+from echoscope.diagnostics.verdict_record import Verdict
+from echoscope.store.artifacts import DiagnosticRecord
+
+TIERS = (
+    ("text/retrieval_accuracy", "prompt retrieved, from text"),
+    ("info/first_turn/retrieval_accuracy@1", "prompt retrieved, by the model"),
+    ("text/dependence", "dependence, from text"),
+    ("info/first_turn/dependence", "dependence, by the model"),
+)
+GROUPS = """
+SELECT step, group_index, stddev_samp(episode_return) AS reward_std,
+       avg(episode_return) AS return_mean, avg(is_success::INT) AS success_frac
+FROM trajectories WHERE split IN ('train', 'import') AND list_contains($1, step)
+GROUP BY step, group_index ORDER BY step, group_index
+"""
+
+
+def draw(run_id: str) -> None:
+    _why(run_id, ui.verdict_box(run_id, with_link=False))
+    steps = queries.diagnostic_steps(run_id, "information")
+    text_steps = queries.diagnostic_steps(run_id, "text")
+    gradient_steps = queries.diagnostic_steps(run_id, "gradients")
+    measured = sorted({*steps, *text_steps, *gradient_steps})
+    if not measured:
+        ui.empty(
+            "Nothing was measured of this run's reasoning. A run measures itself unless "
+            "diagnostics.enabled is false; stored text can be judged now:",
+            f"echoscope diagnose {queries.path_of(run_id)}",
+        )
+        _groups(run_id)
+        return
+    step = _pick_step(measured)
+    left, right = st.columns(2, gap="medium")
+    with left:
+        _regimes(run_id, step)
+    with right:
+        _information(run_id, _nearest(steps, step))
+    left, right = st.columns(2, gap="medium")
+    with left:
+        _template(run_id, _nearest(text_steps, step))
+    with right:
+        _tiers(run_id)
+    left, right = st.columns(2, gap="medium")
+    with left:
+        _groups(run_id)
+    with right:
+        st.subheader("What if another filter", anchor=False)
+        whatif_box(run_id)
+    _gradients(run_id, _nearest(gradient_steps, step))
+
+
+def _why(run_id: str, verdict: Verdict) -> None:
+    """Evidence, exemplars, causes and what would refute the verdict."""
+    if verdict.evidence:
+        rows = [
+            {
+                "what": label(one.metric).name,
+                "before": one.before,
+                "now": one.after,
+                "95 % interval": "-"
+                if one.interval is None
+                else f"{one.interval[0]:.3g} to {one.interval[1]:.3g}",
+                "steps": f"{one.steps[0]} to {one.steps[1]}",
+                "metric": one.metric,
+            }
+            for one in verdict.evidence
+        ]
+        st.dataframe(
+            pd.DataFrame(rows),
+            hide_index=True,
+            width="stretch",
+            column_config={
+                name: st.column_config.NumberColumn(format="%.3g") for name in ("before", "now")
+            },
+        )
+    if verdict.exemplars:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.caption("Trajectories that show it:")
+            for shown in verdict.exemplars[:6]:
+                ui.link(
+                    f"{shown.trajectory_id} turn {shown.turn + 1}",
+                    "replay",
+                    run=run_id,
+                    trajectory=shown.trajectory_id,
+                    turn=shown.turn,
+                    step=None,
+                )
+    words = [
+        ("Likely causes, in order", verdict.causes),
+        ("What would show this wrong", verdict.refuted_by),
+        ("What it could not see", verdict.could_not_see),
+        ("Notes", verdict.notes),
+    ]
+    known = [(title, texts) for title, texts in words if texts]
+    if known:
+        with st.expander("Causes, doubts, and what it could not see"):
+            for title, texts in known:
+                st.caption(title)
+                for text in texts:
+                    st.text(f"- {visible(text, 500)}")
+
+
+def _pick_step(measured: list[int]) -> int:
+    """The measured step nearest to the one in the address; moving the slider changes that."""
+    asked = ui.int_param("step", measured[-1])
+    near = _nearest(measured, measured[-1] if asked is None else asked)
+    if len(measured) == 1:
+        return measured[0]
+    if st.session_state.get("diagnosis_step") not in measured or asked not in (near, None):
+        st.session_state["diagnosis_step"] = near
+
+    def moved() -> None:
+        st.query_params["step"] = str(st.session_state["diagnosis_step"])
+
+    step = st.select_slider("Step", options=measured, key="diagnosis_step", on_change=moved)
+    return int(step)
+
+
+def _nearest(steps: list[int], wanted: int) -> int:
+    """The step of a list that is nearest; the wanted one where the list is empty."""
+    return min(steps, key=lambda step: abs(step - wanted), default=wanted)
+
+
+def _record(run_id: str, step: int, kind: str) -> DiagnosticRecord | None:
+    found = [one for one in queries.diagnostics(run_id, step) if one.kind == kind]
+    return found[-1] if found else None
+
+
+def _regimes(run_id: str, step: int) -> None:
+    st.subheader("Regime of the reasoning", anchor=False)
+    path = data.regime_path(queries.series(run_id, data.REGIME_KEYS, phase="train"))
+    if path is None:
+        ui.empty("Neither the model nor the text said how reasonings depend on their prompts.")
+        return
+    figure = charts.regime_plane(path, selected=step)
+    st.plotly_chart(
+        figure, key="regimes", config=export_config("regimes"), alt="Regime plane of the run"
+    )
+    source = (
+        "From text alone; both axes are its estimates."
+        if path.is_from_text
+        else "By cross-scoring."
+    )
+    st.caption(f"{source} The ring is step {step}, with its 95 % interval.")
+
+
+def _information(run_id: str, step: int) -> None:
+    st.subheader("Where the prompt enters", anchor=False)
+    record = _record(run_id, step, "information")
+    families = data.families_of(record) if record else {}
+    shown = [one for one in families.values() if len(one.curve)]
+    if not shown:
+        reasons = "; ".join(f"{one.family}: {one.problem}" for one in families.values())
+        ui.empty(f"Not available at step {step}. {reasons}".strip())
+        return
+    keys = [
+        f"info/{one.family}/{name}"
+        for one in shown
+        for name in ("num_prompts", "identification_length")
+    ]
+    found = queries.series(run_id, keys, phase="train", max_points=None)
+    found = found[found["step"] == step].set_index("key")["value"]
+    prompts = {one.family: found.get(f"info/{one.family}/num_prompts", math.nan) for one in shown}
+    ceilings = {name: math.log(n) if n > 1 else math.nan for name, n in prompts.items()}
+    lengths = {
+        one.family: found.get(f"info/{one.family}/identification_length", math.nan) for one in shown
+    }
+    curve, matrix = st.tabs(["Information curve", "Prompt by prompt"])
+    with curve:
+        figure = charts.information_curve(shown, ceilings, lengths)
+        st.plotly_chart(
+            figure, key="curve", config=export_config("information"), alt="Information curve"
+        )
+        st.caption(
+            f"Step {step}: nats that the first tokens tell about the prompt. The diamond: from "
+            "there on a reasoning can be traced to its prompt."
+        )
+    with matrix:
+        _posterior(run_id, shown, step)
+
+
+def _posterior(run_id: str, families: list[data.FamilyInformation], step: int) -> None:
+    stored = {one.family: one for one in families if one.posterior_NN is not None}
+    if not stored:
+        ui.empty("This run did not store which prompts its reasonings point to.")
+        return
+    family = st.segmented_control(
+        "Family",
+        list(stored),
+        default=next(iter(stored)),
+        required=True,
+        format_func=lambda name: name.replace("_", " "),
+        key="family",
+        label_visibility="collapsed",
+    )
+    one = stored[str(family)]
+    assert one.posterior_NN is not None
+    st.plotly_chart(
+        charts.posterior_matrix(one.posterior_NN),
+        key="posterior",
+        config=export_config("posterior"),
+        alt="Posterior of prompts",
+    )
+    st.caption(
+        f"Step {step}: a bright diagonal means that reasonings name their own prompt; even rows "
+        "mean that any prompt could have led to them."
+    )
+    with st.container(horizontal=True):
+        for number, (trajectory, turn) in enumerate(one.prompts[:16], start=1):
+            if trajectory:
+                ui.link(
+                    f"{number}", "replay", run=run_id, trajectory=trajectory, turn=turn, step=None
+                )
+
+
+def _template(run_id: str, step: int) -> None:
+    st.subheader("What reasonings share", anchor=False)
+    record = _record(run_id, step, "text")
+    template = data.template_of(record) if record else None
+    if template is None:
+        ui.empty(f"No template was found in the reasonings of step {step}.")
+        return
+    st.code(visible(template.text, 1000), language=None, wrap_lines=True)
+    st.caption(
+        f"Step {step}: fits {100 * template.match_frac:.0f} % of the reasonings; "
+        f"{100 * template.coverage:.0f} % of its words are fixed. Slots hold:"
+    )
+    for number, slot in enumerate(template.fillers[:6], start=1):
+        st.text(f"slot {number}: {visible(' | '.join(slot[:6]), 300)}")
+    with st.container(horizontal=True):
+        for trajectory, turn, _ in template.exemplars:
+            if trajectory:
+                ui.link(
+                    trajectory, "replay", run=run_id, trajectory=trajectory, turn=turn, step=None
+                )
+
+
+def _tiers(run_id: str) -> None:
+    st.subheader("Text alone beside the model", anchor=False)
+    found = queries.series(run_id, [key for key, _ in TIERS], phase="train")
+    if found["value"].notna().sum() == 0:
+        ui.empty("Neither was measured.")
+        return
+    st.plotly_chart(
+        charts.tiers(found, TIERS), key="tiers", config=export_config("tiers"), alt="Two tiers"
+    )
+    st.caption("0: reasonings ignore their prompt. 1: they name it.")
+
+
+def _groups(run_id: str) -> None:
+    st.subheader("Groups and their rewards", anchor=False)
+    steps = data.thin(queries.trajectory_steps(run_id), data.MAX_GROUP_STEPS)
+    groups = queries.table(run_id, GROUPS, (tuple(steps),)) if steps else pd.DataFrame()
+    if groups.empty:
+        ui.empty("No training trajectories are stored.")
+        return
+    st.plotly_chart(
+        charts.group_map(data.group_grid(groups)),
+        key="groups",
+        config=export_config("groups"),
+        alt="Groups by what became of them",
+    )
+    st.caption("One cell is one group of siblings. Only mixed groups teach: darker is more spread.")
+
+
+def _gradients(run_id: str, step: int) -> None:
+    st.subheader("Where the gradient comes from", anchor=False)
+    values = queries.table(
+        run_id, "SELECT key, value FROM metrics WHERE step = $1 AND key LIKE 'gradient/%'", (step,)
+    )
+    table = data.gradient_table(dict(zip(values["key"], values["value"], strict=True)))
+    if table.empty:
+        ui.empty(
+            "The gradient was not taken apart. It is at every 25th step; more often with:",
+            f"echoscope ctl {queries.path_of(run_id)} set diagnostics.gradient.every=5",
+        )
+        return
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.plotly_chart(
+            charts.gradient_bars(table),
+            key="gradients",
+            config=export_config("gradients"),
+            alt="Gradient norms by term and bucket",
+        )
+    with right:
+        has_one = table["term"].nunique() <= 2  # a single term is the total
+        shown = table[table["term"] != "total"] if has_one else table
+        shown = shown.assign(bucket=[charts.bucket_words(name) for name in shown["bucket"]])
+        shown = shown.rename(columns={"num_groups": "groups", "reward_std_mean": "reward std"})
+        numbers = [name for name in shown.columns if name not in ("term", "bucket")]
+        st.dataframe(
+            shown,
+            hide_index=True,
+            width="stretch",
+            placeholder="-",
+            column_config={name: st.column_config.NumberColumn(format="%.2g") for name in numbers},
+        )
+        st.caption(f"Step {step}. {_noise_words(values.set_index('key')['value'].to_dict())}")
+
+
+def _noise_words(values: dict[str, float]) -> str:
+    """Signal to noise of the whole policy gradient, in words."""
+    snr = values.get("gradient/policy/all/snr", math.nan)
+    scale = values.get("gradient/policy/all/noise_scale", math.nan)
+    if math.isnan(snr):
+        return "Signal and noise of the gradient could not be told apart at this step."
+    if snr <= 0:
+        return (
+            "The policy gradient of this one step is not distinguishable from zero: its groups "
+            "point in as many directions. Over many steps the mean still can be."
+        )
+    return (
+        f"Signal to noise of the policy gradient: {snr:.2g}; signal and noise would be equal with "
+        f"{scale:.3g} groups. A norm alone grows with noise: read the signal share beside it."
+    )
+
+
+def main() -> None:
+    ui.run_frame("Diagnosis", draw)
+
+
+main()

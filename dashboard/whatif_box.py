@@ -1,0 +1,111 @@
+"""What-if on the Diagnosis page: move the filter, see what it would have kept, then apply it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from ..diagnostics.config import SelectionConfig
+from ..diagnostics.whatif import (
+    Kept,
+    WhatIf,
+    WhatIfError,
+    apply_changes,
+    own_settings,
+    simulate,
+    steps_with_groups,
+)
+from . import queries, ui
+from .diagnosis_data import thin
+
+MAX_STEPS = 24
+"""Steps that are simulated at once, evenly spread: a few milliseconds each."""
+STRATEGIES = {
+    "none": "keep all groups",
+    "top_p": "top-p: the most spread, up to a share of it",
+    "top_k": "top-k: a share of the groups",
+    "min_p": "min-p: above a share of the largest spread",
+}
+
+
+def whatif_box(run_id: str) -> None:
+    """The form, what it would keep beside what the run kept, and the command that does it."""
+    reader = queries.reader(run_id)
+    steps = steps_with_groups(reader)
+    if not steps:
+        ui.empty("No training trajectories are stored, so there is nothing to select from.")
+        return
+    try:
+        own = own_settings(reader).at(steps[-1])
+        changes = _asked(own)
+        config = apply_changes(own, changes)
+        found = simulate(reader, config, thin(steps, MAX_STEPS))
+    except WhatIfError as error:
+        ui.notice(str(error))
+        return
+    st.dataframe(_table(found), hide_index=True, width="stretch")
+    shown = min(len(steps), MAX_STEPS)
+    which = f"{shown} steps, evenly spread over {len(steps)}" if shown < len(steps) else "all steps"
+    st.caption(
+        ui.plain(f"On the rollouts that the run made, {which}. {found.payoff.text}", limit=600)
+    )
+    for note in found.notes:
+        st.caption(ui.plain(note, limit=400))
+    if config != own:
+        _apply(run_id, changes)
+
+
+def _asked(own: SelectionConfig) -> dict[str, Any]:
+    left, right = st.columns([3, 2])
+    names = list(STRATEGIES)
+    start = own.strategy if own.strategy in names else "top_p"
+    strategy = left.selectbox(
+        "Filter", names, index=names.index(start), format_func=STRATEGIES.__getitem__, key="wf_rule"
+    )
+    value = right.slider(
+        "Value",
+        0.05,
+        1.0,
+        min(max(own.value, 0.05), 1.0),
+        0.05,
+        key="wf_value",
+        disabled=strategy == "none",
+    )
+    changes: dict[str, Any] = {"selection.strategy": strategy}
+    if strategy != "none" and abs(value - own.value) > 1e-9:
+        changes["selection.value"] = round(float(value), 4)
+    return changes if strategy != own.strategy or len(changes) > 1 else {}
+
+
+def _table(found: WhatIf) -> pd.DataFrame:
+    rows = [("this filter", found.simulated)]
+    if found.recorded is not None:
+        rows.append(("the run", found.recorded))
+    return pd.DataFrame([{"": name, **_row(kept)} for name, kept in rows])
+
+
+def _row(kept: Kept) -> dict[str, str]:
+    return {
+        "groups kept": f"{kept.num_groups_kept} of {kept.num_groups} ({_percent(kept.kept_frac)})",
+        "signal kept": _percent(kept.signal_frac),
+        "tokens saved": _percent(kept.tokens_saved_frac),
+        "steps without update": str(kept.num_empty),
+        "left out": ", ".join(f"{count} {why}" for why, count in kept.drops.items()) or "-",
+    }
+
+
+def _percent(share: float) -> str:
+    return "-" if share != share else f"{100 * share:.0f} %"
+
+
+def _apply(run_id: str, changes: dict[str, Any]) -> None:
+    words = " ".join(f"{key}={value}" for key, value in changes.items())
+    if queries.info(run_id).status == "running":
+        st.caption("The run is live. This changes its filter from the next step on:")
+        st.code(f"echoscope ctl {queries.path_of(run_id)} set {words}", language="bash")
+        ui.link("Change it on the page Live", "live", run=run_id)
+    else:
+        st.caption("The run has ended. This trains on from its last checkpoint with this filter:")
+        st.code(f"echoscope ctl {queries.path_of(run_id)} branch {words}", language="bash")
