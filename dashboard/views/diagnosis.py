@@ -141,6 +141,16 @@ def _record(run_id: str, step: int, kind: str) -> DiagnosticRecord | None:
     return found[-1] if found else None
 
 
+def _values_at(run_id: str, step: int, prefix: str) -> dict[str, float]:
+    """The training metrics of one step whose keys begin so."""
+    sql = (
+        "SELECT key, value FROM metrics "
+        "WHERE step = $1 AND phase = 'train' AND starts_with(key, $2)"
+    )
+    found = queries.table(run_id, sql, (step, prefix))
+    return {str(key): float(value) for key, value in zip(found["key"], found["value"], strict=True)}
+
+
 def _regimes(run_id: str, step: int) -> None:
     st.subheader("Regime of the reasoning", anchor=False)
     path = data.regime_path(queries.series(run_id, data.REGIME_KEYS, phase="train"))
@@ -168,17 +178,11 @@ def _information(run_id: str, step: int) -> None:
         reasons = "; ".join(f"{one.family}: {one.problem}" for one in families.values())
         ui.empty(f"Not available at step {step}. {reasons}".strip())
         return
-    keys = [
-        f"info/{one.family}/{name}"
-        for one in shown
-        for name in ("num_prompts", "identification_length")
-    ]
-    found = queries.series(run_id, keys, phase="train", max_points=None)
-    found = found[found["step"] == step].set_index("key")["value"]
-    prompts = {one.family: found.get(f"info/{one.family}/num_prompts", math.nan) for one in shown}
+    known = _values_at(run_id, step, "info/")
+    prompts = {one.family: known.get(f"info/{one.family}/num_prompts", math.nan) for one in shown}
     ceilings = {name: math.log(n) if n > 1 else math.nan for name, n in prompts.items()}
     lengths = {
-        one.family: found.get(f"info/{one.family}/identification_length", math.nan) for one in shown
+        one.family: known.get(f"info/{one.family}/identification_length", math.nan) for one in shown
     }
     curve, matrix = st.tabs(["Information curve", "Prompt by prompt"])
     with curve:
@@ -280,10 +284,8 @@ def _groups(run_id: str) -> None:
 
 def _gradients(run_id: str, step: int) -> None:
     st.subheader("Where the gradient comes from", anchor=False)
-    values = queries.table(
-        run_id, "SELECT key, value FROM metrics WHERE step = $1 AND key LIKE 'gradient/%'", (step,)
-    )
-    table = data.gradient_table(dict(zip(values["key"], values["value"], strict=True)))
+    values = _values_at(run_id, step, "gradient/")
+    table = data.gradient_table(values)
     if table.empty:
         ui.empty(
             "The gradient was not taken apart. It is at every 25th step; more often with:",
@@ -311,7 +313,7 @@ def _gradients(run_id: str, step: int) -> None:
             placeholder="-",
             column_config={name: st.column_config.NumberColumn(format="%.2g") for name in numbers},
         )
-        st.caption(f"Step {step}. {_noise_words(values.set_index('key')['value'].to_dict())}")
+        st.caption(f"Step {step}. {_noise_words(values)}")
 
 
 def _noise_words(values: dict[str, float]) -> str:
