@@ -8,14 +8,14 @@ continues it after a restart.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from ..store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
 from . import rules_reasoning, rules_signal, rules_task
-from .changes import Channel, observed
+from .changes import Channel, ChannelSpec, observed
 from .channels import CHANNELS, derived
 from .config import AlarmConfig, RuleName
 from .rules import Finding, Rule, View
@@ -92,10 +92,16 @@ class AlarmEngine:
     [('FORMAT_COLLAPSE', 'warning')]
     """
 
-    def __init__(self, config: AlarmConfig | None = None, *, run_id: str = "") -> None:
+    def __init__(
+        self,
+        config: AlarmConfig | None = None,
+        *,
+        run_id: str = "",
+        channels: Sequence[ChannelSpec] = CHANNELS,
+    ) -> None:
         self.config = config or AlarmConfig()
         self.run_id = run_id
-        self.channels = {spec.name: Channel(spec=spec) for spec in CHANNELS}
+        self.channels = {spec.name: Channel(spec=spec) for spec in channels}
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.num_rows = 0

@@ -1,28 +1,25 @@
-"""CollapseBench: the diagnosis measured on labelled runs, beside other ways to raise an alarm.
+"""Labelled runs: what CollapseBench measures the diagnosis on.
 
 A folder of curves holds one CSV per run and `labels.json`: `{"runs": {"set/name": {"label": ...,
-"collapsed": true, "onset_early": {"step": 60}, "onset_performance": {"interval": [70, 80]}}}}`.
-A collapsed run is detected if it is called collapsing or collapsed at or before the step where
-evaluation success has halved for good. A run that did not collapse is a control: a warning is
-allowed there, a critical alarm is false.
+"collapsed": true, "onset_early": {"step": 60}, "onset_performance": {"interval": [70, 80]},
+"regime": "diverse", "seed": 3}}}`; the last four may be missing. The small runs that ship with
+the package are kept in the same format (`collapse_runs/`); those of `made_runs.py` are made anew.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .alarms import RunState
 from .metric_table import MetricTable
 from .metrics_file import MetricsFileError, read_metrics
-from .verdict import diagnose
-from .verdict_record import Verdict
+from .regimes import Regime
 
 KINDS: Mapping[str, str] = {
     "format_collapse": "FORMAT_COLLAPSE",
@@ -34,6 +31,10 @@ KINDS: Mapping[str, str] = {
     "echo_trap": "ECHO_TRAP",
 }
 """Label -> the rule that names this kind of collapse."""
+ONSET_MARGIN = 10
+"""Steps by which a labelled first sign may be late: it is one reader's judgement."""
+SMALL_RUNS = Path(__file__).parent / "collapse_runs"
+"""Real small runs of the shipped policy, recorded once."""
 NEITHER = frozenset({"zero_signal"})
 """Labels that count neither as a collapse nor as a control: nothing was ever learned."""
 
@@ -54,63 +55,26 @@ class LabelledRun:
     recorded_stops: Mapping[str, int]
     """Where the system that trained it stopped by itself, by rule, as recorded with the label."""
     table: MetricTable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """What the diagnosis said about one labelled run."""
-
-    run: LabelledRun
-    state: RunState
-    first_watch_step: int | None
-    first_critical_step: int | None
-    kinds: tuple[str, ...]
-    onset_step: int | None
+    regime: Regime | None = None
+    """That the reasoning ends in, where the label says."""
+    seed: int | None = None
 
     @property
-    def is_detected(self) -> bool:
-        """Critical at or before the step where success has halved for good."""
-        halved = self.run.halved_step
-        if self.first_critical_step is None:
-            return False
-        return halved is None or self.first_critical_step <= halved
+    def healthy_until(self) -> float:
+        """Before this step nothing has happened, so that an alarm there is false.
+
+        Never ends in a control; in a collapse it ends `ONSET_MARGIN` steps before the first sign,
+        and where that is not known none of it counts.
+        """
+        if not self.counts:
+            return -math.inf
+        if not self.is_collapsed:
+            return math.inf
+        return -math.inf if self.onset_step is None else self.onset_step - ONSET_MARGIN
 
     @property
-    def lead(self) -> int | None:
-        """Steps from the first critical alarm to the halving; negative if late."""
-        halved = self.run.halved_step
-        if self.first_critical_step is None or halved is None:
-            return None
-        return halved - self.first_critical_step
-
-    @property
-    def is_kind_right(self) -> bool:
-        """The most serious rule is the one that the label names."""
-        return bool(self.kinds) and KINDS.get(self.run.label) == self.kinds[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """Over a set of results."""
-
-    num_collapsed: int
-    num_detected: int
-    num_kind_right: int
-    median_lead: float
-    """Over collapsed runs that were called at all; NaN without any."""
-    num_controls: int
-    num_false_critical: int
-    """Controls with a critical alarm."""
-    num_control_steps: int
-    median_onset_error: float
-    """Steps between the onset named and the first sign labelled, absolute."""
-
-    @property
-    def false_per_1000(self) -> float:
-        """Critical alarms per 1,000 steps of controls; NaN without any."""
-        if not self.num_control_steps:
-            return math.nan
-        return 1000 * self.num_false_critical / self.num_control_steps
+    def num_healthy_steps(self) -> int:
+        return int((self.table.steps < self.healthy_until).sum())
 
 
 def load_curves(folder: str | Path) -> list[LabelledRun]:
@@ -145,6 +109,10 @@ def _labelled(folder: Path, name: str, entry: Mapping[str, Any]) -> LabelledRun:
     if halved is None and is_collapsed:
         halved = halved_for_good(table)
     stops = entry.get("facts") or {}
+    regime = entry.get("regime")
+    if regime is not None and regime not in [known.value for known in Regime]:
+        known = ", ".join(one.value for one in Regime)
+        raise MetricsFileError(f"run {name!r}: regime is {regime!r}, but must be one of {known}")
     return LabelledRun(
         name=name,
         label=label,
@@ -158,6 +126,8 @@ def _labelled(folder: Path, name: str, entry: Mapping[str, Any]) -> LabelledRun:
             if str(key).endswith("_stop") and isinstance(step, int)
         },
         table=table,
+        regime=None if regime is None else Regime(regime),
+        seed=_whole(entry.get("seed")),
     )
 
 
@@ -192,43 +162,3 @@ def halved_for_good(table: MetricTable) -> int | None:
     is_low = values < 0.5 * np.maximum.accumulate(values)
     last_high = np.flatnonzero(~is_low)[-1]
     return int(steps[last_high + 1]) if last_high + 1 < len(steps) else None
-
-
-def judge(run: LabelledRun) -> RunResult:
-    """The verdict on a run, which sees its metrics and not its label."""
-    return result_of(run, diagnose(run.table))
-
-
-def result_of(run: LabelledRun, verdict: Verdict) -> RunResult:
-    """A verdict beside the label."""
-    return RunResult(
-        run=run,
-        state=verdict.state,
-        first_watch_step=verdict.first_watch_step,
-        first_critical_step=verdict.first_critical_step,
-        kinds=verdict.kinds,
-        onset_step=verdict.onset_step,
-    )
-
-
-def summarise(results: Sequence[RunResult]) -> Summary:
-    """Detection, lead, kinds and false alarms of a set of results."""
-    counted = [result for result in results if result.run.counts]
-    collapsed = [result for result in counted if result.run.is_collapsed]
-    controls = [result for result in counted if not result.run.is_collapsed]
-    leads = [result.lead for result in collapsed if result.lead is not None]
-    errors = [
-        abs(r.onset_step - r.run.onset_step)
-        for r in collapsed
-        if r.onset_step is not None and r.run.onset_step is not None
-    ]
-    return Summary(
-        num_collapsed=len(collapsed),
-        num_detected=sum(result.is_detected for result in collapsed),
-        num_kind_right=sum(result.is_kind_right for result in collapsed),
-        median_lead=float(np.median(leads)) if leads else math.nan,
-        num_controls=len(controls),
-        num_false_critical=sum(result.first_critical_step is not None for result in controls),
-        num_control_steps=sum(result.run.table.num_rows for result in controls),
-        median_onset_error=float(np.median(errors)) if errors else math.nan,
-    )

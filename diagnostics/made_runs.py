@@ -195,15 +195,7 @@ COLLAPSES: Mapping[str, Callable[[np.random.Generator], Schedule]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MadeRun:
-    """A made run, labelled, with the regime its reasoning ends in."""
-
-    run: LabelledRun
-    regime: Regime
-
-
-def make(kind: str, seed: int) -> MadeRun:
+def make(kind: str, seed: int) -> LabelledRun:
     """A run of a kind; the same seed gives the same run.
 
     Raises:
@@ -213,7 +205,7 @@ def make(kind: str, seed: int) -> MadeRun:
     schedule = {**HEALTHY, **COLLAPSES}[kind](rng)
     table = _drawn(schedule, rng, uses_fixed_tasks=kind == "harder_tasks")
     is_collapsed = kind in COLLAPSES
-    run = LabelledRun(
+    return LabelledRun(
         name=f"{kind}-{seed}",
         label=kind,
         is_collapsed=is_collapsed,
@@ -222,8 +214,9 @@ def make(kind: str, seed: int) -> MadeRun:
         onset_step=schedule.onset,
         recorded_stops={},
         table=table,
+        regime=schedule.regime,
+        seed=seed,
     )
-    return MadeRun(run=run, regime=schedule.regime)
 
 
 def _drawn(made: Schedule, rng: np.random.Generator, *, uses_fixed_tasks: bool) -> MetricTable:

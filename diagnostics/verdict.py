@@ -34,7 +34,8 @@ from .alarms import (
     command_line,
     suggestion,
 )
-from .changes import Channel
+from .changes import Channel, ChannelSpec
+from .channels import CHANNELS
 from .config import AlarmConfig
 from .metric_names import Meaning
 from .metric_table import MetricTable
@@ -64,9 +65,14 @@ class Diagnosis:
     """A run under observation: alarms and regime step by step, a verdict at any time."""
 
     def __init__(
-        self, config: AlarmConfig | None = None, *, run_id: str = "", run: str = "RUN"
+        self,
+        config: AlarmConfig | None = None,
+        *,
+        run_id: str = "",
+        run: str = "RUN",
+        channels: Sequence[ChannelSpec] = CHANNELS,
     ) -> None:
-        self.engine = AlarmEngine(config, run_id=run_id)
+        self.engine = AlarmEngine(config, run_id=run_id, channels=channels)
         self.regimes = RegimeTracker()
         self.run = run
         """How commands name the run."""

@@ -57,7 +57,7 @@ def test_a_critical_alarm_clears_when_the_rate_is_back() -> None:
 @pytest.mark.parametrize("kind", ["format_collapse", "template_collapse", "healthy"])
 def test_nothing_looks_ahead(kind: str) -> None:
     """Stopping at any step and going on from the saved state gives the same events."""
-    rows = list(make(kind, 3).run.table.rows())
+    rows = list(make(kind, 3).table.rows())
     whole = AlarmEngine()
     expected = [event for step, values in rows for event in whole.observe(step, values)]
     for cut in (1, 57, 90, 120):

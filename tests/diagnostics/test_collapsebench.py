@@ -7,28 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from echoscope.diagnostics.baselines import baselines, entropy_threshold, ragen_stop, z_score
-from echoscope.diagnostics.collapsebench import (
-    LabelledRun,
-    halved_for_good,
-    judge,
-    load_curves,
-    summarise,
-)
-from echoscope.diagnostics.made_bench import bench_made, healthy_stretch, resampled_false_alarms
+from echoscope.diagnostics.baselines import baselines, ragen_stop
+from echoscope.diagnostics.bench_judge import judge
+from echoscope.diagnostics.bench_report import made_set, report
+from echoscope.diagnostics.collapsebench import halved_for_good, load_curves
 from echoscope.diagnostics.made_runs import COLLAPSES, HEALTHY, make
 from echoscope.diagnostics.metric_table import MetricTable
 from echoscope.diagnostics.metrics_file import MetricsFileError
+from echoscope.diagnostics.regimes import Regime
+from echoscope.diagnostics.resampling import healthy_stretch, resampled_false_alarms
 
 
 def write_curves(folder: Path, runs: Mapping[str, Any]) -> Path:
     """Made runs as CSV files with labels, as the real ones are kept."""
-    for name, (made, _) in runs.items():
+    for name, (run, _) in runs.items():
         path = folder / f"{name}.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
-        keys = list(made.table.columns)
+        keys = list(run.table.columns)
         lines = [",".join(["step", *keys])]
-        for step, values in made.table.rows():
+        for step, values in run.table.rows():
             lines.append(",".join([str(step), *(str(values.get(key, "")) for key in keys)]))
         path.write_text("\n".join(lines) + "\n")
     labels = {"runs": {name: entry for name, (_, entry) in runs.items()}}
@@ -38,7 +35,7 @@ def write_curves(folder: Path, runs: Mapping[str, Any]) -> Path:
 
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    bad, good = make("format_collapse", 1).run, make("healthy", 1).run
+    bad, good = make("format_collapse", 1), make("healthy", 1)
     interval = [bad.halved_step - 10, bad.halved_step] if bad.halved_step else None
     return write_curves(
         tmp_path_factory.mktemp("curves"),
@@ -50,6 +47,8 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     "collapsed": True,
                     "onset_early": {"step": bad.onset_step},
                     "onset_performance": {"interval": interval},
+                    "regime": "diverse",
+                    "seed": 3,
                     "facts": {"ragen_reward_variance_stop": 150, "ragen_low_validation_stop": None},
                 },
             ),
@@ -60,26 +59,30 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_labelled_curves(curves: Path) -> None:
-    runs = load_curves(curves)
-    assert [run.name for run in runs] == ["set/bad", "set/good", "set/nothing"]
-    results = [judge(run) for run in runs]
-    assert results[0].is_detected
-    assert results[0].is_kind_right
-    summary = summarise(results)
-    assert (summary.num_collapsed, summary.num_detected, summary.num_kind_right) == (1, 1, 1)
-    assert (summary.num_controls, summary.num_false_critical) == (1, 0)
-    assert summary.median_lead > 0
-    assert summary.false_per_1000 == 0
+    bad, good, nothing = load_curves(curves)
+    assert [run.name for run in (bad, good, nothing)] == ["set/bad", "set/good", "set/nothing"]
+    assert bad.onset_step is not None
+    assert bad.healthy_until == bad.onset_step - 10
+    assert bad.num_healthy_steps == bad.onset_step - 10  # steps from 0 on
+    assert (good.num_healthy_steps, nothing.num_healthy_steps) == (160, 0)
+    assert (bad.regime, bad.seed, good.regime) == (Regime.DIVERSE, 3, None)
+    found = report("set", [bad, good, nothing])
+    assert (found.verdict.num_collapsed, found.verdict.num_in_time) == (1, 1)
+    assert found.num_kind_right == 1
+    assert (found.verdict.num_controls, found.verdict.num_false) == (1, 0)
+    assert found.verdict.median_lead > 0
+    assert found.verdict.false_per_1000 == 0
 
 
 def test_baselines_on_the_same_runs(curves: Path) -> None:
     runs = load_curves(curves)
-    assert ragen_stop(runs[0]) == 150
-    found = {result.name: result for result in baselines(runs, 0)}
-    late = found["RAGEN's stop rules"]
-    assert late.num_detected == 0
+    assert ragen_stop(runs[0]) == (150,)
+    found = {result.name: result for result in baselines(runs, 0.0)}
+    late = found["RAGEN: the first of its three"].scores
+    assert late.num_in_time == 0
     assert late.median_lead < 0
-    assert all(r.num_false == 0 for name, r in found.items() if "matched" in name)
+    kept = [result.matched_scores for result in found.values()]
+    assert all(scores.num_false == 0 for scores in kept if scores is not None)
 
 
 def test_halving_for_good() -> None:
@@ -99,37 +102,6 @@ def test_halving_for_good() -> None:
     )
 
 
-def labelled(**columns: np.ndarray) -> LabelledRun:
-    named = {key.replace("__", "/"): np.asarray(v, dtype=float) for key, v in columns.items()}
-    steps = np.arange(len(next(iter(named.values()))))
-    return LabelledRun(
-        name="x", label="", is_collapsed=True, counts=True, halved_step=None, onset_step=None,
-        recorded_stops={}, table=MetricTable(steps=steps, columns=named, sources={}, kind="csv"),
-    )  # fmt: skip
-
-
-def test_ragens_rules_by_its_constants() -> None:
-    """Baseline of ten steps, then ten in a row below a tenth of it: 0.4 until 29, 0.03 from 30."""
-    steps = np.arange(60)
-    run = labelled(reward__group_std_mean=np.where(steps < 30, 0.4, 0.03))
-    assert ragen_stop(run) == 39
-    run = labelled(eval__a__success_rate=np.where(steps < 20, 0.3, 0.0))
-    assert ragen_stop(run) == 24
-    run = labelled(selection__is_empty=np.where(steps < 20, 0.0, 1.0))
-    assert ragen_stop(run) == 24
-    assert ragen_stop(labelled(policy__entropy=np.ones(5))) is None
-
-
-def test_threshold_alerts() -> None:
-    steps = np.arange(60)
-    run = labelled(policy__entropy=np.where(steps < 30, 1.0 + 0.01 * (steps % 3), 3.0))
-    assert entropy_threshold(2.0)(run) == 32
-    assert entropy_threshold(4.0)(run) is None
-    assert z_score(3.0)(run) == 32
-    assert z_score(1e6)(run) is None
-    assert z_score(3.0)(labelled(policy__entropy=np.ones(60))) is None
-
-
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
@@ -137,11 +109,13 @@ def test_threshold_alerts() -> None:
         ("{", "is not JSON"),
         ("[]", "has no `runs`"),
         ('{"runs": {"../x": {}}}', "outside of the folder"),
+        ('{"runs": {"a": {"regime": "sleepy"}}}', "regime is 'sleepy'"),
     ],
 )
 def test_labels_that_are_none(tmp_path: Path, labels: str | None, said: str) -> None:
     if labels is not None:
         (tmp_path / "labels.json").write_text(labels)
+        (tmp_path / "a.csv").write_text("step,loss\n1,0.5\n2,0.4\n")
     with pytest.raises(MetricsFileError, match=said):
         load_curves(tmp_path)
 
@@ -149,15 +123,15 @@ def test_labels_that_are_none(tmp_path: Path, labels: str | None, said: str) -> 
 @pytest.mark.parametrize("kind", [*HEALTHY, *COLLAPSES])
 def test_made_runs_repeat_themselves(kind: str) -> None:
     first, second = make(kind, 11), make(kind, 11)
-    assert first.run.table.keys() == second.run.table.keys()
-    for key, values in first.run.table.columns.items():
-        assert np.array_equal(values, second.run.table.columns[key], equal_nan=True)
-    assert (first.run.onset_step is not None) == (kind in COLLAPSES)
+    assert first.table.keys() == second.table.keys()
+    for key, values in first.table.columns.items():
+        assert np.array_equal(values, second.table.columns[key], equal_nan=True)
+    assert (first.onset_step is not None) == (kind in COLLAPSES)
 
 
 @pytest.mark.parametrize("kind", [*COLLAPSES])
 def test_every_made_collapse_is_named(kind: str) -> None:
-    result = judge(make(kind, 12).run)
+    result = judge(make(kind, 12))
     assert result.state.is_collapse
     assert result.is_kind_right
 
@@ -165,15 +139,16 @@ def test_every_made_collapse_is_named(kind: str) -> None:
 @pytest.mark.parametrize("kind", [*HEALTHY])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_made_healthy_run_is_called_a_collapse(kind: str, seed: int) -> None:
-    assert judge(make(kind, seed).run).first_critical_step is None
+    assert judge(make(kind, seed)).first_critical_step is None
 
 
 def test_made_runs_as_a_bench() -> None:
-    report = bench_made([1, 2])
-    assert report.total.num_collapsed == 2 * len(COLLAPSES)
-    assert report.total.num_false_critical == 0
-    assert report.regimes_right > 0.8
-    assert report.watched["format_collapse"] == 2
+    found = report("made", made_set([1, 2]))
+    assert found.verdict.num_collapsed == 2 * len(COLLAPSES)
+    assert found.verdict.num_false == 0
+    assert found.regimes_right > 0.8
+    assert found.by_label["format_collapse"].num_watched == 2
+    assert all(found.has_more_lead(other) for other in found.beside)
 
 
 def test_healthy_stretches_resampled(curves: Path) -> None:

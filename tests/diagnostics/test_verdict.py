@@ -27,7 +27,7 @@ def table(**columns: np.ndarray) -> MetricTable:
 
 
 def test_a_collapse_in_words_and_json() -> None:
-    made = make("format_collapse", 1).run
+    made = make("format_collapse", 1)
     verdict = diagnose(made.table)
     found = json.loads(json.dumps(verdict.to_json(), allow_nan=False))
     assert found.keys() >= REQUIRED
@@ -45,14 +45,14 @@ def test_a_collapse_in_words_and_json() -> None:
 
 
 def test_entropy_alone_would_not_show_a_template() -> None:
-    verdict = diagnose(make("template_collapse", 2).run.table)
+    verdict = diagnose(make("template_collapse", 2).table)
     assert verdict.kinds[0] == "TEMPLATE_COLLAPSE"
     assert verdict.regime.value == "template_collapse"
     assert "entropy" not in verdict.text.split("Could not")[0].lower().split("try:")[0]
 
 
 def test_a_solved_task_is_called_solved() -> None:
-    verdict = diagnose(make("solved", 0).run.table)
+    verdict = diagnose(make("solved", 0).table)
     assert verdict.state is RunState.CONVERGED
     assert "Solved" in verdict.text
     assert verdict.first_critical_step is None
@@ -95,14 +95,14 @@ def test_too_little_is_insufficient_evidence(source: MetricTable) -> None:
 
 
 def test_nothing_alarming() -> None:
-    verdict = diagnose(make("healthy", 0).run.table)
+    verdict = diagnose(make("healthy", 0).table)
     assert verdict.state is RunState.HEALTHY
     assert verdict.confidence == "high"
     assert "Nothing alarming" in verdict.text or "spike" in verdict.text
 
 
 def test_step_by_step_and_all_at_once_agree() -> None:
-    made = make("entropy_explosion", 4).run.table
+    made = make("entropy_explosion", 4).table
     whole = diagnose(made)
     rows = list(made.rows())
     live = Diagnosis()
@@ -118,7 +118,7 @@ def test_step_by_step_and_all_at_once_agree() -> None:
 
 def test_a_shorter_run_gives_the_same_first_steps() -> None:
     """Causal: what a monitor would have said first does not depend on what came later."""
-    made = make("format_collapse", 5).run.table
+    made = make("format_collapse", 5).table
     whole = diagnose(made)
     assert whole.first_critical_step is not None
     cut = whole.first_critical_step + 1
@@ -135,7 +135,7 @@ def test_a_shorter_run_gives_the_same_first_steps() -> None:
 
 
 def test_stop_flags_of_the_source_are_no_input() -> None:
-    made = make("format_collapse", 6).run.table
+    made = make("format_collapse", 6).table
     flags = {**made.columns, "early_stopped/reward_variance_collapse": np.ones(made.num_rows)}
     flagged = MetricTable(steps=made.steps, columns=flags, sources={}, kind="csv")
     assert diagnose(flagged) == diagnose(made)
@@ -143,7 +143,7 @@ def test_stop_flags_of_the_source_are_no_input() -> None:
 
 def test_exemplars_and_template_are_told() -> None:
     diagnosis = Diagnosis(run="runs/a")
-    for step, values in make("template_collapse", 7).run.table.rows():
+    for step, values in make("template_collapse", 7).table.rows():
         diagnosis.observe(step, values)
     shown = Shown(trajectory_id="t00000120-00037", turn=0, spans=((3, 9),), note="template")
     verdict = diagnosis.verdict(exemplars=[shown], template="I will go ___")

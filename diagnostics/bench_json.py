@@ -1,0 +1,128 @@
+"""A CollapseBench report as JSON values: no infinities, no NaN."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .baselines import BaselineResult
+from .bench_judge import Judged
+from .bench_report import (
+    TARGET_DETECTION,
+    TARGET_FALSE_PER_1000,
+    BenchReport,
+    KindScores,
+    RuleScores,
+)
+from .bench_scores import Scores
+from .resampling import FalseAlarms
+
+
+def report_json(report: BenchReport) -> dict[str, Any]:
+    """Everything that was counted, and what was said about every run."""
+    verdict = report.verdict
+    return {
+        "verdict": scores_json(verdict) | {"kind_right": report.num_kind_right},
+        "targets": {
+            "detection": verdict.detection >= TARGET_DETECTION,
+            "false_critical": verdict.false_per_1000 <= TARGET_FALSE_PER_1000,
+            "more_lead": {
+                found.name: report.has_more_lead(found) for found in report.beside if found.sweep
+            },
+        },
+        "labels": {label: _kind_json(found) for label, found in report.by_label.items()},
+        "rules": {found.rule: _rule_json(found) for found in report.by_rule},
+        "regimes": [
+            {"labelled": labelled, "named": named, "runs": runs}
+            for (labelled, named), runs in sorted(report.regimes.items())
+        ],
+        "regimes_right": plain(report.regimes_right),
+        "kinds": [
+            {"label": label, "named": named, "runs": runs}
+            for (label, named), runs in sorted(report.kinds.items())
+        ],
+        "baselines": [_baseline_json(found) for found in report.beside],
+        "runs": [_run_json(result) for result in report.results],
+    }
+
+
+def scores_json(scores: Scores) -> dict[str, Any]:
+    """`median_lead` is null where half of the collapses or more are never called."""
+    return {
+        "collapsed": scores.num_collapsed,
+        "detected": scores.num_in_time,
+        "detection": plain(scores.detection),
+        "median_lead": plain(scores.median_lead),
+        "median_lead_of_called": plain(scores.median_lead_called),
+        "median_onset_error": plain(scores.median_onset_error),
+        "false": scores.num_false,
+        "healthy_steps": scores.num_healthy_steps,
+        "false_per_1000_steps": plain(scores.false_per_1000),
+        "controls": scores.num_controls,
+        "controls_alarmed": scores.num_controls_alarmed,
+    }
+
+
+def resampled_json(chance: FalseAlarms) -> dict[str, Any]:
+    return {
+        "steps": chance.num_steps,
+        "critical": chance.num_critical,
+        "warnings": chance.num_warnings,
+    }
+
+
+def _kind_json(found: KindScores) -> dict[str, Any]:
+    return scores_json(found.critical) | {
+        "runs": found.num_runs,
+        "watched": found.num_watched,
+        "kind_right": found.num_kind_right,
+    }
+
+
+def _rule_json(found: RuleScores) -> dict[str, Any]:
+    return {
+        "own_kind": None if found.own is None else scores_json(found.own),
+        "own_kind_warned_in_time": found.own_warned,
+        "critical": scores_json(found.critical),
+        "warning": scores_json(found.warning),
+    }
+
+
+def _baseline_json(found: BaselineResult) -> dict[str, Any]:
+    kept = found.matched_scores
+    return {
+        "name": found.name,
+        "threshold": plain(found.usual),
+        **scores_json(found.scores),
+        "matched": None if kept is None else {"threshold": found.matched, **scores_json(kept)},
+        "sweep": [{"threshold": value, **scores_json(one)} for value, one in found.sweep],
+    }
+
+
+def _run_json(result: Judged) -> dict[str, Any]:
+    run = result.run
+    return {
+        "name": run.name,
+        "label": run.label,
+        "seed": run.seed,
+        "counts": run.counts,
+        "collapsed": run.is_collapsed,
+        "onset_labelled": run.onset_step,
+        "halved_step": run.halved_step,
+        "state": result.state.value,
+        "first_watch_step": result.first_watch_step,
+        "first_critical_step": result.first_critical_step,
+        "false_critical_steps": list(result.critical.false_steps),
+        "detected": run.is_collapsed and result.critical.is_in_time,
+        "lead": plain(result.critical.lead) if run.is_collapsed else None,
+        "kinds": list(result.kinds),
+        "kind_right": result.is_kind_right,
+        "onset_step": result.critical.onset_step,
+        "regime_labelled": None if run.regime is None else run.regime.value,
+        "regime": result.regime.value,
+    }
+
+
+def plain(value: float) -> float | None:
+    """A number that JSON has; None for the others."""
+    return value if math.isfinite(value) else None

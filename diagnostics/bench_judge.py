@@ -1,0 +1,112 @@
+"""The diagnosis of one labelled run: what the verdict and every rule said, and when they began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..store.records import AlarmSeverity, AlarmState
+from .alarms import RANK, RULE_ORDER, RunState
+from .bench_scores import Call
+from .changes import ChannelSpec
+from .channels import CHANNELS
+from .collapsebench import KINDS, LabelledRun
+from .regimes import Regime
+from .verdict import Diagnosis
+
+Rows = Iterable[tuple[int, Mapping[str, float]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleCalls:
+    """What one rule said in one run."""
+
+    warning: Call
+    """A warning or worse."""
+    critical: Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What the diagnosis said about one labelled run."""
+
+    run: LabelledRun
+    state: RunState
+    kinds: tuple[str, ...]
+    """Rules open in the end, most serious first."""
+    regime: Regime
+    watch: Call
+    critical: Call
+    """Of the run: collapsing or collapsed."""
+    rules: Mapping[str, RuleCalls]
+
+    @property
+    def is_kind_right(self) -> bool:
+        """The most serious rule is the one that the label names."""
+        return bool(self.kinds) and KINDS.get(self.run.label) == self.kinds[0]
+
+    @property
+    def first_watch_step(self) -> int | None:
+        return self.watch.steps[0] if self.watch.steps else None
+
+    @property
+    def first_critical_step(self) -> int | None:
+        return self.critical.steps[0] if self.critical.steps else None
+
+
+@dataclass(slots=True)
+class _Follower:
+    """Collects the steps at which a rank is reached from below."""
+
+    warnings: list[int]
+    criticals: list[int]
+    onset: int | None = None
+    rank: int = 0
+
+    def reach(self, rank: int, step: int, onset: int | None) -> None:
+        if rank >= 1 > self.rank:
+            self.warnings.append(step)
+        if rank >= 2 > self.rank:
+            self.criticals.append(step)
+        is_first = len(self.criticals) + len(self.warnings) == 1
+        if is_first or (rank == 2 and self.rank < 2 and len(self.criticals) == 1):
+            self.onset = onset
+        self.rank = rank
+
+    def calls(self, run: LabelledRun) -> RuleCalls:
+        return RuleCalls(
+            warning=Call(run=run, steps=tuple(self.warnings), onset_step=self.onset),
+            critical=Call(run=run, steps=tuple(self.criticals), onset_step=self.onset),
+        )
+
+
+def judge(
+    run: LabelledRun, *, rows: Rows | None = None, channels: Sequence[ChannelSpec] = CHANNELS
+) -> Judged:
+    """The diagnosis of a run, which sees its metrics and not its label.
+
+    Args:
+        rows: The run's rows, if they have been read before.
+        channels: Other distances than the usual ones.
+    """
+    diagnosis = Diagnosis(channels=channels)
+    rules: dict[str, _Follower] = {name: _Follower([], []) for name in RULE_ORDER}
+    whole = _Follower([], [])
+    for step, values in run.table.rows() if rows is None else rows:
+        for event in diagnosis.observe(step, values):
+            is_over = event.state is AlarmState.CLEARED
+            rank = 0 if is_over else RANK[AlarmSeverity(event.severity)]
+            rules[event.rule].reach(rank, step, event.onset_step)
+        state = diagnosis.engine.run_state
+        whole.reach(2 if state.is_collapse else int(state is RunState.WATCH), step, None)
+    verdict = diagnosis.verdict()
+    onset = verdict.onset_step
+    return Judged(
+        run=run,
+        state=verdict.state,
+        kinds=verdict.kinds,
+        regime=verdict.regime,
+        watch=Call(run=run, steps=tuple(whole.warnings), onset_step=onset),
+        critical=Call(run=run, steps=tuple(whole.criticals), onset_step=onset),
+        rules={name: follower.calls(run) for name, follower in rules.items()},
+    )

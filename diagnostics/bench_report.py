@@ -1,0 +1,160 @@
+"""CollapseBench over a set of runs: the verdict, every rule, the regimes, and what else there is.
+
+A set is made runs, the recorded small runs, or a folder of labelled curves; all are measured alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .alarms import RULE_ORDER
+from .baselines import BaselineResult, baselines
+from .bench_judge import Judged, judge
+from .bench_scores import Call, Scores, score
+from .changes import ChannelSpec
+from .channels import CHANNELS
+from .collapsebench import KINDS, SMALL_RUNS, LabelledRun, load_curves
+from .made_runs import COLLAPSES, HEALTHY, make
+
+REPORT_SEED = 1000
+"""Made runs with seeds below this one were looked at while rules were written."""
+TARGET_DETECTION = 0.95
+TARGET_FALSE_PER_1000 = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindScores:
+    """Runs of one label."""
+
+    num_runs: int
+    critical: Scores
+    num_watched: int
+    """With a warning or worse, at any time."""
+    num_kind_right: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleScores:
+    """One rule over a set of runs."""
+
+    rule: str
+    own: Scores | None
+    """Critical, in collapses of the kind that the rule names; None for a rule that names none."""
+    own_warned: int
+    """Collapses of that kind in which it warned in time."""
+    critical: Scores
+    """Over all runs: in any collapse, whatever its kind."""
+    warning: Scores
+    """A warning or worse, over all runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchReport:
+    """A set of runs, judged."""
+
+    name: str
+    results: tuple[Judged, ...]
+    verdict: Scores
+    num_kind_right: int
+    by_label: Mapping[str, KindScores]
+    by_rule: tuple[RuleScores, ...]
+    regimes: Mapping[tuple[str, str], int]
+    """(regime labelled, regime named) -> runs, where the label has one."""
+    kinds: Mapping[tuple[str, str], int]
+    """(label, most serious rule in the end or the state) -> collapsed runs."""
+    beside: tuple[BaselineResult, ...]
+    """Matched to the false alarms of the verdict."""
+
+    @property
+    def regimes_right(self) -> float:
+        total = sum(self.regimes.values())
+        right = sum(n for (made, named), n in self.regimes.items() if made == named)
+        return right / total if total else math.nan
+
+    def has_more_lead(self, other: BaselineResult) -> bool:
+        """Do we lead by more than a baseline with no more false alarms than ours?
+
+        Over all collapses, so that calling only the easy ones does not count as leading.
+        """
+        found = other.matched_scores
+        return found is None or not found.median_lead >= self.verdict.median_lead
+
+
+def made_set(seeds: Sequence[int]) -> list[LabelledRun]:
+    """A made run of every kind for every seed."""
+    return [make(kind, seed) for kind in (*COLLAPSES, *HEALTHY) for seed in seeds]
+
+
+def small_set() -> list[LabelledRun]:
+    """The recorded small runs; none where they were not installed."""
+    return load_curves(SMALL_RUNS) if (SMALL_RUNS / "labels.json").is_file() else []
+
+
+def report(
+    name: str,
+    runs: Sequence[LabelledRun],
+    *,
+    channels: Sequence[ChannelSpec] = CHANNELS,
+    progress: Callable[[int, int], None] | None = None,
+) -> BenchReport:
+    """Judge every run of a set and count.
+
+    Args:
+        progress: Called with (done, of) runs.
+    """
+    results = []
+    for n, run in enumerate(runs):
+        results.append(judge(run, channels=channels))
+        if progress is not None:
+            progress(n + 1, len(runs))
+    return report_of(name, results)
+
+
+def report_of(name: str, results: Sequence[Judged]) -> BenchReport:
+    """Count what was judged before."""
+    verdict = score([result.critical for result in results])
+    labels = dict.fromkeys(result.run.label for result in results)
+    regimes = Counter(
+        (r.run.regime.value, r.regime.value) for r in results if r.run.regime is not None
+    )
+    collapsed = [r for r in results if r.run.counts and r.run.is_collapsed]
+    kinds = Counter((r.run.label, r.kinds[0] if r.kinds else r.state.value) for r in collapsed)
+    allowed = 0.0 if math.isnan(verdict.false_per_1000) else verdict.false_per_1000
+    return BenchReport(
+        name=name,
+        results=tuple(results),
+        verdict=verdict,
+        num_kind_right=sum(r.is_kind_right for r in collapsed),
+        by_label={
+            label: _of_label([r for r in results if r.run.label == label]) for label in labels
+        },
+        by_rule=tuple(_of_rule(rule, results) for rule in RULE_ORDER),
+        regimes=dict(regimes),
+        kinds=dict(kinds),
+        beside=tuple(baselines([r.run for r in results], allowed)),
+    )
+
+
+def _of_label(results: Sequence[Judged]) -> KindScores:
+    return KindScores(
+        num_runs=len(results),
+        critical=score([result.critical for result in results]),
+        num_watched=sum(bool(result.watch.steps) for result in results),
+        num_kind_right=sum(result.is_kind_right for result in results),
+    )
+
+
+def _of_rule(rule: str, results: Sequence[Judged]) -> RuleScores:
+    named = [r for r in results if r.run.is_collapsed and KINDS.get(r.run.label) == rule]
+    own: list[Call] = [result.rules[rule].critical for result in named]
+    warned = [result.rules[rule].warning for result in named]
+    return RuleScores(
+        rule=rule,
+        own=score(own) if own else None,
+        own_warned=sum(call.is_in_time for call in warned),
+        critical=score([result.rules[rule].critical for result in results]),
+        warning=score([result.rules[rule].warning for result in results]),
+    )

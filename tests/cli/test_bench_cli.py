@@ -1,0 +1,73 @@
+"""`echoscope bench collapse`: sets, tables, one JSON object, one-line errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+from echoscope.cli import bench
+from echoscope.diagnostics import bench_report
+from typer.testing import CliRunner
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture
+def curves(tmp_path: Path) -> Path:
+    """One run that loses its format at step 40, and one that does not."""
+    for name, bad_from in (("bad", 40), ("good", 1000)):
+        lines = ["step,rollout/action_valid_frac,eval/a/success_rate"]
+        for step in range(90):
+            is_bad = step >= bad_from
+            lines.append(
+                f"{step},{0.2 if is_bad else 0.95},{0.02 if step > bad_from + 20 else 0.6}"
+            )
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    labels = {
+        "bad": {"label": "format_collapse", "collapsed": True, "onset_early": {"step": 40}},
+        "good": {"label": "healthy", "collapsed": False, "regime": "diverse"},
+    }
+    (tmp_path / "labels.json").write_text(json.dumps({"runs": labels}))
+    return tmp_path
+
+
+def test_curves_as_tables(curves: Path) -> None:
+    result = RUNNER.invoke(bench.app, ["collapse", "--curves", str(curves)])
+    assert result.exit_code == 0, result.output
+    for said in ("FORMAT_COLLAPSE", "regime labelled", "z-score", "RAGEN: empty selection"):
+        assert said in result.output
+
+
+def test_curves_as_json(curves: Path) -> None:
+    result = RUNNER.invoke(bench.app, ["collapse", "--curves", str(curves), "--json"])
+    found = json.loads(result.output)
+    assert found["verdict"]["collapsed"] == 1
+    assert found["resampled"]["critical"] == 0
+    assert {run["name"] for run in found["runs"]} == {"bad", "good"}
+
+
+def test_made_runs_only() -> None:
+    args = ["collapse", "--only", "made", "--seeds", "1", "--json"]
+    found = json.loads(RUNNER.invoke(bench.app, args).output)
+    assert list(found) == ["made"]
+    assert len(found["made"]["rules"]) == 20
+
+
+def test_small_runs_in_the_same_format(curves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_report, "SMALL_RUNS", curves)
+    result = RUNNER.invoke(bench.app, ["collapse", "--only", "small"])
+    assert result.exit_code == 0, result.output
+    assert "small: 2 runs" in result.output
+    found = json.loads(RUNNER.invoke(bench.app, ["collapse", "--only", "small", "--json"]).output)
+    assert list(found) == ["small"]
+
+
+def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = RUNNER.invoke(bench.app, ["collapse", "--curves", str(tmp_path)])
+    assert result.exit_code == 4
+    assert "labels.json" in result.output
+    both = RUNNER.invoke(bench.app, ["collapse", "--curves", str(tmp_path), "--only", "made"])
+    assert both.exit_code == 2
+    monkeypatch.setattr(bench_report, "SMALL_RUNS", tmp_path / "nothing")
+    none = RUNNER.invoke(bench.app, ["collapse", "--only", "small"])
+    assert none.exit_code == 4
+    assert "no recorded small runs" in none.output

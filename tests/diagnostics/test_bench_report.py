@@ -1,0 +1,138 @@
+"""The tables of CollapseBench: per rule, regimes, kinds, and as JSON."""
+
+import json
+
+import numpy as np
+import pytest
+from echoscope.diagnostics.alarms import RULE_ORDER, RunState
+from echoscope.diagnostics.bench_json import report_json
+from echoscope.diagnostics.bench_judge import Judged, RuleCalls, judge
+from echoscope.diagnostics.bench_report import report_of
+from echoscope.diagnostics.bench_scores import Call
+from echoscope.diagnostics.collapsebench import LabelledRun
+from echoscope.diagnostics.metric_table import MetricTable
+from echoscope.diagnostics.regimes import Regime
+
+FORMAT, TRAP = "FORMAT_COLLAPSE", "ECHO_TRAP"
+
+
+def run(label: str, *, collapsed: bool, regime: Regime | None = None) -> LabelledRun:
+    """100 steps; a collapse shows from 50 on and has halved by 70."""
+    return LabelledRun(
+        name=label, label=label, is_collapsed=collapsed, counts=True,
+        halved_step=70 if collapsed else None, onset_step=50 if collapsed else None,
+        recorded_stops={}, regime=regime,
+        table=MetricTable(steps=np.arange(100), columns={}, sources={}, kind="made"),
+    )  # fmt: skip
+
+
+def judged(
+    of: LabelledRun,
+    *kinds: str,
+    warned: dict[str, int] | None = None,
+    critical: dict[str, int] | None = None,
+    regime: Regime = Regime.DIVERSE,
+) -> Judged:
+    warned, critical = warned or {}, critical or {}
+
+    spoke = {**critical, **warned}
+
+    def call(steps: dict[str, int], rule: str) -> Call:
+        return Call(run=of, steps=(steps[rule],) if rule in steps else ())
+
+    first = min(critical.values(), default=None)
+    return Judged(
+        run=of, state=RunState.COLLAPSING if kinds else RunState.HEALTHY, kinds=kinds,
+        regime=regime, watch=Call(run=of, steps=tuple(sorted(warned.values()))),
+        critical=Call(run=of, steps=() if first is None else (first,)),
+        rules={
+            rule: RuleCalls(warning=call(spoke, rule), critical=call(critical, rule))
+            for rule in RULE_ORDER
+        },
+    )  # fmt: skip
+
+
+BROKEN = run("format_collapse", collapsed=True, regime=Regime.DIVERSE)
+ECHO = run("echo_trap", collapsed=True, regime=Regime.LOW_ENTROPY_COLLAPSE)
+GOOD = run("healthy", collapsed=False)
+RESULTS = [
+    judged(BROKEN, FORMAT, warned={FORMAT: 55}, critical={FORMAT: 60}),
+    judged(BROKEN, TRAP, warned={FORMAT: 65, TRAP: 64}, critical={FORMAT: 75}),
+    judged(ECHO, TRAP, warned={TRAP: 20}, critical={TRAP: 66}, regime=Regime.LOW_ENTROPY_COLLAPSE),
+    judged(GOOD, warned={FORMAT: 10}, critical={TRAP: 90}),
+]
+
+
+def test_per_rule_by_hand() -> None:
+    """FORMAT_COLLAPSE: called 60 and 75 of 70, leads 10 and -5; warned at 55 and 65, both in time.
+
+    Healthy: 40 steps of three collapses and 100 of the control. It warned once there (step 10);
+    ECHO_TRAP once in vain in the control (90) and once too early in its own collapse (20).
+    """
+    found = {rule.rule: rule for rule in report_of("x", RESULTS).by_rule}
+    own = found[FORMAT].own
+    assert own is not None
+    assert (own.num_collapsed, own.num_in_time, own.median_lead) == (2, 1, 2.5)
+    assert own.median_onset_error == 17.5  # 10 and 25
+    assert found[FORMAT].own_warned == 2
+    assert found[FORMAT].warning.num_in_time == 2
+    assert found[FORMAT].critical.num_false == 0
+    assert found[FORMAT].warning.false_per_1000 == pytest.approx(1000 / 220)
+    assert found[TRAP].critical.false_per_1000 == pytest.approx(1000 / 220)
+    assert found[TRAP].warning.num_false == 2
+    assert found[TRAP].warning.num_in_time == 1  # in the broken run, at 64
+    assert found["STALLED"].own is None
+
+
+def test_whole_verdict_and_confusion_by_hand() -> None:
+    found = report_of("x", RESULTS)
+    assert (found.verdict.num_collapsed, found.verdict.num_in_time) == (3, 2)
+    assert found.verdict.median_lead == 4  # of 10, -5 and 4
+    assert found.verdict.num_false == 1
+    assert found.num_kind_right == 2
+    assert found.kinds == {
+        ("format_collapse", FORMAT): 1,
+        ("format_collapse", TRAP): 1,
+        ("echo_trap", TRAP): 1,
+    }
+    assert found.regimes == {
+        ("diverse", "diverse"): 2,
+        ("low_entropy_collapse", "low_entropy_collapse"): 1,
+    }
+    assert found.regimes_right == 1.0
+    assert found.by_label["healthy"].critical.num_false == 1
+
+
+def test_json_has_everything_and_only_numbers() -> None:
+    found = json.loads(json.dumps(report_json(report_of("x", RESULTS)), allow_nan=False))
+    assert found["verdict"]["detected"] == 2
+    assert found["verdict"]["false_per_1000_steps"] == pytest.approx(1000 / 220)
+    assert found["targets"]["detection"] is False
+    assert found["targets"]["more_lead"]["z-score"] is True
+    assert found["rules"][FORMAT]["own_kind"]["median_lead"] == 2.5
+    assert [run["detected"] for run in found["runs"]] == [True, False, True, False]
+    assert found["runs"][3]["false_critical_steps"] == [90]
+
+
+def test_a_rules_alarm_begins_when_it_is_raised_from_below() -> None:
+    """Validity falls at 40 and success with it at 60; both come back at 80."""
+    steps = np.arange(120)
+    bad = (steps >= 40) & (steps < 80)
+    columns = {
+        "rollout/action_valid_frac": np.where(bad, 0.3, 0.95),
+        "eval/a/success_rate": np.where((steps >= 60) & (steps < 80), 0.05, 0.6),
+    }
+    table = MetricTable(steps=steps, columns=columns, sources={}, kind="csv")
+    of = LabelledRun(
+        name="x", label="format_collapse", is_collapsed=True, counts=True, halved_step=60,
+        onset_step=40, recorded_stops={}, table=table,
+    )  # fmt: skip
+    found = judge(of)
+    calls = found.rules[FORMAT]
+    # the median of five is low from 42 on, three times by 44; success leans from 63 on
+    assert calls.warning.steps == (44,)
+    assert calls.critical.steps == (63,)
+    assert found.watch.steps == (44,)
+    assert found.critical.steps == (63,)
+    assert found.critical.lead == -3
+    assert FORMAT not in found.kinds
