@@ -1,0 +1,171 @@
+"""Runs side by side: what differs in their settings, their metrics and what they solved. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from .charts import figure_text
+from .diagnosis_data import RegimePath
+from .theme import SERIES
+
+MISSING = "-"
+
+
+def config_diff(configs: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Settings in which runs differ: one row for each key, one column for each run.
+
+    Args:
+        configs: run -> dotted key -> value.
+
+    >>> config_diff({"a": {"lr": 1, "seed": 0}, "b": {"lr": 2, "seed": 0}}).to_dict("records")
+    [{'setting': 'lr', 'a': '1', 'b': '2'}]
+    """
+    keys = sorted({key for values in configs.values() for key in values})
+    rows = []
+    for key in keys:
+        values = [_shown(config.get(key, MISSING)) for config in configs.values()]
+        if len(set(values)) > 1:
+            rows.append({"setting": key, **dict(zip(configs, values, strict=True))})
+    return pd.DataFrame(rows, columns=["setting", *configs])
+
+
+def _shown(value: Any) -> str:
+    return str(value)[:200]
+
+
+def relative_change(
+    series: Mapping[str, pd.DataFrame], baseline: str, keys: Sequence[str], window: int = 5
+) -> pd.DataFrame:
+    """The last level of each metric in every run, and its change against the baseline's.
+
+    Compared at the last step that all runs have reached: the median over up to `window` values
+    up to there.
+
+    Args:
+        series: run -> metrics (step, key, value).
+
+    Returns:
+        key, and for each run its level and, but for the baseline, `<run> change` (a fraction).
+    """
+    ends = [part["step"].max() for part in series.values() if not part.empty]
+    upto = min(ends) if ends else 0
+    rows = []
+    for key in keys:
+        row: dict[str, Any] = {"key": key}
+        base = _level(series[baseline], key, upto, window)
+        for run, part in series.items():
+            level = _level(part, key, upto, window)
+            row[run] = level
+            if run != baseline:
+                row[f"{run} change"] = (level - base) / abs(base) if base else np.nan
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _level(part: pd.DataFrame, key: str, upto: float, window: int) -> float:
+    known = part[(part["key"] == key) & (part["step"] <= upto) & part["value"].notna()]
+    values = known.sort_values("step")["value"].to_numpy(np.float64)
+    return float(np.median(values[-window:])) if len(values) else float("nan")
+
+
+def solved_by(tasks: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The same tasks in every run: who solved what.
+
+    Args:
+        tasks: run -> trajectories (tag, env_seed, is_success, id) of one evaluation; several of a
+            task are averaged.
+
+    Returns:
+        tag, env_seed, then for each run its success (0 to 1, NaN where it was not tried) and
+        `<run> id`: one trajectory. Tasks that at least two runs tried; those in which the runs
+        differ most come first.
+    """
+    parts = []
+    for run, table in tasks.items():
+        known = table.dropna(subset=["is_success"])
+        grouped = known.assign(is_success=known["is_success"].astype(float)).groupby(
+            ["tag", "env_seed"]
+        )
+        part = grouped.agg(success=("is_success", "mean"), id=("id", "first"))
+        parts.append(part.rename(columns={"success": run, "id": f"{run} id"}))
+    if not parts:
+        return pd.DataFrame(columns=["tag", "env_seed"])
+    joined = pd.concat(parts, axis=1)
+    runs = list(tasks)
+    joined = joined[joined[runs].notna().sum(axis=1) >= min(2, len(runs))]
+    spread = joined[runs].max(axis=1) - joined[runs].min(axis=1)
+    order = spread.sort_values(ascending=False, kind="stable").index
+    return joined.loc[order].reset_index()
+
+
+def overlap(solved: pd.DataFrame, runs: Sequence[str]) -> pd.DataFrame:
+    """How many of the common tasks each combination of runs solved (a success of half or more)."""
+    if solved.empty:
+        return pd.DataFrame(columns=["solved by", "tasks"])
+    flags = solved[list(runs)] >= 0.5
+    words = [
+        ", ".join(run for run, is_in in zip(runs, row, strict=True) if is_in) or "none"
+        for row in flags.to_numpy()
+    ]
+    counts = pd.Series(words).value_counts()
+    return pd.DataFrame({"solved by": counts.index, "tasks": counts.to_numpy()})
+
+
+def regime_paths(paths: Mapping[str, RegimePath]) -> go.Figure:
+    """The ways of several runs over one plane, each relative to its own borders.
+
+    1 on an axis is the run's own border: to the left reasonings vary little, below they ignore
+    their prompts. So runs of different policies and tasks can stand on one plane.
+    """
+    figure = go.Figure()
+    for color, (run, path) in zip(SERIES, paths.items(), strict=False):
+        points = path.points
+        name = figure_text(run, width=200, limit=60)
+        figure.add_scatter(
+            x=points["entropy"] / path.entropy_border,
+            y=points["dependence"] / path.dependence_border,
+            mode="lines+markers",
+            name=name,
+            line={"color": color, "width": 1.5},
+            marker={"size": [5] * (len(points) - 1) + [13], "color": color},
+            customdata=points["step"],
+            hovertemplate="step %{customdata}: entropy %{x:.2f}, dependence %{y:.2f} times the "
+            f"border<extra>{name}</extra>",
+        )
+    line = {"color": "rgba(127,127,127,0.6)", "dash": "dot", "width": 1}
+    figure.add_hline(y=1.0, line=line)
+    figure.add_vline(x=1.0, line=line)
+    corners = (
+        ("left", "top", "compressed"),
+        ("right", "top", "diverse reasoning"),
+        ("left", "bottom", "low-entropy collapse"),
+        ("right", "bottom", "template collapse"),
+    )
+    for side, edge, words in corners:
+        figure.add_annotation(
+            x=0 if side == "left" else 1,
+            y=1 if edge == "top" else 0,
+            xref="paper",
+            yref="paper",
+            xanchor=side,
+            yanchor=edge,
+            text=words,
+            showarrow=False,
+            opacity=0.7,
+            font={"size": 11},
+        )
+    figure.update_layout(
+        height=380,
+        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        xaxis={"title": "H(Z|X), in units of the run's border", "rangemode": "tozero"},
+        yaxis={"title": "dependence, in units of its border", "rangemode": "tozero"},
+        legend={"orientation": "h", "y": 1.1},
+    )
+    return figure

@@ -1,0 +1,168 @@
+"""Alarms: what was raised, since when, what was done, and who has seen it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+import streamlit as st
+from echoscope.dashboard import queries, ui
+from echoscope.dashboard.alarm_history import AlarmHistory, histories, timeline
+from echoscope.dashboard.charts import export_config
+from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.settings import settings
+from echoscope.store.annotations import Acknowledge, Snooze, annotate, read_annotations
+from echoscope.store.steering import os_user
+
+STANDINGS = ("open", "acknowledged", "snoozed", "cleared")
+SEVERITIES = ("critical", "warning", "info")
+BADGES: Mapping[str, Literal["red", "orange", "gray"]] = {
+    "critical": "red",
+    "warning": "orange",
+    "info": "gray",
+}
+SNOOZES = {"an hour": 3600.0, "a day": 86_400.0}
+
+
+def draw(run_id: str) -> None:
+    notes = read_annotations(queries.path_of(run_id)).alarms
+    found = histories(queries.alarms(run_id), queries.commands(run_id), notes)
+    if not found:
+        ui.empty(
+            "No alarm was raised in this run. Alarms raised afterwards from what is stored are in "
+            "the verdict:",
+            f"echoscope diagnose {queries.path_of(run_id)}",
+        )
+        _unseen(run_id)
+        return
+    info = queries.info(run_id)
+    st.plotly_chart(
+        timeline(found, info.last_step),
+        key="timeline",
+        config=export_config("alarms"),
+        alt="Alarms over the run",
+    )
+    left, right = st.columns(2)
+    standings = left.pills(
+        "Standing",
+        STANDINGS,
+        default=STANDINGS,
+        selection_mode="multi",
+        key="standing",
+        bind="query-params",
+    )
+    severities = right.pills(
+        "Severity",
+        SEVERITIES,
+        default=SEVERITIES,
+        selection_mode="multi",
+        key="severity",
+        bind="query-params",
+    )
+    now = time.time()
+    shown = [one for one in found if one.severity in severities and one.standing(now) in standings]
+    st.caption(f"{len(shown)} of {len(found)} alarms")
+    for one in shown[:100]:
+        _card(run_id, one, now)
+    _unseen(run_id)
+
+
+def _card(run_id: str, one: AlarmHistory, now: float) -> None:
+    alarm = one.latest
+    with st.container(border=True):
+        line = st.container(horizontal=True, vertical_alignment="center")
+        line.badge(one.severity, color=BADGES[one.severity])
+        line.markdown(f"**{ui.plain(alarm.rule)}**")
+        line.caption(_when(one))
+        standing = one.standing(now)
+        line.badge(standing, color="blue" if standing == "open" else "gray")
+        st.text(visible(alarm.message, 1500))
+        if alarm.advice:
+            st.caption(ui.plain(alarm.advice, 800))
+        if alarm.suggested is not None:
+            pairs = [f"{key}={value}" for key, value in alarm.suggested.settings.items()]
+            words = " ".join([alarm.suggested.action.value, *pairs])
+            command = f"echoscope ctl {queries.path_of(run_id)} {words}"
+            st.code(visible(command, 500), language="bash")
+        for state in one.done:
+            outcome = "not answered yet" if state.ack is None else state.ack.outcome.value
+            at = "" if state.ack is None else f" at step {state.ack.step}"
+            st.text(f"It asked for: {state.command.action.value}, {outcome}{at}.")
+        if alarm.refuted_by:
+            st.caption(ui.plain(f"What would show it wrong: {alarm.refuted_by}", 600))
+        _links(run_id, one)
+        _note(run_id, one, standing)
+
+
+def _when(one: AlarmHistory) -> str:
+    raised = one.raised
+    words = f"raised at step {raised.step}"
+    if raised.onset_step is not None and raised.onset_step != raised.step:
+        words += f", began about step {raised.onset_step}"
+    return words + ("" if one.is_open else f", cleared at step {one.cleared_step}")
+
+
+def _links(run_id: str, one: AlarmHistory) -> None:
+    row = st.container(horizontal=True, vertical_alignment="center")
+    with row:
+        step = one.raised.step
+        ui.link("Diagnosis at this step", "diagnosis", run=run_id, step=step, trajectory=None)
+        if one.latest.evidence:
+            st.caption("Evidence:")
+        for trajectory in one.latest.evidence[:6]:
+            ui.link(trajectory, "replay", run=run_id, trajectory=trajectory, step=None, turn=None)
+
+
+def _note(run_id: str, one: AlarmHistory, standing: str) -> None:
+    note, alarm_id = one.note, one.latest.alarm_id
+    if note.is_acknowledged:
+        st.caption(ui.plain(f"Acknowledged by {note.acknowledged_by or 'somebody'}."))
+    if standing == "snoozed" and note.snoozed_until is not None:
+        left = ui.duration(note.snoozed_until - time.time())
+        st.caption(ui.plain(f"Snoozed by {note.snoozed_by or 'somebody'} for another {left}."))
+    if settings().is_read_only or not one.is_open:
+        return
+    path = queries.path_of(run_id)
+
+    def acknowledge() -> None:
+        change = Acknowledge(
+            author=os_user(),
+            at=time.time(),
+            alarm_id=alarm_id,
+            is_acknowledged=not note.is_acknowledged,
+        )
+        ui.noting(lambda: annotate(path, change))
+
+    def snooze(seconds: float | None) -> None:
+        now = time.time()
+        until = None if seconds is None else now + seconds
+        change = Snooze(author=os_user(), at=now, alarm_id=alarm_id, until=until)
+        ui.noting(lambda: annotate(path, change))
+
+    row = st.container(horizontal=True)
+    words = "Take back" if note.is_acknowledged else "Acknowledge"
+    row.button(words, key=f"ack {alarm_id}", on_click=acknowledge)
+    if standing == "snoozed":
+        row.button("Wake", key=f"wake {alarm_id}", on_click=snooze, args=(None,))
+    else:
+        for name, seconds in SNOOZES.items():
+            row.button(
+                f"Snooze {name}", key=f"snooze {alarm_id} {name}", on_click=snooze, args=(seconds,)
+            )
+
+
+def _unseen(run_id: str) -> None:
+    """Rules that cannot speak about this run, and why."""
+    verdict = queries.verdict(run_id)
+    if verdict.could_not_see:
+        with st.expander(f"{len(verdict.could_not_see)} rules could not watch this run"):
+            for text in verdict.could_not_see:
+                st.text(visible(text, 400))
+
+
+def main() -> None:
+    ui.run_frame("Alarms", draw)
+
+
+main()

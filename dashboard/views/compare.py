@@ -1,0 +1,236 @@
+"""Compare: several runs on one axis, what differs in their settings, and who solved what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+from echoscope.dashboard import charts as lines
+from echoscope.dashboard import queries, theme, ui
+from echoscope.dashboard.comparing import (
+    config_diff,
+    overlap,
+    regime_paths,
+    relative_change,
+    solved_by,
+)
+from echoscope.dashboard.diagnosis_data import REGIME_KEYS, regime_path
+from echoscope.dashboard.problems import Problem
+
+MAX_RUNS = len(theme.SERIES)
+MAX_TASKS = 300
+CURATED = (
+    "rollout/success_rate",
+    "reward/return_mean",
+    "reward/group_std_mean",
+    "policy/entropy",
+    "info/first_turn/dependence",
+    "text/retrieval_accuracy",
+    "optim/grad_norm",
+    "rollout/response_length_mean",
+)
+EVALUATED = """
+SELECT tag, env_seed, is_success, id FROM trajectories
+WHERE split = 'eval' AND step = (SELECT max(step) FROM trajectories WHERE split = 'eval')
+"""
+
+
+def draw() -> None:
+    runs = _pick_runs()
+    if len(runs) < 2:
+        ui.empty("Choose two runs or more above, or tick them on the page Runs.")
+        return
+    keys = sorted(set().union(*(queries.metric_keys(run) for run in runs)))
+    left, middle, right = st.columns([3, 2, 2])
+    shown = left.multiselect(
+        "Metrics",
+        keys,
+        default=[key for key in CURATED if key in keys][:4],
+        key="metrics",
+        bind="query-params",
+        format_func=lambda key: f"{lines.label(key).name}  ({key})",
+        max_selections=12,
+    )
+    kind = middle.segmented_control(
+        "Axis", lines.AXES, default="step", required=True, key="x", bind="query-params"
+    )
+    smooth = right.slider("Smoothing", 0.0, 0.99, 0.6, 0.01, key="smooth", bind="query-params")
+    baseline = st.segmented_control(
+        "Baseline", runs, default=runs[0], required=True, key="baseline", format_func=ui.plain
+    )
+    _curves(runs, shown, kind or "step", float(smooth))
+    _changes(runs, str(baseline), shown)
+    left, right = st.columns(2, gap="medium")
+    with left:
+        _settings(runs)
+    with right:
+        _regimes(runs)
+    _tasks(runs)
+
+
+def _pick_runs() -> list[str]:
+    """The runs that the address names and that exist."""
+    rows = [row for row in queries.runs() if not row.problem]
+    ids = [row.run_id for row in rows[: ui.MAX_PICKED]]
+    asked = []
+    for run in ui.list_param("runs"):
+        try:
+            queries.path_of(run)
+        except Problem as problem:
+            ui.notice(f"{problem.text}; it is left out")
+        else:
+            asked.append(run)
+    ids += [run for run in asked if run not in ids]
+
+    def changed() -> None:
+        st.query_params["runs"] = ",".join(st.session_state["compared"])
+
+    chosen = st.multiselect(
+        "Runs",
+        ids,
+        default=asked[:MAX_RUNS],
+        key="compared",
+        on_change=changed,
+        max_selections=MAX_RUNS,
+        format_func=ui.plain,
+    )
+    return list(chosen)
+
+
+def _curves(runs: list[str], keys: list[str], kind: lines.AxisKind, smooth: float) -> None:
+    columns = st.columns(2, gap="medium")
+    tables = {run: queries.series(run, keys) for run in runs}
+    axes = {run: lines.step_axis(queries.step_table(run), kind) for run in runs}
+    for place, key in enumerate(keys):
+        drawn = []
+        for color, run in zip(theme.SERIES, runs, strict=False):
+            one = lines.curve(tables[run], key, name=run, color=color)
+            # Runs have axes of their own: on time or tokens they are placed before they are drawn.
+            if kind != "step" and len(one.steps):
+                one = _placed(one, axes[run])
+            drawn.append(one)
+        axis = axes[runs[0]]
+        plain_axis = lines.Axis(
+            kind="step",
+            title=axis.title,
+            steps=axis.steps,
+            positions=axis.steps.astype(np.float64),
+            wall_times=axis.wall_times,
+        )
+        figure = lines.line_chart(
+            drawn,
+            plain_axis,
+            options=lines.LineOptions(smooth=smooth, height=290),
+            title=lines.label(key).name,
+            help=lines.label(key).help,
+        )
+        with columns[place % 2]:
+            st.plotly_chart(figure, key=f"compare {key}", config=lines.export_config(key), alt=key)
+
+
+def _placed(one: lines.Curve, axis: lines.Axis) -> lines.Curve:
+    """The curve with positions on its own run's axis in the place of steps."""
+    positions: Any = axis.at(one.steps)
+    return lines.Curve(
+        key=one.key,
+        name=one.name,
+        steps=positions,
+        values=one.values,
+        unit=one.unit,
+        color=one.color,
+    )
+
+
+def _changes(runs: list[str], baseline: str, keys: list[str]) -> None:
+    if not keys:
+        return
+    series = {run: queries.series(run, keys) for run in runs}
+    table = relative_change(series, baseline, keys)
+    table["key"] = [f"{lines.label(key).name} ({key})" for key in table["key"]]
+    st.dataframe(
+        table.rename(columns={"key": "metric, at the last common step"}),
+        hide_index=True,
+        width="stretch",
+        placeholder="-",
+        column_config={
+            **{run: st.column_config.NumberColumn(format="%.4g") for run in runs},
+            **{
+                f"{run} change": st.column_config.NumberColumn(format="percent")
+                for run in runs
+                if run != baseline
+            },
+        },
+    )
+
+
+def _settings(runs: list[str]) -> None:
+    st.subheader("Settings that differ", anchor=False)
+    table = config_diff({run: queries.plain_config(queries.info(run)) for run in runs})
+    if table.empty:
+        st.caption("None: these runs have the same configuration.")
+    else:
+        st.dataframe(table, hide_index=True, width="stretch")
+
+
+def _regimes(runs: list[str]) -> None:
+    st.subheader("Regimes", anchor=False)
+    found = {run: regime_path(queries.series(run, REGIME_KEYS, phase="train")) for run in runs}
+    known = {run: path for run, path in found.items() if path is not None}
+    if not known:
+        ui.empty("None of these runs measured how reasonings depend on their prompts.")
+        return
+    st.plotly_chart(
+        regime_paths(known),
+        key="regimes",
+        config=lines.export_config("regimes"),
+        alt="Regime paths of the runs",
+    )
+    st.caption("The large dot is where a run is now.")
+
+
+def _tasks(runs: list[str]) -> None:
+    st.subheader("The same tasks", anchor=False)
+    tasks = {run: queries.table(run, EVALUATED) for run in runs}
+    solved = solved_by(tasks)
+    if solved.empty:
+        ui.empty("These runs were not evaluated on common tasks.")
+        return
+    left, right = st.columns([1, 2], gap="medium")
+    with left:
+        st.caption(f"{len(solved)} tasks in common, at each run's last evaluation")
+        st.dataframe(overlap(solved, runs), hide_index=True, width="stretch")
+    with right:
+        shown = solved.head(MAX_TASKS)
+        table = shown[["tag", "env_seed", *runs]].copy()
+        links = {}
+        for run in runs:
+            name = f"{run} replay"
+            table[name] = [_link(run, identity) for identity in shown[f"{run} id"]]
+            links[name] = st.column_config.LinkColumn(name, display_text="open")
+        st.dataframe(
+            table.rename(columns={"tag": "tasks", "env_seed": "task"}),
+            hide_index=True,
+            width="stretch",
+            height=320,
+            column_config={
+                **{run: st.column_config.NumberColumn(format="percent") for run in runs},
+                **links,
+            },
+        )
+        if len(solved) > MAX_TASKS:
+            st.caption(f"The {MAX_TASKS} in which the runs differ most.")
+
+
+def _link(run: str, identity: object) -> str | None:
+    if not isinstance(identity, str) or pd.isna(identity):
+        return None
+    return ui.url("replay", run=run, trajectory=identity, step=None, turn=None)
+
+
+def main() -> None:
+    ui.frame("Compare", draw)
+
+
+main()
