@@ -153,6 +153,8 @@ class Channel:
     _differences: list[float] = field(default_factory=list)
     _opening: list[float] = field(default_factory=list)
     _gaps: list[int] = field(default_factory=list)
+    _gap: float = 1.0
+    """Steps from one observation to the next, as a rule."""
     streak: int = 0
     """Observations in a row with a strength of 1 or more."""
     half_streak: int = 0
@@ -183,7 +185,8 @@ class Channel:
             x = math.log(max(x, LOG_FLOOR))
         if self.last_step is not None:
             _append(self._gaps, step - self.last_step, 9)
-        baseline = self._baseline(x)
+            self._gap = median(self._gaps)
+        baseline = self._recent_past(x) if self.spec.against == "recent" else (math.nan, 1.0)
         self._take(x, step)
         self.first_step = step if self.first_step is None else self.first_step
         self.last_step = step
@@ -193,11 +196,6 @@ class Channel:
     @property
     def is_sparse(self) -> bool:
         return self._gap >= SPARSE_GAP
-
-    @property
-    def _gap(self) -> float:
-        """Steps from one observation to the next, as a rule."""
-        return median(self._gaps) if self._gaps else 1.0
 
     @property
     def window(self) -> int:
@@ -293,7 +291,7 @@ class Channel:
         for slot in fields(Channel):
             setattr(self, slot.name, getattr(fresh, slot.name))
 
-    def _baseline(self, x: float) -> tuple[float, float]:
+    def _recent_past(self, x: float) -> tuple[float, float]:
         """Median and robust scale of the recent past, before `x`."""
         past = self._recent[-HISTORY:]
         return (median(past), max(robust_scale(past), 0.1)) if past else (x, 0.1)
@@ -418,6 +416,7 @@ class Channel:
             if value is None and slot.name in _FLOATS:
                 value = math.nan
             setattr(self, slot.name, copy.copy(value))
+        self._gap = median(self._gaps) if self._gaps else 1.0
 
 
 _FLOATS = ("value", "level", "high", "low", "start", "strength", "threshold")
