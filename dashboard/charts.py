@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from . import theme
-from .curves import AXES, Axis, AxisKind, Curve, curve, step_axis, to_csv, wilson_band
+from .curves import AXES, Axis, AxisKind, Curve, curve, describe, step_axis, to_csv, wilson_band
 from .downsampling import Values, clipped_range, downsample, smoothed
 from .escaping import visible
 from .labels import LABELS, SHARE, Label, label, section, section_title
@@ -33,6 +33,7 @@ __all__ = [
     "Label",
     "LineOptions",
     "curve",
+    "describe",
     "export_config",
     "figure_text",
     "label",

@@ -163,3 +163,16 @@ def to_csv(curves: Sequence[Curve], axis: Axis) -> str:
     if axis.kind == "step":
         table = table.drop(columns="position")
     return str(table.to_csv(index=False))
+
+
+def describe(curves: Sequence[Curve]) -> str:
+    """Curves in a sentence, for those who cannot see them."""
+    parts = []
+    for one in curves:
+        known = one.values[one.values == one.values]
+        if len(known):
+            parts.append(
+                f"{one.name}: {known[-1]:.4g} {one.unit} at step {one.steps[-1]}, "
+                f"from {known[0]:.4g} (lowest {known.min():.4g}, highest {known.max():.4g})"
+            )
+    return "; ".join(parts) or "nothing measured yet"

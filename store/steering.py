@@ -199,3 +199,17 @@ def send(run_path: Path, command: Command) -> None:
         post(run_path, command)
     except StoreError as error:
         raise SteeringError(f"the command was not sent: {error}") from error
+
+
+def same_waiting(states: Iterable[CommandState], command: Command) -> Command | None:
+    """A command that asks for the same and still waits: sending another would change nothing."""
+    for state in states:
+        waiting = state.command
+        if (
+            state.ack is None
+            and waiting.action is command.action
+            and dict(waiting.settings) == dict(command.settings)
+            and (waiting.expires_at is None or waiting.expires_at > command.issued_at)
+        ):
+            return waiting
+    return None

@@ -1,0 +1,222 @@
+"""The eight charts of the Live page: which curves they have, and what they say without any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from . import theme
+from .curves import Curve, curve, wilson_band
+from .downsampling import Values
+from .labels import label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One curve of a chart."""
+
+    key: str
+    name: str = ""
+    """Shorter than the label of the key, where the chart's title says the rest."""
+    has_interval: bool = False
+    """The run stores `KEY_low` and `KEY_high`."""
+    is_right: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One chart by name; `missing` says what a run needs to have it."""
+
+    name: str
+    """In URLs and file names."""
+    title: str
+    help: str
+    lines: tuple[Line, ...]
+    missing: str = "Nothing measured yet: the first step is not finished."
+
+
+_INFO = "info/first_turn"
+
+CHARTS: tuple[Chart, ...] = (
+    Chart(
+        name="success",
+        title="Success and return",
+        help=(
+            "Share of tasks solved, with its 95 % Wilson interval over the step's trajectories"
+            " (siblings share a task, so in truth it is somewhat wider), and the mean return with"
+            " the interval of its mean."
+        ),
+        lines=(
+            Line(key="rollout/success_rate", name="success, training"),
+            Line(key="reward/return_mean", name="return", is_right=True),
+        ),
+        missing="Neither success nor reward was logged.",
+    ),
+    Chart(
+        name="spread",
+        title="Reward std within groups",
+        help="What there is to learn: siblings that all earn the same give no gradient.",
+        lines=(Line(key="reward/group_std_mean"),),
+        missing="Needs groups of at least two siblings.",
+    ),
+    Chart(
+        name="entropy",
+        title="Policy entropy",
+        help="Entropy of the sampling distribution per token; a run that loses it stops exploring.",
+        lines=(Line(key="policy/entropy"),),
+        missing="The sampler reported no entropies.",
+    ),
+    Chart(
+        name="information",
+        title="Reasoning: information and variety",
+        help=(
+            "I(X;Z): how much the reasoning depends on its prompt; near zero is template collapse."
+            " H(Z given X): how varied it is for one prompt. Bands are 95 % intervals."
+        ),
+        lines=(
+            Line(key=f"{_INFO}/conditional_entropy", has_interval=True),
+            Line(key=f"{_INFO}/mutual_information", has_interval=True, is_right=True),
+        ),
+        missing="Needs cross-scoring: set diagnostics.information.every, with several prompts.",
+    ),
+    Chart(
+        name="gradient",
+        title="Gradient norm by term",
+        help="Norm before clipping; the terms are decomposed every few steps.",
+        lines=(
+            Line(key="optim/grad_norm", name="whole"),
+            Line(key="gradient/policy/all/norm", name="policy"),
+            Line(key="gradient/entropy/all/norm", name="entropy"),
+            Line(key="gradient/kl/all/norm", name="KL"),
+            Line(key="gradient/value/all/norm", name="value"),
+        ),
+        missing="No update was made yet.",
+    ),
+    Chart(
+        name="kept",
+        title="Groups: kept, solved, hopeless",
+        help="What the filter let into the update, and groups in which all or none succeeded.",
+        lines=(
+            Line(key="selection/kept_frac", name="kept"),
+            Line(key="reward/solved_frac", name="solved"),
+            Line(key="reward/hopeless_frac", name="hopeless"),
+        ),
+    ),
+    Chart(
+        name="length",
+        title="Response length",
+        help="Sampled tokens per response, and those of its reasoning.",
+        lines=(
+            Line(key="rollout/response_length_mean", name="response"),
+            Line(key="rollout/reasoning_length_mean", name="reasoning"),
+        ),
+    ),
+    Chart(
+        name="mismatch",
+        title="Mismatch KL",
+        help="Sampler against trainer at the same weights: above 0.05 the update is off-policy.",
+        lines=(
+            Line(key="policy/mismatch_kl", name="mismatch KL"),
+            Line(key="policy/ref_kl", name="KL to the reference", is_right=True),
+        ),
+        missing="The trainer did not score the sampled tokens again.",
+    ),
+)
+
+
+def chart_keys(charts: Sequence[Chart], known: Sequence[str]) -> list[str]:
+    """The metrics to read for some charts, of those that the run has."""
+    wanted = {line.key for chart in charts for line in chart.lines}
+    wanted |= {
+        f"{line.key}_{end}"
+        for chart in charts
+        for line in chart.lines
+        if line.has_interval
+        for end in ("low", "high")
+    }
+    if any(chart.name == "success" for chart in charts):
+        wanted |= {f"{key}{end}" for key in eval_keys(known) for end in ("", "_low", "_high")}
+    return sorted(wanted & set(known))
+
+
+def eval_keys(known: Sequence[str]) -> list[str]:
+    """Success on tasks that never train: over all tags, or of each of the first three."""
+    found = [
+        key
+        for key in known
+        if key.startswith(("eval/", "probe/")) and key.endswith("/success_rate")
+    ]
+    over_all = [key for key in found if key.split("/")[1] == "all"]
+    return over_all or found[:3]
+
+
+def chart_curves(
+    chart: Chart, data: pd.DataFrame, steps: pd.DataFrame, known: Sequence[str]
+) -> list[Curve]:
+    """The curves of one chart that the run has.
+
+    Args:
+        data: columns step, key, value.
+        steps: the table `steps`, for the number of trajectories behind a rate.
+    """
+    lines = list(chart.lines)
+    if chart.name == "success":
+        evals = [
+            Line(key=key, name=f"success, {label(key).name.partition(', ')[2] or 'evaluation'}")
+            for key in eval_keys(known)
+        ]
+        lines[1:1] = evals
+    out = []
+    for place, line in enumerate(lines):
+        stores_interval = line.has_interval or line.key.startswith(("eval/", "probe/"))
+        one = curve(
+            data,
+            line.key,
+            name=line.name,
+            low_key=f"{line.key}_low" if stores_interval else "",
+            high_key=f"{line.key}_high" if stores_interval else "",
+            color=theme.SERIES[place % len(theme.SERIES)],
+            is_right=line.is_right,
+        )
+        if not len(one.steps):
+            continue
+        if line.key == "rollout/success_rate":
+            one = _with_interval(one, *_success_interval(one, steps))
+        elif line.key == "reward/return_mean":
+            one = _with_interval(one, *_mean_interval(one, steps))
+        out.append(one)
+    return out
+
+
+def _with_interval(one: Curve, low: Values, high: Values) -> Curve:
+    return Curve(
+        key=one.key,
+        name=one.name,
+        unit=one.unit,
+        steps=one.steps,
+        values=one.values,
+        low=low,
+        high=high,
+        color=one.color,
+        is_right=one.is_right,
+    )
+
+
+def _success_interval(one: Curve, steps: pd.DataFrame) -> tuple[Values, Values]:
+    return wilson_band(one.values, _at(steps, "num_trajectories", one))
+
+
+def _mean_interval(one: Curve, steps: pd.DataFrame) -> tuple[Values, Values]:
+    """The mean of a step's returns, 1.96 standard errors on each side."""
+    counts = _at(steps, "num_trajectories", one)
+    half = 1.96 * _at(steps, "return_std", one) / np.sqrt(np.where(counts > 0, counts, np.nan))
+    return one.values - half, one.values + half
+
+
+def _at(steps: pd.DataFrame, column: str, one: Curve) -> Values:
+    """A column of the table `steps` at the steps of a curve, NaN where it has none."""
+    by_step = steps.drop_duplicates("step", keep="last").set_index("step")[column]
+    return by_step.reindex(one.steps).to_numpy(np.float64, na_value=np.nan)

@@ -1,0 +1,160 @@
+"""The form of the live settings, made from the schema that the run wrote down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from . import ui
+from .escaping import visible
+
+_GROUPS: Mapping[str, str] = {
+    "selection": "Selection (the filter)",
+    "optim": "Optimizer",
+    "loss": "Objective",
+    "sampling": "Sampling",
+    "diagnostics": "Diagnostics and alarms",
+    "": "Run",
+}
+_BOUNDS = (
+    ("minimum", "at least"),
+    ("exclusiveMinimum", "more than"),
+    ("maximum", "at most"),
+    ("exclusiveMaximum", "less than"),
+)
+
+
+def group_of(key: str) -> str:
+    """Under which heading a setting stands.
+
+    >>> group_of("selection.value"), group_of("steps"), group_of("eval.every")
+    ('selection', '', '')
+    """
+    first, dot, _ = key.partition(".")
+    return first if dot and first in _GROUPS else ""
+
+
+def value_words(value: Any) -> str:
+    """A value as a person would type it."""
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {value_words(entry)}" for name, entry in value.items()) or "-"
+    return json.dumps(value)
+
+
+def rule_words(schema: Mapping[str, Any]) -> str:
+    """What a value must be: `a whole number, at least 0`."""
+    kinds = {"integer": "a whole number", "number": "a number"}
+    words = [kinds[schema["type"]]] if schema.get("type") in kinds else []
+    words += [f"{text} {schema[rule]}" for rule, text in _BOUNDS if rule in schema]
+    return ", ".join(words)
+
+
+def parse_number(text: str) -> Any:
+    """What was typed as a number; the text itself where it is none, for the check to refuse.
+
+    >>> parse_number("1e-4"), parse_number(" 12 "), parse_number("fast")
+    (0.0001, 12, 'fast')
+    """
+    text = text.strip()
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def form(run_id: str, live_knobs: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
+    """Draw a widget for each setting; what was changed, by key.
+
+    Somebody else's change of a setting, once applied, replaces what was typed for it here.
+    """
+    changed: dict[str, Any] = {}
+    for group, title in _GROUPS.items():
+        keys = [key for key in live_knobs if group_of(key) == group]
+        if not keys:
+            continue
+        st.caption(title)
+        grid = st.grid("auto", min_column_width=190, gap="small")
+        for key in keys:
+            schema = live_knobs[key]
+            if not isinstance(schema, Mapping):
+                continue
+            value = current.get(key)
+            with grid.cell():
+                new = _widget(run_id, key, schema, value)
+            if new != value or isinstance(new, bool) is not isinstance(value, bool):
+                changed[key] = new
+    return changed
+
+
+def _widget(run_id: str, key: str, schema: Mapping[str, Any], value: Any) -> Any:
+    short = key.partition(".")[2] if group_of(key) else key
+    label = ui.plain(short)
+    about = [str(schema.get("description", "")), rule_words(schema), f"Key: {key}"]
+    words = ". ".join(ui.plain(part.rstrip("."), 300) for part in about if part)
+    # The value is part of the identity: once it changes, the widget starts from the new one.
+    identity = f"knob:{run_id}:{key}:{json.dumps(value, sort_keys=True, default=str)}"
+    choices = schema.get("enum")
+    if isinstance(choices, list):
+        options = choices if value in choices else [value, *choices]
+        return st.selectbox(
+            label, options, options.index(value), key=identity, help=words, format_func=value_words
+        )
+    if schema.get("type") == "boolean":
+        return st.toggle(label, bool(value), key=identity, help=words)
+    if schema.get("type") == "object" and _choices_by_name(schema) is not None:
+        return _mapping_widget(identity, label, words, schema, value)
+    text = st.text_input(label, value_words(value), key=identity, help=words, max_chars=200)
+    if text == value_words(value):
+        return value
+    if schema.get("type") in ("integer", "number"):
+        return parse_number(text)
+    return text
+
+
+def _choices_by_name(schema: Mapping[str, Any]) -> tuple[list[str], list[str]] | None:
+    """Names and choices of a mapping from one to the other; None for any other mapping."""
+    names = schema.get("propertyNames", {}).get("enum")
+    below = schema.get("additionalProperties")
+    choices = below.get("enum") if isinstance(below, Mapping) else None
+    if isinstance(names, list) and isinstance(choices, list) and choices:
+        return names, choices
+    return None
+
+
+def _mapping_widget(
+    identity: str, label: str, words: str, schema: Mapping[str, Any], value: Any
+) -> dict[str, Any]:
+    """For each choice but the first, which names have it; a name without one has the first."""
+    found = _choices_by_name(schema)
+    assert found is not None
+    names, choices = found
+    old = dict(value) if isinstance(value, Mapping) else {}
+    new = dict(old)
+    for choice in choices[1:]:
+        had = [name for name in names if old.get(name) == choice]
+        picked = st.multiselect(
+            f"{label}: {ui.plain(choice)}",
+            names,
+            had,
+            key=f"{identity}:{choice}",
+            help=words,
+            placeholder="none",
+            format_func=visible,
+        )
+        for name in names:
+            if name in picked:
+                new[name] = choice
+            elif name in had and new.get(name) == choice:
+                new[name] = choices[0]
+    return new

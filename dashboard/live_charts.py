@@ -1,0 +1,207 @@
+"""The charts of the Live page: its controls, the curated eight, and one for any other metric."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from ..store.reader import RunInfo
+from . import charts, queries
+from .cache import AnswerCache
+from .curated import CHARTS, Chart, chart_curves, chart_keys
+from .escaping import visible
+from .marks import Mark, alarm_marks, command_marks, rewind_marks
+
+EXACT_STEPS = 20_000
+"""Runs up to this long are smoothed from every point; longer ones from the extremes of ranges."""
+_AXIS_NAMES = {"step": "Step", "time": "Time", "tokens": "Tokens"}
+_MIN_WIDTH = 300
+"""Of a chart, in pixels: four fit beside each other on a laptop, one on a telephone."""
+_PLAIN = "metrics"
+"""Names every chart outside of the curated ones where the controls speak of them."""
+
+_figures = AnswerCache(max_entries=256)
+"""Shared by everyone who looks at the same charts in the same way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
+    """How somebody wants to see the charts."""
+
+    axis: charts.AxisKind = "step"
+    smooth: float = 0.0
+    clip: bool = False
+    logged: frozenset[str] = frozenset()
+    """Names of the charts with a logarithmic scale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Snapshot:
+    """What one drawing of the page shows, all of it as of one position."""
+
+    run_id: str
+    position: queries.Position
+    info: RunInfo
+    steps: pd.DataFrame
+    known: Sequence[str]
+    """The metrics that the run has."""
+    controls: Controls = field(default_factory=Controls)
+
+    @property
+    def max_points(self) -> int | None:
+        return None if self.info.last_step <= EXACT_STEPS else queries.MAX_POINTS
+
+    @property
+    def axis(self) -> charts.Axis:
+        return charts.step_axis(self.steps, self.controls.axis)
+
+    def options(self, name: str) -> charts.LineOptions:
+        return charts.LineOptions(
+            smooth=self.controls.smooth,
+            clip=self.controls.clip,
+            log_y=name in self.controls.logged,
+            revision=f"{self.run_id}:{self.controls.axis}:{name in self.controls.logged}",
+        )
+
+    def marks(self) -> list[Mark]:
+        return [
+            *alarm_marks(queries.alarms(self.run_id)),
+            *command_marks(queries.commands(self.run_id)),
+            *rewind_marks(self.steps),
+        ]
+
+
+def controls() -> Controls:
+    """Draw the controls, all of which the URL keeps, and say what they are set to."""
+    smooth, axis, log, clip = st.columns([3, 3, 4, 2], vertical_alignment="bottom")
+    weight = smooth.slider(
+        "Smoothing",
+        0.0,
+        0.99,
+        0.0,
+        0.01,
+        key="smooth",
+        bind="query-params",
+        help="A moving average over the faint raw curve. Alarms never see it.",
+    )
+    chosen = axis.segmented_control(
+        "Axis",
+        charts.AXES,
+        default="step",
+        required=True,
+        format_func=lambda name: _AXIS_NAMES[name],
+        key="x",
+        bind="query-params",
+    )
+    names = {chart.name: chart.title for chart in CHARTS} | {_PLAIN: "All metrics below"}
+    logged = log.multiselect(
+        "Logarithmic scale",
+        list(names),
+        format_func=lambda name: names[name],
+        key="log",
+        bind="query-params",
+        placeholder="No chart",
+    )
+    clipped = clip.toggle(
+        "Clip outliers",
+        key="clip",
+        bind="query-params",
+        help="The middle 96 % of the values set the range.",
+    )
+    return Controls(
+        axis=chosen or "step", smooth=float(weight), clip=bool(clipped), logged=frozenset(logged)
+    )
+
+
+def curated(page: Snapshot) -> None:
+    """The eight charts, and their numbers to take away."""
+    keys = chart_keys(CHARTS, page.known)
+    grid = st.grid("auto", min_column_width=_MIN_WIDTH)
+    for chart in CHARTS:
+        with grid.cell():
+            _show(page, chart.name, chart, partial(_curves, page, chart, keys))
+    signs, export = st.columns([6, 1], vertical_alignment="center")
+    signs.caption(
+        "Diamond: critical alarm, triangle: warning, circle: information; open where it ended. "
+        "Square on a dotted line: somebody steered. Dashed line: resumed from a checkpoint. "
+        "Bands: 95 % intervals. Drag to zoom, double-click to go back; the camera saves an SVG."
+    )
+    with export.popover("CSV", on_change="rerun", key="csv", width="stretch") as box:
+        if box.open:
+            _downloads(page, keys)
+
+
+def plain(page: Snapshot, keys: Sequence[str]) -> None:
+    """One chart for each metric, under its plain name."""
+    grid = st.grid("auto", min_column_width=_MIN_WIDTH)
+    for key in keys:
+        words = charts.label(key)
+        chart = Chart(
+            name=_PLAIN,
+            title=words.name,
+            help=words.help,
+            lines=(),
+            missing="Every value is NaN: it could not be computed.",
+        )
+        with grid.cell():
+            _show(page, key, chart, partial(_plain_curve, page, key, keys))
+
+
+def _curves(page: Snapshot, chart: Chart, keys: Sequence[str]) -> list[charts.Curve]:
+    data = queries.series(page.run_id, keys, max_points=page.max_points)
+    return chart_curves(chart, data, page.steps, page.known)
+
+
+def _plain_curve(page: Snapshot, key: str, keys: Sequence[str]) -> list[charts.Curve]:
+    return [charts.curve(queries.series(page.run_id, keys), key)]
+
+
+def _show(
+    page: Snapshot, name: str, chart: Chart, curves: Callable[[], list[charts.Curve]]
+) -> None:
+    def build() -> tuple[go.Figure, str]:
+        found = curves()
+        figure = charts.line_chart(
+            found,
+            page.axis,
+            page.marks(),
+            page.options(chart.name),
+            title=chart.title,
+            help=chart.help,
+            missing=chart.missing,
+        )
+        return figure, charts.describe(found)
+
+    identity = (page.run_id, name, page.controls)
+    figure, words = _figures.get(identity, page.position, build)
+    st.plotly_chart(
+        figure,
+        key=f"chart_{name}",
+        config=charts.export_config(file_name(page.run_id, name)),
+        alt=visible(f"{chart.title}. {words}", 600),
+    )
+
+
+def _downloads(page: Snapshot, keys: Sequence[str]) -> None:
+    data = queries.series(page.run_id, keys, max_points=None)
+    for chart in CHARTS:
+        st.download_button(
+            chart.title,
+            charts.to_csv(chart_curves(chart, data, page.steps, page.known), page.axis),
+            file_name=f"{file_name(page.run_id, chart.name)}.csv",
+            mime="text/csv",
+            key=f"csv_{chart.name}",
+            on_click="ignore",
+            width="stretch",
+        )
+
+
+def file_name(*parts: str) -> str:
+    """A file name of nothing but letters, digits, dots and dashes."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join(parts))[:120].strip("._") or "chart"

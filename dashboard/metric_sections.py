@@ -1,0 +1,72 @@
+"""Every metric of a run, by section, found by a regular expression; drawn only when opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import streamlit as st
+
+from . import ui
+from .labels import SECTIONS, section, section_title
+from .problems import Problem
+
+PER_PAGE = 12
+"""Charts of a section that are drawn at once."""
+MAX_PATTERN = 300
+
+
+def matching(keys: Sequence[str], pattern: str) -> list[str]:
+    """The keys in which a regular expression is found, whatever the case.
+
+    Raises:
+        Problem: it is not a regular expression, or too long.
+    """
+    if len(pattern) > MAX_PATTERN:
+        raise Problem(f"the filter has {len(pattern)} characters, at most {MAX_PATTERN}")
+    if not pattern:
+        return list(keys)
+    try:
+        found = re.compile(pattern, re.IGNORECASE)
+    except re.error as error:
+        raise Problem(
+            f"{pattern[:80]!r} is not a regular expression: {error}",
+            "Plain words work; write \\. \\( \\[ for the signs themselves.",
+        ) from error
+    return [key for key in keys if found.search(key)]
+
+
+def by_section(keys: Sequence[str]) -> dict[str, list[str]]:
+    """Keys by what stands before the first "/", known sections first."""
+    out: dict[str, list[str]] = {}
+    for key in keys:
+        out.setdefault(section(key), []).append(key)
+    order = {name: place for place, name in enumerate(SECTIONS)}
+    return dict(sorted(out.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
+
+
+def draw(known: Sequence[str], draw_charts: Callable[[Sequence[str]], None]) -> None:
+    """The filter and one closed box for each section; `draw_charts` draws a page of keys."""
+    st.subheader("All metrics", anchor=False)
+    pattern = st.text_input(
+        "Filter (regular expression)",
+        key="filter",
+        bind="query-params",
+        placeholder="entropy|kl",
+        max_chars=MAX_PATTERN,
+    )
+    keys = matching(known, pattern)
+    st.caption(f"{len(keys)} of {len(known)} metrics")
+    for name, found in by_section(keys).items():
+        title = f"{ui.plain(section_title(name), 80)} ({len(found)})"
+        with st.expander(title, key=f"section_{name}", on_change="rerun") as box:
+            if box.open:
+                _page(name, found, draw_charts)
+
+
+def _page(name: str, keys: Sequence[str], draw_charts: Callable[[Sequence[str]], None]) -> None:
+    pages = -(-len(keys) // PER_PAGE)
+    page = 1
+    if pages > 1:
+        page = st.pagination(pages, key=f"page_{name}_{pages}")
+    draw_charts(keys[(page - 1) * PER_PAGE : page * PER_PAGE])

@@ -1,0 +1,278 @@
+"""Steering from a page: buttons, the form of live settings, and what became of each command.
+
+Everything goes through `store.steering`, as `echoscope ctl` does. A command is sent from a draft
+that confirming takes away, so pressing twice sends once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from ..store.reader import CommandState, RunInfo
+from ..store.records import CommandAction, CommandOutcome
+from ..store.steering import (
+    MAX_AUTHOR,
+    MAX_REASON,
+    Standing,
+    SteeringError,
+    check_settings,
+    current_settings,
+    os_user,
+    prepare,
+    same_waiting,
+    send,
+    standing,
+)
+from . import knobs, queries, ui
+from .escaping import visible
+from .marks import command_words, outcome_words
+from .settings import settings
+
+_SENTENCES: Mapping[CommandAction, str] = {
+    CommandAction.PAUSE: "Hold the run at the next step boundary; nothing is lost.",
+    CommandAction.RESUME: "Let the paused run go on.",
+    CommandAction.CHECKPOINT: "Write a checkpoint at the next step boundary.",
+    CommandAction.EVALUATE: "Evaluate with the next step.",
+    CommandAction.STOP: "Finish the step, write a checkpoint, end the run. It can be resumed.",
+    CommandAction.STOP_NOW: "Drop the step in progress and end the run at once.",
+    CommandAction.SET: "Change settings at the next step boundary, all of them or none.",
+}
+_TITLES: Mapping[CommandAction, str] = {
+    CommandAction.PAUSE: "Pause",
+    CommandAction.RESUME: "Resume",
+    CommandAction.CHECKPOINT: "Checkpoint",
+    CommandAction.EVALUATE: "Evaluate",
+    CommandAction.STOP: "Stop",
+    CommandAction.STOP_NOW: "Stop now",
+    CommandAction.SET: "Change settings",
+}
+_SHOWN_S = 120.0
+"""How long an answer to a command of this session stays beside the buttons."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What somebody is about to send."""
+
+    run_id: str
+    action: CommandAction
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+
+
+def propose(
+    run_id: str,
+    action: CommandAction,
+    settings: Mapping[str, Any] | None = None,
+    reason: str = "",
+) -> None:
+    """Ask for confirmation of a command, on the Live page, in place of any other draft."""
+    st.session_state["steering_draft"] = Draft(
+        run_id=run_id, action=action, settings=dict(settings or {}), reason=reason
+    )
+    st.session_state.pop("steering_reason", None)
+    st.session_state.pop("steering_problem", None)
+
+
+def panel(run_id: str) -> None:
+    """Buttons, the open question, what is pending, and the form; or why there are none."""
+    info = queries.info(run_id)
+    if settings().is_read_only:
+        st.caption("This dashboard is read-only: runs cannot be steered from here.")
+        return
+    if info.status != "running":
+        _ended(info)
+        return
+
+    @st.fragment(key="steering")
+    def draw() -> None:
+        ui.guarded(lambda: _panel(run_id))
+
+    draw()
+
+
+def _ended(info: RunInfo) -> None:
+    words = f"The run is {info.status}: there is nothing to steer."
+    if info.status in ("stopped", "interrupted", "crashed", "failed"):
+        st.caption(f"{words} Go on from its last checkpoint with:")
+        st.code(visible(f"echoscope train --resume {info.path}", 1000), language="bash")
+    else:
+        st.caption(words)
+
+
+def _panel(run_id: str) -> None:
+    info, states = queries.info(run_id), queries.commands(run_id)
+    now = standing(info, states)
+    _buttons(run_id, now)
+    _question(run_id)
+    _answers(run_id, states)
+    with st.expander("Live settings", key="steering_form", on_change="rerun") as box:
+        if box.open:
+            _form(run_id, info, states)
+
+
+def _buttons(run_id: str, now: Standing) -> None:
+    stop = CommandAction.STOP_NOW if now.is_stopping else CommandAction.STOP
+    hold = CommandAction.RESUME if now.is_paused else CommandAction.PAUSE
+    row = st.container(horizontal=True, vertical_alignment="center", key="steering_buttons")
+    for action in (hold, CommandAction.CHECKPOINT, CommandAction.EVALUATE, stop):
+        row.button(
+            _TITLES[action],
+            key=f"steer_{action.value}",
+            help=_SENTENCES[action],
+            on_click=propose,
+            args=(run_id, action),
+        )
+    if now.is_paused:
+        row.badge("paused", color="orange")
+    if now.is_stopping:
+        row.badge("stopping", color="orange")
+
+
+def _question(run_id: str) -> None:
+    problem = st.session_state.pop("steering_problem", "")
+    if problem:
+        st.warning(ui.plain(problem, 500))
+    draft = st.session_state.get("steering_draft")
+    if not isinstance(draft, Draft) or draft.run_id != run_id:
+        return
+    with st.container(border=True, key="steering_question"):
+        st.markdown(f"**{_TITLES[draft.action]}.** {_SENTENCES[draft.action]}")
+        if draft.settings:
+            _preview(run_id, draft.settings)
+        author, reason = st.columns([1, 3])
+        author.text_input(
+            "Who",
+            st.session_state.get("author_name") or os_user(),
+            key="steering_author",
+            max_chars=MAX_AUTHOR,
+        )
+        reason.text_input(
+            "Why",
+            draft.reason,
+            key="steering_reason",
+            max_chars=MAX_REASON,
+            placeholder="Kept with the command and shown on the charts",
+        )
+        row = st.container(horizontal=True)
+        row.button(
+            f"Confirm: {_TITLES[draft.action].lower()}",
+            key="steering_confirm",
+            type="primary",
+            on_click=_confirm,
+            args=(draft,),
+        )
+        row.button("Cancel", key="steering_cancel", on_click=_cancel)
+
+
+def _cancel() -> None:
+    st.session_state.pop("steering_draft", None)
+
+
+def _confirm(draft: Draft) -> None:
+    """Send the draft, once: whoever takes it away from the session sends it."""
+    if st.session_state.pop("steering_draft", None) is not draft:
+        return
+    author = str(st.session_state.get("steering_author", "")).strip() or os_user()
+    reason = str(st.session_state.get("steering_reason", ""))
+    st.session_state["author_name"] = author
+    try:
+        _send(draft, author, reason)
+    except (SteeringError, queries.Problem) as error:
+        st.session_state["steering_problem"] = str(error)
+
+
+def _send(draft: Draft, author: str, reason: str) -> None:
+    info = queries.info(draft.run_id)
+    if settings().is_read_only:
+        raise SteeringError("this dashboard is read-only")
+    if draft.action is CommandAction.SET:
+        check_settings(info.live_knobs, draft.settings)
+    command = prepare(info, draft.action, settings=draft.settings, issued_by=author, reason=reason)
+    other = same_waiting(queries.commands(draft.run_id), command)
+    if other is not None:
+        raise SteeringError(
+            f"{other.issued_by or 'somebody'} asked for the same "
+            f"{ui.duration(time.time() - other.issued_at)} ago and it is still pending; "
+            "nothing was sent"
+        )
+    send(queries.path_of(draft.run_id), command)
+    st.session_state.setdefault("steering_sent", []).append(command.command_id)
+
+
+def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
+    """`key: value -> new value`, one line each."""
+    current = current_settings(queries.info(run_id), queries.commands(run_id))
+    lines = [
+        f"{key}: {knobs.value_words(current.get(key))} -> {knobs.value_words(value)}"
+        for key, value in changes.items()
+    ]
+    st.code(visible("\n".join(lines), 4000), language=None)
+
+
+def _form(run_id: str, info: RunInfo, states: Sequence[CommandState]) -> None:
+    current = current_settings(info, states)
+    changed = knobs.form(run_id, info.live_knobs, current)
+    if not changed:
+        st.caption("These are the values in force. Change some, then review and send them.")
+        return
+    try:
+        check_settings(info.live_knobs, changed)
+    except SteeringError as error:
+        st.error(ui.plain(str(error), 500))
+        return
+    _preview(run_id, changed)
+    st.button(
+        "Review and send",
+        key="steering_review",
+        type="primary",
+        on_click=propose,
+        args=(run_id, CommandAction.SET, changed),
+    )
+
+
+def _answers(run_id: str, states: Sequence[CommandState]) -> None:
+    """Everything that waits, in order, whoever asked; and the late answers to this session."""
+    mine = set(st.session_state.get("steering_sent", []))
+    now = time.time()
+    for state in states:
+        command, age = state.command, now - state.command.issued_at
+        is_mine = command.command_id in mine
+        if state.ack is not None and not (is_mine and age < _SHOWN_S):
+            continue
+        words = f"{command.issued_by or 'somebody'}: {command_words(state)}"
+        if state.ack is None:
+            text = f"{words}: pending since {ui.duration(age)}, until the next step boundary"
+            st.info(ui.plain(text, 500))
+        elif state.ack.outcome is CommandOutcome.APPLIED:
+            st.success(ui.plain(f"{words}: {outcome_words(state)}", 500))
+        else:
+            st.error(ui.plain(f"{words}: {outcome_words(state)}", 500))
+
+
+def command_table(states: Sequence[CommandState]) -> pd.DataFrame:
+    """Every command, the newest first: when, who, what, why, and what became of it."""
+    rows = [
+        {
+            "when": _local_time(state.command.issued_at),
+            "who": visible(state.command.issued_by or "-", 200),
+            "what": visible(command_words(state), 500),
+            "why": visible(state.command.reason or "-", 1000),
+            "outcome": visible(outcome_words(state), 1000),
+        }
+        for state in reversed(states)
+    ]
+    return pd.DataFrame(rows, columns=["when", "who", "what", "why", "outcome"])
+
+
+def _local_time(seconds: float) -> str:
+    """By this machine's clock; a dash where it is no time that a clock could show."""
+    if not 0 <= seconds < 32_503_680_000:
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -1,0 +1,146 @@
+"""Live: how the run stands, its curves, and the means to steer it."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import streamlit as st
+from echoscope.dashboard import live_charts, metric_sections, queries, steering, ui
+from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.live_charts import Snapshot
+from echoscope.dashboard.progress import Pace, pace, remaining_s, silence
+from echoscope.dashboard.settings import settings
+from echoscope.store.records import Alarm
+from echoscope.store.steering import Standing, standing
+
+IDLE_S = 5.0
+"""Between two looks at a run that is not live: somebody may resume it."""
+
+
+def draw(run_id: str) -> None:
+    position = queries.position(run_id)  # first: whatever comes while the rest is read is news
+    page = Snapshot(
+        run_id=run_id,
+        position=position,
+        info=queries.info(run_id),
+        steps=queries.step_table(run_id),
+        known=queries.metric_keys(run_id),
+    )
+    ui.verdict_box(run_id)
+    watch(page, is_judging=queries.is_judging(run_id))
+    steering.panel(run_id)
+    open_alarms(run_id)
+    if len(page.steps) or page.known:
+        draw_charts(page)
+    else:
+        ui.empty("No step is finished yet: the curves begin with the first one.")
+    commands(run_id)
+
+
+def draw_charts(page: Snapshot) -> None:
+    page = Snapshot(
+        run_id=page.run_id,
+        position=page.position,
+        info=page.info,
+        steps=page.steps,
+        known=page.known,
+        controls=live_charts.controls(),
+    )
+    live_charts.curated(page)
+    metric_sections.draw(page.known, lambda keys: live_charts.plain(page, keys))
+
+
+def watch(page: Snapshot, *, is_judging: bool) -> None:
+    """Where the run is; draws the page again when there is something new, and only then."""
+    is_live = page.info.status == "running"
+    every = (1.0 if ui.is_following(page.run_id) else None) if is_live else IDLE_S
+
+    def look() -> None:
+        has_news = queries.position(page.run_id) != page.position
+        if every and (has_news or (is_judging and not queries.is_judging(page.run_id))):
+            st.rerun()
+        now = standing(page.info, queries.commands(page.run_id))
+        done = max(0, page.info.last_step)
+        words = progress_words(page, now, pace(page.steps))
+        st.progress(min(1.0, done / now.steps) if now.steps > 0 else 0.0, text=ui.plain(words))
+
+    @st.fragment(run_every=every, key="watch")
+    def part() -> None:
+        ui.guarded(look)
+
+    part()
+
+
+def progress_words(page: Snapshot, now: Standing, speed: Pace) -> str:
+    """`step 41 of 60, live, about 20 s to go, 1.1 s a step, 4,286 tokens/s`."""
+    done = max(0, page.info.last_step)
+    words = [f"step {done} of {now.steps}"]
+    if page.info.status != "running":
+        words.append(page.info.status)
+    else:
+        silent = silence(speed, now=time.time(), started_at=page.info.created_at)
+        left = remaining_s(speed, step=done, steps=now.steps)
+        if now.is_paused:
+            words.append("paused")
+        elif silent is not None:
+            since = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
+            words.append(f"stale since {since} ({ui.duration(silent)})")
+        else:
+            words.append("live")
+            if math.isfinite(left):
+                words.append(f"about {ui.duration(left)} to go")
+    if math.isfinite(speed.step_s):
+        words.append(f"{speed.step_s:.3g} s a step")
+    if math.isfinite(speed.tokens_per_s):
+        words.append(f"{speed.tokens_per_s:,.0f} tokens/s")
+    return ", ".join(words)
+
+
+def open_alarms(run_id: str) -> None:
+    """Each open alarm with its advice, its evidence, and the command that it suggests."""
+    for alarm in reversed(queries.open_alarms(run_id)):
+        with st.container(border=True, key=f"alarm_{alarm.alarm_id}"):
+            head = st.container(horizontal=True, vertical_alignment="center")
+            severity = alarm.severity.value
+            head.badge(severity, color=ui.SEVERITY_COLOURS[severity])
+            onset = "" if alarm.onset_step is None else f", began about step {alarm.onset_step}"
+            head.caption(ui.plain(f"{alarm.rule}, raised at step {alarm.step}{onset}"))
+            st.text(visible(alarm.message, 1000))
+            if alarm.advice:
+                st.text(visible(alarm.advice, 1000))
+            with st.container(horizontal=True, vertical_alignment="center"):
+                _ways_on(run_id, alarm)
+
+
+def _ways_on(run_id: str, alarm: Alarm) -> None:
+    if alarm.evidence:
+        ui.link("Evidence", "replay", run=run_id, step=alarm.step, trajectory=alarm.evidence[0])
+    else:
+        ui.link("Evidence", "diagnosis", run=run_id, step=alarm.step)
+    ui.link("All alarms", "alarms", run=run_id)
+    may_steer = queries.info(run_id).status == "running" and not settings().is_read_only
+    if alarm.suggested is not None and may_steer:
+        st.button(
+            "Do what it suggests",
+            key=f"suggest_{alarm.alarm_id}",
+            on_click=steering.propose,
+            args=(run_id, alarm.suggested.action, dict(alarm.suggested.settings), alarm.rule),
+        )
+
+
+def commands(run_id: str) -> None:
+    """Everything that was asked of the run, and what became of it."""
+    states = queries.commands(run_id)
+    with st.expander(f"Commands ({len(states)})", key="commands"):
+        if states:
+            st.dataframe(steering.command_table(states), hide_index=True)
+        else:
+            st.caption("Nobody has steered this run.")
+
+
+def main() -> None:
+    ui.run_frame("Live", draw)
+
+
+main()
