@@ -6,9 +6,7 @@ takes text for orders.
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,9 +16,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..store.commands import new_command, post
-from ..store.errors import StoreError
-from ..store.records import CommandAction, CommandOutcome
+from ..store.records import CommandAction
+from ..store.steering import MAX_AUTHOR, check_settings, os_user, prepare, send, standing
 from . import queries
 from .problems import Problem
 from .settings import settings
@@ -85,22 +82,16 @@ def run_status(run_id: str) -> dict[str, Any]:
         Problem: no such run, or it cannot be read.
     """
     info = queries.info(run_id)
-    steps, waiting, is_paused = info.config.get("steps"), 0, False
-    for state in queries.commands(run_id):
-        waiting += state.ack is None
-        if state.ack is not None and state.ack.outcome is CommandOutcome.APPLIED:
-            steps = state.command.settings.get("steps", steps)
-            if state.command.action in (CommandAction.PAUSE, CommandAction.RESUME):
-                is_paused = state.command.action is CommandAction.PAUSE
+    where = standing(info, queries.commands(run_id))
     verdict = queries.verdict(run_id)
     return {
         "run_id": run_id,
         "status": info.status,
-        "is_paused": is_paused and info.status == "running",
+        "is_paused": where.is_paused,
         "step": info.last_step,
-        "steps": steps,
+        "steps": where.steps,
         "attempt": info.attempt,
-        "num_commands_waiting": waiting,
+        "num_commands_waiting": len(where.waiting),
         "verdict": {
             "state": verdict.state.value,
             "regime": verdict.regime.value,
@@ -147,28 +138,23 @@ def _send(run_id: str, wish: dict[str, Any]) -> dict[str, Any]:
     if unknown:
         raise _Refused(400, f"unknown fields {', '.join(map(ascii, unknown))}")
     path, info = queries.path_of(run_id), queries.info(run_id)
-    if info.status != "running":
-        raise _Refused(409, f"the run is {info.status}", f"echoscope train --resume {path}")
     try:
-        command = new_command(
-            info.run_id,
-            str(wish.get("action", "")),
-            settings=wish.get("settings") or None,
-            issued_by=author(),
-            reason=str(wish.get("reason", ""))[:1000],
-        )
+        action = CommandAction(wish.get("action", ""))
     except ValueError as error:
         raise _Refused(400, str(error), f"action: {', '.join(CommandAction)}") from error
+    wanted = wish.get("settings", {})
     try:
-        post(path, command)
-    except StoreError as error:
-        raise _Refused(409, str(error)) from error
+        if action is CommandAction.SET:
+            check_settings(info.live_knobs, wanted)
+        reason = str(wish.get("reason", ""))
+        command = prepare(info, action, settings=wanted, issued_by=author(), reason=reason)
+        send(path, command)
+    except ValueError as error:
+        status = 409 if info.status != "running" else 400
+        raise _Refused(status, str(error)) from error
     return {"command_id": command.command_id, "action": command.action.value, "outcome": "sent"}
 
 
 def author() -> str:
     """Who is named as the author of what this process writes."""
-    try:
-        return f"{getpass.getuser()} (dashboard)"
-    except (KeyError, OSError):  # a container may run under a number that has no name
-        return f"{os.getuid()} (dashboard)"
+    return f"{os_user()} (dashboard)"[:MAX_AUTHOR]

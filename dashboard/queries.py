@@ -22,6 +22,7 @@ import pandas as pd
 import pyarrow as pa
 
 from ..diagnostics.verdict_record import Verdict
+from ..store.annotations import Annotations, read_annotations
 from ..store.artifacts import CheckpointRecord, DiagnosticRecord
 from ..store.durable import is_locked
 from ..store.errors import NotARunError, QueryError, StoreError, StoreVersionError
@@ -32,6 +33,7 @@ from .cache import AnswerCache
 from .judging import Judge
 from .pieces import TokenTexts, asset_folder
 from .problems import Problem
+from .run_details import RunDetails, details_of
 from .run_list import RunList, RunRow, run_path
 from .settings import settings
 
@@ -64,15 +66,12 @@ def forget() -> None:
 
 
 def runs(pattern: str = "") -> list[RunRow]:
-    """The runs under the root whose texts match a regular expression, the newest first.
+    """The runs under the root whose texts match a regular expression: pinned ones, then the newest.
 
     Raises:
         Problem: the root cannot be listed, or the pattern is not a regular expression.
     """
-    root = settings().root
-    with _lock:
-        listed = _lists.setdefault(root, RunList(root))
-    rows = listed.rows()
+    rows = _listed().rows()
     if not pattern:
         return rows
     try:
@@ -83,6 +82,35 @@ def runs(pattern: str = "") -> list[RunRow]:
             "Plain words work; write \\. \\( \\[ for the signs themselves.",
         ) from error
     return [row for row in rows if row.matches(found)]
+
+
+def other_folders() -> list[str]:
+    """Folders under the root that are no runs, as `runs` found them last."""
+    return _listed().others
+
+
+def _listed() -> RunList:
+    root = settings().root
+    with _lock:
+        return _lists.setdefault(root, RunList(root))
+
+
+def run_details(row: RunRow) -> RunDetails:
+    """What the list shows of a run besides its row: for the rows of one page, not for all.
+
+    Raises:
+        Problem: the run cannot be read.
+    """
+    with _reading(row.run_id):
+        at = position(row.run_id)
+        found: RunDetails = _answers.get(("details", at[0]), at, lambda: details_of(row))
+        return found
+
+
+def annotations(run_id: str) -> Annotations:
+    """Tags, note, pin and what was done about alarms."""
+    with _reading(run_id):
+        return read_annotations(path_of(run_id))
 
 
 def path_of(run_id: str) -> Path:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..store.annotations import read_annotations
 from ..store.durable import is_locked, read_json_object
 from ..store.errors import StoreError
 from ..store.journal import Record, decode_line
@@ -57,6 +58,9 @@ class RunRow:
     success_rate: float | None = None
     """Of the last acknowledged step."""
     tags: tuple[str, ...] = ()
+    """Of the configuration, and those that people gave."""
+    note: str = ""
+    is_pinned: bool = False
     problem: str = ""
     """Why it cannot be opened; empty for a run that can."""
 
@@ -66,7 +70,7 @@ class RunRow:
 
     def matches(self, pattern: re.Pattern[str]) -> bool:
         """Whether any text of the row matches."""
-        texts = (self.run_id, self.name, self.project, self.status, self.algorithm)
+        texts = (self.run_id, self.name, self.project, self.status, self.algorithm, self.note)
         return any(pattern.search(t) for t in (*texts, *self.environments, *self.tags))
 
 
@@ -82,11 +86,13 @@ class RunList:
     """The rows of one root. May be used from several threads."""
 
     root: Path
+    others: list[str] = field(default_factory=list)
+    """Folders that are no runs, as of the last `rows`."""
     _known: dict[str, _Known] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def rows(self) -> list[RunRow]:
-        """All runs, the newest first.
+        """All runs: pinned ones, then the newest.
 
         Raises:
             Problem: the root cannot be listed.
@@ -99,7 +105,8 @@ class RunList:
         with self._lock:
             known, self._known = self._known, {}
             rows = [row for name in names if (row := self._row(name, known)) is not None]
-        return sorted(rows, key=lambda row: (-row.created_at, row.run_id))
+            self.others = sorted(set(names) - {row.run_id for row in rows})
+        return sorted(rows, key=lambda row: (not row.is_pinned, -row.created_at, row.run_id))
 
     def _row(self, name: str, known: Mapping[str, _Known]) -> RunRow | None:
         layout = Layout(self.root / name)
@@ -153,14 +160,22 @@ def run_path(root: Path, run_id: str) -> Path:
 
 
 def _mark(layout: Layout) -> Mark:
-    """Changes when something was acknowledged. Raises OSError where there is no run."""
+    """Changes when something was acknowledged or noted. Raises OSError where there is no run."""
     run = os.stat(layout.run_json)
-    mark = [run.st_ino, run.st_mtime_ns]
+    notes, journal = _stat(layout.annotations), _stat(layout.journal)
+    return (
+        run.st_ino,
+        run.st_mtime_ns,
+        *((notes.st_mtime_ns, notes.st_size) if notes else (0, 0)),
+        *((journal.st_ino, journal.st_size, int(journal.st_mtime)) if journal else (0, 0, 0)),
+    )
+
+
+def _stat(path: Path) -> os.stat_result | None:
     try:
-        journal = os.stat(layout.journal)
-    except FileNotFoundError:
-        return (*mark, 0, 0)
-    return (*mark, journal.st_ino, journal.st_size, int(journal.st_mtime))
+        return os.stat(path)
+    except OSError:
+        return None
 
 
 def _read(layout: Layout, name: str, mark: Mark) -> _Known:
@@ -169,7 +184,7 @@ def _read(layout: Layout, name: str, mark: Mark) -> _Known:
         run_path(layout.root.parent, name)
         run = read_json_object(layout.run_json)
         check_version(run.get("schema_version"), name)
-        row = _of_run(row, run)
+        row = _with_notes(_of_run(row, run))
         header, tail = _ends(layout)
     except (StoreError, Problem) as error:
         return _Known(mark, replace(row, problem=_words(error, layout.root)), True)
@@ -177,6 +192,12 @@ def _read(layout: Layout, name: str, mark: Mark) -> _Known:
     closed = state.pop("is_closed")
     updated = float(mark[-1]) if mark[-1] else row.created_at
     return _Known(mark, replace(row, updated_at=updated, **state), closed)
+
+
+def _with_notes(row: RunRow) -> RunRow:
+    found = read_annotations(row.path)
+    tags = tuple(dict.fromkeys((*row.tags, *found.tags)))
+    return replace(row, tags=tags, note=found.note, is_pinned=found.is_pinned)
 
 
 def _words(error: Exception, root: Path) -> str:

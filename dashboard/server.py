@@ -44,6 +44,7 @@ STREAMLIT: Mapping[str, Any] = {
     "server.maxUploadSize": 1,
     "server.showEmailPrompt": False,
     "theme.chartCategoricalColors": list(SERIES),
+    "theme.headingFontSizes": ["1.75rem", "1.35rem", "1.15rem", "1rem", "0.9rem", "0.8rem"],
     "theme.light.primaryColor": ACCENT,
     "theme.dark.primaryColor": "#6f9bee",
 }

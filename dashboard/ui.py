@@ -19,6 +19,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -44,6 +45,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "sql": ("SQL", "views/sql.py"),
 }
 """URL path -> title and script, in the order of the menu."""
+HERE = Path(__file__).parent
 CARRIED = ("run", "step", "trajectory", "turn")
 """URL parameters that a link keeps unless it sets them."""
 MAX_PICKED = 200
@@ -51,6 +53,10 @@ MAX_PICKED = 200
 STALE_S = 120.0
 """A live run that has acknowledged nothing for so long, or for ten of its steps, is stale."""
 
+_STYLE = """<style>
+[data-testid="stMainBlockContainer"] { padding-top: 4.5rem; padding-bottom: 3rem; }
+[data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere; }
+</style>"""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$:@^=&\"'/])")
 _STATUS_COLOURS = {
     "running": "blue",
@@ -85,12 +91,15 @@ def plain(text: str, limit: int = 200) -> str:
 
 def frame(title: str, draw: Callable[[], None]) -> None:
     """A page that belongs to no run: its title, what `draw` draws, and calm words for a Problem."""
+    st.html(_STYLE)
     st.title(title, anchor=False)
     guarded(draw)
 
 
 def run_frame(title: str, draw: Callable[[str], None]) -> None:
     """A page about one run: title, run picker, live or stale, and what `draw(run_id)` draws."""
+
+    st.html(_STYLE)
 
     def body() -> None:
         left, middle, right = st.columns([2, 3, 2], vertical_alignment="bottom")
@@ -308,11 +317,16 @@ def warnings(run_id: str) -> None:
 def link(label: str, page: str, **params: object) -> None:
     """A link to one of PAGES that carries run, step, trajectory and turn; None drops one."""
     query = link_params(**params)
-    title, script = PAGES[page]
+    title = PAGES[page][0]
     try:
-        st.page_link(script, label=plain(label or title), query_params=query)
+        st.page_link(script(page), label=plain(label or title), query_params=query)
     except StreamlitAPIException:  # this page runs by itself, without the menu
         st.markdown(f"[{plain(label or title)}]({url(page, **params)})")
+
+
+def script(page: str) -> Path:
+    """The script of one of PAGES, as `st.switch_page` takes it."""
+    return HERE / PAGES[page][1]
 
 
 def link_params(**params: object) -> dict[str, str]:

@@ -1,20 +1,302 @@
-"""Runs: every run under the root."""
+"""Runs: every run under the root, to find, open, tag, pin and compare."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 from echoscope.dashboard import queries, ui
+from echoscope.dashboard.api import author
+from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.run_details import RunDetails
+from echoscope.dashboard.run_list import RunRow
+from echoscope.dashboard.settings import settings
+from echoscope.dashboard.theme import ACCENT
+from echoscope.store.annotations import AddTag, Change, Pin, RemoveTag, SetNote, annotate
+
+PER_PAGE = 25
+EVERY_S = 5.0
+WAITING_S = 1.0
+_WAITING = "_runs_waiting"
+"""Session state: verdicts of the page are being worked out."""
+SORTS: dict[str, tuple[str, Callable[[RunRow], Any]]] = {
+    "newest": ("Newest first", lambda row: -row.created_at),
+    "active": ("Last active first", lambda row: -row.updated_at),
+    "name": ("Name", lambda row: row.run_id.lower()),
+    "status": ("Status", lambda row: (not row.is_live, row.status, -row.created_at)),
+    "success": ("Highest success first", lambda row: -_or(row.success_rate, -1.0)),
+    "step": ("Most steps first", lambda row: -row.last_step),
+    "environment": ("Environment", lambda row: (row.environments, -row.created_at)),
+}
+"""URL value -> words and order; pinned runs come first in all of them."""
 
 
 def draw() -> None:
-    rows = queries.runs()
-    if not rows:
+    all_rows = queries.runs()
+    if not all_rows:
         ui.empty_root()
+        _others()
         return
-    st.dataframe(pd.DataFrame([{"run": row.run_id, "status": row.status} for row in rows]))
-    for row in rows[:5]:
-        ui.link(row.run_id, "live", run=row.run_id)
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    pattern = left.text_input(
+        "Filter",
+        key="filter",
+        bind="query-params",
+        placeholder="Regular expression over name, environment, algorithm, status, tags and note",
+        type="search",
+        max_chars=500,
+    )
+    sort = right.selectbox(
+        "Sort", list(SORTS), key="sort", bind="query-params", format_func=lambda key: SORTS[key][0]
+    )
+    is_any_live = any(row.is_live for row in all_rows)
+    is_waiting = st.session_state.get(_WAITING, True)
+    every_s = WAITING_S if is_waiting else EVERY_S if is_any_live else None
+
+    @st.fragment(run_every=every_s, key="runs")
+    def part() -> None:
+        ui.guarded(lambda: _list(pattern or "", sort or "newest"))
+        if is_waiting and not st.session_state.get(_WAITING):
+            st.rerun()  # all verdicts are there: a slower beat, or none
+
+    part()
+    _broken([row for row in all_rows if row.problem])
+    _others()
+
+
+def _list(pattern: str, sort: str) -> None:
+    rows = [row for row in queries.runs(pattern) if not row.problem]
+    order = SORTS[sort][1]
+    rows.sort(key=lambda row: (not row.is_pinned, order(row)))
+    if not rows:
+        ui.empty("No run matches the filter.")
+        return
+    num_pages = -(-len(rows) // PER_PAGE)
+    place = st.container()
+    page = 1
+    if num_pages > 1:
+        foot = st.container(horizontal=True, vertical_alignment="center")
+        with foot:
+            page = st.pagination(num_pages, key="page", bind="query-params")
+            st.caption(f"{len(rows):,} runs")
+    shown = rows[(page - 1) * PER_PAGE : page * PER_PAGE]
+    with place:
+        chosen = _table(shown)
+    st.session_state[_WAITING] = any(queries.is_judging(row.run_id) for row in shown)
+    _actions([shown[i] for i in chosen if i < len(shown)])
+
+
+def _table(rows: Sequence[RunRow]) -> list[int]:
+    """Draw the table; the positions of the ticked rows."""
+    frame = run_frame(rows)
+    event = st.dataframe(
+        frame.style.map(lambda _: f"color: {ACCENT}", subset=["run"]),
+        hide_index=True,
+        key="run_table",
+        on_select="rerun",
+        selection_mode=["multi-row", "single-cell"],
+        placeholder="",
+        height="content",
+        column_config=_columns(frame),
+        alt="Table of runs",
+    )
+    cells = event.selection.cells
+    if cells and cells[0][1] == "run" and cells[0][0] < len(rows):
+        _open(rows[cells[0][0]].run_id)
+    st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
+    return list(event.selection.rows)
+
+
+def _open(run_id: str) -> None:
+    # The click is used up: coming back must not open the run again.
+    del st.session_state["run_table"]
+    st.session_state["run"] = run_id
+    st.switch_page(ui.script("live"), query_params={"run": run_id})
+
+
+def run_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
+    """What the table shows of some runs, one row each."""
+    now = time.time()
+    return pd.DataFrame([_cells(row, _details(row), now) for row in rows])
+
+
+def _details(row: RunRow) -> RunDetails:
+    try:
+        return queries.run_details(row)
+    except queries.Problem:
+        return RunDetails()
+
+
+def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
+    of = f" / {row.num_steps}" if row.num_steps else ""
+    rule = details.alarm_rule.replace("_", " ").lower()
+    return {
+        "run": visible(row.run_id, 120),
+        "status": status_of(row, details, now),
+        "state": _state(row, details),
+        "step": f"{row.last_step}{of}" if row.last_step >= 0 else f"-{of}",
+        "success": None if row.success_rate is None else 100 * row.success_rate,
+        "history": list(details.success),
+        "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",
+        "environment": visible(", ".join(row.environments), 80),
+        "algorithm": visible(row.algorithm, 40),
+        "started": datetime.fromtimestamp(row.created_at) if row.created_at else None,
+        "tags": [visible(tag, 64) for tag in row.tags],
+        "note": visible(row.note, 200),
+        "pinned": row.is_pinned,
+    }
+
+
+def status_of(row: RunRow, details: RunDetails, now: float) -> str:
+    """How a run stands, in a few words: since when it is silent, who stopped it and why."""
+    if row.is_live:
+        silent = now - row.updated_at
+        return f"live, silent for {ui.duration(silent)}" if silent > ui.STALE_S else "live"
+    if row.status == "stopped" and details.ended_by:
+        why = f": {details.ended_because}" if details.ended_because else ""
+        return visible(f"stopped by {details.ended_by}{why}", 160)
+    return visible(row.status, 40)
+
+
+def _state(row: RunRow, details: RunDetails) -> str:
+    """State and regime of the last verdict; one that is quick to get is asked for."""
+    try:
+        if details.has_text:
+            queries.verdict(row.run_id, wait_s=0.0)
+        found = queries.known_verdict(row.run_id)
+    except queries.Problem:
+        return ""
+    if found is None:
+        return ""
+    regime = found.regime.value.replace("_", " ")
+    return found.state.value if regime == "undetermined" else f"{found.state.value}, {regime}"
+
+
+def _columns(frame: pd.DataFrame) -> dict[str, Any]:
+    c = st.column_config
+    columns: dict[str, Any] = {
+        "run": c.TextColumn("Run", pinned=True, width="medium"),
+        "status": c.TextColumn("Status"),
+        "state": c.TextColumn("Verdict", help="Of the rules over what was measured so far."),
+        "step": c.TextColumn("Step", alignment="right"),
+        "success": c.NumberColumn(
+            "Success", format="%.0f %%", help="Of the last step's training rollouts."
+        ),
+        "history": c.LineChartColumn("Success so far", y_min=0.0, y_max=1.0, width="small"),
+        "alarm": c.TextColumn("Worst open alarm"),
+        "environment": c.TextColumn("Environment"),
+        "algorithm": c.TextColumn("Algorithm"),
+        "started": c.DatetimeColumn("Started", format="YYYY-MM-DD HH:mm"),
+        "tags": c.ListColumn("Tags"),
+        "note": c.TextColumn("Note"),
+        "pinned": c.CheckboxColumn("Pinned"),
+    }
+    for name in ("alarm", "note", "state"):
+        if not frame[name].any():
+            columns[name] = None
+    if not any(frame["tags"]):
+        columns["tags"] = None
+    if not frame["pinned"].any():
+        columns["pinned"] = None
+    return columns
+
+
+def _actions(rows: Sequence[RunRow]) -> None:
+    """What can be done with the ticked runs."""
+    if not rows:
+        return
+    ids = [row.run_id for row in rows]
+    with st.container(border=True):
+        line = st.container(horizontal=True, vertical_alignment="center")
+        with line:
+            st.text(f"{len(rows)} ticked" if len(rows) > 1 else visible(ids[0]))
+            if len(rows) > 1:
+                ui.link("Compare", "compare", runs=",".join(ids), run=ids[0])
+            else:
+                for page in ("live", "diagnosis", "replay", "alarms"):
+                    ui.link("", page, run=ids[0], step=None, trajectory=None, turn=None)
+        if settings().is_read_only:
+            st.caption("This dashboard is read-only: tags, pins and notes cannot be changed.")
+        else:
+            _notes(rows)
+
+
+def _notes(rows: Sequence[RunRow]) -> None:
+    """Tags, pin and note of the ticked runs."""
+    one = rows[0] if len(rows) == 1 else None
+    mark = "|".join(row.run_id for row in rows)
+    with st.form(f"notes-{mark}", border=False):
+        left, middle, right = st.columns([2, 3, 1], vertical_alignment="bottom")
+        shared = [tag for tag in rows[0].tags if all(tag in row.tags for row in rows)]
+        tags = left.multiselect(
+            "Tags", shared, default=shared, accept_new_options=True, max_selections=32
+        )
+        note = middle.text_input("Note", value=one.note if one else "", max_chars=1000)
+        is_pinned = right.checkbox("Pinned", value=all(row.is_pinned for row in rows))
+        if st.form_submit_button("Save"):
+            for row in rows:
+                changes = note_changes(row, shared, tags, note if one or note else None, is_pinned)
+                if changes and not ui.noting(_noter(row, changes)):
+                    return
+            st.rerun()
+
+
+def _noter(row: RunRow, changes: Sequence[Change]) -> Callable[[], None]:
+    return lambda: annotate(row.path, *changes)
+
+
+def note_changes(
+    row: RunRow, before: Sequence[str], tags: Sequence[str], note: str | None, is_pinned: bool
+) -> list[Change]:
+    """What must be noted so that a run has these tags, this note (None: its own) and this pin.
+
+    Raises:
+        AnnotationError: a tag or the note is not fit to be kept.
+    """
+    who: dict[str, Any] = {"author": author(), "at": time.time()}
+    wanted = [tag.strip() for tag in tags]
+    changes: list[Change] = [AddTag(tag=tag, **who) for tag in wanted if tag not in row.tags]
+    changes += [RemoveTag(tag=tag, **who) for tag in before if tag not in wanted]
+    if note is not None and note != row.note:
+        changes.append(SetNote(note=note, **who))
+    if is_pinned != row.is_pinned:
+        changes.append(Pin(is_pinned=is_pinned, **who))
+    return changes
+
+
+def _broken(rows: Sequence[RunRow]) -> None:
+    """Runs that cannot be opened, each with the reason."""
+    if not rows:
+        return
+    with st.expander(f"{len(rows)} cannot be opened", expanded=len(rows) <= 3):
+        frame = [
+            {"folder": visible(r.run_id, 120), "why": visible(r.problem, 300)} for r in rows[:200]
+        ]
+        st.dataframe(pd.DataFrame(frame), hide_index=True)
+        st.code(f"echoscope runs verify {visible(str(rows[0].path), 300)}", language="bash")
+
+
+def _others() -> None:
+    """Folders that are no runs: other trainers' rollouts, perhaps."""
+    found = queries.other_folders()
+    if not found:
+        return
+    words = "folder is no run" if len(found) == 1 else "folders are no runs"
+    with st.expander(f"{len(found)} {words} of Echoscope"):
+        st.text(visible(", ".join(found[:50]), 1000))
+        st.text(
+            "Rollouts that another trainer dumped cannot be opened here. Its metrics can be judged "
+            "from a CSV file, JSON lines or a console log:"
+        )
+        st.code("echoscope diagnose FILE", language="bash")
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
 
 
 def main() -> None:
