@@ -1,0 +1,151 @@
+"""Distances and persistence of the alarm channels, tuned on even seeds and reported on odd ones.
+
+Made runs of seeds that the bench does not report, and the recorded small runs. A coordinate sweep
+over factors on the channels' distances (`diagnostics/bench_tuning.py`): false critical alarms
+first, then collapses called in time, then lead. With --curves, labelled runs of others are a gate:
+nothing is adopted that calls fewer of them in time, with less lead, fewer kinds right or more false
+alarms. It changes nothing: it says what it found, and whether the defaults should change.
+
+    python benchmarks/tune_alarms.py [--seeds 12] [--passes 1] [--curves DIR] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from echoscope.diagnostics.bench_json import scores_json
+from echoscope.diagnostics.bench_report import BenchReport, made_set, report_of, small_set
+from echoscope.diagnostics.bench_tuning import Setting, Sweep, Tuned, split, tune
+from echoscope.diagnostics.collapsebench import load_curves
+from machine import describe_machine
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+
+def is_as_good(new: BenchReport, old: BenchReport) -> bool:
+    """Nothing that is promised got worse."""
+    one, other = new.verdict, old.verdict
+    return (
+        one.num_false <= other.num_false
+        and one.num_in_time >= other.num_in_time
+        and one.median_lead >= other.median_lead
+        and new.num_kind_right >= old.num_kind_right
+    )
+
+
+def tuned_on(sweep: Sweep, passes: int) -> Tuned:
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("settings tried", total=None)
+        return tune(
+            sweep,
+            passes=passes,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+def table_of(reports: Sequence[tuple[str, str, BenchReport]]) -> Table:
+    table = Table(
+        "runs", "thresholds", "called in time", "kind right", "lead", "onset error",
+        "false critical", "healthy steps", box=None,
+    )  # fmt: skip
+    for runs, thresholds, report in reports:
+        found = report.verdict
+        table.add_row(
+            runs,
+            thresholds,
+            f"{found.num_in_time} of {found.num_collapsed}",
+            str(report.num_kind_right),
+            f"{found.median_lead:g}",
+            f"{found.median_onset_error:g}",
+            str(found.num_false),
+            str(found.num_healthy_steps),
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--seeds", type=int, default=12, help="made runs of every kind, both halves"
+    )
+    parser.add_argument("--passes", type=int, default=1, help="through all knobs")
+    parser.add_argument("--curves", type=Path, help="labelled runs of others, as a gate")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    started = time.process_time()
+    even, odd = split([*made_set(range(args.seeds)), *small_set()])
+    found = tuned_on(Sweep(even), args.passes)
+    sets = {"even seeds (tuned on)": Sweep(even), "odd seeds": Sweep(odd)}
+    if args.curves:
+        sets["curves of others"] = Sweep(load_curves(args.curves))
+    settings: dict[str, Setting] = {"present": {}, "tuned": found.setting}
+    reports = [
+        (runs, name, report_of(runs, sweep.judged(setting)))
+        for runs, sweep in sets.items()
+        for name, setting in settings.items()
+    ]
+    by_place = {(runs, name): report for runs, name, report in reports}
+    is_better = bool(found.setting) and found.after.worth > found.before.worth
+    holds = {name: is_as_good(by_place[name, "tuned"], by_place[name, "present"]) for name in sets}
+    seconds = time.process_time() - started
+    if args.json:
+        print(json.dumps(_as_json(found, reports, is_better, holds, seconds), allow_nan=False))
+        return
+    console = Console(width=None, highlight=False)
+    console.print(table_of(reports))
+    turned = ", ".join(f"{name} {value:+g}" for name, value in found.setting.items()) or "nothing"
+    console.print(f"\nturned: {turned}")
+    console.print(f"better on the tuning half: {'yes' if is_better else 'no'}")
+    for name, is_held in holds.items():
+        console.print(f"no worse on {name}: {'yes' if is_held else 'no'}")
+    adopt = is_better and all(holds.values())
+    console.print("the defaults should " + ("change" if adopt else "stay as they are"))
+    console.print(f"{len(found.tried) + 1} settings, {seconds:.0f} s; {describe_machine()}")
+
+
+def _as_json(
+    found: Tuned,
+    reports: Sequence[tuple[str, str, BenchReport]],
+    is_better: bool,
+    holds: dict[str, bool],
+    seconds: float,
+) -> dict[str, Any]:
+    return {
+        "setting": dict(found.setting),
+        "is_better": is_better,
+        "no_worse": holds,
+        "adopt": is_better and all(holds.values()),
+        "reports": [
+            {
+                "runs": runs,
+                "thresholds": name,
+                "kind_right": report.num_kind_right,
+                **scores_json(report.verdict),
+            }
+            for runs, name, report in reports
+        ],
+        "tried": [
+            {
+                "knob": knob,
+                "value": value,
+                "false_at_margin": measured.num_false_at_margin,
+                **scores_json(measured.scores),
+            }
+            for knob, value, measured in found.tried
+        ],
+        "seconds": seconds,
+        "machine": describe_machine(),
+    }
+
+
+if __name__ == "__main__":
+    main()
