@@ -53,6 +53,7 @@ MAX_PICKED = 200
 STALE_S = 120.0
 """A live run that has acknowledged nothing for so long, or for ten of its steps, is stale."""
 
+_SHOWN_RUN, _PICKER = "_shown_run", "_run_picker"
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding-top: 4.5rem; padding-bottom: 3rem; }
 [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere; }
@@ -159,43 +160,37 @@ def notice(text: str) -> None:
 
 
 def pick_run() -> str | None:
-    """The run that the URL names, or the newest; None where there is none at all."""
+    """The run that the URL names, or the newest; None where there is none at all.
+
+    The URL always says which run is shown, also when nobody chose one: it can be shared.
+    """
     rows = [row for row in queries.runs() if not row.problem]
     ids = [row.run_id for row in rows[:MAX_PICKED]]
-    asked = _asked("run")
-    known = asked or st.session_state.get("_last_run")
-    if asked:
-        known = _existing(asked)
-    if known and known not in ids and _existing(known, is_quiet=True):
+    last = st.session_state.get(_SHOWN_RUN)
+    asked = st.query_params.get("run") or last
+    known = _existing(asked, is_quiet=asked == last) if asked else None
+    if known and known not in ids:
         ids.append(known)
     if not ids:
         return None
-    if known not in ids:
-        known = ids[0]
-    if st.session_state.get("run") not in ids:
-        st.session_state["run"] = known
+    run_id = known or ids[0]
+    st.session_state[_SHOWN_RUN] = st.session_state[_PICKER] = run_id
+    if st.query_params.get("run") != run_id:
+        st.query_params["run"] = run_id
     names = {row.run_id: _label(row) for row in rows}
-    chosen = st.selectbox(
+    st.selectbox(
         "Run",
         ids,
-        index=None,
-        key="run",
-        bind="query-params",
+        key=_PICKER,
+        on_change=_picked,
         format_func=lambda run_id: names.get(run_id, visible(run_id)),
         label_visibility="collapsed",
-        placeholder="Choose a run",
     )
-    run_id = str(chosen or known)
-    st.session_state["_last_run"] = run_id
     return run_id
 
 
-def _asked(name: str) -> str | None:
-    """What the URL says before the widget has taken it over."""
-    if name in st.session_state:
-        return None
-    value = st.query_params.get(name)
-    return value or None
+def _picked() -> None:
+    st.query_params["run"] = st.session_state[_PICKER]
 
 
 def _existing(run_id: str, *, is_quiet: bool = False) -> str | None:

@@ -114,7 +114,6 @@ def _table(rows: Sequence[RunRow]) -> list[int]:
 def _open(run_id: str) -> None:
     # The click is used up: coming back must not open the run again.
     del st.session_state["run_table"]
-    st.session_state["run"] = run_id
     st.switch_page(ui.script("live"), query_params={"run": run_id})
 
 
