@@ -1,0 +1,352 @@
+"""What trial rollouts say about a run before it starts, and the way out.
+
+Each rule looks at the numbers and returns what it found, or None. STOP means that the run as it is
+set would learn nothing, or not what it is meant to; a person may still start it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from .preflight_record import Cost, Dependence, Finding, Level, Limits, Numbers
+from .selection_payoff import Worth
+
+BROKEN_FORMAT, WEAK_FORMAT = 0.5, 0.9
+"""Shares of replies in the right format."""
+NO_ACTIONS, WEAK_ACTIONS = 0.2, 0.8
+"""Shares of replies with a valid action."""
+CAPPED, MOSTLY_CAPPED = 0.1, 0.5
+FEW_MIXED = 0.2
+"""Share of groups with a reward spread below which most rollouts teach nothing."""
+FAILING, MOSTLY_FAILING = 0.02, 0.5
+"""Shares of episodes whose environment failed."""
+TIGHT_MEMORY = 0.9
+NOT_ABOVE_CHANCE = 0.05
+
+Commands = Callable[[Mapping[str, object]], str]
+"""The train command with settings changed."""
+
+
+def find(
+    numbers: Numbers,
+    limits: Limits,
+    dependence: Dependence | None,
+    cost: Cost | None,
+    command: Commands,
+    warm_start: str,
+) -> tuple[Finding, ...]:
+    """All findings, the most serious first.
+
+    Args:
+        command: writes the train command with settings changed.
+        warm_start: the command that begins a warm start on demonstrations.
+    """
+    found = [
+        _environment(numbers),
+        _finite(numbers),
+        _prompts(numbers, limits, command),
+        _format(numbers, limits, command, warm_start),
+        _actions(numbers, warm_start),
+        _capped(numbers, limits, command),
+        _no_spread(numbers, limits, command, warm_start),
+        _no_success(numbers, warm_start),
+        _few_mixed(numbers, limits, command),
+        _same_prompts(numbers),
+        _same_replies(numbers, limits, command),
+        _selection(numbers, limits, command),
+        _payoff(numbers, limits, command),
+        _blind(dependence),
+        _update(cost),
+        _memory(cost, command),
+    ]
+    order = list(Level)
+    known = [finding for finding in found if finding is not None]
+    return tuple(sorted(known, key=lambda finding: order.index(finding.level)))
+
+
+def percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.0f} %"
+
+
+def _environment(n: Numbers) -> Finding | None:
+    if not n.failed_frac > FAILING:
+        return None
+    return Finding(
+        level=Level.STOP if n.failed_frac > MOSTLY_FAILING else Level.WARN,
+        name="failing environments",
+        text=f"In {percent(n.failed_frac)} of the episodes the environment failed or timed out.",
+        advice="Check it with `echoscope envs check`; such episodes never train.",
+    )
+
+
+def _finite(n: Numbers) -> Finding | None:
+    if n.is_finite:
+        return None
+    return Finding(
+        level=Level.STOP,
+        name="non-finite numbers",
+        text="Rewards or log-probs hold NaN or infinite values.",
+        advice="Try model.dtype=float32, and check the environment's rewards.",
+    )
+
+
+def _prompts(n: Numbers, limits: Limits, command: Commands) -> Finding | None:
+    limit = limits.max_prompt_tokens
+    fix = command({"context.max_prompt_tokens": 2 * limit})
+    if n.too_long_frac > 0.01:
+        ended = f"{percent(n.too_long_frac)} of the episodes ended because a prompt did not fit"
+        return Finding(
+            level=Level.STOP if n.too_long_frac > 0.5 else Level.WARN,
+            name="prompts too long",
+            text=f"{ended} context.max_prompt_tokens={limit}.",
+            advice="Raise the limit, allow fewer turns, or drop old turns "
+            "(context.on_long_prompt=drop_oldest).",
+            command=fix,
+        )
+    if n.prompt_max > 0.9 * limit:
+        return Finding(
+            level=Level.WARN,
+            name="prompts near the limit",
+            text=f"The longest prompt has {n.prompt_max:.0f} of {limit} tokens; longer replies "
+            "will end episodes.",
+            advice="Raise the limit.",
+            command=fix,
+        )
+    return None
+
+
+def _format(n: Numbers, limits: Limits, command: Commands, warm_start: str) -> Finding | None:
+    if not n.format_valid_frac < WEAK_FORMAT:
+        return None
+    is_broken = n.format_valid_frac < BROKEN_FORMAT
+    is_cut = n.capped_frac >= MOSTLY_CAPPED * (1 - n.format_valid_frac)
+    cap = limits.max_response_tokens
+    cut = f" {percent(n.capped_frac)} are cut at context.max_response_tokens={cap}." * is_cut
+    head = f"Only {percent(n.format_valid_frac)}" if n.format_valid_frac else "None"
+    return Finding(
+        level=Level.STOP if is_broken else Level.WARN,
+        name="broken format" if is_broken else "weak format",
+        text=f"{head} of {n.num_turns} replies have the right format.{cut}",
+        advice="Let replies be longer: what is cut off cannot be read."
+        if is_cut
+        else "Warm-start the policy on demonstrations, or show it the format "
+        "(context.format_hint=true).",
+        command=command({"context.max_response_tokens": max(4 * cap, 64)})
+        if is_cut
+        else warm_start,
+    )
+
+
+def _actions(n: Numbers, warm_start: str) -> Finding | None:
+    if not n.action_valid_frac < WEAK_ACTIONS or n.format_valid_frac < BROKEN_FORMAT:
+        return None
+    return Finding(
+        level=Level.STOP if n.action_valid_frac < NO_ACTIONS else Level.WARN,
+        name="invalid actions",
+        text=f"{percent(n.action_valid_frac)} of the replies hold an action that the environment "
+        f"knows, though {percent(n.format_valid_frac)} have the right format.",
+        advice="Name the actions in the prompt (context.instructions=true), or warm-start the "
+        "policy on demonstrations.",
+        command=warm_start,
+    )
+
+
+def _capped(n: Numbers, limits: Limits, command: Commands) -> Finding | None:
+    is_said = n.format_valid_frac < WEAK_FORMAT
+    if not n.capped_frac > CAPPED or is_said:
+        return None
+    cap = limits.max_response_tokens
+    return Finding(
+        level=Level.WARN,
+        name="replies cut at the cap",
+        text=f"{percent(n.capped_frac)} of the replies are cut at context.max_response_tokens="
+        f"{cap}.",
+        advice="Raise the cap.",
+        command=command({"context.max_response_tokens": 2 * cap}),
+    )
+
+
+def _no_spread(n: Numbers, limits: Limits, command: Commands, warm_start: str) -> Finding | None:
+    if n.num_mixed or (not limits.compares_siblings and n.return_std > 0):
+        return None
+    groups = f"all {n.num_groups} groups"
+    if limits.group_size < 2 and limits.compares_siblings:
+        return Finding(
+            level=Level.STOP,
+            name="no siblings",
+            text="Groups have one sibling each, and the advantage compares siblings.",
+            advice="Let several siblings play each task.",
+            command=command({"envs.group_size": 8}),
+        )
+    if n.num_identical == n.num_groups and limits.group_size > 1:
+        colder = limits.temperature < 1
+        return Finding(
+            level=Level.STOP,
+            name="identical siblings",
+            text=f"In {groups} the siblings wrote the same, so nothing tells them apart.",
+            advice="Sample at a higher temperature.",
+            command=command({"sampling.temperature": 1.0}) if colder else "",
+        )
+    if n.num_hopeless == n.num_groups or n.success_rate == 0:
+        bound = 1 - 0.05 ** (1 / n.num_groups)
+        # Where no reply could be read or finished, tasks cannot be blamed.
+        is_consequence = n.format_valid_frac < BROKEN_FORMAT or n.too_long_frac > 0.5
+        return Finding(
+            level=Level.STOP,
+            name="hopeless",
+            text=f"No episode of {groups} succeeded, and all got the same: nothing to learn from. "
+            f"At most {percent(bound)} of the tasks can be better (95 %).",
+            advice="See to the other findings first, which may be the reason."
+            if is_consequence
+            else "Take easier tasks, or warm-start the policy on demonstrations.",
+            command="" if is_consequence else warm_start,
+        )
+    if n.num_solved == n.num_groups or n.success_rate == 1:
+        return Finding(
+            level=Level.STOP,
+            name="solved already",
+            text=f"Every episode of {groups} succeeded: nothing is left to learn here.",
+            advice="Take harder tasks.",
+        )
+    return Finding(
+        level=Level.STOP,
+        name="no reward spread",
+        text=f"In none of {n.num_groups} groups do the siblings' returns differ "
+        f"({n.num_solved} solved, {n.num_hopeless} hopeless).",
+        advice="Take tasks of a difficulty at which some siblings succeed and others fail.",
+    )
+
+
+def _no_success(n: Numbers, warm_start: str) -> Finding | None:
+    if n.success_rate != 0 or not n.num_mixed:
+        return None
+    by_task = n.num_mixed_by_task
+    bound = 1 - 0.05 ** (1 / n.num_episodes)
+    source = (
+        f"in {by_task} of {n.num_groups} groups the environment's rewards differ all the same"
+        if by_task
+        else "returns differ by format penalties and shaping alone, so only those would be learned"
+    )
+    return Finding(
+        level=Level.WARN if by_task else Level.STOP,
+        name="no success",
+        text=f"None of {n.num_episodes} episodes succeeded (at most {100 * bound:.1f} % would, "
+        f"95 %); {source}.",
+        advice="Take easier tasks, or warm-start the policy on demonstrations.",
+        command=warm_start,
+    )
+
+
+def _few_mixed(n: Numbers, limits: Limits, command: Commands) -> Finding | None:
+    known = n.num_groups - n.num_undefined
+    if not known or not n.num_mixed or n.num_mixed >= FEW_MIXED * known:
+        return None
+    harder = n.num_solved > n.num_hopeless
+    is_cold = limits.temperature < 1
+    return Finding(
+        level=Level.WARN,
+        name="starved signal",
+        text=f"Only {n.num_mixed} of {known} groups have a reward spread ({n.num_solved} solved, "
+        f"{n.num_hopeless} hopeless): the other rollouts teach nothing.",
+        advice=f"Take {'harder' if harder else 'easier'} tasks, or more siblings per task"
+        + (f"; or sample warmer than {limits.temperature:g}." if is_cold else "."),
+        command=command({"sampling.temperature": 1.0}) if is_cold else "",
+    )
+
+
+def _same_prompts(n: Numbers) -> Finding | None:
+    if n.num_groups < 2 or n.num_prompts > n.num_groups / 2:
+        return None
+    return Finding(
+        level=Level.WARN,
+        name="repeated prompts",
+        text=f"{n.num_groups} groups begin with {n.num_prompts} distinct "
+        f"{'prompt' if n.num_prompts == 1 else 'prompts'}: whether reasoning depends on the prompt "
+        "can hardly be measured.",
+        advice="Vary the tasks, if they are meant to vary.",
+    )
+
+
+def _same_replies(n: Numbers, limits: Limits, command: Commands) -> Finding | None:
+    is_most = n.num_identical * 2 > n.num_groups
+    if not is_most or not n.num_mixed or limits.group_size < 2:
+        return None
+    return Finding(
+        level=Level.WARN,
+        name="identical siblings",
+        text=f"In {n.num_identical} of {n.num_groups} groups all siblings wrote the same.",
+        advice="Sample at a higher temperature.",
+        command=command({"sampling.temperature": 1.0}) if limits.temperature < 1 else "",
+    )
+
+
+def _selection(n: Numbers, limits: Limits, command: Commands) -> Finding | None:
+    if not n.num_empty or not n.num_mixed:
+        return None
+    return Finding(
+        level=Level.WARN,
+        name="empty selections",
+        text=f"On {n.num_empty} of {n.num_steps} steps the selection would keep nothing, so that "
+        "they would train nothing.",
+        advice="Take more groups per step.",
+    )
+
+
+def _payoff(n: Numbers, limits: Limits, command: Commands) -> Finding | None:
+    is_selecting = limits.selection.strategy != "none"
+    if n.payoff.worth is Worth.PAYS and not is_selecting:
+        return Finding(
+            level=Level.INFO,
+            name="selection would pay",
+            text=n.payoff.text,
+            advice="Keep the groups that hold the reward spread.",
+            command=command({"selection.strategy": "top_p", "selection.value": 0.9}),
+        )
+    is_by_spread = is_selecting and limits.selection.metric == "reward_std"
+    if n.payoff.worth is Worth.COSTS and is_by_spread:
+        return Finding(
+            level=Level.INFO,
+            name="selection may not pay",
+            text=n.payoff.text,
+            advice="Compare with a run that keeps all groups.",
+            command=command({"selection.strategy": "none"}),
+        )
+    return None
+
+
+def _blind(found: Dependence | None) -> Finding | None:
+    if found is None or found.problem or not found.p_value > NOT_ABOVE_CHANCE:
+        return None
+    return Finding(
+        level=Level.INFO,
+        name="reasoning does not show the prompt",
+        text=f"The first reasonings do not tell {found.num_prompts} prompts apart (p "
+        f"{found.p_value:.2g}): a template collapse could not be seen against this start.",
+        advice="Read some with `echoscope envs play`, or warm-start the policy.",
+    )
+
+
+def _update(cost: Cost | None) -> Finding | None:
+    if cost is None or not cost.problem:
+        return None
+    return Finding(
+        level=Level.STOP,
+        name="the update fails",
+        text=f"One update on these rollouts did not work: {cost.problem}.",
+        advice="Lower optim.max_microbatch_tokens, set model.gradient_checkpointing=true, or use "
+        "adapters (model.lora.rank=64) if memory ran out; else lower optim.lr.",
+    )
+
+
+def _memory(cost: Cost | None, command: Commands) -> Finding | None:
+    if cost is None or cost.problem or cost.peak_bytes <= TIGHT_MEMORY * cost.total_bytes:
+        return None
+    share = cost.peak_bytes / cost.total_bytes
+    return Finding(
+        level=Level.WARN,
+        name="tight memory",
+        text=f"The peak was {percent(share)} of all memory; longer replies will need more.",
+        advice="Recompute activations, or lower optim.max_microbatch_tokens.",
+        command=command({"model.gradient_checkpointing": True}),
+    )
