@@ -7,7 +7,21 @@ from collections.abc import Callable
 
 import typer
 
-from . import bench, config, ctl, dashboard, diagnose, envs, models, query, runs, sft, train, whatif
+from . import (
+    bench,
+    config,
+    ctl,
+    dashboard,
+    diagnose,
+    envs,
+    models,
+    preflight,
+    query,
+    runs,
+    sft,
+    train,
+    whatif,
+)
 
 app = typer.Typer(
     name="echoscope",
@@ -18,6 +32,7 @@ app = typer.Typer(
 )
 app.command("demo")(train.demo)
 app.command("train")(train.train)
+app.command("preflight")(preflight.preflight)
 app.command("query")(query.query)
 app.command("diagnose")(diagnose.diagnose)
 app.command("whatif")(whatif.whatif)

@@ -1,0 +1,154 @@
+"""echoscope preflight: is this run worth starting?"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..core.config import RunConfig
+    from ..diagnostics.preflight import Limits, Preflight
+
+DEFAULT_GROUPS = 32
+
+
+class Exit(IntEnum):
+    OK = 0
+    DO_NOT_START = 3
+
+
+def preflight(
+    recipe: Annotated[
+        str | None, typer.Argument(help="Recipe name; `echoscope config show` lists them.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="KEY=VALUE ..., as for `echoscope train`.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="A YAML file.")] = None,
+    groups: Annotated[
+        int,
+        typer.Option("--groups", min=1, help="Groups to play, at least; whole steps at a time."),
+    ] = DEFAULT_GROUPS,
+    information: Annotated[
+        bool, typer.Option(help="Whether to measure I(X;Z) at the first turn.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Play the run's first tasks without learning, and say whether to start it.
+
+    Nothing is written. Exit code 0: start, perhaps with care; 3: do not start like this.
+    """
+    import json
+
+    sys.path.append(os.getcwd())  # last: `module:Class` may name a file beside the user
+    from ..core.config_loading import load_config
+    from ..core.trial import run_trial
+    from ..diagnostics.preflight import dependence_of, judge
+
+    words = [word for word in (recipe, *(overrides or ())) if word is not None]
+    recipe = words.pop(0) if words and "=" not in words[0] else None
+    if recipe is None and config is None:
+        raise typer.BadParameter("name a recipe, or give --config FILE.yaml")
+    settings = load_config(recipe, file=config, overrides=words)
+    with _progress() as progress:
+        trial = run_trial(
+            settings, num_groups=groups, with_information=information, on_progress=progress
+        )
+    found = judge(
+        trial.batches,
+        limits_of(settings),
+        command=lambda changes: train_command(recipe, config, words, changes),
+        warm_start=warm_start_command(recipe, config),
+        dependence=None if trial.information is None else dependence_of(trial.information),
+        cost=trial.cost,
+    )
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        _show(found)
+    raise typer.Exit(Exit.OK if found.is_go else Exit.DO_NOT_START)
+
+
+def limits_of(settings: RunConfig) -> Limits:
+    """What the rollouts of this configuration are judged against."""
+    from ..diagnostics.preflight import Limits
+
+    return Limits(
+        group_size=settings.envs.group_size,
+        max_prompt_tokens=settings.context.max_prompt_tokens,
+        max_response_tokens=settings.context.max_response_tokens,
+        temperature=settings.sampling.temperature,
+        selection=settings.selection,
+        compares_siblings=settings.advantage.kind in ("grpo", "dr_grpo", "rloo"),
+    )
+
+
+def train_command(
+    recipe: str | None, config: Path | None, words: Sequence[str], changes: Mapping[str, object]
+) -> str:
+    """The `train` command with settings changed.
+
+    >>> train_command("demo", None, ["steps=9", "optim.lr=1"], {"optim.lr": 0.5})
+    'echoscope train demo steps=9 optim.lr=0.5'
+    """
+    kept = [word for word in words if word.partition("=")[0].strip() not in changes]
+    changed = [f"{key}={_yaml(value)}" for key, value in changes.items()]
+    source = ([recipe] if recipe else []) + (["--config", str(config)] if config else [])
+    return shlex.join(["echoscope", "train", *source, *kept, *changed])
+
+
+def _yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def warm_start_command(recipe: str | None, config: Path | None) -> str:
+    """Demonstrations of the run's own environments."""
+    source = str(config) if config else recipe or ""
+    return shlex.join(["echoscope", "sft", "generate", source, "--out", "demonstrations.jsonl"])
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on the error stream; silent where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    if not sys.stderr.isatty():
+        yield lambda name, done, of: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda name, done, of: bar.update(task, description=name, completed=done, total=of)
+
+
+def _show(found: Preflight) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    is_terminal = sys.stdout.isatty()
+    console = Console(
+        width=None if is_terminal else 140, soft_wrap=not is_terminal, highlight=False
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column()
+    for topic, words in found.lines.items():
+        table.add_row(topic, Text(words))
+    console.print(table)
+    colours = {"stop": "bold red", "warn": "yellow", "info": "cyan"}
+    for finding in found.findings:
+        head = Text(f"{finding.level.value}: {finding.name}. ", style=colours[finding.level.value])
+        console.print(head + Text(f"{finding.text} {finding.advice}".strip(), style="default"))
+        if finding.command:
+            console.print(Text(f"  {finding.command}"), soft_wrap=True)
+    console.print(Text(found.text, style="bold green" if found.is_go else "bold red"))

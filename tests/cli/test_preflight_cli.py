@@ -1,0 +1,55 @@
+"""echoscope preflight: what a person reads before a long run, and what a script decides by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.cli.preflight import train_command, warm_start_command
+
+Command = Callable[..., Any]
+
+
+def test_a_run_worth_starting(type_command: Command, config_file: Path) -> None:
+    """Untrained, so format is broken; its reward, lower-case letters, is shaping alone."""
+    answer = type_command("preflight", "--config", config_file, "--groups", "2")
+    assert answer.code == 3
+    assert "stop: broken format." in answer.out
+    assert "Do not start: broken format" in answer.out
+    assert f"echoscope train --config {config_file} context.max_response_tokens=" in answer.out
+
+
+def test_json_and_no_information(type_command: Command, config_file: Path) -> None:
+    words = ("--config", config_file, "--groups", "2", "--no-information", "--json", "steps=7")
+    found = json.loads(type_command("preflight", *words).out)
+    assert found["go"] is False
+    assert found["dependence"] is None
+    assert found["cost"]["steps"] == 7
+    assert found["numbers"]["num_groups"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ((), 2, "name a recipe"),
+        (("sokobann",), 1, "did you mean 'sokoban'"),
+        (("demo", "optim.lrr=1"), 1, "did you mean 'lr'"),
+        (("demo", "envs.group_size=1"), 1, "must be at least 2"),
+    ],
+)
+def test_mistakes(type_command: Command, words: tuple[str, ...], code: int, message: str) -> None:
+    answer = type_command("preflight", *words)
+    assert answer.code == code
+    assert message in answer.err
+
+
+def test_commands_keep_what_was_typed() -> None:
+    words = ["envs.train.0.env=bandit", "steps=9"]
+    changed = train_command("demo", Path("my run.yaml"), words, {"steps": 5, "model.x": True})
+    assert changed == (
+        "echoscope train demo --config 'my run.yaml' envs.train.0.env=bandit steps=5 model.x=true"
+    )
+    assert warm_start_command("demo", None).startswith("echoscope sft generate demo --out")
