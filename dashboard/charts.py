@@ -48,11 +48,13 @@ __all__ = [
 _MARKED_BELOW = 60
 """A curve with fewer points than this shows each of them."""
 _BAND_OPACITY = 0.16
+_HOVER_WIDTH = 36
+"""Characters a line of what hovering shows, so that it fits beside the cursor."""
 _GRID = "rgba(128,128,128,0.18)"
 _LINE = "rgba(128,128,128,0.45)"
 
 
-def figure_text(text: str, *, width: int = 70, limit: int = 400) -> str:
+def figure_text(text: str, *, width: int = _HOVER_WIDTH, limit: int = 400) -> str:
     """Foreign text for a figure: its few HTML tags, links and templates taken out of action.
 
     What is unseen is named in brackets, lines are broken at `width` characters, and what is longer
@@ -147,7 +149,8 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions) -> list[go.Scatt
         go.Scatter(
             x=axis.at(one.steps[at]),
             y=_drawable(shown[at], options),
-            customdata=_hover_data(one, at, axis),
+            customdata=_hover_data(one, at),
+            text=axis.clock(one.steps[at]),
             hovertemplate=_hover_template(one, name, is_smoothed=options.smooth > 0),
             name=name,
             mode="lines+markers" if few else "lines",
@@ -166,13 +169,12 @@ def _drawable(values: Values, options: LineOptions) -> Values:
     return np.where(good, values, np.nan)
 
 
-def _hover_data(one: Curve, at: NDArray[np.intp], axis: Axis) -> NDArray[np.float64]:
-    """(N, 5): step, local time in ms, value before smoothing, interval."""
+def _hover_data(one: Curve, at: NDArray[np.intp]) -> NDArray[np.float64]:
+    """(N, 4): step, value before smoothing, interval."""
     nothing = np.full(len(at), np.nan)
     return np.column_stack(
         [
             one.steps[at].astype(np.float64),
-            axis.local_times(one.steps[at]),
             one.values[at],
             nothing if one.low is None else one.low[at],
             nothing if one.high is None else one.high[at],
@@ -182,16 +184,13 @@ def _hover_data(one: Curve, at: NDArray[np.intp], axis: Axis) -> NDArray[np.floa
 
 def _hover_template(one: Curve, name: str, *, is_smoothed: bool) -> str:
     style, unit = (".1%", "") if one.unit == SHARE else (".4~g", f" {figure_text(one.unit)}")
-    text = f"{name}: <b>%{{y:{style}}}</b>{unit}"
+    text = f"{name}<br><b>%{{y:{style}}}</b>{unit}"
     if one.low is not None:
-        text += f" (95 %: %{{customdata[3]:{style}}} to %{{customdata[4]:{style}}})"
+        text += f" (%{{customdata[2]:{style}}} to %{{customdata[3]:{style}}})"
     if is_smoothed:
-        text += f", raw %{{customdata[2]:{style}}}"
-    key = figure_text(one.key, width=200, limit=120)
-    return (
-        f"{text}<br>step %{{customdata[0]:d}}, %{{customdata[1]|%H:%M:%S}}, "
-        f"<i>{key}</i><extra></extra>"
-    )
+        text += f"<br>before smoothing %{{customdata[1]:{style}}}"
+    key = figure_text(one.key, width=_HOVER_WIDTH, limit=120)
+    return f"{text}<br>step %{{customdata[0]:d}} at %{{text}}<br><i>{key}</i><extra></extra>"
 
 
 def _band(
@@ -229,16 +228,23 @@ def _band(
 def _y_axis(curves: Iterable[Curve], options: LineOptions) -> dict[str, Any]:
     some = list(curves)
     units = list(dict.fromkeys(one.unit for one in some if one.unit))
-    out: dict[str, Any] = {"gridcolor": _GRID, "zeroline": False, "automargin": True}
-    out["type"] = "log" if options.log_y else "linear"
+    out: dict[str, Any] = {
+        "type": "log" if options.log_y else "linear",
+        "gridcolor": _GRID,
+        "zeroline": False,
+        "automargin": True,
+        "tickmode": "auto",
+        "nticks": 6,
+        "title": {"text": ""},
+    }
     if units == [SHARE] and not options.log_y:
         out["tickformat"] = ".0%"
-    elif units and units != [SHARE]:
-        out["title"] = {"text": figure_text(" / ".join(units)), "standoff": 4}
-    everything = [values for one in some for values in (one.values, one.low, one.high)]
-    known = [values for values in everything if values is not None]
-    if options.clip and known:
-        limits = clipped_range(np.concatenate(known), log_y=options.log_y)
+    parts = [part for one in some for part in (one.values, one.low, one.high)]
+    known = np.concatenate([part for part in parts if part is not None] or [np.empty(0)])
+    largest = np.abs(known[np.isfinite(known)]).max(initial=0.0)
+    out["exponentformat"] = "none" if 1e-3 <= largest < 1e5 else "power"
+    if options.clip:
+        limits = clipped_range(known, log_y=options.log_y)
         if limits is not None:
             out["range"] = limits
     return out
@@ -255,7 +261,7 @@ def _lay_out(
     has_right: bool,
 ) -> None:
     keys = ", ".join(one.key for one in curves)
-    about = figure_text(f"{help} [{keys}]" if keys else help, width=60)
+    about = figure_text(f"{help} [{keys}]" if keys else help)
     left = [one for one in curves if not one.is_right]
     right = [one for one in curves if one.is_right]
     figure.update_layout(
@@ -264,15 +270,18 @@ def _lay_out(
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         hovermode="x unified",
+        hoverlabel={"font": {"size": 11}},
         uirevision=options.revision or None,
         showlegend=len(curves) > 1,
         legend={
             "orientation": "h",
             "x": 0,
+            "xref": "container",
             "xanchor": "left",
             "y": 1.0,
             "yanchor": "bottom",
-            "font": {"size": 11},
+            "itemwidth": 30,
+            "font": {"size": 10.5},
             "bgcolor": "rgba(0,0,0,0)",
             "title": {"text": ""},
         },
@@ -297,7 +306,7 @@ def _lay_out(
         figure.update_layout(yaxis2=side)
     if title:
         figure.add_annotation(
-            text=f"<b>{figure_text(title, width=200, limit=120)}</b>",
+            text=f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(left, right)}",
             hovertext=about,
             captureevents=True,
             x=0,
@@ -310,6 +319,14 @@ def _lay_out(
             showarrow=False,
             font={"size": 14},
         )
+
+
+def _unit_words(left: Sequence[Curve], right: Sequence[Curve]) -> str:
+    """The units behind a title: `nats a token`, or `share, right: reward`."""
+    sides = [list(dict.fromkeys(one.unit for one in side if one.unit)) for side in (left, right)]
+    here, there = (" / ".join(units) for units in sides)
+    words = f"{here}, right: {there}" if here and there and here != there else here or there
+    return f'  <span style="font-size:11px">{figure_text(words, limit=80)}</span>' if words else ""
 
 
 def export_config(file_name: str) -> dict[str, Any]:

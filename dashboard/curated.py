@@ -11,7 +11,6 @@ import pandas as pd
 from . import theme
 from .curves import Curve, curve, wilson_band
 from .downsampling import Values
-from .labels import label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +42,14 @@ _INFO = "info/first_turn"
 CHARTS: tuple[Chart, ...] = (
     Chart(
         name="success",
-        title="Success and return",
+        title="Success, return",
         help=(
             "Share of tasks solved, with its 95 % Wilson interval over the step's trajectories"
             " (siblings share a task, so in truth it is somewhat wider), and the mean return with"
             " the interval of its mean."
         ),
         lines=(
-            Line(key="rollout/success_rate", name="success, training"),
+            Line(key="rollout/success_rate", name="training"),
             Line(key="reward/return_mean", name="return", is_right=True),
         ),
         missing="Neither success nor reward was logged.",
@@ -71,7 +70,7 @@ CHARTS: tuple[Chart, ...] = (
     ),
     Chart(
         name="information",
-        title="Reasoning: information and variety",
+        title="Reasoning",
         help=(
             "I(X;Z): how much the reasoning depends on its prompt; near zero is template collapse."
             " H(Z given X): how varied it is for one prompt. Bands are 95 % intervals."
@@ -97,7 +96,7 @@ CHARTS: tuple[Chart, ...] = (
     ),
     Chart(
         name="kept",
-        title="Groups: kept, solved, hopeless",
+        title="Groups",
         help="What the filter let into the update, and groups in which all or none succeeded.",
         lines=(
             Line(key="selection/kept_frac", name="kept"),
@@ -164,10 +163,8 @@ def chart_curves(
     """
     lines = list(chart.lines)
     if chart.name == "success":
-        evals = [
-            Line(key=key, name=f"success, {label(key).name.partition(', ')[2] or 'evaluation'}")
-            for key in eval_keys(known)
-        ]
+        found = eval_keys(known)
+        evals = [Line(key=key, name=_eval_name(key, is_alone=len(found) == 1)) for key in found]
         lines[1:1] = evals
     out = []
     for place, line in enumerate(lines):
@@ -189,6 +186,11 @@ def chart_curves(
             one = _with_interval(one, *_mean_interval(one, steps))
         out.append(one)
     return out
+
+
+def _eval_name(key: str, *, is_alone: bool) -> str:
+    split, tag = key.split("/")[:2]
+    return split if is_alone else f"{split} {tag}"
 
 
 def _with_interval(one: Curve, low: Values, high: Values) -> Curve:

@@ -39,13 +39,15 @@ class Axis:
             return wanted
         return np.interp(wanted, self.steps, self.positions)
 
-    def local_times(self, steps: Any) -> Values:
-        """When steps ended, in milliseconds as plotly counts them, by this machine's clock."""
+    def clock(self, steps: Any) -> list[str]:
+        """When steps ended, by this machine's clock: `12:03:11`; empty where it is not known."""
+        wanted = np.asarray(steps, dtype=np.float64)
         if not len(self.steps):
-            return np.full(len(np.asarray(steps)), np.nan)
-        seconds = np.interp(np.asarray(steps, dtype=np.float64), self.steps, self.wall_times)
+            return [""] * len(wanted)
+        seconds = np.interp(wanted, self.steps, self.wall_times)
         offset = time.localtime(float(self.wall_times[-1])).tm_gmtoff
-        return (seconds + offset) * 1000.0
+        moments = pd.to_datetime(seconds + offset, unit="s")
+        return [str(text) for text in moments.strftime("%H:%M:%S")]
 
 
 def step_axis(steps: pd.DataFrame, kind: AxisKind = "step") -> Axis:

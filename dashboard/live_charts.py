@@ -20,7 +20,6 @@ from .marks import Mark, alarm_marks, command_marks, rewind_marks
 
 EXACT_STEPS = 20_000
 """Runs up to this long are smoothed from every point; longer ones from the extremes of ranges."""
-_AXIS_NAMES = {"step": "Step", "time": "Time", "tokens": "Tokens"}
 _MIN_WIDTH = 300
 """Of a chart, in pixels: four fit beside each other on a laptop, one on a telephone."""
 _PLAIN = "metrics"
@@ -95,18 +94,16 @@ def controls() -> Controls:
         charts.AXES,
         default="step",
         required=True,
-        format_func=lambda name: _AXIS_NAMES[name],
         key="x",
         bind="query-params",
     )
-    names = {chart.name: chart.title for chart in CHARTS} | {_PLAIN: "All metrics below"}
     logged = log.multiselect(
         "Logarithmic scale",
-        list(names),
-        format_func=lambda name: names[name],
+        [*(chart.name for chart in CHARTS), _PLAIN],
         key="log",
         bind="query-params",
         placeholder="No chart",
+        help="Which of the charts; 'metrics' means all those below the eight.",
     )
     clipped = clip.toggle(
         "Clip outliers",

@@ -15,6 +15,8 @@ from ..store.records import Alarm, AlarmState, CommandAction, CommandOutcome
 from . import theme
 from .downsampling import Values
 
+MARK_AXIS = "y9"
+"""The y axis that marks lie on: from 0 to 1, whatever the curves do."""
 MAX_MARKS = 300
 """Of a kind on one chart: the latest."""
 
@@ -127,7 +129,7 @@ def mark_traces(
     position: Callable[[Sequence[float]], Values],
     escape: Callable[[str], str],
 ) -> list[go.Scatter]:
-    """Traces over the y axis `y9`, which spans 0 to 1 whatever the curves do."""
+    """Traces over the y axis MARK_AXIS."""
     traces = []
     for kind, dash, height in (
         (MarkKind.REWIND, "dash", 0.5),
@@ -155,7 +157,7 @@ def mark_traces(
                 hovertemplate="%{text}<extra></extra>",
                 showlegend=False,
                 cliponaxis=False,
-                yaxis="y9",
+                yaxis=MARK_AXIS,
                 name=kind.value,
             )
         )
@@ -173,7 +175,7 @@ def _lines(x: Values, dash: str) -> go.Scatter:
         line={"color": theme.COMMAND_MARK, "width": 1, "dash": dash},
         hoverinfo="skip",
         showlegend=False,
-        yaxis="y9",
+        yaxis=MARK_AXIS,
         name="",
     )
 

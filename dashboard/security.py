@@ -317,7 +317,8 @@ def content_policy(script_hashes: Iterable[str], host: str) -> str:
     return "; ".join(
         (
             "default-src 'none'",
-            f"script-src 'self' 'wasm-unsafe-eval' {scripts}".rstrip(),
+            # A component's script (the synced cursor, keys) is a blob that the page makes itself.
+            f"script-src 'self' 'wasm-unsafe-eval' blob: {scripts}".rstrip(),
             "style-src 'self' 'unsafe-inline'",
             "img-src 'self' data: blob:",
             "font-src 'self' data:",

@@ -6,7 +6,7 @@ import math
 import time
 
 import streamlit as st
-from echoscope.dashboard import live_charts, metric_sections, queries, steering, ui
+from echoscope.dashboard import cursor, live_charts, metric_sections, queries, steering, ui
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live_charts import Snapshot
 from echoscope.dashboard.progress import Pace, pace, remaining_s, silence
@@ -35,7 +35,7 @@ def draw(run_id: str) -> None:
         draw_charts(page)
     else:
         ui.empty("No step is finished yet: the curves begin with the first one.")
-    commands(run_id)
+        commands(run_id)
 
 
 def draw_charts(page: Snapshot) -> None:
@@ -48,6 +48,8 @@ def draw_charts(page: Snapshot) -> None:
         controls=live_charts.controls(),
     )
     live_charts.curated(page)
+    cursor.synchronise()
+    commands(page.run_id)
     metric_sections.draw(page.known, lambda keys: live_charts.plain(page, keys))
 
 

@@ -1,0 +1,105 @@
+"""One cursor over all charts: where the mouse is on one, a line and the values on the others.
+
+Plotly cannot do this across figures. This component has no content: it listens on the page, asks
+the charts for their own scales, and draws over them. Its script is fixed text; nothing of a run
+goes into it, and values appear as text.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import streamlit as st
+
+from .marks import MARK_AXIS
+
+_SCRIPT = f"""
+const MARK = "echoscope-cursor";
+const charts = () =>
+  [...document.querySelectorAll("[class*='st-key-chart_'] .js-plotly-plot")]
+    .filter((chart) => chart._fullLayout && chart._fullLayout.xaxis);
+const clear = () => document.querySelectorAll("." + MARK).forEach((mark) => mark.remove());
+const under = (event) => {{
+  const at = event.target instanceof Element ? event.target.closest(".js-plotly-plot") : null;
+  return at && at.closest("[class*='st-key-chart_']") && at._fullLayout ? at : null;
+}};
+const near = (points, x) => {{
+  let low = 0, high = points.length - 1;
+  while (high - low > 1) {{
+    const middle = (low + high) >> 1;
+    if (points[middle].x < x) low = middle; else high = middle;
+  }}
+  const best = Math.abs(points[low].x - x) <= Math.abs(points[high].x - x) ? low : high;
+  return points[best];
+}};
+const shown = (value) =>
+  Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5 ? String(+value.toPrecision(3))
+    : value === 0 ? "0" : value.toExponential(1);
+const values = (chart, x) => (chart.calcdata || []).flatMap((points) => {{
+  const trace = points[0] && points[0].trace;
+  if (!trace || trace.visible !== true || trace.yaxis === "{MARK_AXIS}") return [];
+  if (trace.hoverinfo === "skip" || !points.length) return [];
+  const point = near(points, x);
+  if (!point || typeof point.y !== "number" || !isFinite(point.y)) return [];
+  return [{{ text: shown(point.y), color: trace.line.color }}];
+}});
+const draw = (chart, x) => {{
+  const axis = chart._fullLayout.xaxis, side = chart._fullLayout.yaxis;
+  const at = axis.d2p(x);
+  if (!(at >= 0 && at <= axis._length)) return;
+  const line = document.createElement("div");
+  line.className = MARK;
+  line.style.cssText = "position:absolute;pointer-events:none;width:0;z-index:5;" +
+    "border-left:1px solid rgba(128,128,128,0.8);" +
+    `left:${{axis._offset + at}}px;top:${{side._offset}}px;height:${{side._length}}px`;
+  const box = document.createElement("div");
+  const flip = at > axis._length / 2 ? "right:4px" : "left:4px";
+  box.style.cssText = "position:absolute;top:0;font-size:11px;font-weight:600;" +
+    `line-height:1.25;white-space:nowrap;${{flip}}`;
+  for (const value of values(chart, x)) {{
+    const row = document.createElement("div");
+    row.textContent = value.text;
+    row.style.color = value.color;
+    box.appendChild(row);
+  }}
+  line.appendChild(box);
+  chart.style.position = "relative";
+  chart.appendChild(line);
+}};
+export default function () {{
+  let waiting = null, last = null;
+  const paint = () => {{
+    waiting = null;
+    clear();
+    const from = last && under(last);
+    if (!from) return;
+    const axis = from._fullLayout.xaxis;
+    const at = last.clientX - from.getBoundingClientRect().left - axis._offset;
+    if (!(at >= 0 && at <= axis._length)) return;
+    const x = axis.p2d(at);
+    charts().filter((chart) => chart !== from).forEach((chart) => draw(chart, x));
+  }};
+  const move = (event) => {{
+    last = event;
+    if (waiting === null) waiting = requestAnimationFrame(paint);
+  }};
+  document.addEventListener("mousemove", move, {{ passive: true }});
+  return () => {{
+    document.removeEventListener("mousemove", move);
+    if (waiting !== null) cancelAnimationFrame(waiting);
+    clear();
+  }};
+}}
+"""
+
+
+@functools.cache
+def _component() -> Callable[..., Any]:
+    return st.components.v2.component("echoscope_cursor", js=_SCRIPT)
+
+
+def synchronise() -> None:
+    """Follow the mouse over every chart whose key begins with `chart_`, while the page is shown."""
+    _component()(key="synced_cursor", height=0)
