@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape as xml_escape
 
 from .escaping import attribute, visible
@@ -188,11 +188,12 @@ def _svg(content: Frame) -> str:
 
 def _grid_body(grid: Grid) -> str:
     rows, cols = grid.shape
-    parts = []
-    for row in range(rows):
-        for col in range(cols):
-            parts.append(_at((row, col), _cell(grid, (row, col))))
-    parts += [_at(overlay.at, _thing(grid, overlay)) for overlay in grid.overlays]
+    places = [(row, col) for row in range(rows) for col in range(cols)]
+    things = [(at, grid.kind(at), _cell(grid, at)) for at in places]
+    things += [(overlay.at, *_thing(grid, overlay)) for overlay in grid.overlays]
+    used = {name for _, name, _ in things if name in _SHAPES}
+    parts = [_definitions(used)]
+    parts += [_placed(at, name, shape) for at, name, shape in things]
     if max(rows, cols) <= _MAX_NUMBERED:
         half = TILE // 2
         parts += [
@@ -206,26 +207,39 @@ def _grid_body(grid: Grid) -> str:
     return "".join(parts)
 
 
-def _at(position: Position, shape: str) -> str:
+def _definitions(names: Iterable[str]) -> str:
+    """Each known shape once, whatever the number of cells that show it."""
+    shapes = (f'<g id="{_shape_id(name)}">{_SHAPES[name]}</g>' for name in sorted(names))
+    return f"<defs>{''.join(shapes)}</defs>"
+
+
+def _shape_id(name: str) -> str:
+    return f"es-{name.replace(' ', '-')}"
+
+
+def _placed(position: Position, name: str, shape: str) -> str:
     x, y = _MARGIN + position[1] * TILE, _MARGIN + position[0] * TILE
+    if name in _SHAPES:
+        return f'<use href="#{_shape_id(name)}" x="{x}" y="{y}"/>'
     return f'<g transform="translate({x} {y})">{shape}</g>'
 
 
 def _cell(grid: Grid, at: Position) -> str:
-    known = _SHAPES.get(grid.kind(at))
-    return known if known is not None else _rect("other") + _letter(grid.cells[at[0]][at[1]])
+    """The drawing of an unknown cell; a known one is drawn by name."""
+    if grid.kind(at) in _SHAPES:
+        return ""
+    return _rect("other") + _letter(grid.cells[at[0]][at[1]])
 
 
-def _thing(grid: Grid, overlay: Overlay) -> str:
+def _thing(grid: Grid, overlay: Overlay) -> tuple[str, str]:
+    """Name, and the drawing if the name is unknown."""
     name = overlay.name
     if name == "box" and grid.kind(overlay.at) == "target":
         name = "box on target"
-    known = _SHAPES.get(name)
-    if known is not None:
-        return known
-    return '<circle cx="16" cy="16" r="11" fill="var(--other)" stroke="var(--ink)"/>' + _letter(
-        name[:1].upper()
-    )
+    if name in _SHAPES:
+        return name, ""
+    disc = '<circle cx="16" cy="16" r="11" fill="var(--other)" stroke="var(--ink)"/>'
+    return name, disc + _letter(name[:1].upper())
 
 
 def _letter(char: str) -> str:

@@ -1,0 +1,216 @@
+"""Pieces of the replay as escaped HTML: facts, film strip, card of a sibling. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..store.records import Trajectory, TrajectoryOutcome, Turn
+from .boards import board_html, player_position
+from .escaping import attribute, escape
+from .frames import Position
+
+STYLE = (
+    "<style>"
+    ".es-facts{display:flex;flex-wrap:wrap;gap:.15rem 1.1rem;font:13.5px/1.5 system-ui,sans-serif;"
+    "padding:.1rem 0}"
+    ".es-facts span{white-space:nowrap;font-variant-numeric:tabular-nums}"
+    ".es-facts .es-long{white-space:normal;overflow-wrap:anywhere}"
+    ".es-facts i{font-style:normal;opacity:.65;margin-right:.3rem}"
+    ".es-badge{display:inline-block;border:1px solid currentColor;border-radius:.6rem;"
+    "padding:0 .5rem;font-weight:600}"
+    ".es-good{color:light-dark(#146c46,#56c596)}.es-bad{color:light-dark(#b3261e,#ff8a80)}"
+    ".es-plain{opacity:.75}"
+    ".es-film{display:flex;gap:.45rem;overflow-x:auto;padding:.25rem 0 .5rem}"
+    ".es-shot{flex:0 0 auto;text-align:center;font:11.5px/1.4 system-ui,sans-serif;"
+    "border:2px solid transparent;border-radius:.4rem;padding:.15rem;max-width:8rem}"
+    ".es-shot.es-now{border-color:#3b6fd4}"
+    ".es-shot span{display:block;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}"
+    ".es-boards{display:flex;flex-wrap:wrap;gap:.6rem;align-items:center}"
+    ".es-boards figure{margin:0}.es-boards figcaption{font:12px/1.4 system-ui,sans-serif;"
+    "opacity:.75}"
+    ".es-head{font:600 12px/1.6 system-ui,sans-serif;opacity:.7;margin-top:.35rem}"
+    "</style>"
+)
+MAX_SHOTS = 24
+_FACT_CHARS = 200
+
+
+def fact(name: str, value: str, *, css: str = "", hint: str = "") -> str:
+    """One name and value; both may be hostile."""
+    title = f' title="{attribute(hint)}"' if hint else ""
+    return (
+        f'<span class="{css}"{title}><i>{escape(name, _FACT_CHARS)}</i>'
+        f"{escape(value, _FACT_CHARS)}</span>"
+    )
+
+
+def _badge(text: str, mood: str) -> str:
+    return f'<span class="es-badge es-{mood}">{escape(text, _FACT_CHARS)}</span>'
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.3g}" if value else "0"
+
+
+def success_badge(is_success: bool | None) -> str:
+    if is_success is None:
+        return _badge("success not defined", "plain")
+    return _badge("solved", "good") if is_success else _badge("failed", "bad")
+
+
+def trajectory_facts(
+    trajectory: Trajectory,
+    outcome: TrajectoryOutcome | None,
+    *,
+    advantage: float | None = None,
+) -> str:
+    """Everything about an episode that fits one line or two; a `<div>`."""
+    terms = {k: v for k, v in trajectory.reward_terms.items() if v or k == "env"}
+    parts = [
+        success_badge(trajectory.is_success),
+        _kept_badge(outcome),
+        fact("return", _number(trajectory.episode_return), hint="environment, format and shaping"),
+        *(fact(name, _number(value)) for name, value in list(terms.items())[:12]),
+        fact("advantage", _number(outcome.advantage if outcome else advantage)),
+        fact("ended by", trajectory.stop_reason.value),
+        fact("turns", str(trajectory.num_turns)),
+        fact("tokens", f"{trajectory.num_sampled_tokens:,}"),
+        fact("time", f"{trajectory.duration_s:.2g} s"),
+        fact("task", f"{trajectory.tag} ({trajectory.env_id})"),
+        fact("group", f"{trajectory.group_index}, sibling {trajectory.sibling_index}"),
+        fact("policy version", str(trajectory.policy_version)),
+        fact("seeds", f"{trajectory.env_seed} / {trajectory.noise_seed}", css="es-long"),
+    ]
+    if trajectory.source:
+        parts.append(fact("from", trajectory.source, css="es-long"))
+    return f'<div class="es-facts">{"".join(parts)}</div>'
+
+
+def _kept_badge(outcome: TrajectoryOutcome | None) -> str:
+    if outcome is None:
+        return _badge("not in an update yet", "plain")
+    if outcome.kept:
+        return _badge("kept", "good")
+    return _badge(f"dropped: {outcome.drop_reason or 'no reason given'}", "bad")
+
+
+def turn_facts(turn: Turn) -> str:
+    """Actions, reward, flags and numbers of a turn; a `<div>`."""
+    actions = ", ".join(turn.actions[:20]) or "none"
+    parts = [
+        fact("executed", actions, css="es-long"),
+        fact("reward", _number(turn.reward)),
+        *([fact("format penalty", _number(turn.format_penalty))] if turn.format_penalty else []),
+        *(fact(name, _number(value)) for name, value in list(turn.shaping.items())[:8]),
+        _badge("valid", "good") if turn.is_valid else _badge("not valid", "bad"),
+        _badge("changed the world", "plain")
+        if turn.is_effective
+        else _badge("changed nothing", "bad"),
+        fact("response ended by", turn.finish_reason.value),
+        fact("policy version", str(turn.policy_version)),
+        *(fact(name, f"{value:.4g}") for name, value in list(turn.info.items())[:16]),
+    ]
+    if turn.response_tokens is not None:
+        parts.append(fact("tokens", f"{len(turn.response_tokens):,}"))
+    return f'<div class="es-facts">{"".join(parts)}</div>'
+
+
+def frame_after(trajectory: Trajectory, turn: int) -> str | None:
+    """The frame of the state that the actions of a turn led to."""
+    after = turn + 1
+    return trajectory.turns[after].frame if after < trajectory.num_turns else trajectory.final_frame
+
+
+def _start(trajectory: Trajectory) -> tuple[tuple[str, Position], ...]:
+    first = trajectory.turns[0].frame if trajectory.turns else None
+    at = None if first is None else player_position(first)
+    return () if at is None else (("start", at),)
+
+
+def turn_boards(trajectory: Trajectory, turn: Turn) -> str:
+    """The board before and after the actions of a turn; empty where nothing can be drawn."""
+    before, after = turn.frame, frame_after(trajectory, turn.index)
+    marks = _start(trajectory)
+    shots = []
+    if before is not None:
+        shots.append(_figure(board_html(before, marks, max_width=270), "as observed"))
+    if after is not None:
+        at = player_position(after)
+        slipped = (("slip", at),) if at is not None and turn.info.get("slipped", 0) > 0 else ()
+        words = "afterwards, after a slip" if slipped else "afterwards"
+        shots.append(_figure(board_html(after, (*marks, *slipped), max_width=270), words))
+    return f'<div class="es-boards">{"".join(shots)}</div>' if shots else ""
+
+
+def _figure(image: str, words: str) -> str:
+    return f"<figure>{image}<figcaption>{words}</figcaption></figure>"
+
+
+def film_html(trajectory: Trajectory, current: int) -> str:
+    """All states in small, the current one in a frame; a window of MAX_SHOTS around it."""
+    if all(turn.frame is None for turn in trajectory.turns):
+        return ""
+    first = max(0, min(current - MAX_SHOTS // 2, trajectory.num_turns - MAX_SHOTS))
+    shots = [
+        _shot(turn.frame, f"{turn.index}: {', '.join(turn.actions) or 'nothing'}", turn, current)
+        for turn in trajectory.turns[first : first + MAX_SHOTS]
+    ]
+    if trajectory.final_frame is not None and first + MAX_SHOTS >= trajectory.num_turns:
+        shots.append(_shot(trajectory.final_frame, "end", None, current))
+    left_out = trajectory.num_turns - min(MAX_SHOTS, trajectory.num_turns)
+    note = f'<span class="es-note">{left_out} more turns</span>' if left_out else ""
+    return f'<div class="es-film">{"".join(shots)}{note}</div>'
+
+
+def _shot(frame: str | None, words: str, turn: Turn | None, current: int) -> str:
+    image = board_html(frame, max_width=76) if frame is not None else ""
+    reward = f"<span>{_number(turn.reward)}</span>" if turn is not None and turn.reward else ""
+    now = " es-now" if turn is not None and turn.index == current else ""
+    return (
+        f'<div class="es-shot{now}" title="{attribute(words)}">{image}'
+        f"<span>{escape(words, 40)}</span>{reward}</div>"
+    )
+
+
+def heading(text: str) -> str:
+    """A small heading of ours or of theirs."""
+    return f'<div class="es-head">{escape(text, _FACT_CHARS)}</div>'
+
+
+def text_box(text: str) -> str:
+    """Hostile text in a box, newlines kept."""
+    return f'<div class="es-text" dir="auto">{escape(text) or "&#160;"}</div>'
+
+
+def sibling_card(
+    trajectory: Trajectory, row: Mapping[str, object], turn: int, *, max_chars: int = 1_500
+) -> str:
+    """An episode in a narrow column: outcome, last board, actions, what it said at one turn."""
+    frame = trajectory.final_frame
+    actions = " > ".join(", ".join(t.actions) or "-" for t in trajectory.turns[:40])
+    parts = [
+        '<div class="es-facts">',
+        success_badge(trajectory.is_success),
+        fact("return", _number(trajectory.episode_return)),
+        fact("advantage", _number(_float(row.get("advantage")))),
+        fact("ended by", trajectory.stop_reason.value),
+        "</div>",
+        board_html(frame, _start(trajectory), max_width=170) if frame is not None else "",
+        heading("actions"),
+        f'<div class="es-facts">{fact("", actions, css="es-long")}</div>',
+        heading(f"turn {turn}"),
+        _said(trajectory.turns, turn, max_chars),
+    ]
+    return "".join(parts)
+
+
+def _float(value: object) -> float | None:
+    return float(value) if isinstance(value, float | int) and value == value else None
+
+
+def _said(turns: Sequence[Turn], turn: int, max_chars: int) -> str:
+    if turn >= len(turns):
+        return '<div class="es-note">it had ended by then</div>'
+    found = turns[turn]
+    said = escape(found.response, max_chars) or "&#160;"
+    return f'<div class="es-text" dir="auto">{said}</div>'

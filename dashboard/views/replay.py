@@ -1,0 +1,243 @@
+"""Replay: find a trajectory and see it turn by turn."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+from echoscope.dashboard import keyboard, queries, replay_html, replay_panels, tokens, ui
+from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.problems import Problem
+from echoscope.dashboard.replay_export import trajectory_json
+from echoscope.dashboard.replay_list import kept_word, success_word, summary
+from echoscope.dashboard.replay_sources import Source, choose_source
+from echoscope.dashboard.url_state import choose, go, number
+from echoscope.store.records import Trajectory, TrajectoryOutcome
+
+# Of the list at once; the page of the list follows the trajectory that is shown. (Streamlit would
+# print a docstring here: it shows what stands by itself in a script.)
+ROWS = 14
+PANELS = {"turn": "Turn by turn", "siblings": "Siblings", "prompt": "Same prompt, other steps"}
+KEYS = """
+| key | does |
+| --- | --- |
+| `j` `k` | next, previous trajectory of the list |
+| `n` `p` | next, previous turn |
+| `[` `]` | previous, next step |
+| `/` | search |
+| `Esc` | leave a field |
+| `?` | this list |
+"""
+
+
+def draw(run_id: str) -> None:
+    st.html(tokens.STYLE + replay_html.STYLE)
+    keyboard.listen()
+    info = queries.info(run_id)
+    if info.last_step < 0 and not len(queries.listing(run_id, 0)):
+        ui.empty(
+            "This run has no finished step yet, so there is nothing to replay. "
+            "Trajectories appear here within seconds of being sampled."
+        )
+        return
+    source = choose_source(run_id, max(info.last_step, 0))
+    left, right = st.columns([4, 7], gap="medium")
+    rows = source.rows
+    shown = _shown(run_id, rows)
+    with left:
+        _list(source, shown)
+    with right:
+        if shown is None:
+            st.caption("Choose a trajectory.")
+        else:
+            _trajectory(run_id, shown, [str(found) for found in rows["id"]])
+
+
+def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
+    """The trajectory of the URL, or the first of the list."""
+    first = str(rows["id"].iloc[0]) if len(rows) else None
+    asked = ui.text_param("trajectory", most=40)
+    if not asked or asked in set(rows["id"]):
+        return asked or first
+    try:
+        queries.trajectory(run_id, asked)
+    except Problem as problem:
+        instead = "the first of the list is shown" if first else "nothing is shown"
+        ui.notice(f"{problem.text}; {instead}")
+        return first
+    return asked
+
+
+def _list(source: Source, shown: str | None) -> None:
+    rows = source.rows
+    st.caption(ui.plain(f"{source.title}. {summary(rows)}.", 600))
+    if not len(rows):
+        ui.empty(source.if_empty)
+        return
+    ids = [str(found) for found in rows["id"]]
+    place = ids.index(shown) if shown in ids else 0
+    page = place // ROWS
+    window = rows.iloc[page * ROWS : (page + 1) * ROWS]
+    st.session_state["replay_ids"] = ids[page * ROWS : (page + 1) * ROWS]
+    picked = [place - page * ROWS] if shown in ids else []
+    st.session_state["replay_rows"] = {"selection": {"rows": picked, "columns": [], "cells": []}}
+    st.dataframe(
+        _table(window, source),
+        key="replay_rows",
+        hide_index=True,
+        on_select=_pick_row,
+        selection_mode="single-row",
+        height=36 * (len(window) + 1),
+        column_config={
+            "return": st.column_config.NumberColumn(format="%.3g"),
+            "advantage": st.column_config.NumberColumn(format="%+.2f"),
+            "change": st.column_config.NumberColumn(format="%+.3g"),
+        },
+        placeholder="-",
+        alt="Trajectories",
+    )
+    pages = -(-len(ids) // ROWS)
+    if pages > 1:
+        st.session_state["replay_firsts"] = ids[::ROWS]
+        key = f"replay_page_{page}"
+        st.pagination(
+            pages,
+            default=page + 1,
+            key=key,
+            on_change=_pick_page,
+            args=(key,),
+            max_visible_pages=5,
+        )
+
+
+def _table(rows: pd.DataFrame, source: Source) -> pd.DataFrame:
+    """The columns of the list; texts of a file with what is unseen made visible."""
+    table = pd.DataFrame(
+        {
+            "id": rows["id"],
+            "return": rows["episode_return"],
+            "success": rows["is_success"].map(success_word),
+            "advantage": rows["advantage"].astype(float),
+            "turns": rows["num_turns"],
+            "tokens": rows["num_sampled_tokens"],
+            "update": [
+                kept_word(kept) + (f": {visible(str(why), 200)}" if isinstance(why, str) else "")
+                for kept, why in zip(rows["kept"], rows["drop_reason"], strict=True)
+            ],
+            "ended by": [visible(str(why), 60) for why in rows["stop_reason"]],
+            "group": rows["group_index"],
+            "tag": [visible(str(tag), 80) for tag in rows["tag"]],
+        }
+    )
+    for at, (column, name) in enumerate(source.extra_columns):
+        values = rows[column]
+        is_text = column == "excerpt"
+        table.insert(at + 1, name, [visible(str(v), 120) for v in values] if is_text else values)
+    return table
+
+
+def _pick_row() -> None:
+    chosen = st.session_state["replay_rows"]["selection"]["rows"]
+    ids = st.session_state.get("replay_ids", [])
+    if chosen and chosen[0] < len(ids):
+        _go_to(ids[chosen[0]])
+
+
+def _pick_page(key: str) -> None:
+    firsts = st.session_state.get("replay_firsts", [])
+    page = st.session_state[key]
+    if 0 < page <= len(firsts):
+        _go_to(firsts[page - 1])
+
+
+def _go_to(trajectory_id: str) -> None:
+    go(trajectory=trajectory_id, turn=None, part=None, page=None)
+
+
+def _trajectory(run_id: str, shown: str, ids: list[str]) -> None:
+    trajectory = queries.trajectory(run_id, shown)
+    outcome = queries.outcome(run_id, shown)
+    replay_panels.facts_of(trajectory, outcome)
+    turn = 0
+    if trajectory.num_turns:
+        turn = ui.int_param("turn", 0, least=0, most=trajectory.num_turns - 1) or 0
+    _buttons(shown, ids, turn, trajectory.num_turns)
+    panel = choose(
+        "panel",
+        "Show",
+        list(PANELS),
+        default="turn",
+        words=lambda name: PANELS[name],
+        is_segmented=True,
+        hides_label=True,
+    )
+    if not trajectory.turns:
+        ui.empty(f"No turn was played: the episode ended by {trajectory.stop_reason.value}.")
+        if trajectory.final_observation:
+            st.html(replay_html.text_box(trajectory.final_observation))
+    else:
+        film = replay_html.film_html(trajectory, turn)
+        if film and panel == "turn":
+            st.html(film)
+        if panel == "turn":
+            replay_panels.turn_panel(run_id, trajectory, outcome, trajectory.turns[turn])
+        elif panel == "siblings":
+            replay_panels.siblings_panel(run_id, trajectory, turn)
+        else:
+            replay_panels.prompt_panel(run_id, trajectory, turn)
+    _take_away(trajectory, outcome)
+
+
+def _buttons(shown: str, ids: list[str], turn: int, num_turns: int) -> None:
+    """Previous and next, with their keys."""
+    place = ids.index(shown) if shown in ids else -1
+    before = ids[place - 1] if place > 0 else None
+    after = ids[place + 1] if place + 1 < len(ids) else None
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        for label, key, target in (("Previous", "k", before), ("Next", "j", after)):
+            st.button(
+                label,
+                key=f"replay_{key}",
+                shortcut=key,
+                disabled=target is None,
+                on_click=_go_to,
+                args=(target,),
+                help="trajectory of the list",
+            )
+        for label, key, target_turn in (("Turn back", "p", turn - 1), ("Turn on", "n", turn + 1)):
+            st.button(
+                label,
+                key=f"replay_{key}",
+                shortcut=key,
+                disabled=not 0 <= target_turn < num_turns,
+                on_click=go,
+                kwargs={"turn": target_turn, "part": None},
+            )
+        if num_turns > 1:
+            with st.container(width=130):
+                number(
+                    "turn",
+                    f"Turn, 0 to {num_turns - 1}",
+                    default=0,
+                    least=0,
+                    most=num_turns - 1,
+                    clears=("part",),
+                )
+        with st.popover("Keys", key=keyboard.HELP, help="or press ?"):
+            st.markdown(KEYS)
+
+
+def _take_away(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> None:
+    st.download_button(
+        "Download as JSON",
+        lambda: trajectory_json(trajectory, outcome),
+        file_name=f"{trajectory.id}.json",
+        mime="application/json",
+        on_click="ignore",
+    )
+
+
+def main() -> None:
+    ui.run_frame("Replay", draw)
+
+
+main()
