@@ -69,8 +69,9 @@ class TerminalEvents:
 
     def metrics(self, metrics: StepMetrics) -> None:
         if metrics.phase == "eval":
-            self._evaluations.append(metrics)
-            self.message(f"step {metrics.step:>4}  {_evaluation_line(metrics)}")
+            if _tags(metrics, "eval"):
+                self._evaluations.append(metrics)
+            self.message(f"step {metrics.step:>4}  {_fixed_line(metrics)}")
             return
         self._steps.append(metrics)
         self._bar.update(self._task, completed=metrics.step)
@@ -125,19 +126,20 @@ class TerminalEvents:
                 clock(self._seconds_left()),
             )
         if self._evaluations:
-            table.add_row("evaluation", _evaluation_line(self._evaluations[-1]))
+            table.add_row("evaluation", _rates(self._evaluations[-1], "eval"))
         body = Group(self._bar, table, f"[dim]{self._phase} - Ctrl-C stops after this step[/]")
         return Panel(body, title=f"echoscope {escape(self._config.name)}", title_align="left")
 
     def summary(self, path: Path, status: str) -> None:
         """What was learned, where it is, and what to type next."""
         lines = [f"run {status}: {path}"]
-        for tag in _tags(self._evaluations):
+        for tag in _tags(self._evaluations[0], "eval") if self._evaluations else []:
             first, last = self._evaluations[0], self._evaluations[-1]
             num_tasks = first.values[f"eval/{tag}/num_tasks"]
             if first.step != last.step:
                 lines.append(
-                    f"{tag}: success {_rate(first, tag)} before, {_rate(last, tag)} after "
+                    f"{tag}: success {_rate(first, 'eval', tag)} before, "
+                    f"{_rate(last, 'eval', tag)} after "
                     f"{last.step} steps, on {num_tasks:.0f} unseen tasks"
                 )
         sql = (
@@ -155,27 +157,33 @@ class TerminalEvents:
             self._console.print(escape(line), highlight=False, soft_wrap=True)
 
 
-def _tags(evaluations: Sequence[StepMetrics]) -> list[str]:
-    if not evaluations:
-        return []
+def _tags(metrics: StepMetrics, kind: str) -> list[str]:
+    """Tags of an evaluation (`eval`) or a probe (`probe`)."""
     return [
-        key.removeprefix("eval/").removesuffix("/success_rate")
-        for key in evaluations[0].values
-        if key.endswith("/success_rate")
+        key.removeprefix(f"{kind}/").removesuffix("/success_rate")
+        for key in metrics.values
+        if key.startswith(f"{kind}/") and key.endswith("/success_rate")
     ]
 
 
-def _rate(metrics: StepMetrics, tag: str) -> str:
+def _rate(metrics: StepMetrics, kind: str, tag: str) -> str:
     """`43.0 % [36.3, 49.9]`: the rate with its 95 % interval."""
     values = metrics.values
     rate, low, high = (
-        100 * values[f"eval/{tag}/success_rate{end}"] for end in ("", "_low", "_high")
+        100 * values[f"{kind}/{tag}/success_rate{end}"] for end in ("", "_low", "_high")
     )
     return f"{rate:.1f} % [{low:.1f}, {high:.1f}]"
 
 
-def _evaluation_line(metrics: StepMetrics) -> str:
-    return "evaluation  " + "  ".join(f"{t} {_rate(metrics, t)}" for t in _tags([metrics]))
+def _rates(metrics: StepMetrics, kind: str) -> str:
+    return "  ".join(f"{tag} {_rate(metrics, kind, tag)}" for tag in _tags(metrics, kind))
+
+
+def _fixed_line(metrics: StepMetrics) -> str:
+    """One line of an evaluation, or of a probe."""
+    if _tags(metrics, "eval"):
+        return f"evaluation  {_rates(metrics, 'eval')}"
+    return f"probe  {_rates(metrics, 'probe')}"
 
 
 @contextmanager

@@ -95,6 +95,10 @@ class EnvGroupConfig(FrozenModel):
 class EnvsConfig(FrozenModel):
     train: list[EnvGroupConfig] = Field(min_length=1)
     eval: list[EnvGroupConfig] = Field(default_factory=list)
+    probe: list[EnvGroupConfig] = Field(
+        default_factory=list,
+        description="Tasks of the probe; empty for probe.tasks tasks of envs.train.",
+    )
     group_size: int = Field(8, ge=1, description="G: siblings that share a task.")
     eval_group_size: int = Field(1, ge=1)
 
@@ -258,6 +262,23 @@ class EvalConfig(FrozenModel):
     top_k: int = Field(0, ge=0, description="0 for off.")
 
 
+class ProbeConfig(FrozenModel):
+    """A few fixed tasks, played with fixed random numbers: success that no draw of prompts moves.
+
+    Alarms on success look at it first. The same policy plays it the same way each time.
+    """
+
+    every: int = Field(
+        10, ge=0, description="Steps between probes; 0 for none.", json_schema_extra=LIVE
+    )
+    tasks: int = Field(
+        32, ge=1, description="Tasks, spread evenly over envs.train, unless envs.probe is given."
+    )
+    temperature: float = Field(1.0, ge=0, le=10, description="0 for greedy.")
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0, description="0 for off.")
+
+
 class CheckpointConfig(FrozenModel):
     every: int = Field(
         20,
@@ -292,6 +313,7 @@ class RunConfig(FrozenModel):
     critic: CriticConfig = Field(default_factory=NoCriticConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
+    probe: ProbeConfig = Field(default_factory=ProbeConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     diagnostics: DiagnosticsConfig = Field(default_factory=DiagnosticsConfig)
 
@@ -314,9 +336,10 @@ class RunConfig(FrozenModel):
                     f"{name} compares siblings: envs.group_size must be at least 2, not "
                     f"{self.envs.group_size}"
                 )
-        tags = [group.name for group in self.envs.eval]
-        if len(set(tags)) != len(tags):
-            raise ValueError(f"envs.eval has the tags {tags}, but each must be unique")
+        for name, groups in (("eval", self.envs.eval), ("probe", self.envs.probe)):
+            tags = [group.name for group in groups]
+            if len(set(tags)) != len(tags):
+                raise ValueError(f"envs.{name} has the tags {tags}, but each must be unique")
         if self.context.force_think and not self.context.reasoning:
             object.__setattr__(
                 self, "context", self.context.model_copy(update={"force_think": False})

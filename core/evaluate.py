@@ -1,25 +1,28 @@
-"""Evaluation on tasks that never train, the same ones each time."""
+"""Evaluation and probe: success on tasks that never train, the same ones each time."""
 
 from __future__ import annotations
 
-from ..store.records import RolloutBatch
+from ..store.records import RolloutBatch, Split
 from .metrics import mean, success_rate, wilson_interval
 
 
-def evaluation_metrics(batch: RolloutBatch) -> dict[str, float]:
+def evaluation_metrics(batch: RolloutBatch, split: Split = Split.EVAL) -> dict[str, float]:
     """Success with its 95 % interval, return and pass@G per tag, and over all tags.
 
     The interval is over tasks: with several siblings a task counts by its mean success, so that
     siblings, which share the task, do not pass for independent trials. A task counts only if some
     sibling's success is known: not where the environment failed or cannot tell.
+
+    Args:
+        split: EVAL or PROBE; it begins every key.
     """
     out: dict[str, float] = {}
     tags = sorted({trajectory.tag for trajectory in batch.trajectories})
     for tag in tags:
         groups = tuple(group for group in batch.groups if group[0].tag == tag)
-        out |= _tag_metrics(f"eval/{tag}", RolloutBatch(groups=groups))
+        out |= _tag_metrics(f"{split}/{tag}", RolloutBatch(groups=groups))
     if len(tags) > 1:
-        out |= _tag_metrics("eval/all", batch)
+        out |= _tag_metrics(f"{split}/all", batch)
     return out
 
 
@@ -28,12 +31,14 @@ def _tag_metrics(prefix: str, batch: RolloutBatch) -> dict[str, float]:
     rates = [success_rate(group) for group in known]
     low, high = wilson_interval(sum(rates), len(rates))
     any_P = [float(any(t.is_success for t in group)) for group in known]
+    valid = [float(turn.is_valid) for t in batch.trajectories for turn in t.turns]
     return {
         f"{prefix}/success_rate": mean(rates),
         f"{prefix}/success_rate_low": low,
         f"{prefix}/success_rate_high": high,
         f"{prefix}/pass_at_{batch.group_size}": mean(any_P),
         f"{prefix}/return_mean": mean([t.episode_return for t in batch.trajectories]),
+        f"{prefix}/action_valid_frac": mean(valid),
         f"{prefix}/num_turns_mean": mean([float(t.num_turns) for t in batch.trajectories]),
         f"{prefix}/num_tasks": float(len(known)),
     }

@@ -15,7 +15,7 @@ class TrainEvents(Protocol):
         ...
 
     def phase(self, step: int, name: str) -> None:
-        """What the loop does now: rollout, update, evaluate, checkpoint, paused."""
+        """What the loop does now: rollout, update, evaluate, probe, checkpoint, paused."""
         ...
 
     def metrics(self, metrics: StepMetrics) -> None:

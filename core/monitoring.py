@@ -118,6 +118,8 @@ class MonitorObserver:
 def _promised(config: RunConfig) -> list[str]:
     """Metrics that rules read and that come at later steps only."""
     out = []
+    if config.probe.every:
+        out.append("probe/success_rate")
     if config.envs.eval and config.eval.every:
         out.append("eval/success_rate")
     if config.diagnostics.gradient.every and (config.loss.kl_coef or config.loss.entropy_coef):

@@ -115,8 +115,9 @@ def collect(
 
 
 def sampling_seed(seed: int, split: Split, step: int, index: int, turn: int) -> int:
-    """The 63-bit seed of one response."""
-    key = (_SPLIT_CODES[split], _SAMPLING_STREAM, step, index, turn)
+    """The 63-bit seed of one response; of a probe the same at every step, like its tasks."""
+    place = 0 if split is Split.PROBE else step
+    key = (_SPLIT_CODES[split], _SAMPLING_STREAM, place, index, turn)
     state = np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)
     return int(state[0]) >> 1
 

@@ -6,32 +6,22 @@ import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
-
 from ..store.commands import Mailbox
 from ..store.errors import StoreError
 from ..store.reader import RunReader, open_run
-from ..store.records import Command, CommandAction, CommandOutcome, Split, StepMetrics
+from ..store.records import Command, CommandAction, CommandOutcome, StepMetrics
 from ..store.writer import RunWriter
-from .chat import ChatFormat, load_tokenizer
+from .build import Builder
 from .checkpoint import list_checkpoints, load_weights, read_state
 from .config import RunConfig
-from .config_loading import ConfigError, apply_settings, live_schema, validate
-from .control import Control, replayed
-from .engines.hf_engine import HfEngine
+from .config_loading import apply_settings, live_schema, validate
+from .control import replayed
 from .events import TrainEvents
-from .monitoring import MonitorObserver
 from .observers import StepObserver, judge
-from .optim import Optimizer
-from .policy import Policy, build_policy
-from .policy_assets import resolve_model
-from .shaping import resolve as resolve_shaping
-from .sources import EnvSource, RolloutSource, StoredSource, build_pool
 from .train import Trainer
 
 
@@ -52,7 +42,7 @@ def start(
     Raises:
         ConfigError, ValueError, OSError: something is wrong; nothing was started.
     """
-    builder = _Builder(config, run_path, events, observers)
+    builder = Builder(config, run_path, events, observers)
     builder.check()
     model = builder.load()
     writer = RunWriter.create(
@@ -63,10 +53,10 @@ def start(
         name=config.name,
         base_model=config.model.path,
     )
-    with _Closing(writer) as closing:
+    with Closing(writer) as closing:
         trainer = builder.build(model, writer, Mailbox(run_path))
         events.message(f"run {run_path}")
-        closing.status = _run(trainer, evaluate_first=config.eval.before)
+        closing.status = train(trainer, is_new=True)
     return closing.status
 
 
@@ -95,11 +85,11 @@ def resume(
     config = state.config if state is not None else config
     if settings:
         apply_settings(config, settings)  # refuse before anything is touched
-    builder = _Builder(config, run_path, events, observers)
+    builder = Builder(config, run_path, events, observers)
     builder.check()
     has_first = info.last_step >= 0
     writer = RunWriter.resume(run_path, from_step=step if has_first else -1)
-    with _Closing(writer) as closing:
+    with Closing(writer) as closing:
         mailbox = Mailbox(run_path, seen_ids=writer.seen_command_ids)
         trainer = builder.build(builder.load(), writer, mailbox, replay=replay)
         if state is not None:
@@ -115,7 +105,7 @@ def resume(
         if settings:
             trainer.control.request(CommandAction.SET, "given with --resume", settings)
         events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}")
-        closing.status = _run(trainer, evaluate_first=config.eval.before and not has_first)
+        closing.status = train(trainer, is_new=not has_first)
     return closing.status
 
 
@@ -141,25 +131,26 @@ def _judge_again(reader: RunReader, trainer: Trainer) -> None:
         judge(trainer.observers, [first], trainer.config)
 
 
-def _run(trainer: Trainer, *, evaluate_first: bool) -> str:
+def train(trainer: Trainer, *, is_new: bool) -> str:
+    """Train to the end; returns the run's final status. Everything is closed but the writer."""
     try:
         with trainer.control.signals(trainer.events.message):
-            return trainer.run(evaluate_first=evaluate_first)
+            return trainer.run(is_new=is_new)
     finally:
-        trainer.train_source.close()
-        if trainer.eval_source is not None:
-            trainer.eval_source.close()
+        for source in (trainer.train_source, trainer.eval_source, trainer.probe_source):
+            if source is not None:
+                source.close()
         trainer.engine.close()
 
 
-class _Closing:
+class Closing:
     """Closes the writer with the status reached; `failed` or `interrupted` if an error ended it."""
 
     def __init__(self, writer: RunWriter) -> None:
         self._writer = writer
         self.status = "failed"
 
-    def __enter__(self) -> _Closing:
+    def __enter__(self) -> Closing:
         return self
 
     def __exit__(
@@ -175,132 +166,6 @@ class _Closing:
             if error is None:
                 raise
             error.add_note(str(second))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
-    """What is slow to load: the policy at its starting weights, and its way to chat."""
-
-    policy: Policy
-    chat: ChatFormat
-
-
-class _Builder:
-    def __init__(
-        self,
-        config: RunConfig,
-        run_path: Path,
-        events: TrainEvents,
-        observers: Sequence[StepObserver],
-    ) -> None:
-        self.config = config
-        self.run_path = run_path
-        self.events = events
-        self.observers = observers
-
-    def check(self) -> None:
-        """Find out what is wrong before anything is written."""
-        envs = self.config.envs
-        for groups, split in ((envs.train, Split.TRAIN), (envs.eval, Split.EVAL)):
-            if groups:
-                build_pool(groups, group_size=1, seed=0, split=split).close()
-        resolve_shaping(self.config.reward.shaping)
-        if self.config.from_run is not None:
-            StoredSource(Path(self.config.from_run))
-        resolve_model(self.config.model.path)
-
-    def load(self) -> _Model:
-        config = self.config
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
-        policy = build_policy(config.model, config.critic, seed=config.seed)
-        _check_context(policy, config)
-        chat = ChatFormat(load_tokenizer(resolve_model(config.model.path)))
-        return _Model(policy=policy, chat=chat)
-
-    def build(
-        self,
-        model: _Model,
-        writer: RunWriter,
-        mailbox: Mailbox,
-        *,
-        replay: Sequence[tuple[int, Command]] = (),
-    ) -> Trainer:
-        config, policy, chat = self.config, model.policy, model.chat
-        engine = HfEngine(policy.model, config=config.engine)
-        control = Control(mailbox, writer.run_id, replay)
-        observers = list(self.observers)
-        if config.diagnostics.enabled:
-            events = self.events
-            observers.append(
-                MonitorObserver(config, policy, chat, run_id=writer.run_id, events=events)
-            )
-        train_source: RolloutSource
-        if config.from_run is not None:
-            train_source = StoredSource(Path(config.from_run))
-        else:
-            train_source = self._env_source(Split.TRAIN, engine, chat, writer, control)
-        has_eval = bool(config.envs.eval)
-        eval_source = (
-            self._env_source(Split.EVAL, engine, chat, writer, control) if has_eval else None
-        )
-        return Trainer(
-            config=config,
-            run_path=self.run_path,
-            writer=writer,
-            policy=policy,
-            optimizer=_optimizer(policy, config),
-            engine=engine,
-            chat=chat,
-            train_source=train_source,
-            eval_source=eval_source,
-            control=control,
-            events=self.events,
-            observers=observers,
-        )
-
-    def _env_source(
-        self,
-        split: Split,
-        engine: HfEngine,
-        chat: ChatFormat,
-        writer: RunWriter,
-        control: Control,
-    ) -> EnvSource:
-        envs = self.config.envs
-        is_train = split is Split.TRAIN
-        pool = build_pool(
-            envs.train if is_train else envs.eval,
-            group_size=envs.group_size if is_train else envs.eval_group_size,
-            seed=self.config.seed,
-            split=split,
-        )
-        return EnvSource(
-            pool,
-            engine,
-            chat,
-            self.config,
-            split,
-            on_finished=writer.add_trajectories,
-            should_abort=control.should_abort,
-        )
-
-
-def _check_context(policy: Policy, config: RunConfig) -> None:
-    """A prompt at its limit and a reply at its own must fit the model."""
-    positions = policy.max_positions
-    context = config.context
-    longest = context.max_prompt_tokens + context.max_response_tokens
-    if positions is not None and longest > positions:
-        raise ConfigError(
-            f"context.max_prompt_tokens + context.max_response_tokens is {longest}, but the model "
-            f"has {positions} positions; lower one of them"
-        )
-
-
-def _optimizer(policy: Policy, config: RunConfig) -> Optimizer:
-    groups = [(policy.policy_parameters(), "policy"), (policy.critic_parameters(), "critic")]
-    return Optimizer(groups, config.optim)
 
 
 def _commands(run_path: Path, *, after: int) -> list[tuple[int, Command]]:

@@ -14,7 +14,7 @@ from .chat import ChatFormat
 from .config import EnvGroupConfig, RunConfig
 from .config_loading import ConfigError
 from .engines.base import GenerationEngine
-from .rollout import collect
+from .rollout import SamplingSettings, collect
 from .shaping import resolve
 
 
@@ -44,6 +44,26 @@ def build_pool(
     """
     specs = [EnvGroup(**(group.model_dump() | {"tag": group.name})) for group in groups]
     return EnvPool(specs, group_size=group_size, seed=seed, split=split.value)
+
+
+def probe_groups(config: RunConfig) -> list[EnvGroupConfig]:
+    """The environments of the probe: `envs.probe`, or `probe.tasks` tasks spread over `envs.train`.
+
+    >>> from .config_loading import load_config
+    >>> config = load_config(overrides=["envs.train=[{env: a}, {env: b}]", "probe.tasks=5"])
+    >>> [(group.name, group.groups) for group in probe_groups(config)]
+    [('a', 3), ('b', 2)]
+    """
+    if config.envs.probe:
+        return config.envs.probe
+    kinds = config.envs.train
+    share, rest = divmod(config.probe.tasks, len(kinds))
+    sizes = [share + (index < rest) for index in range(len(kinds))]
+    return [
+        kind.model_copy(update={"groups": size})
+        for kind, size in zip(kinds, sizes, strict=True)
+        if size
+    ]
 
 
 class EnvSource:
@@ -79,7 +99,7 @@ class EnvSource:
             engine=self._engine,
             chat=self._chat,
             context=config.context,
-            sampling=config.sampling if self._split is Split.TRAIN else config.eval,
+            sampling=_sampling(config, self._split),
             step=step,
             split=self._split,
             seed=config.seed,
@@ -93,6 +113,29 @@ class EnvSource:
 
     def close(self) -> None:
         self._pool.close()
+
+
+class LazySource:
+    """A source that is made when it is first asked: its worlds may never be needed."""
+
+    def __init__(self, make: Callable[[], RolloutSource]) -> None:
+        self._make = make
+        self._made: RolloutSource | None = None
+
+    def collect(self, step: int, config: RunConfig) -> RolloutBatch:
+        if self._made is None:
+            self._made = self._make()
+        return self._made.collect(step, config)
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+def _sampling(config: RunConfig, split: Split) -> SamplingSettings:
+    if split is Split.TRAIN:
+        return config.sampling
+    return config.eval if split is Split.EVAL else config.probe
 
 
 class StoredSource:

@@ -15,7 +15,7 @@ from ..diagnostics.selection import select_groups
 from ..store.artifacts import DiagnosticRecord
 from ..store.commands import post
 from ..store.errors import StoreError
-from ..store.records import RolloutBatch, StepMetrics, Trajectory, TrajectoryOutcome
+from ..store.records import RolloutBatch, Split, StepMetrics, Trajectory, TrajectoryOutcome
 from ..store.writer import RunWriter
 from .assemble import outcomes, pack_kept, with_advantages
 from .chat import ChatFormat
@@ -31,6 +31,9 @@ from .optim import Optimizer
 from .policy import Policy
 from .sources import RolloutSource, StepDroppedError
 from .update import annotate, mismatch_metrics, update
+
+_Played = tuple[Split, RolloutBatch, StepMetrics]
+"""An evaluation or a probe."""
 
 
 @dataclass(slots=True)
@@ -64,6 +67,7 @@ class Trainer:
     chat: ChatFormat
     train_source: RolloutSource
     eval_source: RolloutSource | None
+    probe_source: RolloutSource
     control: Control
     events: TrainEvents
     observers: Sequence[StepObserver] = ()
@@ -79,10 +83,14 @@ class Trainer:
     evaluate_next: bool = False
     """A command asked for an evaluation with the next step."""
 
-    def run(self, *, evaluate_first: bool) -> str:
-        """Train to the last step, or until told to stop; returns the run's final status."""
-        if evaluate_first and self.eval_source is not None:
-            self._evaluate_first()
+    def run(self, *, is_new: bool) -> str:
+        """Train to the last step, or until told to stop; returns the run's final status.
+
+        Args:
+            is_new: evaluate and probe the starting policy, as step 0, if so configured.
+        """
+        if is_new:
+            self._measure_start()
         status = self._until_over()
         why = f"the run has {status}" if status == "failed" else f"the run is {status}"
         self.writer.record_acks(*self.control.refuse_waiting(self.step + 1, why))
@@ -153,7 +161,7 @@ class Trainer:
         learned: Sequence[TrajectoryOutcome],
         observed: Observed,
     ) -> None:
-        """Evaluate if it is time, write the step down, then checkpoint if it is time."""
+        """Evaluate and probe if it is time, write the step down, then checkpoint if it is time."""
         is_last = step >= self.config.steps
         seconds = watch.total()
         self.diagnostics_s += watch.seconds["time/diagnostics_s"]
@@ -167,15 +175,12 @@ class Trainer:
         metrics = [self._metrics(step, "train", values, durations)]
         trajectories = rollouts.trajectories
         is_due = is_last or self.evaluate_next or _is_due(step, self.config.eval.every)
-        if self.eval_source is not None and is_due:
-            try:
-                evaluated, evaluation = self._evaluate(step)
-            except StepDroppedError:
-                self.events.message(f"the evaluation of step {step} was dropped")
-            else:
-                metrics.append(evaluation)
-                trajectories += evaluated.trajectories
-                self.evaluate_next = False
+        for split, played, found in self._measure(
+            step, evaluates=is_due, probes=_is_due(step, self.config.probe.every)
+        ):
+            metrics.append(found)
+            trajectories += played.trajectories
+            self.evaluate_next &= split is not Split.EVAL
         self._commit(metrics, trajectories, learned, observed.diagnostics)
         self.step = step
         for one in metrics:
@@ -183,23 +188,38 @@ class Trainer:
         if _is_due(step, self.config.checkpoint.every):
             self._checkpoint("schedule")
 
-    def _evaluate(self, step: int) -> tuple[RolloutBatch, StepMetrics]:
-        assert self.eval_source is not None
-        self.events.phase(step, "evaluate")
-        watch = _Stopwatch()
-        rollouts = self.eval_source.collect(step, self.config)
-        durations = {"time/evaluate_s": watch.total()}
-        return rollouts, self._metrics(step, "eval", evaluation_metrics(rollouts), durations)
+    def _measure(self, step: int, *, evaluates: bool, probes: bool) -> list[_Played]:
+        """Play what is wanted of evaluation and probe, unless a command drops it."""
+        out: list[_Played] = []
+        wanted = (
+            (Split.EVAL, evaluates, self.eval_source, "evaluate", "evaluation"),
+            (Split.PROBE, probes, self.probe_source, "probe", "probe"),
+        )
+        for split, is_wanted, source, verb, noun in wanted:
+            if source is None or not is_wanted:
+                continue
+            self.events.phase(step, verb)
+            watch = _Stopwatch()
+            try:
+                played = source.collect(step, self.config)
+            except StepDroppedError:
+                when = f"of step {step}" if step else "before the first step"
+                self.events.message(f"the {noun} {when} was dropped")
+                break
+            values = evaluation_metrics(played, split)
+            found = self._metrics(step, "eval", values, {f"time/{verb}_s": watch.total()})
+            out.append((split, played, found))
+        return out
 
-    def _evaluate_first(self) -> None:
+    def _measure_start(self) -> None:
         """The starting policy's success, as step 0."""
-        try:
-            rollouts, metrics = self._evaluate(0)
-        except StepDroppedError:
-            self.events.message("the evaluation before the first step was dropped")
-            return
-        self._commit([metrics], rollouts.trajectories)
-        self.events.metrics(metrics)
+        config = self.config
+        out = self._measure(0, evaluates=config.eval.before, probes=config.probe.every > 0)
+        metrics = [found for _, _, found in out]
+        if metrics:
+            self._commit(metrics, [t for _, played, _ in out for t in played.trajectories])
+        for one in metrics:
+            self.events.metrics(one)
 
     def _commit(
         self,

@@ -78,6 +78,7 @@ def config_file(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         "reward": {"shaping": [{"name": "letters", "function": "letters:lower_case_share"}]},
         "optim": {"lr": 1.0e-3},
         "eval": {"every": 2},
+        "probe": {"every": 0, "tasks": 3},
         "checkpoint": {"every": 2},
     }
     path = tmp_path_factory.mktemp("configs") / "tiny.yaml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,19 @@ def test_evaluations_and_messages_are_lines_in_both_views(config: RunConfig) -> 
         assert out.getvalue() == (
             "step    5  evaluation  lake 50.0 % [40.0, 60.0]\nstep 3: [bold]no update[/]\n"
         )
+
+
+def test_a_probe_is_a_line_of_its_own_and_no_evaluation(config: RunConfig) -> None:
+    events, out = view(config, is_live=False)
+    seen = evaluation(5, 0.5)
+    values = {key.replace("eval/", "probe/"): value for key, value in seen.values.items()}
+    events.metrics(replace(seen, values=values))
+    events.summary(Path("runs/lake"), "finished")
+    first, second, *_ = out.getvalue().splitlines()
+    assert (first, second) == (
+        "step    5  probe  lake 50.0 % [40.0, 60.0]",
+        "run finished: runs/lake",
+    )
 
 
 def test_a_pause_is_said_where_nothing_shows_it(config: RunConfig) -> None:

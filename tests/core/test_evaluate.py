@@ -60,9 +60,18 @@ def test_siblings_are_not_independent_trials() -> None:
             "eval/lake/success_rate_high": high,
             "eval/lake/pass_at_2": 2 / 3,
             "eval/lake/return_mean": 0.5,
+            "eval/lake/action_valid_frac": 1.0,
             "eval/lake/num_turns_mean": 1.0,
             "eval/lake/num_tasks": 3.0,
         }
+    )
+
+
+def test_a_probe_has_the_same_numbers_under_its_own_name() -> None:
+    batch = RolloutBatch(groups=((trajectory(0, 0, True),),))
+    found = evaluation_metrics(batch, Split.PROBE)
+    assert {key.replace("probe/", "eval/"): value for key, value in found.items()} == (
+        evaluation_metrics(batch)
     )
 
 

@@ -1,0 +1,161 @@
+"""A Trainer built from a configuration: environments, model, engine, sources, observers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..store.commands import Mailbox
+from ..store.records import Command, Split
+from ..store.writer import RunWriter
+from .chat import ChatFormat, load_tokenizer
+from .config import RunConfig
+from .config_loading import ConfigError
+from .control import Control
+from .engines.hf_engine import HfEngine
+from .events import TrainEvents
+from .monitoring import MonitorObserver
+from .observers import StepObserver
+from .optim import Optimizer
+from .policy import Policy, build_policy
+from .policy_assets import resolve_model
+from .shaping import resolve as resolve_shaping
+from .sources import EnvSource, LazySource, RolloutSource, StoredSource, build_pool, probe_groups
+from .train import Trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What is slow to load: the policy at its starting weights, and its way to chat."""
+
+    policy: Policy
+    chat: ChatFormat
+
+
+class Builder:
+    """Everything a Trainer needs, in the order in which it may fail."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run_path: Path,
+        events: TrainEvents,
+        observers: Sequence[StepObserver],
+    ) -> None:
+        self.config = config
+        self.run_path = run_path
+        self.events = events
+        self.observers = observers
+
+    def check(self) -> None:
+        """Find out what is wrong before anything is written."""
+        envs = self.config.envs
+        for groups, split in (
+            (envs.train, Split.TRAIN),
+            (envs.eval, Split.EVAL),
+            (envs.probe, Split.PROBE),
+        ):
+            if groups:
+                build_pool(groups, group_size=1, seed=0, split=split).close()
+        resolve_shaping(self.config.reward.shaping)
+        if self.config.from_run is not None:
+            StoredSource(Path(self.config.from_run))
+        resolve_model(self.config.model.path)
+
+    def load(self) -> Model:
+        config = self.config
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        policy = build_policy(config.model, config.critic, seed=config.seed)
+        _check_context(policy, config)
+        chat = ChatFormat(load_tokenizer(resolve_model(config.model.path)))
+        return Model(policy=policy, chat=chat)
+
+    def build(
+        self,
+        model: Model,
+        writer: RunWriter,
+        mailbox: Mailbox,
+        *,
+        replay: Sequence[tuple[int, Command]] = (),
+    ) -> Trainer:
+        config, policy, chat = self.config, model.policy, model.chat
+        engine = HfEngine(policy.model, config=config.engine)
+        control = Control(mailbox, writer.run_id, replay)
+        observers = list(self.observers)
+        if config.diagnostics.enabled:
+            events = self.events
+            observers.append(
+                MonitorObserver(config, policy, chat, run_id=writer.run_id, events=events)
+            )
+        train_source: RolloutSource
+        if config.from_run is not None:
+            train_source = StoredSource(Path(config.from_run))
+        else:
+            train_source = self._env_source(Split.TRAIN, engine, chat, writer, control)
+        has_eval = bool(config.envs.eval)
+        eval_source = (
+            self._env_source(Split.EVAL, engine, chat, writer, control) if has_eval else None
+        )
+        return Trainer(
+            config=config,
+            run_path=self.run_path,
+            writer=writer,
+            policy=policy,
+            optimizer=_optimizer(policy, config),
+            engine=engine,
+            chat=chat,
+            train_source=train_source,
+            eval_source=eval_source,
+            probe_source=LazySource(
+                lambda: self._env_source(Split.PROBE, engine, chat, writer, control)
+            ),
+            control=control,
+            events=self.events,
+            observers=observers,
+        )
+
+    def _env_source(
+        self,
+        split: Split,
+        engine: HfEngine,
+        chat: ChatFormat,
+        writer: RunWriter,
+        control: Control,
+    ) -> EnvSource:
+        envs = self.config.envs
+        groups, group_size = {
+            Split.TRAIN: (envs.train, envs.group_size),
+            Split.EVAL: (envs.eval, envs.eval_group_size),
+            Split.PROBE: (probe_groups(self.config), 1),
+        }[split]
+        pool = build_pool(groups, group_size=group_size, seed=self.config.seed, split=split)
+        return EnvSource(
+            pool,
+            engine,
+            chat,
+            self.config,
+            split,
+            on_finished=writer.add_trajectories,
+            should_abort=control.should_abort,
+        )
+
+
+def _check_context(policy: Policy, config: RunConfig) -> None:
+    """A prompt at its limit and a reply at its own must fit the model."""
+    positions = policy.max_positions
+    context = config.context
+    longest = context.max_prompt_tokens + context.max_response_tokens
+    if positions is not None and longest > positions:
+        raise ConfigError(
+            f"context.max_prompt_tokens + context.max_response_tokens is {longest}, but the model "
+            f"has {positions} positions; lower one of them"
+        )
+
+
+def _optimizer(policy: Policy, config: RunConfig) -> Optimizer:
+    groups = [(policy.policy_parameters(), "policy"), (policy.critic_parameters(), "critic")]
+    return Optimizer(groups, config.optim)
