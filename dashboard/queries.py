@@ -101,7 +101,7 @@ def run_details(row: RunRow) -> RunDetails:
     Raises:
         Problem: the run cannot be read.
     """
-    with _reading(row.run_id):
+    with reading(row.run_id):
         at = position(row.run_id)
         found: RunDetails = _answers.get(("details", at[0]), at, lambda: details_of(row))
         return found
@@ -109,7 +109,7 @@ def run_details(row: RunRow) -> RunDetails:
 
 def annotations(run_id: str) -> Annotations:
     """Tags, note, pin and what was done about alarms."""
-    with _reading(run_id):
+    with reading(run_id):
         return read_annotations(path_of(run_id))
 
 
@@ -153,7 +153,7 @@ def reader(run_id: str) -> RunReader:
         Problem: no such run, or it cannot be read.
     """
     path = path_of(run_id)
-    with _reading(run_id):
+    with reading(run_id):
         identity = os.stat(Layout(path).run_json).st_ino
         with _lock:
             found = _readers.pop(path, None)
@@ -172,7 +172,7 @@ def info(run_id: str) -> RunInfo:
 
 def warnings(run_id: str) -> list[str]:
     """What could not be read and was left out, each naming its file: hostile text."""
-    with _reading(run_id):
+    with reading(run_id):
         return reader(run_id).warnings
 
 
@@ -349,7 +349,7 @@ def verdict(run_id: str, *, wait_s: float = 0.5) -> Verdict:
     gives the new one.
     """
     at = position(run_id)
-    with _reading(run_id):
+    with reading(run_id):
         return _judge.verdict(path_of(run_id), at, lambda: reader(run_id), wait_s)
 
 
@@ -377,7 +377,7 @@ def _answer(
     at = position(run_id)
 
     def fresh() -> T:
-        with _reading(run_id):
+        with reading(run_id):
             return ask(reader(run_id))
 
     answer: T = _answers.get((what, at[0], arguments), at, fresh)
@@ -396,7 +396,7 @@ def _gone(run_id: str) -> Problem:
 
 
 @contextmanager
-def _reading(run_id: str) -> Iterator[None]:
+def reading(run_id: str) -> Iterator[None]:
     """Puts what the store says into words a person can act on."""
     try:
         yield

@@ -52,12 +52,19 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def connect(folder: Path) -> duckdb.DuckDBPyConnection:
-    """A private DuckDB that can reach the files in one folder."""
+def connect(folder: Path, memory_limit: str = "") -> duckdb.DuckDBPyConnection:
+    """A private DuckDB that can reach the files in one folder.
+
+    `memory_limit` is for queries of strangers: what does not fit, such as `"1GB"`, is refused, and
+    nothing is spilled to the disk.
+    """
     connection = duckdb.connect(
         config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
     )
     connection.execute("SET GLOBAL parquet_metadata_cache = true")
+    if memory_limit:
+        connection.execute(f"SET memory_limit = {quote(memory_limit)}")
+        connection.execute("SET temp_directory = ''")
     connection.execute(f"SET allowed_directories = [{quote(str(folder) + '/')}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
@@ -88,10 +95,10 @@ def one_line(error: BaseException) -> str:
 class RunDatabase:
     """Views over several runs, kept up to date. Cursors of one database may be used in threads."""
 
-    def __init__(self, folder: Path, indexes: Sequence[RunIndex]) -> None:
+    def __init__(self, folder: Path, indexes: Sequence[RunIndex], memory_limit: str = "") -> None:
         self.folder = folder.resolve()
         self.indexes: dict[str, RunIndex] = {}
-        self.connection = connect(self.folder)
+        self.connection = connect(self.folder, memory_limit)
         self._lock = threading.RLock()
         self._scans: dict[str, str] = {}
         self._runs: list[dict[str, Any]] = []

@@ -95,6 +95,10 @@ class _SqlReader:
         """Catch up with what was written. `sql` and the typed queries do that by themselves."""
         self._database.refresh()
 
+    def require_read_only(self, query: str) -> None:
+        """Raises QueryError unless the query is one statement that only reads."""
+        require_read_only(self._cursor, query)
+
     def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
         """Answer one read-only SQL statement over the views, after catching up.
 
@@ -105,9 +109,13 @@ class _SqlReader:
         Raises:
             QueryError: not one statement that reads, or DuckDB refuses it; one line.
         """
-        require_read_only(self._cursor, query)
+        self.require_read_only(query)
         self.refresh()
         return self._database.run(self._cursor, query, params)
+
+    def interrupt(self) -> None:
+        """From another thread: stop the query that this reader is answering, with a QueryError."""
+        self._cursor.interrupt()
 
     @property
     def warnings(self) -> list[str]:
@@ -290,10 +298,11 @@ class RunsReader(_SqlReader):
         return RunReader(self._database, index)
 
 
-def open_run(path: str | Path, *, all_attempts: bool = False) -> RunReader:
+def open_run(path: str | Path, *, all_attempts: bool = False, memory_limit: str = "") -> RunReader:
     """Open a run for reading, live or finished.
 
     `all_attempts` shows the steps that a later rewind hid, too: tell them apart by `attempt`.
+    `memory_limit` bounds what queries may use, for example `"1GB"`, and keeps them off the disk.
 
     Raises:
         NotARunError: no run there.
@@ -301,7 +310,7 @@ def open_run(path: str | Path, *, all_attempts: bool = False) -> RunReader:
         StoreError: its journal cannot be read.
     """
     index = RunIndex(Path(path), all_attempts=all_attempts)
-    return RunReader(RunDatabase(index.layout.root, [index]), index)
+    return RunReader(RunDatabase(index.layout.root, [index], memory_limit), index)
 
 
 def open_runs(root: str | Path) -> RunsReader:

@@ -1,0 +1,176 @@
+"""SQL that a person typed: one SELECT, bounded in time, rows and memory, and nothing but the run.
+
+Each run that is asked gets a DuckDB of its own, apart from the one that pages read with: it reaches
+the run's folder only, its configuration is locked, and what it may use is limited.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..store.errors import QueryError
+from ..store.reader import RunReader, open_run
+from . import queries
+from .problems import Problem
+from .settings import settings
+
+MAX_SQL = 20_000
+MAX_READERS = 3
+
+EXAMPLES: dict[str, str] = {
+    "Success and return by step": (
+        "SELECT step, success_rate, return_mean, entropy\nFROM steps\nORDER BY step"
+    ),
+    "Why episodes end": (
+        "SELECT stop_reason, count(*) AS episodes, avg(episode_return) AS mean_return,\n"
+        "       avg(num_turns) AS mean_turns\nFROM trajectories\nWHERE split = 'train'\n"
+        "GROUP BY stop_reason\nORDER BY episodes DESC"
+    ),
+    "Groups without spread": (
+        "SELECT step, count(*) FILTER (WHERE spread = 0) / count(*) AS share_without_spread\n"
+        "FROM (SELECT step, group_index, stddev_pop(episode_return) AS spread\n"
+        "      FROM trajectories WHERE split = 'train' GROUP BY ALL)\n"
+        "GROUP BY step\nORDER BY step"
+    ),
+    "Longest responses": (
+        "SELECT trajectory_id, turn, length(response) AS characters, reward, response\n"
+        "FROM turns\nORDER BY characters DESC\nLIMIT 20"
+    ),
+    "The same answer to many prompts": (
+        "SELECT response, count(*) AS times, count(DISTINCT trajectory_id) AS episodes\n"
+        "FROM turns\nWHERE step = (SELECT max(step) FROM trajectories WHERE split = 'train')\n"
+        "GROUP BY response\nORDER BY times DESC\nLIMIT 20"
+    ),
+    "One metric": (
+        "SELECT step, value AS kept_frac\nFROM metrics\nWHERE key = 'selection/kept_frac'\n"
+        "ORDER BY step"
+    ),
+    "Evaluations": (
+        "SELECT step, key, value\nFROM metrics\n"
+        "WHERE phase = 'eval' AND key LIKE '%success_rate%'\nORDER BY key, step"
+    ),
+    "Unlikely tokens": (
+        "SELECT trajectory_id, turn, list_min(logprobs) AS lowest_logprob,\n"
+        "       list_position(logprobs, list_min(logprobs)) - 1 AS token\n"
+        "FROM tokens\nORDER BY lowest_logprob\nLIMIT 20"
+    ),
+    "Who steered": (
+        "SELECT to_timestamp(issued_at) AS at, issued_by, action, settings, reason\n"
+        "FROM commands\nORDER BY issued_at"
+    ),
+}
+"""Name -> query."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answer:
+    """What a query gave."""
+
+    table: pa.Table
+    """At most `settings().sql_rows` rows."""
+    is_cut: bool
+    """There are more rows."""
+    seconds: float
+
+
+_readers: OrderedDict[tuple[Path, int, str], RunReader] = OrderedDict()
+_lock = threading.Lock()
+
+
+def ask(run_id: str, sql: str) -> Answer:
+    """Answer one SELECT over the tables of a run.
+
+    Raises:
+        Problem: not one SELECT, DuckDB refuses it, or it took too long or too much.
+    """
+    limits = settings()
+    query = sql.strip().rstrip(";").strip()
+    if not query:
+        raise Problem("There is no query.", "Type a SELECT, or choose an example.")
+    if len(query) > MAX_SQL:
+        raise Problem(f"The query has {len(query)} characters, at most {MAX_SQL} may be asked.")
+    reader = _reader(run_id)
+    timer = threading.Timer(limits.sql_seconds, reader.interrupt)
+    started = time.monotonic()
+    timer.start()
+    try:
+        found = _bounded(reader, query, limits.sql_rows + 1)
+    except QueryError as error:
+        if time.monotonic() - started >= limits.sql_seconds:
+            raise Problem(
+                f"The query was stopped after {limits.sql_seconds:g} seconds.",
+                "Ask for fewer steps, for example: WHERE step BETWEEN 100 AND 200.",
+            ) from error
+        raise Problem(str(error), "") from error
+    finally:
+        timer.cancel()
+    return Answer(
+        table=found.slice(0, limits.sql_rows),
+        is_cut=found.num_rows > limits.sql_rows,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _bounded(reader: RunReader, query: str, most: int) -> pa.Table:
+    """The first rows of the answer; a query that cannot stand in another one is asked as it is."""
+    # Before it stands between brackets, which it might close.
+    reader.require_read_only(query)
+    if query.split(None, 1)[0].lower() == "explain":
+        return reader.sql(query).slice(0, most)
+    # The line break ends a comment at the end of the query.
+    return reader.sql(f"SELECT * FROM (\n{query}\n) LIMIT {most}")
+
+
+def _reader(run_id: str) -> RunReader:
+    path = queries.path_of(run_id)
+    with queries.reading(run_id):
+        key = (path, path.stat().st_ino, settings().sql_memory)
+        with _lock:
+            found = _readers.pop(key, None) or open_run(path, memory_limit=settings().sql_memory)
+            _readers[key] = found
+            while len(_readers) > MAX_READERS:
+                _readers.popitem(last=False)
+            return found.cursor()
+
+
+def csv_bytes(table: pa.Table) -> bytes:
+    """The table as CSV: lists and maps as JSON, text that a spreadsheet would run made harmless."""
+    import pyarrow.csv as pacsv
+
+    columns = [_flat(table.column(name)) for name in range(table.num_columns)]
+    names = [_harmless(name) for name in table.column_names]
+    sink = pa.BufferOutputStream()
+    pacsv.write_csv(pa.Table.from_arrays(columns, names=names), sink)
+    return bytes(sink.getvalue())
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.array([None if v is None else _harmless(v) for v in column.to_pylist()])
+    if pa.types.is_nested(kind):
+        values: list[Any] = column.to_pylist()
+        return pa.array([None if v is None else json.dumps(v, default=str) for v in values])
+    return column
+
+
+def _harmless(text: str) -> str:
+    """A cell that begins like a formula is a formula for a spreadsheet."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """The table as a Parquet file, types and all."""
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    return bytes(sink.getvalue())
