@@ -175,10 +175,12 @@ def _p_value(counts_NA: IntArray64, num_permutations: int, rng: np.random.Genera
     num_prompts, num_kinds = counts_NA.shape
     prompt_of = np.repeat(np.arange(num_prompts), counts_NA.sum(axis=1))
     action_of = np.concatenate([np.repeat(np.arange(num_kinds), row) for row in counts_NA])
-    observed = _plug_in(counts_NA)
-    num_as_high = 0
-    for _ in range(num_permutations):
-        cells = prompt_of * num_kinds + rng.permutation(action_of)
-        dealt_NA = np.bincount(cells, minlength=counts_NA.size).reshape(counts_NA.shape)
-        num_as_high += _plug_in(dealt_NA) >= observed - 1e-12
+    dealt = rng.permuted(np.tile(action_of, (num_permutations, 1)), axis=1)
+    table = np.arange(num_permutations)[:, None] * counts_NA.size + prompt_of * num_kinds + dealt
+    counts = np.bincount(table.ravel(), minlength=num_permutations * counts_NA.size)
+    # A deal keeps the number of each action and the size of each prompt; what is left of the
+    # plug-in is the sum of c ln c over its cells.
+    c_ln_c = np.arange(len(action_of) + 1) * np.log(np.maximum(np.arange(len(action_of) + 1), 1))
+    dealt_sums = c_ln_c[counts].reshape(num_permutations, -1).sum(axis=1)
+    num_as_high = int((dealt_sums >= c_ln_c[counts_NA].sum() - 1e-9).sum())
     return (1 + num_as_high) / (1 + num_permutations)

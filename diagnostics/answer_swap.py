@@ -94,11 +94,12 @@ def swap_answers(
             f"{has} a closed reasoning with an answer after it; two are needed"
         )
     chosen = sorted(rng.permutation(len(known))[:num_turns].tolist())
-    gaps, wins = [], []
-    for one in (known[k] for k in chosen):
+    asked, sources = [known[k] for k in chosen], []
+    for one in asked:
         others = [other for other in known if other.prompt_key != one.prompt_key]
-        picked = [others[k] for k in rng.permutation(len(others))[:num_swaps]]
-        own, *swapped = _answer_logprobs(scorer, one, [one, *picked])
+        sources.append([one, *(others[k] for k in rng.permutation(len(others))[:num_swaps])])
+    gaps, wins = [], []
+    for own, *swapped in _answer_logprobs(scorer, asked, sources):
         finite = [value for value in swapped if math.isfinite(value)]
         if math.isfinite(own) and finite:
             gaps.append(own - float(np.mean(finite)))
@@ -135,8 +136,16 @@ def _answer(trajectory: Trajectory, decode: Decode) -> _Answer | None:
     )
 
 
-def _answer_logprobs(scorer: Scorer, one: _Answer, sources: Sequence[_Answer]) -> list[float]:
-    """log p(answer | prompt, reasoning) for the reasoning of each source."""
-    rows = [np.concatenate([source.reasoning, one.answer]) for source in sources]
-    scored = scorer.score(scorer.prefill(one.prompt), rows)
-    return [float(np.sum(row[-len(one.answer) :], dtype=np.float64)) for row in scored]
+def _answer_logprobs(
+    scorer: Scorer, asked: Sequence[_Answer], sources: Sequence[Sequence[_Answer]]
+) -> list[list[float]]:
+    """log p(answer | prompt, reasoning) for the reasoning of each of its sources."""
+    rows = [
+        [np.concatenate([source.reasoning, one.answer]) for source in some]
+        for one, some in zip(asked, sources, strict=True)
+    ]
+    scored = scorer.score([one.prompt for one in asked], rows)
+    return [
+        [float(np.sum(row[-len(one.answer) :], dtype=np.float64)) for row in found]
+        for one, found in zip(asked, scored, strict=True)
+    ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,15 +38,18 @@ class Tally:
 
 
 class Scorer(Protocol):
-    """Scores continuations of a prompt that was forwarded once."""
+    """Scores continuations of prompts that are forwarded once."""
 
     tally: Tally
 
-    def prefill(self, prompt: IntArray) -> Any:
-        """Forward a prompt (L,), at least one token; what comes back goes to `score` only."""
+    def score(
+        self, prompts: Sequence[IntArray], continuations: Sequence[Sequence[IntArray]]
+    ) -> list[list[FloatArray]]:
+        """Per-token log-probs of `continuations[n]` after `prompts[n]`, each as long as it is.
 
-    def score(self, prefix: Any, continuations: Sequence[IntArray]) -> list[FloatArray]:
-        """Per-token log-probs of each continuation, in order, each as long as it is."""
+        Prompts have at least one token. Where all have the same continuations, pass the same
+        object for each: what is prepared for it is prepared once.
+        """
 
 
 def cross_score(
@@ -74,11 +77,12 @@ def cross_score(
     longest = max((len(z) for z in unique), default=0)
     scores = np.zeros((len(unique), len(unique_prompts), longest), dtype=np.float32)
     filled = [m for m, z in enumerate(unique) if len(z)]
-    for n, prompt in enumerate(unique_prompts):
-        if len(prompt) == 0:
-            raise ScoringError("a prompt is empty: there is nothing to predict a first token from")
-        if filled:
-            rows = scorer.score(scorer.prefill(prompt), [unique[m] for m in filled])
+    if any(len(prompt) == 0 for prompt in unique_prompts):
+        raise ScoringError("a prompt is empty: there is nothing to predict a first token from")
+    if filled:
+        asked = [unique[m] for m in filled]
+        found = scorer.score(unique_prompts, [asked] * len(unique_prompts))
+        for n, rows in enumerate(found):
             for m, row in zip(filled, rows, strict=True):
                 scores[m, n, : len(row)] = row
     num_naive = sum(len(reasonings) * (len(x) + longest) for x in prompts)

@@ -13,7 +13,7 @@ from letter_tokens import TableScorer, decode, episode, turn
 class FollowingScorer(TableScorer):
     """p = 0.9 for a character that the reasoning named, else 0.1, whatever the prompt."""
 
-    def score(self, prefix, continuations):
+    def rows(self, prompt, continuations):
         out = []
         for row in continuations:
             end = decode(row).index("</think>")
@@ -23,7 +23,7 @@ class FollowingScorer(TableScorer):
 
 
 class SilentScorer(TableScorer):
-    def score(self, prefix, continuations):
+    def rows(self, prompt, continuations):
         return [np.full(len(row), -math.inf) for row in continuations]
 
 

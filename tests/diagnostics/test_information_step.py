@@ -72,7 +72,7 @@ def test_the_step_and_the_seed_fix_the_draw() -> None:
 
 def test_what_cannot_be_scored_says_so() -> None:
     class TooShort(TableScorer):
-        def prefill(self, prompt):
+        def score(self, prompts, continuations):
             raise ScoringError("a row of 70 tokens does not fit the model's 64 positions")
 
     found = measure(batch(4, 4), scorer=TooShort())

@@ -43,8 +43,8 @@ class Costly(TableScorer):
         super().__init__()
         self._num_tokens = num_tokens
 
-    def score(self, prefix, continuations):
-        out = super().score(prefix, continuations)
+    def score(self, prompts, continuations):
+        out = super().score(prompts, continuations)
         self.tally.num_tokens = self._num_tokens
         return out
 

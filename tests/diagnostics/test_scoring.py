@@ -5,9 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from echoscope.diagnostics import scoring
 from echoscope.diagnostics.scoring import ModelScorer, ScoringError, cross_score
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 SHAPE = {
     "vocab_size": 50,
@@ -25,11 +35,22 @@ def build(kind: str) -> torch.nn.Module:
     torch.manual_seed(3)
     if kind == "llama":
         return LlamaForCausalLM(LlamaConfig(**SHAPE))
+    if kind == "sliding window":
+        return MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=6))
+    if kind == "positions in the input":
+        return GPT2LMHeadModel(
+            GPT2Config(vocab_size=50, n_positions=64, n_embd=32, n_layer=2, n_head=4)
+        )
+    if kind == "eager":
+        return Qwen2ForCausalLM(Qwen2Config(**SHAPE, attn_implementation="eager"))
     model = Qwen2ForCausalLM(Qwen2Config(**SHAPE))
     if kind == "lora":
         adapters = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
         return get_peft_model(model, adapters)
     return model
+
+
+KINDS = ["qwen2", "llama", "lora", "eager", "sliding window", "positions in the input"]
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +74,26 @@ def naive(model, prompt, reasoning, temperature: float = 1.0) -> np.ndarray:
     return logprobs[places, torch.tensor(reasoning, dtype=torch.long)].numpy()
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "llama", "lora"])
+def branching(reasonings: list[np.ndarray]) -> list[np.ndarray]:
+    """Their beginnings with other ends, and one that is another's beginning."""
+    longest = max(reasonings, key=len)
+    return [
+        *reasonings,
+        *(np.append(longest[:k], [k]).astype(np.int32) for k in (2, 4)),
+        longest[:3],
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_equals_naive_scoring(kind: str, temperature: float) -> None:
+@pytest.mark.parametrize("memory_budget_bytes", [1 << 30, 1])
+def test_equals_naive_scoring(kind: str, temperature: float, memory_budget_bytes: int) -> None:
+    """Prompts of 7, 8 and 8 tokens share a pass, those of 1 and 12 do not."""
     model = build(kind)
-    prompts, reasonings = ids(7, 1, 12), ids(5, 1, 9, 3, seed=1)
-    scores = cross_score(
-        ModelScorer(model, temperature=temperature), prompts, reasonings, [0, 0, 1, 2]
-    )
-    assert scores.logprobs_MNR.shape == (4, 3, 9)
+    prompts, reasonings = ids(7, 1, 12, 8, 8), branching(ids(5, 1, 9, 3, seed=1))
+    scorer = ModelScorer(model, temperature=temperature, memory_budget_bytes=memory_budget_bytes)
+    scores = cross_score(scorer, prompts, reasonings, [0, 0, 1, 2, 3, 4, 4])
+    assert scores.logprobs_MNR.shape == (7, 5, 9)
     for m, reasoning in enumerate(reasonings):
         for n, prompt in enumerate(prompts):
             expected = naive(model, prompt, reasoning, temperature)
@@ -82,18 +114,46 @@ def test_each_prompt_is_forwarded_once(qwen) -> None:
 def test_equal_rows_are_forwarded_once(qwen) -> None:
     (prompt,), (one, other) = ids(10), ids(4, 6, seed=1)
     cost = cross_score(ModelScorer(qwen), [prompt, prompt], [one, other, one], [0, 0, 1]).cost
-    assert cost.num_token_forwards == 10 + 2 * 5
-    assert cost.num_padding == 2
+    assert cost.num_token_forwards == 10 + 3 + 5
+    assert cost.num_padding == 0
 
 
-def test_chunks_to_a_memory_budget_change_nothing_and_save_padding(qwen) -> None:
-    prompts, reasonings = ids(11, 5), ids(2, 9, 4, 9, 1, seed=1)
-    whole = cross_score(ModelScorer(qwen), prompts, reasonings, [0, 0, 0, 1, 1])
-    chunked = cross_score(
-        ModelScorer(qwen, memory_budget_bytes=1), prompts, reasonings, [0, 0, 0, 1, 1]
-    )
-    np.testing.assert_allclose(chunked.logprobs_MNR, whole.logprobs_MNR, atol=1e-5)
-    assert chunked.cost.num_padding == 0 < whole.cost.num_padding
+def test_equal_beginnings_are_forwarded_once(qwen) -> None:
+    """abcd, abce, abf: a b c once, and of each end none, for it predicts nothing."""
+    rows = [np.array(row, dtype=np.int32) for row in ([1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6])]
+    assert cross_score(ModelScorer(qwen), ids(10), rows, [0, 0, 0]).cost.num_token_forwards == 13
+    # A pass that fits one continuation only forwards each on its own: 3 + 3 + 2.
+    alone = cross_score(ModelScorer(qwen, memory_budget_bytes=1), ids(10), rows, [0, 0, 0])
+    assert alone.cost.num_token_forwards == 10 + 8
+
+
+def test_prompts_of_similar_length_are_padded_to_one_pass(qwen) -> None:
+    cost = cross_score(ModelScorer(qwen), ids(20, 19, 4), ids(3, seed=1), [0]).cost
+    assert cost.num_token_forwards == 2 * 20 + 4 + 3 * 2
+    assert cost.num_padding == 1
+
+
+def test_each_prompt_may_have_continuations_of_its_own(qwen) -> None:
+    prompts, (one, other) = ids(6, 6, 5), ids(5, 7, seed=1)
+    asked = [[one, other[:1]], [], [other]]
+    found = ModelScorer(qwen).score(prompts, asked)
+    assert [len(rows) for rows in found] == [2, 0, 1]
+    for prompt, rows, scores in zip(prompts, asked, found, strict=True):
+        for row, score in zip(rows, scores, strict=True):
+            np.testing.assert_allclose(score, naive(qwen, prompt, row), atol=1e-4)
+
+
+def test_long_continuations_go_in_several_passes(qwen, monkeypatch) -> None:
+    """Of at most 8 tokens: each of 5 nodes alone, for both prompts at once would be 10."""
+    monkeypatch.setattr(scoring, "PASS_TOKENS", {"cpu": 8})
+    monkeypatch.setattr(scoring, "MIN_PACK_NODES", 1)
+    prompts, reasonings = ids(4, 4), ids(6, 6, 6, seed=1)
+    found = cross_score(ModelScorer(qwen), prompts, reasonings, [0, 1, 1])
+    assert found.cost.num_token_forwards == 2 * 4 + 2 * 3 * 5
+    for m, reasoning in enumerate(reasonings):
+        for n, prompt in enumerate(prompts):
+            expected = naive(qwen, prompt, reasoning)
+            np.testing.assert_allclose(found.logprobs_MNR[m, n], expected, atol=1e-4)
 
 
 def test_a_model_in_training_mode_is_scored_without_dropout_and_stays_in_it(qwen) -> None:

@@ -83,13 +83,15 @@ class TableScorer:
     def __init__(self) -> None:
         self.tally = Tally()
 
-    def prefill(self, prompt: IntArray) -> set[int]:
-        self.tally.num_tokens += len(prompt)
-        return set(prompt.tolist())
+    def score(
+        self, prompts: Sequence[IntArray], continuations: Sequence[Sequence[IntArray]]
+    ) -> list[list[np.ndarray]]:
+        return [self.rows(*pair) for pair in zip(prompts, continuations, strict=True)]
 
-    def score(self, prefix: set[int], continuations: Sequence[IntArray]) -> list[np.ndarray]:
-        self.tally.num_tokens += sum(map(len, continuations))
+    def rows(self, prompt: IntArray, continuations: Sequence[IntArray]) -> list[np.ndarray]:
+        self.tally.num_tokens += len(prompt) + sum(map(len, continuations))
+        known = set(prompt.tolist())
         return [
-            np.log([0.9 if token in prefix else 0.1 for token in z]).astype(np.float32)
+            np.log([0.9 if token in known else 0.1 for token in z]).astype(np.float32)
             for z in continuations
         ]
