@@ -78,7 +78,7 @@ class LineOptions:
     clip: bool = False
     """Outliers do not set the range of the y axis."""
     max_points: int = 1_200
-    height: int = 270
+    height: int = 260
     revision: str = ""
     """While it stays the same, zooming in survives a redraw."""
 
@@ -276,7 +276,6 @@ def _lay_out(
         legend={
             "orientation": "h",
             "x": 0,
-            "xref": "container",
             "xanchor": "left",
             "y": 1.0,
             "yanchor": "bottom",
@@ -323,9 +322,16 @@ def _lay_out(
 
 def _unit_words(left: Sequence[Curve], right: Sequence[Curve]) -> str:
     """The units behind a title: `nats a token`, or `share, right: reward`."""
-    sides = [list(dict.fromkeys(one.unit for one in side if one.unit)) for side in (left, right)]
+    sides = [
+        list(dict.fromkeys(one.unit for one in side if one.unit not in ("", SHARE)))
+        for side in (left, right)
+    ]
     here, there = (" / ".join(units) for units in sides)
-    words = f"{here}, right: {there}" if here and there and here != there else here or there
+    words = (
+        here
+        if here == there
+        else ", ".join(filter(None, (here, f"right: {there}" if there else "")))
+    )
     return f'  <span style="font-size:11px">{figure_text(words, limit=80)}</span>' if words else ""
 
 

@@ -1,4 +1,4 @@
-"""The eight charts of the Live page: which curves they have, and what they say without any."""
+"""The curated charts of the Live page: which curves they have, and what they say without any."""
 
 from __future__ import annotations
 
@@ -122,6 +122,16 @@ CHARTS: tuple[Chart, ...] = (
             Line(key="policy/ref_kl", name="KL to the reference", is_right=True),
         ),
         missing="The trainer did not score the sampled tokens again.",
+    ),
+    Chart(
+        name="speed",
+        title="Speed",
+        help="Sampled tokens over the time of the whole step, and the seconds that a step takes.",
+        lines=(
+            Line(key="time/tokens_per_s", name="tokens/s"),
+            Line(key="time/step_s", name="step time", is_right=True),
+        ),
+        missing="No times were logged.",
     ),
 )
 

@@ -37,6 +37,10 @@ const near = (points, x) => {{
 const shown = (value) =>
   Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5 ? String(+value.toPrecision(3))
     : value === 0 ? "0" : value.toExponential(1);
+const ground = () => {{
+  const app = document.querySelector(".stApp");
+  return app ? getComputedStyle(app).backgroundColor : "transparent";
+}};
 const values = (chart, x) => (chart.calcdata || []).flatMap((points) => {{
   const trace = points[0] && points[0].trace;
   if (!trace || trace.visible !== true || trace.yaxis === "{MARK_AXIS}") return [];
@@ -56,7 +60,8 @@ const draw = (chart, x) => {{
     `left:${{axis._offset + at}}px;top:${{side._offset}}px;height:${{side._length}}px`;
   const box = document.createElement("div");
   const flip = at > axis._length / 2 ? "right:4px" : "left:4px";
-  box.style.cssText = "position:absolute;top:0;font-size:11px;font-weight:600;" +
+  box.style.cssText = "position:absolute;top:14px;font-size:11px;font-weight:600;" +
+    `padding:0 2px;background:${{ground()}};opacity:0.9;` +
     `line-height:1.25;white-space:nowrap;${{flip}}`;
   for (const value of values(chart, x)) {{
     const row = document.createElement("div");

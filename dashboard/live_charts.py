@@ -1,4 +1,4 @@
-"""The charts of the Live page: its controls, the curated eight, and one for any other metric."""
+"""The charts of the Live page: its controls, the curated ones, and one for any other metric."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .marks import Mark, alarm_marks, command_marks, rewind_marks
 
 EXACT_STEPS = 20_000
 """Runs up to this long are smoothed from every point; longer ones from the extremes of ranges."""
-_MIN_WIDTH = 300
-"""Of a chart, in pixels: four fit beside each other on a laptop, one on a telephone."""
+_MIN_WIDTH = 360
+"""Of a chart, in pixels: three fit beside each other on a laptop, one on a telephone."""
 _PLAIN = "metrics"
 """Names every chart outside of the curated ones where the controls speak of them."""
 
@@ -103,7 +103,7 @@ def controls() -> Controls:
         key="log",
         bind="query-params",
         placeholder="No chart",
-        help="Which of the charts; 'metrics' means all those below the eight.",
+        help="Which of the charts; 'metrics' means all those further down.",
     )
     clipped = clip.toggle(
         "Clip outliers",
@@ -117,7 +117,7 @@ def controls() -> Controls:
 
 
 def curated(page: Snapshot) -> None:
-    """The eight charts, and their numbers to take away."""
+    """The curated charts, and their numbers to take away."""
     keys = chart_keys(CHARTS, page.known)
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
     for chart in CHARTS:

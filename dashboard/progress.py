@@ -19,14 +19,12 @@ class Pace:
     step_s: float
     """Median seconds from one step to the next, evaluations and checkpoints included."""
     tokens_per_s: float
-    last_at: float
-    """When the last step was acknowledged, seconds since the epoch."""
 
 
 def pace(steps: pd.DataFrame) -> Pace:
     """The pace of the latest steps of the latest attempt."""
     if not len(steps):
-        return Pace(step_s=math.nan, tokens_per_s=math.nan, last_at=math.nan)
+        return Pace(step_s=math.nan, tokens_per_s=math.nan)
     recent = steps[steps["attempt"] == steps["attempt"].max()].sort_values("step")
     recent = recent.tail(_RECENT + 1)
     wall = recent["wall_time"].to_numpy(np.float64)
@@ -36,7 +34,6 @@ def pace(steps: pd.DataFrame) -> Pace:
     return Pace(
         step_s=_median(between) if len(between) else _median(alone),
         tokens_per_s=_median(speed),
-        last_at=float(wall[-1]),
     )
 
 
@@ -45,10 +42,14 @@ def remaining_s(pace: Pace, *, step: int, steps: int) -> float:
     return max(0, steps - step) * pace.step_s
 
 
-def silence(pace: Pace, *, now: float, started_at: float, least_s: float = 30.0) -> float | None:
-    """Seconds without a step where that is unusual: ten times the pace and at least `least_s`."""
-    since = now - (pace.last_at if math.isfinite(pace.last_at) else started_at)
-    limit = max(least_s, 10 * pace.step_s) if math.isfinite(pace.step_s) else 10 * least_s
+def silence(pace: Pace, *, now: float, heard_at: float) -> float | None:
+    """Seconds without a word where that is unusual: ten steps, and at least half a minute.
+
+    Args:
+        heard_at: when the run last acknowledged something, a step or a command.
+    """
+    since = now - heard_at
+    limit = max(30.0, 10 * pace.step_s) if math.isfinite(pace.step_s) else 300.0
     return since if since > limit else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import streamlit as st
@@ -51,6 +51,12 @@ _TITLES: Mapping[CommandAction, str] = {
     CommandAction.STOP: "Stop",
     CommandAction.STOP_NOW: "Stop now",
     CommandAction.SET: "Change settings",
+}
+Colour = Literal["blue", "green", "orange", "red"]
+_COLOURS: Mapping[CommandOutcome, Colour] = {
+    CommandOutcome.APPLIED: "green",
+    CommandOutcome.REJECTED: "red",
+    CommandOutcome.EXPIRED: "orange",
 }
 _SHOWN_S = 120.0
 """How long an answer to a command of this session stays beside the buttons."""
@@ -138,7 +144,7 @@ def _buttons(run_id: str, now: Standing) -> None:
 def _question(run_id: str) -> None:
     problem = st.session_state.pop("steering_problem", "")
     if problem:
-        st.warning(ui.plain(problem, 500))
+        _line("not sent", "red", problem)
     draft = st.session_state.get("steering_draft")
     if not isinstance(draft, Draft) or draft.run_id != run_id:
         return
@@ -217,24 +223,26 @@ def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
 
 
 def _form(run_id: str, info: RunInfo, states: Sequence[CommandState]) -> None:
+    head = st.container()  # above the settings: what was changed is seen without scrolling
     current = current_settings(info, states)
     changed = knobs.form(run_id, info.live_knobs, current)
-    if not changed:
-        st.caption("These are the values in force. Change some, then review and send them.")
-        return
-    try:
-        check_settings(info.live_knobs, changed)
-    except SteeringError as error:
-        st.error(ui.plain(str(error), 500))
-        return
-    _preview(run_id, changed)
-    st.button(
-        "Review and send",
-        key="steering_review",
-        type="primary",
-        on_click=propose,
-        args=(run_id, CommandAction.SET, changed),
-    )
+    with head:
+        if not changed:
+            st.caption("The values in force. Change some: what would be sent is shown here.")
+            return
+        try:
+            check_settings(info.live_knobs, changed)
+        except SteeringError as error:
+            _line("not possible", "red", str(error))
+            return
+        _preview(run_id, changed)
+        st.button(
+            "Review and send",
+            key="steering_review",
+            type="primary",
+            on_click=propose,
+            args=(run_id, CommandAction.SET, changed),
+        )
 
 
 def _answers(run_id: str, states: Sequence[CommandState]) -> None:
@@ -243,17 +251,24 @@ def _answers(run_id: str, states: Sequence[CommandState]) -> None:
     now = time.time()
     for state in states:
         command, age = state.command, now - state.command.issued_at
-        is_mine = command.command_id in mine
-        if state.ack is not None and not (is_mine and age < _SHOWN_S):
+        is_fresh = command.command_id in mine and age < _SHOWN_S
+        if state.ack is not None and not is_fresh:
             continue
-        words = f"{command.issued_by or 'somebody'}: {command_words(state)}"
+        who = f"{command.issued_by or 'somebody'}: {command_words(state)}"
         if state.ack is None:
-            text = f"{words}: pending since {ui.duration(age)}, until the next step boundary"
-            st.info(ui.plain(text, 500))
-        elif state.ack.outcome is CommandOutcome.APPLIED:
-            st.success(ui.plain(f"{words}: {outcome_words(state)}", 500))
+            since = f"since {ui.duration(age)}, until the next step boundary"
+            _line("pending", "blue", f"{who} ({since})")
         else:
-            st.error(ui.plain(f"{words}: {outcome_words(state)}", 500))
+            at = f"at step {state.ack.step}"
+            detail = f", {state.ack.detail}" if state.ack.detail else ""
+            _line(state.ack.outcome.value, _COLOURS[state.ack.outcome], f"{who} ({at}{detail})")
+
+
+def _line(badge: str, colour: Colour, text: str) -> None:
+    """One calm line; the text is foreign and is shown as it is."""
+    row = st.container(horizontal=True, vertical_alignment="center")
+    row.badge(badge, color=colour)
+    row.text(visible(text, 1000))
 
 
 def command_table(states: Sequence[CommandState]) -> pd.DataFrame:

@@ -65,7 +65,7 @@ def watch(page: Snapshot, *, is_judging: bool) -> None:
         now = standing(page.info, queries.commands(page.run_id))
         done = max(0, page.info.last_step)
         words = progress_words(page, now, pace(page.steps))
-        st.progress(min(1.0, done / now.steps) if now.steps > 0 else 0.0, text=ui.plain(words))
+        st.progress(min(1.0, done / now.steps) if now.steps > 0 else 0.0, text=words)
 
     @st.fragment(run_every=every, key="watch")
     def part() -> None:
@@ -81,7 +81,7 @@ def progress_words(page: Snapshot, now: Standing, speed: Pace) -> str:
     if page.info.status != "running":
         words.append(page.info.status)
     else:
-        silent = silence(speed, now=time.time(), started_at=page.info.created_at)
+        silent = silence(speed, now=time.time(), heard_at=ui.updated_at(page.run_id))
         left = remaining_s(speed, step=done, steps=now.steps)
         if now.is_paused:
             words.append("paused")
