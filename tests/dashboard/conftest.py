@@ -1,0 +1,65 @@
+"""Roots of runs for the pages, and pages as a browser would ask for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.core.config import RunConfig
+from echoscope.dashboard import queries, settings, ui
+from streamlit.testing.v1 import AppTest
+
+APP = Path(ui.__file__).parent / "app.py"
+PATIENCE_S = 60.0
+logging.getLogger("streamlit").setLevel(logging.ERROR)  # it misses its server in every test
+
+OpenPage = Callable[..., AppTest]
+
+
+@pytest.fixture(scope="session")
+def recorded_root(
+    make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A root with one run, `tiny`, that a trainer recorded. Tests only read it."""
+    from echoscope.core.events import SilentEvents
+    from echoscope.core.runs import start
+
+    root = tmp_path_factory.mktemp("recorded")
+    assert start(make_config(), root / "tiny", SilentEvents()) == "finished"
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _fresh_queries() -> Iterator[None]:
+    """No test finds what another one read."""
+    queries.forget()
+    yield
+    queries.forget()
+
+
+@pytest.fixture
+def serve_root() -> Callable[..., None]:
+    """Says which root the pages serve: `serve_root(path, is_read_only=True)`."""
+
+    def serve(root: Path, **options: Any) -> None:
+        settings.configure(settings.DashboardSettings(root=root, **options))
+
+    return serve
+
+
+@pytest.fixture
+def open_page(serve_root: Callable[..., None]) -> OpenPage:
+    """Draws one page by itself: `open_page("sql", root, run="tiny", step="3")`."""
+
+    def open_it(name: str, root: Path, /, *, options: Any = None, **params: str) -> AppTest:
+        serve_root(root, **(options or {}))
+        page = AppTest.from_file(str(ui.script(name)), default_timeout=PATIENCE_S)
+        for key, value in params.items():
+            page.query_params[key] = value
+        page.run()
+        return page
+
+    return open_it
