@@ -38,12 +38,13 @@ _DARK = (
     "--mark:#c79cf0;--other:#3b3347"
 )
 _STYLE = (
+    # Shapes are shown through <use>, where only selectors of a single element match.
     f".es-board{{{_LIGHT}}}@media (prefers-color-scheme:dark){{.es-board{{{_DARK}}}}}"
-    ".es-board text{font:600 11px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
+    ".es-l{font:600 11px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
     "fill:var(--ink);text-anchor:middle}"
-    ".es-board .n{font-size:9px;font-weight:400;opacity:.75}"
-    ".es-board .c{text-anchor:start;font-weight:400;font-size:12px;white-space:pre}"
-    ".es-board .h{text-anchor:start;font-size:13px}"
+    ".es-n{font-size:9px;font-weight:400;opacity:.75}"
+    ".es-c{text-anchor:start;font-weight:400;font-size:12px;white-space:pre}"
+    ".es-h{text-anchor:start;font-size:13px}"
 )
 
 
@@ -60,7 +61,7 @@ _FIGURE = (
     '<circle cx="16" cy="9" r="5" fill="var(--player)" stroke="var(--paper)" stroke-width="1.5"/>'
     '<path d="M5 29c0-9 4-14 11-14s11 5 11 14z" fill="var(--player)" stroke="var(--paper)" '
     'stroke-width="1.5"/>'
-    '<text x="16" y="27" style="fill:var(--on-player)">P</text>'
+    '<text class="es-l" x="16" y="27" style="fill:var(--on-player)">P</text>'
 )
 _CRATE = (
     '<rect x="4" y="4" width="24" height="24" rx="2" fill="var(--box)" stroke="var(--box-line)" '
@@ -79,10 +80,10 @@ _SHAPES: Mapping[str, str] = {
     'stroke-width="1.6"/>',
     "hole": _ICE
     + '<ellipse cx="16" cy="17" rx="12.5" ry="11" fill="var(--hole)" stroke="var(--ink)"/>'
-    '<text x="16" y="21" style="fill:var(--in-hole)">O</text>',
+    '<text class="es-l" x="16" y="21" style="fill:var(--in-hole)">O</text>',
     "goal": _ICE + '<path d="M9 29V4" stroke="var(--ink)" stroke-width="2.2"/>'
     '<path d="M10 4h16l-5 6 5 6H10z" fill="var(--goal)" stroke="var(--ink)"/>'
-    '<text x="22" y="29">G</text>',
+    '<text class="es-l" x="22" y="29">G</text>',
     "target": _FLOOR + _RING,
     "player": _FIGURE,
     "box": _CRATE,
@@ -92,7 +93,7 @@ _SHAPES: Mapping[str, str] = {
     '<path d="M11 16l4 4 7-8" fill="none" stroke="var(--ink)" stroke-width="2.4"/>',
     "start": '<rect x="2.5" y="2.5" width="27" height="27" rx="4" fill="none" '
     'stroke="var(--mark)" stroke-width="2" stroke-dasharray="4 3"/>'
-    '<text x="7.5" y="13" style="fill:var(--mark);font-size:9px">S</text>',
+    '<text class="es-l" x="7.5" y="13" style="fill:var(--mark);font-size:9px">S</text>',
     "slip": '<rect x="18" y="1" width="13" height="13" rx="3" fill="var(--paper)" '
     'stroke="var(--mark)" stroke-width="1.4"/><path d="M20.5 10c2-5 3 1 5-3s1-2 3-2.5" '
     'fill="none" stroke="var(--mark)" stroke-width="1.8"/>',
@@ -125,7 +126,7 @@ def board_html(
     return (
         f'<img class="es-board-img" src="data:image/svg+xml;base64,{payload}" '
         f'alt="{attribute(describe(content), 600)}" '
-        f'style="width:{min(round(width * 1.3), max_width)}px;max-width:100%;height:auto">'
+        f'style="width:{min(round(width * 1.4), max_width)}px;max-width:100%;height:auto">'
     )
 
 
@@ -197,14 +198,14 @@ def _grid_body(grid: Grid) -> str:
     if max(rows, cols) <= _MAX_NUMBERED:
         half = TILE // 2
         parts += [
-            f'<text class="n" x="{_MARGIN // 2}" y="{_MARGIN + row * TILE + half + 3}">{row}</text>'
-            for row in range(rows)
+            _number_at(_MARGIN // 2, _MARGIN + row * TILE + half + 3, row) for row in range(rows)
         ]
-        parts += [
-            f'<text class="n" x="{_MARGIN + col * TILE + half}" y="{_MARGIN - 5}">{col}</text>'
-            for col in range(cols)
-        ]
+        parts += [_number_at(_MARGIN + col * TILE + half, _MARGIN - 5, col) for col in range(cols)]
     return "".join(parts)
+
+
+def _number_at(x: int, y: int, number: int) -> str:
+    return f'<text class="es-l es-n" x="{x}" y="{y}">{number}</text>'
 
 
 def _definitions(names: Iterable[str]) -> str:
@@ -245,7 +246,7 @@ def _thing(grid: Grid, overlay: Overlay) -> tuple[str, str]:
 def _letter(char: str) -> str:
     shown = visible(char) if char.strip() else ""
     size = 16 if len(shown) == 1 else 5
-    return f'<text x="16" y="21" style="font-size:{size}px">{xml_escape(shown)}</text>'
+    return f'<text class="es-l" x="16" y="21" style="font-size:{size}px">{xml_escape(shown)}</text>'
 
 
 def _card_rows(card: Card) -> list[str]:
@@ -254,9 +255,9 @@ def _card_rows(card: Card) -> list[str]:
 
 
 def _card_body(card: Card) -> str:
-    title = f'<text class="h" x="12" y="24">{xml_escape(card.title)}</text>'
+    title = f'<text class="es-l es-h" x="12" y="24">{xml_escape(card.title)}</text>'
     lines = [
-        f'<text class="c" x="12" y="{24 + _LINE_HEIGHT * n}">{xml_escape(line)}</text>'
+        f'<text class="es-l es-c" x="12" y="{24 + _LINE_HEIGHT * n}">{xml_escape(line)}</text>'
         for n, line in enumerate(_card_rows(card), start=1)
     ]
     return title + "".join(lines)

@@ -11,7 +11,7 @@ from .frames import Position
 
 STYLE = (
     "<style>"
-    ".es-facts{display:flex;flex-wrap:wrap;gap:.15rem 1.1rem;font:13.5px/1.5 system-ui,sans-serif;"
+    ".es-facts{display:flex;flex-wrap:wrap;gap:.15rem 1.1rem;font-size:.88rem;line-height:1.55;"
     "padding:.1rem 0}"
     ".es-facts span{white-space:nowrap;font-variant-numeric:tabular-nums}"
     ".es-facts .es-long{white-space:normal;overflow-wrap:anywhere}"
@@ -21,14 +21,14 @@ STYLE = (
     ".es-good{color:light-dark(#146c46,#56c596)}.es-bad{color:light-dark(#b3261e,#ff8a80)}"
     ".es-plain{opacity:.75}"
     ".es-film{display:flex;gap:.45rem;overflow-x:auto;padding:.25rem 0 .5rem}"
-    ".es-shot{flex:0 0 auto;text-align:center;font:11.5px/1.4 system-ui,sans-serif;"
+    ".es-shot{flex:0 0 auto;text-align:center;font-size:.74rem;line-height:1.4;"
     "border:2px solid transparent;border-radius:.4rem;padding:.15rem;max-width:8rem}"
     ".es-shot.es-now{border-color:#3b6fd4}"
     ".es-shot span{display:block;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}"
-    ".es-boards{display:flex;flex-wrap:wrap;gap:.6rem;align-items:center}"
-    ".es-boards figure{margin:0}.es-boards figcaption{font:12px/1.4 system-ui,sans-serif;"
-    "opacity:.75}"
-    ".es-head{font:600 12px/1.6 system-ui,sans-serif;opacity:.7;margin-top:.35rem}"
+    ".es-boards{display:flex;flex-wrap:wrap;gap:.6rem;align-items:flex-start}"
+    ".es-boards figure{margin:0;flex:0 1 auto;min-width:8rem;max-width:calc(50% - .3rem)}"
+    ".es-boards figcaption{font-size:.78rem;opacity:.75}"
+    ".es-head{font-weight:600;font-size:.8rem;line-height:1.6;opacity:.7;margin-top:.35rem}"
     "</style>"
 )
 MAX_SHOTS = 24
@@ -38,10 +38,8 @@ _FACT_CHARS = 200
 def fact(name: str, value: str, *, css: str = "", hint: str = "") -> str:
     """One name and value; both may be hostile."""
     title = f' title="{attribute(hint)}"' if hint else ""
-    return (
-        f'<span class="{css}"{title}><i>{escape(name, _FACT_CHARS)}</i>'
-        f"{escape(value, _FACT_CHARS)}</span>"
-    )
+    label = f"<i>{escape(name, _FACT_CHARS)}</i>" if name else ""
+    return f'<span class="{css}"{title}>{label}{escape(value, _FACT_CHARS)}</span>'
 
 
 def _badge(text: str, mood: str) -> str:

@@ -24,7 +24,7 @@ def turn_panel(
     run_id: str, trajectory: Trajectory, outcome: TrajectoryOutcome | None, turn: Turn
 ) -> None:
     """One turn: boards, what was observed, what was said, what happened."""
-    left, right = st.columns([2, 3])
+    left, right = st.columns([1, 1])
     boards = replay_html.turn_boards(trajectory, turn)
     with left:
         if boards:

@@ -5,12 +5,12 @@ Text and regular expressions are matched by DuckDB, whose RE2 takes linear time 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
 
-from . import queries
+from . import queries, sql_box
 from .replay_list import COLUMNS
 
 MAX_HITS = 200
@@ -48,11 +48,7 @@ class Found:
     """The limit was reached before the last step."""
 
 
-AskUser = Callable[[str, str], pd.DataFrame]
-"""(run id, SQL that a person wrote a part of) -> answer, within limits of time and memory."""
-
-
-def search(run_id: str, wanted: Search, ask_user: AskUser) -> Iterator[Found]:
+def search(run_id: str, wanted: Search) -> Iterator[Found]:
     """Results so far, after each range of steps; the last one is complete or cut.
 
     Raises:
@@ -63,7 +59,7 @@ def search(run_id: str, wanted: Search, ask_user: AskUser) -> Iterator[Found]:
     for start in range(wanted.first, wanted.last + 1, size):
         end = min(start + size - 1, wanted.last)
         left = wanted.limit - len(rows)
-        part = _part(run_id, wanted, start, end, left + 1, ask_user)
+        part = _part(run_id, wanted, start, end, left + 1)
         is_cut = len(part) > left
         if len(part):
             rows = pd.concat([rows, part.head(left)], ignore_index=True) if len(rows) else part
@@ -74,9 +70,7 @@ def search(run_id: str, wanted: Search, ask_user: AskUser) -> Iterator[Found]:
             return
 
 
-def _part(
-    run_id: str, wanted: Search, start: int, end: int, limit: int, ask_user: AskUser
-) -> pd.DataFrame:
+def _part(run_id: str, wanted: Search, start: int, end: int, limit: int) -> pd.DataFrame:
     columns = ", ".join(f"t.{name}" for name in COLUMNS)
     if wanted.mode == WHERE:
         # A comment in the condition ends with its line; everything is read-only anyway.
@@ -84,7 +78,7 @@ def _part(
             f"SELECT {columns} FROM trajectories t WHERE t.step BETWEEN {start} AND {end} AND (\n"
             f"{wanted.words}\n) ORDER BY t.id LIMIT {limit}"
         )
-        return ask_user(run_id, sql)
+        return sql_box.ask(run_id, sql).table.to_pandas()
     hits = _HITS[wanted.mode].format(excerpt=_EXCERPT)
     sql = (
         f"SELECT {columns}, h.turn, h.excerpt FROM ({hits}) h "

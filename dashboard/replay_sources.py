@@ -182,7 +182,7 @@ def _run_search(run_id: str, wanted: Search) -> Found:
     found = Found(rows=empty, done_share=0.0, next_step=wanted.first, is_cut=False)
     bar = st.progress(0.0, text="Searching")
     try:
-        for found in search(run_id, wanted, queries.table):
+        for found in search(run_id, wanted):
             bar.progress(
                 min(found.done_share, 1.0),
                 text=f"Searching: {len(found.rows)} found up to step {found.next_step - 1}",

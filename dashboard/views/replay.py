@@ -40,9 +40,9 @@ def draw(run_id: str) -> None:
         )
         return
     source = choose_source(run_id, max(info.last_step, 0))
-    left, right = st.columns([4, 7], gap="medium")
     rows = source.rows
     shown = _shown(run_id, rows)
+    left, right = st.columns([4, 7], gap="medium")
     with left:
         _list(source, shown)
     with right:
@@ -86,7 +86,7 @@ def _list(source: Source, shown: str | None) -> None:
         hide_index=True,
         on_select=_pick_row,
         selection_mode="single-row",
-        height=36 * (len(window) + 1),
+        height=35 * (len(window) + 1) + 16,
         column_config={
             "return": st.column_config.NumberColumn(format="%.3g"),
             "advantage": st.column_config.NumberColumn(format="%+.2f"),
@@ -117,12 +117,12 @@ def _table(rows: pd.DataFrame, source: Source) -> pd.DataFrame:
             "return": rows["episode_return"],
             "success": rows["is_success"].map(success_word),
             "advantage": rows["advantage"].astype(float),
-            "turns": rows["num_turns"],
-            "tokens": rows["num_sampled_tokens"],
             "update": [
                 kept_word(kept) + (f": {visible(str(why), 200)}" if isinstance(why, str) else "")
                 for kept, why in zip(rows["kept"], rows["drop_reason"], strict=True)
             ],
+            "turns": rows["num_turns"],
+            "tokens": rows["num_sampled_tokens"],
             "ended by": [visible(str(why), 60) for why in rows["stop_reason"]],
             "group": rows["group_index"],
             "tag": [visible(str(tag), 80) for tag in rows["tag"]],
