@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from ..diagnostics.metric_table import MetricTable
+    from ..diagnostics.sources import Rescore
     from ..diagnostics.verdict_record import Verdict
+    from ..store.reader import RunReader
 
 
 class Exit(IntEnum):
@@ -46,27 +49,61 @@ def diagnose(
     fail_on: Annotated[
         FailOn, typer.Option("--fail-on", help="From which state on the exit code is 3.")
     ] = FailOn.COLLAPSE,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", help="Score a run's reasonings under this model: a folder, name or hub id."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option("--checkpoint", metavar="STEP", help="... under the run's own checkpoint."),
+    ] = None,
+    every: Annotated[
+        int | None,
+        typer.Option(
+            "--every", min=1, help="Score every so many steps; 20 spread evenly if not given."
+        ),
+    ] = None,
 ) -> None:
     """Say whether a run is collapsing, since when, how one knows, and what to do.
+
+    With --model or --checkpoint, I(X;Z) is computed again for a stored run, under those weights.
 
     Exit code 0: healthy, converged or watch; 3: collapsing or collapsed; 4: unreadable; 5: too
     little evidence.
     """
     import json
 
+    from ..core.config_loading import ConfigError
     from ..diagnostics.channels import known_keys
     from ..diagnostics.metric_names import MetricNameError, parse_map
     from ..diagnostics.metrics_file import MetricsFileError
+    from ..diagnostics.rescoring import RescoringError
     from ..diagnostics.verdict import diagnose as judge
     from ..store.errors import StoreError
 
+    if model is not None and checkpoint is not None:
+        raise typer.BadParameter("--model and --checkpoint exclude each other")
+    if every is not None and model is None and checkpoint is None:
+        raise typer.BadParameter("--every says how often to score: give --model or --checkpoint")
     try:
         mapping = parse_map(map_ or (), known_keys())
-        with _progress() as progress:
-            verdict = judge(path, mapping=mapping, progress=progress)
-    except (MetricNameError, MetricsFileError, StoreError, OSError) as error:
+        with _progress() as bars:
+            rescore = None
+            if model is not None or checkpoint is not None:
+                rescore = _rescore(model, checkpoint, every, bars("scoring reasonings"))
+            verdict = judge(path, mapping=mapping, progress=bars("measuring text"), rescore=rescore)
+    except (
+        ConfigError,
+        MetricNameError,
+        MetricsFileError,
+        RescoringError,
+        StoreError,
+        OSError,
+    ) as error:
         typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-        is_usage = isinstance(error, MetricNameError)
+        is_usage = isinstance(error, MetricNameError | ConfigError)
         raise typer.Exit(Exit.USAGE if is_usage else Exit.UNREADABLE) from None
     if as_json:
         typer.echo(json.dumps(verdict.to_json(), allow_nan=False))
@@ -87,24 +124,46 @@ def exit_code(verdict: Verdict, fail_on: FailOn) -> Exit:
     return Exit.COLLAPSE if is_failure else Exit.OK
 
 
+def _rescore(
+    model: str | None, checkpoint: int | None, every: int | None, progress: Report | None
+) -> Rescore:
+    """What puts the information under a model at hand into a run's metrics."""
+    from ..diagnostics.rescoring import with_information
+
+    def rescore(table: MetricTable, reader: RunReader) -> MetricTable:
+        from ..core.scored_by import by_checkpoint, by_model
+
+        if checkpoint is not None:
+            weights = by_checkpoint(reader, checkpoint)
+        else:
+            assert model is not None
+            weights = by_model(reader, model)
+        return with_information(table, reader, weights, every=every, progress=progress)
+
+    return rescore
+
+
+Report = Callable[[int, int], None]
+
+
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on the error stream, from the first call on; None where that is no terminal."""
+def _progress() -> Iterator[Callable[[str], Report | None]]:
+    """Makes bars on the error stream, seen from their first report on; none without a terminal."""
     import sys
 
     from rich.console import Console
     from rich.progress import Progress
 
     if not sys.stderr.isatty():
-        yield None
+        yield lambda name: None
         return
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("measuring text", total=None, visible=False)
 
-        def report(done: int, of: int) -> None:
-            bar.update(task, completed=done, total=of, visible=True)
+        def report_of(name: str) -> Report:
+            task = bar.add_task(name, total=None, visible=False)
+            return lambda done, of: bar.update(task, completed=done, total=of, visible=True)
 
-        yield report
+        yield report_of
 
 
 def _show(verdict: Verdict) -> None:

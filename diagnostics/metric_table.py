@@ -39,6 +39,8 @@ class MetricTable:
     ignored: tuple[str, ...] = ()
     """Columns without a number."""
     notes: tuple[str, ...] = ()
+    caveats: Mapping[str, str] = field(default_factory=dict)
+    """Beginning of a key -> why a verdict that rests on such metrics is weak."""
 
     @property
     def num_rows(self) -> int:

@@ -32,6 +32,9 @@ MAX_SHOWN = 6
 Progress = Callable[[int, int], None]
 """Called with (done, of) while trajectories are read."""
 
+Rescore = Callable[[MetricTable, "RunReader"], MetricTable]
+"""Adds to a run's table what a model at hand says of its rollouts (see `rescoring.py`)."""
+
 FINDINGS: Mapping[str, tuple[str, ...]] = {
     "FORMAT_COLLAPSE": ("malformed",),
     "TEMPLATE_COLLAPSE": ("template", "duplicates"),
@@ -86,6 +89,7 @@ def open_source(
     source: MetricTable | RunReader | str | Path,
     mapping: Mapping[str, Meaning] | None = None,
     progress: Progress | None = None,
+    rescore: Rescore | None = None,
 ) -> Opened:
     """A table of metrics from any source (see `verdict.diagnose`)."""
     if isinstance(source, MetricTable):
@@ -96,10 +100,9 @@ def open_source(
         path = Path(source)
         if not Layout(path).run_json.is_file():
             if path.is_dir():
-                raise MetricsFileError(
-                    f"{path}: neither a run nor a metrics file; foreign rollouts are read by "
-                    "`echoscope import`"
-                )
+                raise MetricsFileError(_what_is_read(path))
+            if rescore is not None:
+                raise MetricsFileError(f"{path}: is no stored run, so it has nothing to score")
             return Opened(table=read_metrics(path, mapping))
         from ..store.reader import open_run
 
@@ -108,7 +111,24 @@ def open_source(
     measured = table.keys()
     if not any(key.startswith(("text/", "info/")) for key in measured):
         table = with_text(table, source, progress)
+    if rescore is not None:
+        table = rescore(table, source)
     return Opened(table=table, run_id=source.run_id, name=str(source.path), reader=source)
+
+
+def _what_is_read(folder: Path) -> str:
+    """Why a folder that is no run cannot be judged, and what can."""
+    from ..store.layout import Layout
+
+    runs = sorted(one.name for one in folder.iterdir() if Layout(one).run_json.is_file())
+    if runs:
+        more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+        return f"{folder}: holds runs; name one of them: {', '.join(runs[:3])}{more}"
+    return (
+        f"{folder}: is neither a run nor a metrics file. What can be judged: a run's folder (with "
+        "run.json), a CSV, JSON lines or trainer_state.json, or a trainer's console log; rollouts "
+        "of other trainers become a run by `echoscope import`"
+    )
 
 
 def with_text(

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ from .verdict_words import confidence_words, verdict_text
 
 if TYPE_CHECKING:
     from ..store.reader import RunReader
+    from .sources import Rescore
 
 MIN_ROWS = 8
 """Fewer steps are no evidence of anything."""
@@ -248,6 +250,7 @@ def diagnose(
     config: AlarmConfig | None = None,
     mapping: Mapping[str, Meaning] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    rescore: Rescore | None = None,
 ) -> Verdict:
     """Judge a run, a metrics file, or a table of metrics.
 
@@ -257,6 +260,7 @@ def diagnose(
         config: Which rules judge.
         mapping: Names of columns in a file that are not known (see `metric_names.parse_map`).
         progress: Called with (done, of) while trajectories are read.
+        rescore: Adds what a model at hand says of a stored run (see `rescoring.py`).
 
     Raises:
         MetricsFileError: no metrics can be read from the file; one line.
@@ -265,11 +269,23 @@ def diagnose(
     """
     from .sources import open_source
 
-    opened = open_source(source, mapping, progress)
+    opened = open_source(source, mapping, progress, rescore)
     diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
     for step, values in opened.table.rows():
         diagnosis.observe(step, values)
     shown = opened.exemplars([alarm.rule for alarm in diagnosis.engine.open_alarms])
-    return diagnosis.verdict(
+    verdict = diagnosis.verdict(
         exemplars=shown.places, template=shown.template, notes=opened.table.notes
     )
+    return _with_caveats(verdict, opened.table.caveats)
+
+
+def _with_caveats(verdict: Verdict, caveats: Mapping[str, str]) -> Verdict:
+    """What rests on weak evidence says so, and is not confident."""
+    metrics = [evidence.metric for evidence in verdict.evidence]
+    met = [
+        words for start, words in caveats.items() if any(key.startswith(start) for key in metrics)
+    ]
+    if not met:
+        return verdict
+    return replace(verdict, confidence="low", text=" ".join([verdict.text, *met]))

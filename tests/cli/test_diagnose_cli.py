@@ -8,6 +8,8 @@ import pytest
 import typer
 from echoscope.cli.bench import app as bench_app
 from echoscope.cli.diagnose import diagnose
+from echoscope.store.records import StepMetrics
+from echoscope.store.writer import RunWriter
 from typer.testing import CliRunner
 
 app = typer.Typer()
@@ -78,6 +80,55 @@ def test_unreadable_exits_with_4_and_one_line(tmp_path: Path, text: str) -> None
 
 def test_a_missing_file_exits_with_4(tmp_path: Path) -> None:
     assert runner.invoke(app, ["diagnose", str(tmp_path / "none")]).exit_code == 4
+
+
+def test_a_folder_that_is_neither_says_what_is_read(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["diagnose", str(tmp_path)])
+    assert result.exit_code == 4
+    assert "neither a run nor a metrics file. What can be judged: a run's folder" in result.stderr
+    assert "echoscope import" in result.stderr
+
+
+def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
+    RunWriter.create(tmp_path / "one", run_id="one", config={}).close(status="finished")
+    result = runner.invoke(app, ["diagnose", str(tmp_path)])
+    assert result.exit_code == 4
+    assert "holds runs; name one of them: one" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--model", "tiny", "--checkpoint", "3"], 2, "exclude each other"),
+        (["--every", "3"], 2, "give --model or --checkpoint"),
+        (["--model", "tiny"], 4, "has no trajectories with recorded tokens"),
+        (["--model", "tinny"], 2, "did you mean 'tiny'"),
+        (["--checkpoint", "3"], 2, "has no checkpoint of step 3; it has none"),
+    ],
+)
+def test_scoring_a_run_that_cannot_be(
+    tmp_path: Path, words: list[str], code: int, message: str
+) -> None:
+    writer = RunWriter.create(tmp_path / "one", run_id="one", config={})
+    metrics = StepMetrics(
+        run_id="one",
+        step=1,
+        phase="train",
+        policy_version=0,
+        wall_time=0.0,
+        values={"reward/return_mean": 1.0},
+    )
+    writer.commit_step(metrics=[metrics], trajectories=[], outcomes=[])
+    writer.close(status="finished")
+    result = runner.invoke(app, ["diagnose", str(tmp_path / "one"), *words])
+    assert result.exit_code == code
+    assert message in result.stderr
+
+
+def test_only_a_stored_run_can_be_scored(collapsed: Path) -> None:
+    result = runner.invoke(app, ["diagnose", str(collapsed), "--model", "tiny"])
+    assert result.exit_code == 4
+    assert "is no stored run" in result.stderr
 
 
 def test_map(tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""A model that scores a stored run: one of its checkpoints, or any model of its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from peft import PeftModel
+from transformers import PreTrainedModel
+
+from ..diagnostics.config import InformationConfig
+from ..diagnostics.cross_scoring import Scorer
+from ..diagnostics.rescoring import Weights
+from ..diagnostics.scoring import ModelScorer
+from ..store.reader import RunReader
+from .chat import ChatFormat, ChatFormatError, load_tokenizer
+from .checkpoint import checkpoint_path, list_checkpoints, read_state
+from .config import ModelConfig
+from .config_loading import ConfigError
+from .policy import causal_model, load_model
+from .policy_assets import resolve_model
+
+
+def by_checkpoint(reader: RunReader, step: int) -> Weights:
+    """The weights of the run after a step.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or it cannot be loaded.
+    """
+    folder = checkpoint_path(reader.path, step)
+    known = [int(path.name.removeprefix("step_")) for path in list_checkpoints(reader.path)]
+    if step not in known:
+        have = f"it has {', '.join(map(str, known))}" if known else "it has none"
+        raise ConfigError(f"{reader.run_id} has no checkpoint of step {step}; {have}")
+    state = read_state(folder)
+    config = state.config
+    weights = str(folder / "model")
+    model: PreTrainedModel | PeftModel
+    if config.model.lora is None:
+        model = load_model(weights, config.model)
+    else:
+        base = load_model(config.model.path, config.model)
+        try:
+            model = PeftModel.from_pretrained(base, weights).eval()
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ConfigError(f"{weights} cannot be loaded: {reason}") from None
+    return _weights(
+        model,
+        _chat(weights),
+        config.sampling.model_dump(),
+        name=f"the checkpoint of step {step}",
+        policy_version=state.policy_version,
+        config=config.diagnostics.information,
+    )
+
+
+def by_model(reader: RunReader, path: str) -> Weights:
+    """A model from elsewhere; it must have the tokenizer that the run's ids came from.
+
+    Raises:
+        ConfigError: it cannot be loaded, or is known to have another tokenizer.
+    """
+    info = reader.info()
+    chat = _chat(resolve_model(path))
+    if info.base_model:
+        _check_tokenizer(chat, path, info.base_model)
+    sampling = info.config.get("sampling", {})
+    return _weights(
+        load_model(path, ModelConfig()),
+        chat,
+        sampling if isinstance(sampling, Mapping) else {},
+        name=f"the model {path}",
+        policy_version=None,
+        config=InformationConfig(),
+    )
+
+
+def _chat(folder: str) -> ChatFormat:
+    try:
+        return ChatFormat(load_tokenizer(folder))
+    except ChatFormatError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _check_tokenizer(chat: ChatFormat, path: str, base_model: str) -> None:
+    try:
+        other = load_tokenizer(resolve_model(base_model))
+    except (ConfigError, ValueError, OSError):
+        return  # the run's own model is not here to compare with; ids out of range still show
+    if other.get_vocab() != chat.tokenizer.get_vocab():
+        raise ConfigError(
+            f"{path} has another tokenizer than {base_model}, whose token ids the run recorded; "
+            "name a model that was trained from it"
+        )
+
+
+def _weights(
+    model: PreTrainedModel | PeftModel,
+    chat: ChatFormat,
+    sampling: Mapping[str, Any],
+    *,
+    name: str,
+    policy_version: int | None,
+    config: InformationConfig,
+) -> Weights:
+    temperature = float(sampling.get("temperature", 1.0))
+
+    def scorer() -> Scorer:
+        return ModelScorer(
+            model, temperature=temperature, memory_budget_bytes=config.memory_budget_mib << 20
+        )
+
+    return Weights(
+        scorer=scorer,
+        decode=chat.decode,
+        name=name,
+        policy_version=policy_version,
+        vocabulary=int(causal_model(model).get_input_embeddings().num_embeddings),
+        top_k=int(sampling.get("top_k", 0)),
+        top_p=float(sampling.get("top_p", 1.0)),
+        config=config,
+    )
