@@ -22,9 +22,10 @@ from .text_copying import copied_share, masked_texts
 from .text_form import form_metrics, is_reasoning_closed
 from .text_repetition import echo_share, loops, repeated_action_shares, turn_pairs
 from .text_report import MAX_EXEMPLARS, Exemplar, Findings, TextReport
-from .text_retrieval import information_bound, retrieve, similarity
+from .text_retrieval import information_bound, retrieve
 from .text_sample import Reasoning, TextSample, draw, word_spans
 from .text_siblings import sibling_metrics, sibling_pairs
+from .text_similarity import similarity
 from .text_templates import CommonGrams, find_template
 
 
@@ -105,7 +106,7 @@ def _measure_template(
     # No common word is a finding, not a gap: nothing is fixed.
     found.values[keys[1]] = found.template.coverage if found.template else 0.0
     found.values[keys[2]] = found.template.match_frac if found.template else 0.0
-    order = sorted(range(len(shares)), key=lambda k: (-np.nan_to_num(shares[k]), k))
+    order = np.argsort(-np.nan_to_num(shares), kind="stable").tolist()
     found.show(
         "template",
         [

@@ -21,9 +21,10 @@ def action_entropies(episodes: Sequence[Trajectory]) -> tuple[float, float]:
     is. Turns that executed nothing do not count. NaN without actions.
     """
     by_observation: dict[str, Counter[str]] = {}
+    overall: Counter[str] = Counter()
     for turn in _acting_turns(episodes):
         by_observation.setdefault(turn.observation, Counter())[turn.actions[0]] += 1
-    overall: Counter[str] = sum(by_observation.values(), Counter())
+        overall[turn.actions[0]] += 1
     repeated = [counts for counts in by_observation.values() if counts.total() >= 2]
     weight = sum(counts.total() for counts in repeated)
     given = sum((c.total() * chao_shen(c.values()) for c in repeated), 0.0)

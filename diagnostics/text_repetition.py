@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 from ..store.records import Trajectory, Turn
@@ -43,8 +44,9 @@ class Loops:
         )
 
 
+@lru_cache(maxsize=512)
 def loops(text: str) -> Loops:
-    """Repetition inside a text, in time linear in its length."""
+    """Repetition inside a text, in time linear in its length. Siblings say the same: remembered."""
     tokens = words(text)
     grams = ngrams(tokens, GRAM)
     raw = text.encode("utf-8", errors="surrogatepass")

@@ -7,14 +7,10 @@ the cosine similarity of every two.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
-
-from .text_sample import WORD_PATTERN
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -28,26 +24,6 @@ _MAX_ELEMENTS = 1 << 24
 _SHARPNESS = np.array([0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 _DOUBT = np.array([0.002, 0.01, 0.05, 0.2, 0.5, 1.0])
 """Shares of the uniform distribution mixed into a prediction, so that no surprise is infinite."""
-
-
-def similarity(texts: Sequence[str]) -> Floats:
-    """(n, n) mean of two TF-IDF cosines: word 1-2 grams and character 3-5 grams.
-
-    0 where a text has neither a letter, a digit nor a sign. Equal texts are counted once.
-    """
-    distinct = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-    rows = np.array([distinct[text] for text in texts], dtype=np.int64)
-    # The blank on both sides marks word ends and gives the shortest text one gram.
-    padded = [f" {text} " for text in distinct]
-    if not any(text.strip() for text in distinct):
-        return np.zeros((len(texts), len(texts)))
-    by_word = CountVectorizer(token_pattern=WORD_PATTERN, ngram_range=(1, 2), dtype=np.float64)
-    by_char = CountVectorizer(analyzer="char", ngram_range=(3, 5), dtype=np.float64)
-    total = np.zeros((len(texts), len(texts)))
-    for vectors in (by_word, by_char):
-        weighted = TfidfTransformer().fit_transform(vectors.fit_transform(padded)[rows])
-        total += (weighted @ weighted.T).toarray()  # rows have length 1
-    return total / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -25,9 +26,13 @@ WORD_PATTERN = rf"[{_SYLLABLES}]|[^\W{_SYLLABLES}]+|[^\w\s]"
 _WORD = re.compile(WORD_PATTERN)
 
 
+@lru_cache(maxsize=512)
 def words(text: str) -> tuple[str, ...]:
-    """Lower-case words and single signs, in order."""
-    return tuple(word.lower() for word in _WORD.findall(text))
+    """Lower-case words and single signs, in order.
+
+    Remembered for a while: several measures read the same reasonings, and siblings repeat them.
+    """
+    return tuple(map(str.lower, _WORD.findall(text)))
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from echoscope.diagnostics.config import TextConfig
-from echoscope.diagnostics.text_retrieval import similarity
+from echoscope.diagnostics.text_similarity import similarity
 from echoscope.diagnostics.text_sample import draw
 from echoscope.diagnostics.text_siblings import (
     chao_shen,

@@ -1,0 +1,151 @@
+"""What the monitor costs: a real run of the demo, and its own record of where the time went.
+
+Shares are seconds of measuring over the seconds of all training steps of the same run, so that a
+busy machine slows both. Tier 1 is rewards and text, tier 2 information and gradients.
+
+    python benchmarks/monitor_cost.py [--steps 60] [--rounds 1] [--run PATH] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import numpy as np
+from echoscope import open_run
+from echoscope.core.config_loading import load_config
+from echoscope.core.events import SilentEvents
+from echoscope.core.runs import start
+from echoscope.diagnostics.monitor import GRADIENT_PASSES, INFORMATION_PASSES, TRAINING_PASSES
+from echoscope.store.records import Split
+from machine import describe_machine
+
+TIERS = {"tier 1": ("rewards", "text"), "tier 2": ("information", "gradients")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One measurement over a run."""
+
+    name: str
+    steps: tuple[int, ...]
+    seconds: float
+    """Mean of one."""
+    share: float
+    """Of training time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """All of it over one run."""
+
+    num_steps: int
+    step_s: float
+    """Mean of a step without its measurements."""
+    parts: tuple[Part, ...]
+    judging: float
+    """Share of training time."""
+    total: float
+    """Share of training time, judging included."""
+    passes: dict[str, float]
+    """Seconds of a measurement in passes, as the budget counts: a step is `TRAINING_PASSES` per
+    token of its rollouts."""
+
+    def tier(self, name: str) -> float:
+        return sum(part.share for part in self.parts if part.name in TIERS[name])
+
+
+def read(path: Path) -> Cost:
+    reader = open_run(path)
+    steps, whole = reader.metrics("time/step_s", phase="train")
+    training = float(whole.sum())
+    parts = []
+    for name in [name for names in TIERS.values() for name in names]:
+        at, seconds = reader.metrics(f"time/diagnostics_{name}_s", phase="train")
+        parts.append(
+            Part(
+                name=name,
+                steps=tuple(int(step) for step in at),
+                seconds=float(seconds.mean()),
+                share=float(seconds.sum()) / training,
+            )
+        )
+    measured = float(reader.metrics("time/diagnostics_s", phase="train")[1].sum())
+    total = float(reader.metrics("time/diagnostics_frac", phase="train")[1][-1])
+    pure = training - measured
+    return Cost(
+        num_steps=len(steps),
+        step_s=pure / len(steps),
+        parts=tuple(parts),
+        judging=total - measured / training,
+        total=total,
+        passes=_passes(path, {part.name: part for part in parts}, pure / len(steps)),
+    )
+
+
+def _passes(path: Path, parts: dict[str, Part], step_s: float) -> dict[str, float]:
+    """What a token scored, and a token decomposed, cost in passes on this machine.
+
+    Tokens are the longest prompt and its reply of each trajectory, as the monitor counts them.
+    """
+    reader = open_run(path)
+    steps = reader.metrics("time/step_s", phase="train")[0][::10]
+    sizes = [
+        [
+            max(len(turn.prompt_tokens) + len(turn.response_tokens) for turn in one.turns)
+            for one in reader.trajectories_of_step(int(step))
+            if one.split is Split.TRAIN
+        ]
+        for step in steps
+    ]
+    tokens = float(np.mean([sum(row) for row in sizes]))
+    seconds_per_pass = step_s / (TRAINING_PASSES * tokens)
+    return {
+        "tokens_of_a_step": tokens,
+        "gradients_per_token": parts["gradients"].seconds / tokens / seconds_per_pass,
+        "information_in_all": parts["information"].seconds / seconds_per_pass,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--run", type=Path, help="a recorded run to read instead of training")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        path = arguments.run
+        if path is None:
+            path = Path(name) / "run"
+            start(load_config("demo", overrides=[f"steps={arguments.steps}"]), path, SilentEvents())
+        cost = read(path)
+    if arguments.json:
+        print(json.dumps({"machine": describe_machine(), **asdict(cost)}))
+        return
+    print(describe_machine())
+    print(f"{cost.num_steps} steps of {cost.step_s:.2f} s without measurements")
+    for part in cost.parts:
+        at = ", ".join(map(str, part.steps[:6])) + (", ..." if len(part.steps) > 6 else "")
+        print(
+            f"  {part.name:12} {part.seconds * 1e3:7.1f} ms, {len(part.steps)} times "
+            f"(steps {at}): {part.share:.2%}"
+        )
+    for tier in TIERS:
+        print(f"  {tier}: {cost.tier(tier):.2%} of training time")
+    print(f"  judging: {cost.judging:.2%}; all: {cost.total:.2%}")
+    print("  " + ", ".join(f"{key} {value:.4g}" for key, value in cost.passes.items()))
+    print(
+        f"  (budget: {GRADIENT_PASSES:g} passes per token decomposed, {INFORMATION_PASSES:g} per "
+        "token scored)"
+    )
+
+
+if __name__ == "__main__":
+    main()
