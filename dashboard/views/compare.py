@@ -203,7 +203,7 @@ def _tasks(runs: list[str]) -> None:
         st.dataframe(overlap(solved, runs), hide_index=True, width="stretch")
     with right:
         shown = solved.head(MAX_TASKS)
-        table = shown[["tag", "env_seed", *runs]].copy()
+        table = shown[["tag", "env_seed", *runs]].astype({"env_seed": str})
         links = {}
         for run in runs:
             name = f"{run} replay"
