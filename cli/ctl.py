@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import branch
+
 if TYPE_CHECKING:
     from ..store.records import CommandAction
 
@@ -33,6 +35,9 @@ def callback(
 ) -> None:
     """Steer a live run; commands take effect between two steps."""
     context.obj = run
+
+
+app.command("branch")(branch.branch)
 
 
 @app.command()

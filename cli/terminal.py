@@ -187,9 +187,9 @@ def _fixed_line(metrics: StepMetrics) -> str:
 
 
 @contextmanager
-def watch(config: RunConfig, *, is_live: bool) -> Iterator[TerminalEvents]:
-    """Show a run's progress while the block runs."""
-    console = Console()
+def watch(config: RunConfig, *, is_live: bool, to_stderr: bool = False) -> Iterator[TerminalEvents]:
+    """Show a run's progress while the block runs, on stdout unless that is for a machine."""
+    console = Console(stderr=to_stderr)
     events = TerminalEvents(config, console, is_live=is_live)
     if not is_live:
         yield events

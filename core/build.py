@@ -29,9 +29,10 @@ from .train import Trainer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What is slow to load: the policy at its starting weights, and its way to chat."""
+    """What is slow to load: the policy at its starting weights, what trains it, how it chats."""
 
     policy: Policy
+    optimizer: Optimizer
     chat: ChatFormat
 
 
@@ -72,7 +73,7 @@ class Builder:
         policy = build_policy(config.model, config.critic, seed=config.seed)
         _check_context(policy, config)
         chat = ChatFormat(load_tokenizer(resolve_model(config.model.path)))
-        return Model(policy=policy, chat=chat)
+        return Model(policy=policy, optimizer=_optimizer(policy, config), chat=chat)
 
     def build(
         self,
@@ -105,7 +106,7 @@ class Builder:
             run_path=self.run_path,
             writer=writer,
             policy=policy,
-            optimizer=_optimizer(policy, config),
+            optimizer=model.optimizer,
             engine=engine,
             chat=chat,
             train_source=train_source,

@@ -56,6 +56,11 @@ def checkpoint_path(run_path: Path, step: int) -> Path:
     return run_path / "checkpoints" / f"step_{step:06d}"
 
 
+def step_of(path: Path) -> int:
+    """The step that a checkpoint's name tells."""
+    return int(path.name.removeprefix("step_"))
+
+
 def list_checkpoints(run_path: Path) -> list[Path]:
     """Whole checkpoints, oldest first."""
     found = (run_path / "checkpoints").glob("step_*")
@@ -99,6 +104,44 @@ def save_checkpoint(
         _remove(old)
         records.append(_record(run_path, old, version, 0, "keep", is_deleted=True))
     return records
+
+
+def adopt_checkpoint(source: Path, run_path: Path, config: RunConfig) -> CheckpointRecord:
+    """Make another run's checkpoint the first of `run_path`, to go on from it under `config`.
+
+    Its files are shared by hard links where the disk can do that: nobody changes them in place.
+    What its observers remember stays behind.
+
+    Raises:
+        CheckpointError: the disk refuses, or the checkpoint went away.
+    """
+    before = read_state(source)
+    final = checkpoint_path(run_path, before.step)
+    partial = final.with_name(f".{final.name}.partial")
+    state = TrainState(step=before.step, policy_version=before.policy_version, config=config)
+    try:
+        final.parent.mkdir(exist_ok=True)
+        shutil.copytree(
+            source, partial, copy_function=_link, ignore=shutil.ignore_patterns("state.json")
+        )
+        (partial / "state.json").write_text(_state_json(state), encoding="utf-8")
+        for path in [*sorted(partial.rglob("*")), partial]:
+            _fsync(path)
+        partial.rename(final)
+        _fsync(final.parent)
+    except OSError as error:
+        raise CheckpointError(
+            f"{final.parent}: cannot take over {source} ({_one_line(error)})"
+        ) from error
+    size = sum(path.stat().st_size for path in final.rglob("*") if path.is_file())
+    return _record(run_path, final, state.policy_version, size, "branch", is_deleted=False)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or one without links
+        shutil.copy2(source, target)
 
 
 def _write(
@@ -159,7 +202,7 @@ def _record(
     run_path: Path, path: Path, version: int, num_bytes: int, reason: str, *, is_deleted: bool
 ) -> CheckpointRecord:
     return CheckpointRecord(
-        step=int(path.name.removeprefix("step_")),
+        step=step_of(path),
         path=str(path.relative_to(run_path)),
         policy_version=version,
         num_bytes=num_bytes,

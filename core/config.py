@@ -289,6 +289,13 @@ class CheckpointConfig(FrozenModel):
     keep: int = Field(3, ge=1, description="Newest checkpoints kept.")
 
 
+class BranchedFrom(FrozenModel):
+    """Where a run took over: written by `echoscope ctl RUN branch`, by nobody else."""
+
+    run_id: str
+    step: int = Field(ge=0, description="The step of the checkpoint that it started from.")
+
+
 class RunConfig(FrozenModel):
     """A whole run."""
 
@@ -300,6 +307,9 @@ class RunConfig(FrozenModel):
     )
     from_run: str | None = Field(
         None, description="Learn from that run's stored trajectories instead of the environments."
+    )
+    branched_from: BranchedFrom | None = Field(
+        None, description="The checkpoint that the run started from; set by `ctl RUN branch`."
     )
     model: ModelConfig = Field(default_factory=ModelConfig)
     engine: HfEngineConfig = Field(default_factory=HfEngineConfig)

@@ -56,11 +56,24 @@ def load_config(
         values = merge(values, _read_recipe(recipe))
     if file is not None:
         values = merge(values, _read_yaml(file))
-    values = merge(_defaults(), values)
+    return validate(_overridden(merge(_defaults(), values), overrides))
+
+
+def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """The configuration with `key=value` words applied on top, live settings or not.
+
+    Raises:
+        ConfigError: not KEY=VALUE, unknown key, wrong type or range.
+    """
+    return validate(_overridden(config.model_dump(), overrides))
+
+
+def _overridden(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    out = dict(values)
     for word in overrides:
         key, value = parse_override(word)
-        values = merge(values, _nested(key, value))
-    return validate(values)
+        out = merge(out, _nested(key, value))
+    return out
 
 
 def _defaults() -> dict[str, Any]:

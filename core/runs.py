@@ -16,9 +16,9 @@ from ..store.reader import RunReader, open_run
 from ..store.records import Command, CommandAction, CommandOutcome, StepMetrics
 from ..store.writer import RunWriter
 from .build import Builder
-from .checkpoint import list_checkpoints, load_weights, read_state
+from .checkpoint import list_checkpoints, load_weights, read_state, step_of
 from .config import RunConfig
-from .config_loading import apply_settings, live_schema, validate
+from .config_loading import ConfigError, apply_settings, live_schema, validate
 from .control import replayed
 from .events import TrainEvents
 from .observers import StepObserver, judge
@@ -42,6 +42,8 @@ def start(
     Raises:
         ConfigError, ValueError, OSError: something is wrong; nothing was started.
     """
+    if config.branched_from is not None:
+        raise ConfigError("branched_from is set by `echoscope ctl RUN branch`, and only there")
     builder = Builder(config, run_path, events, observers)
     builder.check()
     model = builder.load()
@@ -78,8 +80,15 @@ def resume(
     reader = open_run(run_path)
     info = reader.info()
     config = validate(info.config)
-    whole = [path for path in list_checkpoints(run_path) if _step(path) <= info.last_step]
+    origin = config.branched_from
+    last_step = info.last_step if origin is None else max(info.last_step, origin.step)
+    whole = [path for path in list_checkpoints(run_path) if step_of(path) <= last_step]
     state = read_state(whole[-1]) if whole else None
+    if state is None and origin is not None:
+        raise ConfigError(
+            f"{run_path} has lost the checkpoint of step {origin.step} that it started from; "
+            f"branch {origin.run_id} again"
+        )
     step = state.step if state is not None else 0
     replay = _commands(run_path, after=step)
     config = state.config if state is not None else config
@@ -105,12 +114,8 @@ def resume(
         if settings:
             trainer.control.request(CommandAction.SET, "given with --resume", settings)
         events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}")
-        closing.status = train(trainer, is_new=not has_first)
+        closing.status = train(trainer, is_new=not has_first and origin is None)
     return closing.status
-
-
-def _step(path: Path) -> int:
-    return int(path.name.removeprefix("step_"))
 
 
 def _judge_again(reader: RunReader, trainer: Trainer) -> None:

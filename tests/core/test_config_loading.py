@@ -201,7 +201,7 @@ def test_merge_leaves_both_sides_as_they_were() -> None:
         (["envs.train.0.group=3"], "unknown key 'envs.train.0.group'; did you mean 'groups'?"),
         (["critic.lr=1"], "unknown key 'critic.lr'; known: kind"),
         (["loss.kind=gspo", "loss.clip_hgh=1"], "unknown key 'loss.clip_hgh'; did you mean"),
-        (["nonsense=1"], "unknown key 'nonsense'; known: advantage, checkpoint, context"),
+        (["nonsense=1"], "unknown key 'nonsense'; known: advantage, branched_from, checkpoint"),
         (["envs.train.3.groups=3"], "envs.train.3: envs.train is a list of 1; use envs.train.0"),
         (["critic.kind=heads"], "critic.kind is 'heads', but must be one of none, head, model"),
         (["optim.lr=-1"], "optim.lr is -1, but input should be greater than 0"),

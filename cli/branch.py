@@ -1,0 +1,94 @@
+"""echoscope ctl RUN branch: a new run from a checkpoint, with other settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ..core.branching import Branch
+
+
+def branch(
+    context: typer.Context,
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="KEY=VALUE ..., for example steps=120 optim.lr=1e-5.")
+    ] = None,
+    checkpoint: Annotated[
+        int | None, typer.Option("--checkpoint", help="Step of a checkpoint; the last if left out.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the new run; its parent's if left out.")
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option("--root", help="Folder of the new run; beside its parent.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would change, and start nothing.")
+    ] = False,
+    headless: Annotated[
+        bool, typer.Option("--headless", help="Print a line a step instead of the live view.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="One JSON object at the start, one at the end; the rest to stderr."
+        ),
+    ] = False,
+) -> None:
+    """Train a new run from a checkpoint of this one, with changed settings.
+
+    Any setting may change that the checkpoint's weights allow. Ctrl-C stops with a checkpoint.
+    """
+    sys.path.append(os.getcwd())  # last: `module:Class` may name a file beside the user
+    from ..core.branching import plan_branch, start_branch
+    from ..core.runs import new_run_path
+    from .terminal import watch
+    from .train import EXIT_CODES
+
+    parent: Path = context.obj.resolve()
+    plan = plan_branch(parent, checkpoint=checkpoint, overrides=settings or (), name=name)
+    path = new_run_path((root or parent.parent).resolve(), plan.config.name)
+    start = _start(plan, path) | {"outcome": "dry_run" if dry_run else "starting"}
+    _say(start, as_json)
+    if dry_run:
+        return
+    is_live = not headless and not as_json and sys.stdout.isatty()
+    with watch(plan.config, is_live=is_live, to_stderr=as_json) as events:
+        status = start_branch(plan, path, events)
+    if as_json:
+        typer.echo(json.dumps({"run_id": path.name, "path": str(path), "status": status}))
+    else:
+        events.summary(path, status)
+    raise typer.Exit(EXIT_CODES[status])
+
+
+def _start(plan: Branch, path: Path) -> dict[str, Any]:
+    return {
+        "run_id": path.name,
+        "path": str(path),
+        "parent_run_id": plan.parent_run_id,
+        "parent_step": plan.step,
+        "steps": plan.config.steps,
+        "changed": {key: list(pair) for key, pair in plan.changed.items()},
+    }
+
+
+def _say(start: dict[str, Any], as_json: bool) -> None:
+    """At once, so that whoever started this process knows the run before it trains."""
+    if as_json:
+        typer.echo(json.dumps(start))
+    else:
+        verb = "would start" if start["outcome"] == "dry_run" else "starting"
+        typer.echo(
+            f"{verb} {start['path']} from step {start['parent_step']} of {start['parent_run_id']}, "
+            f"to step {start['steps']}"
+        )
+        for key, (old, new) in start["changed"].items():
+            typer.echo(f"  {key} {json.dumps(old)} -> {json.dumps(new)}")
+    sys.stdout.flush()

@@ -1,0 +1,169 @@
+"""A new run from a checkpoint of another, with other settings: its parent stays as it is.
+
+Steps are counted on, and every random number is a function of the seed and the step: a branch
+without changed settings trains bit for bit as its parent went on. The monitor starts afresh, so a
+branch is judged by its own past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..store.commands import Mailbox
+from ..store.reader import open_run
+from ..store.writer import RunWriter
+from .build import Builder
+from .checkpoint import (
+    adopt_checkpoint,
+    checkpoint_path,
+    list_checkpoints,
+    load_weights,
+    read_state,
+    step_of,
+)
+from .config import BranchedFrom, RunConfig
+from .config_loading import ConfigError, live_schema, override
+from .events import TrainEvents
+from .observers import StepObserver
+from .runs import Closing, train
+
+_FIXED = ("model.path", "model.dtype", "model.lora", "critic.kind", "critic.path")
+"""What gives the weights and the optimizer's state their shape."""
+_OWN = ("name", "branched_from")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """What a branch would be; nothing is written yet."""
+
+    parent_run_id: str
+    checkpoint: Path
+    step: int
+    """The step of the checkpoint: the new run's first is the next one."""
+    config: RunConfig
+    changed: Mapping[str, tuple[Any, Any]]
+    """Dotted key to the value in the parent at that step, and the new one; None for absent."""
+
+
+def plan_branch(
+    parent: Path,
+    *,
+    checkpoint: int | None = None,
+    overrides: Sequence[str] = (),
+    name: str | None = None,
+) -> Branch:
+    """A branch of `parent` with `key=value` words applied to its settings at the checkpoint.
+
+    Args:
+        checkpoint: its step; None for the last.
+        name: of the new run; None for its parent's.
+
+    Raises:
+        NotARunError: no run there.
+        ConfigError: no such checkpoint, a wrong setting, one that the weights do not allow, or
+            no step left to train.
+    """
+    info = open_run(parent).info()
+    found = _checkpoint(parent, checkpoint)
+    state = read_state(found)
+    before = state.config
+    after = override(before, [*([] if name is None else [f"name={name}"]), *overrides])
+    origin = BranchedFrom(run_id=info.run_id, step=state.step)
+    if after.branched_from != before.branched_from:
+        raise ConfigError("branched_from is what `ctl RUN branch` itself writes")
+    changed = _changes(before, after)
+    fixed = [key for key in changed if key.startswith(_FIXED)]
+    if fixed:
+        raise ConfigError(
+            f"{fixed[0]} cannot change in a branch: the checkpoint's weights would not fit; "
+            "start a run of its own with `echoscope train`"
+        )
+    if after.steps <= state.step:
+        raise ConfigError(
+            f"steps is {after.steps} and the checkpoint is of step {state.step}: nothing would "
+            f"train; give for example steps={2 * state.step}"
+        )
+    return Branch(
+        parent_run_id=info.run_id,
+        checkpoint=found,
+        step=state.step,
+        config=after.model_copy(update={"branched_from": origin}),
+        changed=changed,
+    )
+
+
+def start_branch(
+    branch: Branch,
+    run_path: Path,
+    events: TrainEvents,
+    *,
+    observers: Sequence[StepObserver] = (),
+) -> str:
+    """Train the branch in `run_path`; returns its final status.
+
+    It begins with a checkpoint of its own, so it can be resumed however early it dies.
+
+    Raises:
+        ConfigError, ValueError, OSError: something is wrong; nothing was started.
+    """
+    config = branch.config
+    builder = Builder(config, run_path, events, observers)
+    builder.check()
+    model = builder.load()
+    load_weights(branch.checkpoint, model.policy, model.optimizer)
+    writer = RunWriter.create(
+        run_path,
+        run_id=run_path.name,
+        config=config.model_dump(mode="json"),
+        live_knobs=live_schema(config),
+        name=config.name,
+        base_model=config.model.path,
+        parent_run_id=branch.parent_run_id,
+    )
+    with Closing(writer) as closing:
+        writer.record_checkpoint(adopt_checkpoint(branch.checkpoint, run_path, config))
+        trainer = builder.build(model, writer, Mailbox(run_path))
+        trainer.engine.sync_weights(trainer.policy)
+        trainer.step = trainer.checkpointed_step = branch.step
+        events.message(f"run {run_path}, from step {branch.step} of {branch.parent_run_id}")
+        closing.status = train(trainer, is_new=False)
+    return closing.status
+
+
+def _checkpoint(parent: Path, step: int | None) -> Path:
+    found = list_checkpoints(parent)
+    if not found:
+        raise ConfigError(
+            f"{parent} has no checkpoint yet; `echoscope ctl {parent} checkpoint` writes one"
+        )
+    if step is None:
+        return found[-1]
+    wanted = checkpoint_path(parent, step)
+    if wanted not in found:
+        steps = ", ".join(str(step_of(path)) for path in found)
+        raise ConfigError(f"{parent} has no checkpoint of step {step}; there are: {steps}")
+    return wanted
+
+
+def _changes(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
+    old, new = (_leaves(config.model_dump(mode="json")) for config in (before, after))
+    return {
+        key: (old.get(key), new.get(key))
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key) and key not in _OWN
+    }
+
+
+def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted key to value; a list of mappings has its indices for keys, other lists are values."""
+    if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+        value = {str(index): one for index, one in enumerate(value)}
+    if not isinstance(value, Mapping) or not value:
+        return {prefix: value}
+    out: dict[str, Any] = {}
+    for key, below in value.items():
+        out |= _leaves(below, f"{prefix}.{key}" if prefix else key)
+    return out

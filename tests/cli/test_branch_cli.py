@@ -1,0 +1,94 @@
+"""echoscope ctl RUN branch, as a person types it and as a program starts it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.store.reader import open_run
+from trainer_process import TrainerProcess, echoscope
+
+Type = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory, config_file: Path) -> Path:
+    from echoscope.core.config_loading import load_config
+    from echoscope.core.events import SilentEvents
+    from echoscope.core.runs import start
+
+    path = tmp_path_factory.mktemp("runs") / "parent"
+    words = ["eval.every=0", "eval.before=false", "checkpoint.every=1"]
+    start(load_config(file=config_file, overrides=words), path, SilentEvents())
+    return path
+
+
+def test_a_branch_is_announced_trained_and_found(parent: Path, type_command: Type) -> None:
+    words = ("--checkpoint", 3, "--name", "colder", "optim.lr=1e-4")
+    answer = type_command("ctl", parent, "branch", *words, "--json")
+    assert answer.code == 0
+    first, last = map(json.loads, answer.out.splitlines())
+    assert first == {
+        "run_id": first["run_id"],
+        "path": str(parent.parent / first["run_id"]),  # beside its parent
+        "parent_run_id": "parent",
+        "parent_step": 3,
+        "steps": 4,
+        "changed": {"optim.lr": [0.001, 0.0001]},
+        "outcome": "starting",
+    }
+    assert first["run_id"].startswith("colder-")
+    assert last == {"run_id": first["run_id"], "path": first["path"], "status": "finished"}
+    assert "step    4/4" in answer.err  # progress is not for the program that reads stdout
+    shown = json.loads(type_command("runs", "show", first["path"], "--json").out)
+    assert shown["parent_run_id"] == "parent"
+    assert shown["config"]["branched_from"] == {"run_id": "parent", "step": 3}
+
+
+def test_a_dry_run_starts_nothing(parent: Path, tmp_path: Path, type_command: Type) -> None:
+    words = ("steps=6", "loss.kl_coef=0.1", "--root", tmp_path, "--dry-run")
+    answer = type_command("ctl", parent, "branch", *words)
+    assert answer.code == 0
+    first, *changes = answer.out.splitlines()
+    assert first.startswith(f"would start {tmp_path}/test-")
+    assert first.endswith("from step 4 of parent, to step 6")
+    assert changes == ["  steps 4 -> 6", "  loss.kl_coef 0.0 -> 0.1"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "steps is 4 and the checkpoint is of step 4"),
+        (("steps=9", "model.lora.rank=8"), "model.lora.rank cannot change in a branch"),
+        (("steps=9", "--checkpoint", "99"), "there are: 2, 3, 4"),
+        (("steps=9", "--name", "../up"), "name is '../up'"),
+    ],
+)
+def test_a_refusal_is_one_line(
+    parent: Path, type_command: Type, words: tuple[str, ...], said: str
+) -> None:
+    answer = type_command("ctl", parent, "branch", *words, "--json")
+    assert (answer.code, answer.out) == (1, "")
+    assert said in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_whoever_starts_it_knows_the_run_while_it_trains(parent: Path, tmp_path: Path) -> None:
+    """A process of its own: the line is there at once, and Ctrl-C ends it with a checkpoint."""
+    words = ("branch", "steps=100000", "--root", str(tmp_path), "--json")
+    trainer = TrainerProcess(tmp_path.with_suffix(".log"), echoscope, "ctl", str(parent), *words)
+    try:
+        trainer.wait_for("step    6/")
+        start = json.loads(trainer.text.splitlines()[0])
+        assert open_run(start["path"]).info().status == "running"
+        trainer.interrupt()
+        assert trainer.join() == 0
+    finally:
+        trainer.kill()
+    assert json.loads(trainer.text.splitlines()[-1])["status"] == "stopped"
+    info = open_run(start["path"]).info()
+    assert (info.status, info.last_step >= 6) == ("stopped", True)
