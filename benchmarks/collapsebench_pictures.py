@@ -156,10 +156,8 @@ def kinds_picture(reports: Mapping[str, BenchReport], folder: Path) -> None:
         for n, (who, values) in enumerate(bars.items()):
             at = np.arange(len(labels)) + (n - (len(bars) - 1) / 2) * width
             axes.bar(at, values, width * 0.9, color=COLOURS[who], label=who)
-        words = [label.replace("never_learned_", "never learned, ") for label in labels]
-        axes.set_xticks(
-            range(len(labels)), [word.replace("_", "\n", 1).replace("_", " ") for word in words]
-        )
+        words = [label.replace("_", "\n") for label in labels]
+        axes.set_xticks(range(len(labels)), words, fontsize=8)
         axes.set_title(name)
     row[0][0].set_ylabel("called in time")
     handles, names = row[0][0].get_legend_handles_labels()
@@ -228,15 +226,20 @@ def _example(axes: Axes, kind: str, result: Judged) -> None:
         (result.critical.step, "critical", "#c0182b", "-"),
         (run.halved_step, "success halved", "#333333", "--"),
     )
-    top = axes.get_ylim()[1]
+    top = 1.1 * axes.get_ylim()[1]
     for n, (step, words, colour, line) in enumerate(marks):
         if step is None:
             continue
         axes.axvline(step, color=colour, linestyle=line, linewidth=1.4)
-        at = top * (1.0 - 0.14 * n)
-        axes.annotate(f" {words} {step}", (step, at), color=colour, fontsize=7.5, va="top")
+        axes.annotate(
+            f"{words} {step}",
+            (1.01, 0.52 - 0.16 * n),
+            xycoords="axes fraction",
+            color=colour,
+            fontsize=8,
+        )
     axes.set_title(f"{kind} in {run.name}", loc="left", fontsize=9)
-    axes.legend(loc="lower left", frameon=False, fontsize=7.5)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.15), frameon=False, fontsize=8)
     axes.set_ylim(min(0.0, axes.get_ylim()[0]), top)
 
 

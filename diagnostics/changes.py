@@ -30,6 +30,8 @@ MAD_TO_SIGMA = 1.4826
 LOG_FLOOR = 1e-9
 """What a logarithm sees of zero."""
 NOISE_SIGMAS = 4.0
+SINGLE_SIGMAS = 5.0
+"""Of one evaluation by its number of tasks: the best of many is better than it should be."""
 HISTORY = 30
 """Differences and recent values that noise and the recent baseline are taken from."""
 SPARSE_GAP = 3
@@ -281,6 +283,16 @@ class Channel:
     def _is_median(self) -> bool:
         return self.spec.smooth == "median" and not self.is_sparse
 
+    @property
+    def _is_conclusive(self) -> bool:
+        """Is the last observation alone too far away for a rate over so many trials?"""
+        if not math.isfinite(self.num_trials):
+            return False
+        total = self.num_trials * self.window
+        rate = (min(max(self._reference(), 0.0), 1.0) * total + 1) / (total + 2)
+        distance = abs(self.level - self._reference())
+        return distance >= SINGLE_SIGMAS * math.sqrt(rate * (1 - rate) / total)
+
     def _rank(self, key: str) -> int:
         keys = self.spec.keys
         return next((n for n, k in enumerate(keys) if key == k or _matches(key, k)), len(keys))
@@ -382,7 +394,7 @@ class Channel:
             if not self.is_raised:
                 self.onset_step, self.last_quiet_step = None, step
         self.streak = self.streak + 1 if self.strength >= 1 else 0
-        is_strong = sparse and self.strength >= SPARSE_STRENGTH
+        is_strong = sparse and self.strength >= (1.0 if self._is_conclusive else SPARSE_STRENGTH)
         if not self.is_raised and (self.streak >= persist or is_strong):
             self.is_raised, self.raised_step = True, step
             self.latest_raise_step = step

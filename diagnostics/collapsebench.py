@@ -63,14 +63,17 @@ class LabelledRun:
     def healthy_until(self) -> float:
         """Before this step nothing has happened, so that an alarm there is false.
 
-        Never ends in a control; in a collapse it ends `ONSET_MARGIN` steps before the first sign,
-        and where that is not known none of it counts.
+        Never ends in a control; in a collapse it ends `ONSET_MARGIN` steps before the first sign or
+        the halving, whichever comes first. Where no first sign is known none of it counts.
         """
         if not self.counts:
             return -math.inf
         if not self.is_collapsed:
             return math.inf
-        return -math.inf if self.onset_step is None else self.onset_step - ONSET_MARGIN
+        if self.onset_step is None:
+            return -math.inf
+        halved = math.inf if self.halved_step is None else self.halved_step
+        return min(self.onset_step, halved) - ONSET_MARGIN
 
     @property
     def num_healthy_steps(self) -> int:

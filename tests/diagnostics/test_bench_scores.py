@@ -99,3 +99,7 @@ def test_a_collapse_without_halving_or_onset() -> None:
     assert math.isnan(found.lead)
     assert math.isnan(found.onset_error)
     assert found.run.num_healthy_steps == 0
+
+
+def test_a_first_sign_labelled_after_the_halving_does_not_make_it_healthy_until_then() -> None:
+    assert run(collapsed=True, onset=80, halved=70).healthy_until == 60

@@ -209,6 +209,15 @@ def test_few_tasks_need_a_deeper_fall() -> None:
     assert many.threshold == pytest.approx(0.25)
 
 
+def test_one_evaluation_is_enough_if_chance_cannot_explain_it() -> None:
+    """From 0.5 to 0.25 in one evaluation: 1.0 times the distance, 5.7 standard errors of 128 tasks
+    and 4 of 64, where it takes a second one.
+    """
+    assert evaluated([64, 64, 32], 128).is_raised
+    assert not evaluated([32, 32, 16], 64).is_raised
+    assert evaluated([32, 32, 16, 16], 64).is_raised
+
+
 def test_few_tasks_that_stay_low_count_as_more() -> None:
     """The level of 64 tasks is at half of its best of 0.25 with each evaluation from the first on.
 
