@@ -204,7 +204,8 @@ def label(key: str) -> Label:
     if len(parts) < 2:
         return Label(name=_sentence(key), unit=unit)
     of = [_FAMILIES.get(part, part) for part in parts[1:-1]]
-    return Label(name=", ".join([_sentence(parts[-1]), *of]), unit=unit)
+    words = [part for part in (_sentence(parts[-1]), *of) if part]
+    return Label(name=", ".join(words) or key, unit=unit)
 
 
 def section(key: str) -> str:

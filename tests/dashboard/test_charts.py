@@ -1,0 +1,356 @@
+"""Curves, axes, marks and the figure that is made of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from echoscope.dashboard import charts
+from echoscope.dashboard.marks import (
+    MARK_AXIS,
+    Mark,
+    MarkKind,
+    alarm_marks,
+    command_marks,
+    rewind_marks,
+)
+from echoscope.store.reader import CommandState
+from echoscope.store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    Command,
+    CommandAck,
+    CommandAction,
+    CommandOutcome,
+)
+
+
+def table_of_steps(**columns: Any) -> pd.DataFrame:
+    """Three steps, one a second apart, of 100 tokens each."""
+    known: dict[str, Any] = {
+        "step": [1, 2, 3],
+        "attempt": [1, 1, 1],
+        "wall_time": [1000.0, 1001.0, 1002.0],
+        "step_s": [1.0, 1.0, 1.0],
+        "num_sampled_tokens": [100, 100, 100],
+    }
+    return pd.DataFrame(known | columns)
+
+
+def long_table(**values: list[float]) -> pd.DataFrame:
+    """Each key over steps 1, 2, ...: columns step, key, value."""
+    rows = [
+        {"step": step, "key": key.replace("__", "/"), "value": value}
+        for key, numbers in values.items()
+        for step, value in enumerate(numbers, start=1)
+    ]
+    return pd.DataFrame(rows, columns=["step", "key", "value"])
+
+
+def one_curve(values: list[float], **changes: Any) -> charts.Curve:
+    fields: dict[str, Any] = {
+        "key": "policy/entropy",
+        "name": "Policy entropy",
+        "steps": np.arange(1, len(values) + 1),
+        "values": np.array(values),
+    }
+    return charts.Curve(**(fields | changes))
+
+
+def mark(text: str = "said", **changes: Any) -> Mark:
+    fields: dict[str, Any] = {
+        "kind": MarkKind.ALARM,
+        "step": 2.0,
+        "text": text,
+        "color": "#c62828",
+        "symbol": "diamond",
+    }
+    return Mark(**(fields | changes))
+
+
+def traces(figure: go.Figure, **having: Any) -> list[Any]:
+    return [t for t in figure.data if all(getattr(t, k) == v for k, v in having.items())]
+
+
+STEP_AXIS = charts.step_axis(table_of_steps())
+
+
+# Axes
+
+
+def test_positions_by_step_by_time_and_by_tokens() -> None:
+    steps = table_of_steps()
+    assert charts.step_axis(steps, "step").positions.tolist() == [1, 2, 3]
+    assert charts.step_axis(steps, "time").positions.tolist() == [1, 2, 3]
+    assert charts.step_axis(steps, "tokens").positions.tolist() == [100, 200, 300]
+
+
+@pytest.mark.parametrize(
+    ("last", "title", "position"),
+    [(1100.0, "time (s)", 101), (1600.0, "time (min)", 601 / 60), (10_000.0, "time (h)", 2.50028)],
+)
+def test_time_is_told_in_a_unit_that_fits(last: float, title: str, position: float) -> None:
+    axis = charts.step_axis(table_of_steps(wall_time=[1000.0, 1001.0, last]), "time")
+    assert axis.title == title
+    assert axis.positions[-1] == pytest.approx(position, rel=1e-4)
+
+
+def test_a_step_between_known_ones_lies_between_them() -> None:
+    axis = charts.step_axis(table_of_steps(), "tokens")
+    assert axis.at([1.5, 9]).tolist() == [150, 300]
+
+
+def test_an_empty_run_has_an_axis_too() -> None:
+    axis = charts.step_axis(table_of_steps().iloc[:0], "tokens")
+    assert axis.at([3]).tolist() == [3]
+    assert axis.clock([3]) == [""]
+
+
+def test_the_clock_is_this_machine_s() -> None:
+    assert STEP_AXIS.clock([2]) == [time.strftime("%H:%M:%S", time.localtime(1001.0))]
+
+
+# Curves
+
+
+def test_a_curve_has_the_interval_that_the_run_stored() -> None:
+    data = long_table(a__x=[1.0, 2.0], a__x_low=[0.5, np.nan], a__x_high=[1.5, np.nan])
+    found = charts.curve(data, "a/x", low_key="a/x_low", high_key="a/x_high")
+    assert found.values.tolist() == [1.0, 2.0]
+    assert found.low is not None
+    assert found.high is not None
+    assert (found.low[0], found.high[0]) == (0.5, 1.5)
+    assert np.isnan(found.low[1])
+
+
+def test_a_curve_without_a_stored_interval_has_none() -> None:
+    assert charts.curve(long_table(a__x=[1.0]), "a/x", low_key="a/x_low", high_key="b").low is None
+
+
+def test_a_metric_that_was_never_logged_is_an_empty_curve() -> None:
+    assert len(charts.curve(long_table(a__x=[1.0]), "b/y").steps) == 0
+
+
+def test_wilson_s_interval_as_in_the_tables() -> None:
+    # 43 of 100 (Wilson 1927): 0.337 to 0.528; nothing of ten: 0 to 0.2775; of none: unknown
+    low, high = charts.wilson_band(np.array([0.43, 0.0, 1.0]), np.array([100.0, 10.0, 0.0]))
+    assert low[:2] == pytest.approx([0.337, 0.0], abs=5e-4)
+    assert high[:2] == pytest.approx([0.528, 0.2775], abs=5e-4)
+    assert np.isnan([low[2], high[2]]).all()
+
+
+def test_csv_has_every_number_as_it_was_measured() -> None:
+    one = one_curve([0.1, np.nan], low=np.array([0.0, np.nan]), high=np.array([0.2, np.nan]))
+    text = charts.to_csv([one], charts.step_axis(table_of_steps(), "tokens"))
+    assert text.splitlines() == [
+        "key,step,tokens,value,low,high",
+        "policy/entropy,1,100.0,0.1,0.0,0.2",
+        "policy/entropy,2,200.0,,,",
+    ]
+    assert charts.to_csv([], STEP_AXIS) == "key,step,value,low,high\n"
+
+
+def test_a_chart_is_described_for_those_who_cannot_see_it() -> None:
+    one = one_curve([0.5, 0.1, 0.3], unit="nats")
+    expected = "Policy entropy: 0.3 nats at step 3, from 0.5 (lowest 0.1, highest 0.5)"
+    assert charts.describe([one]) == expected
+    assert charts.describe([]) == "nothing measured yet"
+
+
+# Figures
+
+
+def test_a_nan_breaks_the_line() -> None:
+    figure = charts.line_chart([one_curve([1.0, np.nan, 3.0])], STEP_AXIS)
+    (line,) = traces(figure, name="Policy entropy")
+    assert np.isnan(line.y[1])
+    assert line.connectgaps is False
+
+
+def test_smoothing_shows_the_raw_curve_faintly_behind() -> None:
+    options = charts.LineOptions(smooth=0.5)
+    figure = charts.line_chart([one_curve([2.0, 4.0, 8.0])], STEP_AXIS, options=options)
+    raw, line = figure.data
+    assert list(raw.y) == [2.0, 4.0, 8.0]
+    assert raw.opacity < 0.5
+    assert list(line.y) == pytest.approx([2.0, 10 / 3, 6.0])
+    assert line.customdata[:, 1].tolist() == [2.0, 4.0, 8.0]  # hovering tells both
+
+
+def test_an_interval_is_one_band_for_each_stretch() -> None:
+    nan = np.nan
+    low, high = np.array([0.0, 1.0, nan, 3.0, 4.0]), np.array([2.0, 3.0, nan, 5.0, 6.0])
+    one = one_curve([1.0, 2.0, nan, 4.0, 5.0], low=low, high=high)
+    (band,) = traces(charts.line_chart([one], STEP_AXIS), fill="toself")
+    assert np.nan_to_num(band.y, nan=-1).tolist() == [0, 1, 3, 2, -1, 3, 4, 6, 5, -1]
+    assert np.nan_to_num(band.x, nan=-1).tolist() == [1, 2, 2, 1, -1, 4, 5, 5, 4, -1]
+
+
+def test_a_logarithmic_scale_has_gaps_where_there_is_no_logarithm() -> None:
+    options = charts.LineOptions(log_y=True)
+    figure = charts.line_chart([one_curve([0.0, 1.0, 10.0])], STEP_AXIS, options=options)
+    assert figure.layout.yaxis.type == "log"
+    assert np.isnan(figure.data[0].y[0])
+
+
+def test_shares_are_percentages_and_other_units_are_named() -> None:
+    share = charts.line_chart([one_curve([0.5], unit="share")], STEP_AXIS, title="Success")
+    assert share.layout.yaxis.tickformat == ".0%"
+    nats = charts.line_chart([one_curve([0.5], unit="nats")], STEP_AXIS, title="Entropy")
+    assert "nats" in nats.layout.annotations[0].text
+
+
+def test_a_second_axis_only_where_a_curve_asks_for_it() -> None:
+    left, right = one_curve([1.0, 2.0]), one_curve([100.0, 200.0], key="k", is_right=True)
+    figure = charts.line_chart([left, right], STEP_AXIS)
+    assert (figure.layout.yaxis2.side, figure.data[1].yaxis) == ("right", "y2")
+    assert "yaxis2" not in charts.line_chart([left], STEP_AXIS).to_dict()["layout"]
+
+
+def test_hovering_tells_step_time_value_interval_and_the_raw_key() -> None:
+    one = one_curve([0.5], low=np.array([0.4]), high=np.array([0.6]))
+    line = charts.line_chart([one], STEP_AXIS).data[-1]
+    for part in ("%{y:", "%{customdata[0]:d}", "%{text}", "%{customdata[2]:", "policy/entropy"):
+        assert part in line.hovertemplate
+    assert list(line.text) == STEP_AXIS.clock([1])
+    assert line.customdata.tolist() == [[1.0, 0.5, 0.4, 0.6]]
+
+
+def test_a_long_curve_is_drawn_from_few_points() -> None:
+    values = np.random.default_rng(0).normal(size=100_000)
+    axis = charts.step_axis(table_of_steps())
+    figure = charts.line_chart([one_curve(values.tolist())], axis)
+    drawn = figure.data[0].y
+    assert len(drawn) <= charts.LineOptions().max_points
+    assert (drawn.min(), drawn.max()) == (values.min(), values.max())
+
+
+def test_without_a_value_the_chart_says_what_is_missing() -> None:
+    figure = charts.line_chart([one_curve([np.nan])], STEP_AXIS, [mark()], missing="Needs a critic")
+    assert "Needs a critic" in [note.text for note in figure.layout.annotations]
+    assert not figure.data
+
+
+def test_zooming_in_survives_a_redraw() -> None:
+    options = charts.LineOptions(revision="run:step")
+    figure = charts.line_chart([one_curve([1.0])], STEP_AXIS, options=options)
+    assert figure.layout.uirevision == "run:step"
+
+
+def test_the_toolbar_saves_svg_under_a_harmless_name() -> None:
+    image = charts.export_config("../../x y\n<b>")["toImageButtonOptions"]
+    assert image == {"format": "svg", "filename": ".._.._x_y_b_"}
+
+
+# Hostile text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<b>x</b>", "&lt;b&gt;x&lt;/b&gt;"),
+        ('<a href="javascript:x">', '&lt;a href="javascript:x"&gt;'),
+        ("%{customdata[0]}", "% {customdata[0]}"),
+        ("$x^2$", "&#36;x^2&#36;"),
+        ("a\x1b[31m\u202eb", "a[ESC][31m[RIGHT-TO-LEFT OVERRIDE]b"),
+        ("a\nb", "a b"),
+        ("", ""),
+    ],
+)
+def test_foreign_text_does_nothing_in_a_figure(text: str, shown: str) -> None:
+    assert charts.figure_text(text) == shown
+
+
+def test_long_foreign_text_is_cut_and_broken_into_lines() -> None:
+    shown = charts.figure_text("ab " * 10_000, width=20, limit=100)
+    assert len(shown) < 200
+    assert shown.count("<br>") >= 4
+    assert shown.endswith("...")
+
+
+def test_hostile_keys_names_and_marks_stay_text() -> None:
+    evil = "<img src=x onerror=alert(1)>%{z}"
+    one = one_curve([1.0], key=evil, name=evil, unit=evil)
+    figure = charts.line_chart([one], STEP_AXIS, [mark(evil)], title=evil, help=evil)
+    assert "<img" not in figure.to_json()
+    assert "%{z}" not in figure.to_json()
+
+
+# Marks
+
+
+def alarm(state: AlarmState, severity: AlarmSeverity = AlarmSeverity.WARNING) -> Alarm:
+    return Alarm(
+        alarm_id="a",
+        rule="ECHO_TRAP",
+        severity=severity,
+        state=state,
+        step=7,
+        onset_step=5,
+        metric="m",
+        value=1.0,
+        baseline=None,
+        threshold=2.0,
+        window=5,
+        message="reward std fell",
+    )
+
+
+def test_severity_shows_in_shape_and_colour_and_an_end_is_open() -> None:
+    found = alarm_marks(
+        [alarm(AlarmState.RAISED, severity) for severity in AlarmSeverity]
+        + [alarm(AlarmState.CLEARED)]
+    )
+    assert [m.symbol for m in found] == ["circle", "triangle-up", "diamond", "triangle-up-open"]
+    assert len({m.color for m in found}) == 3
+    assert found[1].text == "warning, raised at step 7: reward std fell"
+
+
+def answered(outcome: CommandOutcome = CommandOutcome.APPLIED, **changes: Any) -> CommandState:
+    fields: dict[str, Any] = {
+        "command_id": "c",
+        "run_id": "r",
+        "issued_at": 1.0,
+        "issued_by": "ann",
+        "action": CommandAction.SET,
+        "settings": {"optim.lr": 1e-4},
+        "reason": "too slow",
+    }
+    ack = CommandAck(command_id="c", step=4, outcome=outcome, detail="optim.lr 0.1 -> 0.0001")
+    return CommandState(command=Command(**(fields | changes)), ack=ack, attempt=1)
+
+
+def test_a_command_says_who_what_and_why() -> None:
+    (found,) = command_marks([answered()])
+    assert (found.step, found.symbol) == (4, "square")
+    assert found.text == (
+        "ann: set optim.lr = 0.0001 because: too slow (applied at step 4: optim.lr 0.1 -> 0.0001)"
+    )
+
+
+def test_a_refused_command_is_an_open_square_and_a_pending_one_has_no_place_yet() -> None:
+    (refused,) = command_marks([answered(CommandOutcome.REJECTED, issued_by="", reason="")])
+    assert refused.symbol == "square-open"
+    assert refused.text.startswith("somebody: set optim.lr = 0.0001 (rejected at step 4")
+    pending = CommandState(command=answered().command, ack=None)
+    assert command_marks([pending]) == []
+
+
+def test_a_resumed_run_is_marked_where_the_new_attempt_begins() -> None:
+    (found,) = rewind_marks(table_of_steps(attempt=[1, 2, 2]))
+    assert (found.step, found.kind) == (2.0, MarkKind.REWIND)
+    assert "attempt 2" in found.text
+
+
+def test_marks_lie_on_an_axis_of_their_own_and_commands_have_lines() -> None:
+    marks = [mark("why", kind=MarkKind.COMMAND, step=2.0)]
+    figure = charts.line_chart([one_curve([5.0, 6.0, 7.0])], STEP_AXIS, marks)
+    line, sign = traces(figure, yaxis=MARK_AXIS)
+    assert np.nan_to_num(line.x, nan=-1).tolist() == [2, 2, -1]
+    assert np.nan_to_num(line.y, nan=-1).tolist() == [0, 1, -1]
+    assert list(sign.text) == ["why"]

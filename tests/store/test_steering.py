@@ -1,0 +1,242 @@
+"""Steering, as the command line and the dashboard share it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.store.commands import Mailbox
+from echoscope.store.reader import CommandState, RunInfo
+from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
+from echoscope.store.steering import (
+    SteeringError,
+    check_settings,
+    current_settings,
+    os_user,
+    prepare,
+    same_waiting,
+    send,
+    standing,
+)
+from echoscope.store.writer import RunWriter
+
+KNOBS: dict[str, Any] = {
+    "steps": {"type": "integer", "minimum": 1, "value": 100},
+    "optim.lr": {"type": "number", "exclusiveMinimum": 0, "value": 0.1},
+    "sampling.top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1, "value": 1.0},
+    "selection.eps": {"type": "number", "minimum": 0, "exclusiveMaximum": 1, "value": 0.01},
+    "selection.strategy": {"type": "string", "enum": ["none", "top_p"], "value": "none"},
+    "selection.include_zero": {"type": "boolean", "value": False},
+    "limit": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}], "value": None},
+    "actions": {
+        "type": "object",
+        "propertyNames": {"enum": ["ECHO_TRAP", "KL_DRIFT"]},
+        "additionalProperties": {"enum": ["notify", "stop"], "type": "string"},
+        "value": {},
+    },
+    "note": {"type": "string", "value": ""},
+    "anything": {"value": 1},
+}
+
+
+def info(**changes: Any) -> RunInfo:
+    fields: dict[str, Any] = {
+        "run_id": "r",
+        "path": Path("r"),
+        "name": "",
+        "project": "",
+        "status": "running",
+        "created_at": 0.0,
+        "ended_at": None,
+        "attempt": 1,
+        "last_step": 5,
+        "base_model": "",
+        "parent_run_id": None,
+        "tags": (),
+        "config": {"steps": 100},
+        "live_knobs": KNOBS,
+    }
+    return RunInfo(**(fields | changes))
+
+
+def asked(
+    action: str,
+    outcome: CommandOutcome | None = CommandOutcome.APPLIED,
+    *,
+    attempt: int = 1,
+    expires_at: float | None = None,
+    **settings: Any,
+) -> CommandState:
+    command = Command(
+        command_id="c",
+        run_id="r",
+        issued_at=1.0,
+        issued_by="ann",
+        action=CommandAction(action),
+        settings={key.replace("__", "."): value for key, value in settings.items()},
+        expires_at=expires_at,
+    )
+    if outcome is None:
+        return CommandState(command=command, ack=None)
+    ack = CommandAck(command_id="c", step=6, outcome=outcome)
+    return CommandState(command=command, ack=ack, attempt=attempt)
+
+
+# Where steering has brought a run
+
+
+def test_a_run_that_nobody_steered() -> None:
+    now = standing(info(), [])
+    assert (now.steps, now.is_paused, now.is_stopping, now.waiting) == (100, False, False, ())
+
+
+def test_pause_holds_until_resume() -> None:
+    assert standing(info(), [asked("pause")]).is_paused
+    assert not standing(info(), [asked("pause"), asked("resume")]).is_paused
+
+
+def test_what_was_not_applied_changes_nothing() -> None:
+    refused = asked("pause", CommandOutcome.REJECTED)
+    waiting = asked("pause", None)
+    assert not standing(info(), [refused, waiting]).is_paused
+    assert standing(info(), [refused, waiting]).waiting == (waiting.command,)
+
+
+def test_a_resumed_run_is_neither_paused_nor_stopping_by_an_earlier_attempt() -> None:
+    now = standing(info(attempt=2), [asked("pause"), asked("stop")])
+    assert (now.is_paused, now.is_stopping) == (False, False)
+
+
+def test_a_run_that_ended_is_not_paused() -> None:
+    now = standing(info(status="stopped"), [asked("pause"), asked("stop")])
+    assert (now.is_paused, now.is_stopping) == (False, False)
+
+
+@pytest.mark.parametrize("outcome", [None, CommandOutcome.APPLIED])
+@pytest.mark.parametrize("action", ["stop", "stop_now"])
+def test_a_stop_is_pending_until_the_run_has_ended(
+    action: str, outcome: CommandOutcome | None
+) -> None:
+    assert standing(info(), [asked(action, outcome)]).is_stopping
+    assert not standing(info(), [asked(action, CommandOutcome.EXPIRED)]).is_stopping
+
+
+def test_settings_in_force_are_the_first_ones_and_every_set_that_was_applied() -> None:
+    states = [
+        asked("set", steps=50, optim__lr=0.2),
+        asked("set", CommandOutcome.REJECTED, optim__lr=9.0),
+        asked("set", optim__lr=0.3),
+        asked("set", actions={"ECHO_TRAP": "stop"}),
+        asked("set", actions={"KL_DRIFT": "stop"}),
+    ]
+    found = current_settings(info(), states)
+    assert (found["steps"], found["optim.lr"], found["sampling.top_p"]) == (50, 0.3, 1.0)
+    assert found["actions"] == {"ECHO_TRAP": "stop", "KL_DRIFT": "stop"}
+    assert standing(info(), states).steps == 50
+
+
+# What is refused before it is sent
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("optim.lrr", 1.0, "'optim.lrr' is not a setting that can change during the run; did you"),
+        ("optim.lr", 0.0, "optim.lr is 0.0, but must be more than 0"),
+        ("optim.lr", "fast", "optim.lr is 'fast', but must be a number"),
+        ("optim.lr", True, "optim.lr is True, but must be a number"),
+        ("optim.lr", math.inf, "must be finite"),
+        ("optim.lr", math.nan, "must be finite"),
+        ("sampling.top_p", 1.5, "must be at most 1"),
+        ("selection.eps", 1.0, "must be less than 1"),
+        ("selection.eps", -0.1, "must be at least 0"),
+        ("steps", 2.5, "must be a whole number"),
+        ("selection.strategy", "best", "must be one of none, top_p"),
+        ("selection.include_zero", 1, "must be true or false"),
+        ("limit", 0, "limit is 0, but must be at least 1 or must be null"),
+        ("actions", {"ECHO_TRP": "stop"}, "did you mean 'ECHO_TRAP'?"),
+        ("actions", {"ECHO_TRAP": "explode"}, "ECHO_TRAP must be one of notify, stop"),
+        ("actions", 3, "must be a mapping"),
+        ("note", 3, "must be text"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_a_sentence(key: str, value: Any, words: str) -> None:
+    with pytest.raises(SteeringError) as refused:
+        check_settings(KNOBS, {"steps": 3, key: value})
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("steps", 7),
+        ("steps", 7.0),
+        ("optim.lr", 1e-9),
+        ("sampling.top_p", 1),
+        ("selection.strategy", "top_p"),
+        ("selection.include_zero", True),
+        ("limit", None),
+        ("limit", 3),
+        ("actions", {"KL_DRIFT": "stop"}),
+        ("note", "x"),
+        ("anything", [1, 2]),
+    ],
+)
+def test_a_right_value_passes(key: str, value: Any) -> None:
+    check_settings(KNOBS, {key: value})
+
+
+def test_nothing_to_set_is_refused() -> None:
+    with pytest.raises(SteeringError, match="nothing to set"):
+        check_settings(KNOBS, {})
+
+
+# Sending
+
+
+def test_what_is_prepared_and_sent_arrives_once(run_path: Path, writer: RunWriter) -> None:
+    found = info(run_id=writer.run_id)
+    command = prepare(
+        found,
+        CommandAction.SET,
+        settings={"optim.lr": 0.5},
+        issued_by="ann",
+        reason=" too slow ",
+    )
+    send(run_path, command)
+    (arrived,) = Mailbox(run_path).drain()
+    assert (arrived.settings, arrived.issued_by) == ({"optim.lr": 0.5}, "ann")
+    assert arrived.reason == "too slow"
+
+
+@pytest.mark.parametrize("status", ["finished", "stopped", "crashed"])
+def test_a_run_that_ended_is_refused_in_words(status: str) -> None:
+    with pytest.raises(SteeringError, match=f"the run is {status}"):
+        prepare(info(status=status), CommandAction.PAUSE)
+
+
+def test_texts_have_limits() -> None:
+    with pytest.raises(SteeringError, match="the reason has 2001 characters, at most 2000"):
+        prepare(info(), CommandAction.PAUSE, reason="x" * 2001)
+    with pytest.raises(SteeringError, match="the author has 101 characters"):
+        prepare(info(), CommandAction.PAUSE, issued_by="x" * 101)
+
+
+def test_what_the_disk_refuses_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SteeringError, match="the command was not sent"):
+        send(tmp_path / "gone", prepare(info(), CommandAction.PAUSE))
+
+
+def test_the_same_wish_that_still_waits_is_found() -> None:
+    command = prepare(info(), CommandAction.SET, settings={"steps": 3})
+    waiting = asked("set", None, steps=3)
+    assert same_waiting([waiting], command) is waiting.command
+    assert same_waiting([asked("set", None, steps=4)], command) is None
+    assert same_waiting([asked("set", steps=3)], command) is None
+    assert same_waiting([asked("set", None, expires_at=2.0, steps=3)], command) is None
+
+
+def test_somebody_is_at_the_keyboard() -> None:
+    assert os_user()
