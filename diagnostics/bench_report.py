@@ -113,8 +113,8 @@ def report(
     return report_of(name, results)
 
 
-def report_of(name: str, results: Sequence[Judged]) -> BenchReport:
-    """Count what was judged before."""
+def report_of(name: str, results: Sequence[Judged], *, beside: bool = True) -> BenchReport:
+    """Count what was judged before, and unless told otherwise try what else there is."""
     verdict = score([result.critical for result in results])
     labels = dict.fromkeys(result.run.label for result in results)
     regimes = Counter(
@@ -134,7 +134,7 @@ def report_of(name: str, results: Sequence[Judged]) -> BenchReport:
         by_rule=tuple(_of_rule(rule, results) for rule in RULE_ORDER),
         regimes=dict(regimes),
         kinds=dict(kinds),
-        beside=tuple(baselines([r.run for r in results], allowed)),
+        beside=tuple(baselines([r.run for r in results], allowed)) if beside else (),
     )
 
 

@@ -177,9 +177,14 @@ def tune(
     *,
     knobs: Sequence[Knob] = KNOBS,
     passes: int = 1,
+    gate: Callable[[Setting], bool] = lambda _: True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tuned:
-    """Coordinate sweep from the present thresholds; a value must be better to be kept."""
+    """Coordinate sweep from the present thresholds; a value must be better to be kept.
+
+    Args:
+        gate: A setting that it refuses is not kept, however good.
+    """
     total = 1 + passes * sum(len(knob.values) for knob in knobs)
     done = 0
 
@@ -199,7 +204,7 @@ def tune(
             for value in knob.values:
                 found = measure({**setting, knob.name: value})
                 tried.append((knob.name, value, found))
-                if found.worth > best.worth:
+                if found.worth > best.worth and gate({**setting, knob.name: value}):
                     best = found
                     setting[knob.name] = value
     return Tuned(setting=setting, before=before, after=best, tried=tuple(tried))

@@ -112,6 +112,17 @@ def test_a_value_is_kept_only_if_it_is_better() -> None:
     assert [value for _, value, _ in found.tried] == [2.0, 3.0, 2.0, 3.0]
 
 
+def test_a_gate_refuses_what_is_better_elsewhere() -> None:
+    knobs = [Knob(name="a", channels=(), moves="distance", values=(2.0, 3.0))]
+    answers = {
+        frozenset(): measured(0, 8, 5.0),
+        frozenset({("a", 2.0)}): measured(0, 9, 9.0),
+        frozenset({("a", 3.0)}): measured(0, 9, 5.0),
+    }
+    found = tune(Table(answers), knobs=knobs, gate=lambda setting: setting["a"] != 2.0)
+    assert found.setting == {"a": 3.0}
+
+
 def test_the_sweep_agrees_with_the_bench_on_false_alarms_and_detection() -> None:
     runs = [make("format_collapse", 2), make("healthy", 2)]
     found = Sweep(runs).measure({})
