@@ -53,10 +53,11 @@ def _template_collapse(view: View) -> Finding | None:
     words = sentence(found)
     if view.success is not None:
         words += f"; {describe(view.success)}" if lost else "; success still holds"
+    main = first([*dependence, *retrieval])
     return Finding(
         severity=AlarmSeverity.CRITICAL if lost else AlarmSeverity.WARNING,
-        main=first([*dependence, *retrieval]),
-        agreeing=tuple(found[1:]),
+        main=main,
+        agreeing=tuple(channel for channel in found if channel is not main),
         words=words,
     )
 
