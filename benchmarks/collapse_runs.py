@@ -1,0 +1,209 @@
+"""Train the recipes that collapse and their healthy twins, and keep their curves with labels.
+
+    python benchmarks/collapse_runs.py [--recipes collapse-format,...] [--seeds 0,1,2,3,4,5]
+        [--root DIR] [--out diagnostics/collapse_runs] [--label-only]
+
+Writes one CSV per run and `labels.json`, as `diagnostics.collapsebench.load_curves` reads them.
+Alarms do not act here, so that every run goes on to its end. What is recorded is skipped, and an
+interrupted run goes on from its last checkpoint. Labels say what became of a run and are read from
+its outcome alone, by the rules in `collapse_outcomes.py`; no alarm is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import fnmatch
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from collapse_outcomes import outcome_of
+from echoscope import open_run
+from echoscope.core.config import RunConfig
+from echoscope.core.config_loading import load_config
+from echoscope.core.events import SilentEvents
+from echoscope.core.runs import resume, start
+from echoscope.diagnostics.metric_table import MetricTable, table_of_run
+from echoscope.diagnostics.metrics_file import read_metrics
+from rich.progress import Progress
+
+TWINS: Mapping[str, str] = {
+    "collapse-template": "healthy-frozen-lake",
+    "collapse-format": "healthy-frozen-lake",
+    "collapse-entropy": "healthy-frozen-lake",
+    "collapse-echo-trap": "healthy-bandit",
+}
+RECIPES = tuple(dict.fromkeys([*TWINS, *TWINS.values()]))
+OUT = Path(__file__).parents[1] / "diagnostics" / "collapse_runs"
+DIGITS = 4
+
+KEPT = (
+    "eval/*/success_rate",
+    "eval/*/success_rate_low",
+    "eval/*/success_rate_high",
+    "eval/*/num_tasks",
+    "rollout/success_rate",
+    "rollout/*_frac",
+    "rollout/response_length_mean",
+    "rollout/num_turns_mean",
+    "reward/return_mean",
+    "reward/group_std_mean",
+    "reward/group_std_std",
+    "reward/*_frac",
+    "reward/between_within_ratio",
+    "policy/entropy",
+    "policy/success_logprob",
+    "policy/mismatch_kl",
+    "policy/approx_kl",
+    "policy/clip_*_frac",
+    "optim/grad_norm",
+    "optim/num_skipped",
+    "loss/*",
+    "selection/is_empty",
+    "info/first_turn/mutual_information",
+    "info/first_turn/mutual_information_low",
+    "info/first_turn/mutual_information_high",
+    "info/first_turn/dependence",
+    "info/first_turn/marginal_entropy",
+    "info/first_turn/conditional_entropy",
+    "info/first_turn/conditional_entropy_per_token",
+    "info/first_turn/conditional_entropy_per_token_low",
+    "info/first_turn/conditional_entropy_per_token_high",
+    "info/first_turn/num_prompts",
+    "info/first_turn/retrieval_accuracy@1",
+    "info/first_turn/retrieval_chance@1",
+    "info/first_turn/retrieval_p_value",
+    "info/swap/answer_gap",
+    "text/retrieval_accuracy",
+    "text/retrieval_chance",
+    "text/retrieval_p_value",
+    "text/dependence",
+    "text/conditional_entropy",
+    "text/template_frac",
+    "text/template_match_frac",
+    "text/sibling_distance",
+    "text/near_duplicate_frac",
+    "text/loop_frac",
+    "text/echo_frac",
+    "text/agreement_frac",
+    "text/closed_reasoning_frac",
+    "text/valid_frac",
+    "text/truncated_frac",
+    "text/num_chars_p50",
+)
+"""What rules and pictures read."""
+LEFT_OUT = ("rollout/stop_*", "eval/all/*")
+
+
+def is_kept(key: str) -> bool:
+    """Whether a metric goes into the CSV."""
+    kept = any(fnmatch.fnmatchcase(key, pattern) for pattern in KEPT)
+    return kept and not any(fnmatch.fnmatchcase(key, pattern) for pattern in LEFT_OUT)
+
+
+def write_csv(table: MetricTable, path: Path) -> None:
+    """`step` and the kept metrics, four significant digits; empty where not measured."""
+    keys = [key for key in table.keys() if is_kept(key)]  # noqa: SIM118 - no mapping
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["step", *keys])
+        for step, values in table.rows():
+            cells = (values.get(key, math.nan) for key in keys)
+            writer.writerow([step, *("" if c != c else f"{c:.{DIGITS}g}" for c in cells)])
+
+
+def train(recipe: str, seed: int, path: Path, steps: SilentEvents) -> None:
+    """Train to the end, or go on, unless the run is finished."""
+    if (path / "run.json").exists():
+        if open_run(path).info().status == "finished":
+            return
+        if any(path.glob("checkpoints/*")):
+            resume(path, steps)
+            return
+        shutil.rmtree(path)
+    start(without_actions(load_config(recipe, overrides=[f"seed={seed}"])), path, steps)
+
+
+def without_actions(config: RunConfig) -> RunConfig:
+    """The same run, whose alarms only tell: it goes on to its end."""
+    alarms = config.diagnostics.alarms.model_copy(update={"actions": {}})
+    diagnostics = config.diagnostics.model_copy(update={"alarms": alarms})
+    return config.model_copy(update={"diagnostics": diagnostics})
+
+
+class Steps(SilentEvents):
+    """Moves the progress bar."""
+
+    def __init__(self, bar: Progress, title: str, of: int) -> None:
+        self.bar = bar
+        self.task = bar.add_task(title, total=of)
+
+    def metrics(self, metrics: Any) -> None:
+        self.bar.update(self.task, completed=metrics.step)
+
+
+def label(table: MetricTable, recipe: str, seed: int) -> dict[str, Any]:
+    """The entry of a run in `labels.json`."""
+    return {
+        "recipe": recipe,
+        "twin": TWINS.get(recipe),
+        "seed": seed,
+        "steps": int(table.steps[-1]),
+        **outcome_of(table).to_json(),
+    }
+
+
+def write_labels(out: Path) -> dict[str, Any]:
+    """Label every CSV of the folder anew."""
+    runs = {}
+    for path in sorted(out.glob("*/seed*.csv")):
+        recipe, seed = path.parent.name, int(path.stem.removeprefix("seed"))
+        runs[f"{recipe}/{path.stem}"] = label(read_metrics(path), recipe, seed)
+    labels = {
+        "version": 1,
+        "note": "Runs of the shipped policy, one recipe and seed each. Labels follow from these "
+        "curves by the rules in benchmarks/collapse_outcomes.py.",
+        "runs": runs,
+    }
+    text = json.dumps(labels, indent=1, allow_nan=False) + "\n"
+    (out / "labels.json").write_text(text, encoding="utf-8")
+    return labels
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--recipes", default=",".join(RECIPES))
+    parser.add_argument("--seeds", default="0,1,2,3,4,5")
+    parser.add_argument("--root", type=Path, default=Path("runs/collapse"))
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--label-only", action="store_true", help="Label anew, train nothing.")
+    arguments = parser.parse_args()
+    wanted = [
+        (recipe, seed)
+        for seed in map(int, arguments.seeds.split(","))
+        for recipe in arguments.recipes.split(",")
+    ]
+    with Progress() as bar:
+        for recipe, seed in [] if arguments.label_only else wanted:
+            path = arguments.out / recipe / f"seed{seed}.csv"
+            if path.exists():
+                continue
+            run = arguments.root / f"{recipe}-{seed}"
+            title, steps = f"{recipe} seed {seed}", load_config(recipe).steps
+            train(recipe, seed, run, Steps(bar, title, steps))
+            write_csv(table_of_run(open_run(run)), path)
+            write_labels(arguments.out)
+    for name, entry in write_labels(arguments.out)["runs"].items():
+        print(f"{name}: {entry['label']}, {entry['evidence']}")
+
+
+if __name__ == "__main__":
+    main()
