@@ -38,6 +38,9 @@ WHERE split = 'eval' AND step = (SELECT max(step) FROM trajectories WHERE split 
 
 
 def draw() -> None:
+    if not queries.runs():
+        ui.empty_root()
+        return
     runs = _pick_runs()
     if len(runs) < 2:
         ui.empty("Choose two runs or more above, or tick them on the page Runs.")

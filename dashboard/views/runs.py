@@ -59,8 +59,9 @@ def draw() -> None:
 
     @st.fragment(run_every=every_s, key="runs")
     def part() -> None:
+        st.session_state[_WAITING] = False
         ui.guarded(lambda: _list(pattern or "", sort or "newest"))
-        if is_waiting and not st.session_state.get(_WAITING):
+        if is_waiting and not st.session_state[_WAITING]:
             st.rerun()  # all verdicts are there: a slower beat, or none
 
     part()
