@@ -4,6 +4,25 @@ Selection looks at whole trajectories before they are packed into rows. It keeps
 never repeats one. The rules that turn numbers into a choice stand in `selection_rules.py`.
 
 Legend: **P** groups, **G** siblings of a group.
+
+    >>> import numpy as np
+    >>> from echoscope.diagnostics.config import SelectionConfig
+    >>> from echoscope.diagnostics.selection import select_groups
+    >>> from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
+    >>> def sibling(p, g, reward):
+    ...     turn = Turn(index=0, observation="", response="up", reward=reward,
+    ...         prompt_tokens=np.array([1]), response_tokens=np.array([2]))
+    ...     return Trajectory(step=1, split=Split.TRAIN, index=2 * p + g, group_index=p,
+    ...         sibling_index=g, env_id="lake", tag="lake", env_seed=p, noise_seed=0,
+    ...         prompt_key=str(p), turns=(turn,), stop_reason=StopReason.TERMINATED)
+    >>> rewards = [[1, 1], [0, 1], [0, 0]]  # solved, undecided, hopeless
+    >>> batch = RolloutBatch(groups=tuple(
+    ...     tuple(sibling(p, g, rewards[p][g]) for g in range(2)) for p in range(3)))
+    >>> chosen = select_groups(batch, SelectionConfig(strategy="top_p", value=0.9))
+    >>> chosen.keep_P.tolist(), chosen.reward_std_P.round(2).tolist()
+    ([False, True, False], [0.0, 0.71, 0.0])
+    >>> chosen.drop_reason(0, 1)
+    'reward_std of the group is zero'
 """
 
 from __future__ import annotations
