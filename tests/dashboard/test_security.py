@@ -1,0 +1,313 @@
+"""The gate: names, origins, the password, headers; what it refuses never reaches a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from echoscope.dashboard.security import (
+    AttemptLimit,
+    ExposureError,
+    Gate,
+    Policy,
+    Sessions,
+    content_policy,
+    inline_script_hashes,
+    is_known_host,
+    require_safe,
+)
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+HOME = "http://127.0.0.1:8501"
+SOCKET = "ws://127.0.0.1:8501/_stcore/stream"
+PASSWORD = "correct horse"
+
+
+async def page(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(f"the page {request.url.path}")
+
+
+async def stream(socket: WebSocket) -> None:
+    await socket.accept()
+    await socket.send_text("hello")
+    await socket.close()
+
+
+def client(
+    password: str = "", address: str = "127.0.0.1", base_url: str = HOME, **options: bool
+) -> TestClient:
+    policy = Policy(address=address, port=8501, password=password)
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            Route("/live", page),
+            Route("/api/runs", page, methods=["GET", "POST"]),
+            WebSocketRoute("/_stcore/stream", stream),
+        ],
+        middleware=[Middleware(Gate, policy=policy)],
+    )
+    return TestClient(app, base_url=base_url, **options)  # type: ignore[arg-type]
+
+
+# -- who may listen where --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "::1", "127.3.4.5"])
+def test_loopback_needs_no_password(address: str) -> None:
+    require_safe(address, "", is_read_only=False)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.1.5", "gpu-box"])
+def test_other_addresses_need_a_password_or_read_only(address: str) -> None:
+    with pytest.raises(ExposureError, match="ECHOSCOPE_PASSWORD, or add --read-only"):
+        require_safe(address, "", is_read_only=False)
+    require_safe(address, "", is_read_only=True)
+    require_safe(address, PASSWORD, is_read_only=False)
+
+
+def test_a_short_password_is_refused() -> None:
+    with pytest.raises(ExposureError, match="has 3 characters, but must have 8"):
+        require_safe("127.0.0.1", "abc", is_read_only=True)
+
+
+# -- names and origins -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "is_known"),
+    [
+        ("127.0.0.1", "127.0.0.1:8501", True),
+        ("127.0.0.1", "localhost:9000", True),  # through a tunnel
+        ("127.0.0.1", "[::1]:8501", True),
+        ("127.0.0.1", "LOCALHOST", True),
+        ("127.0.0.1", "192.168.1.5:8501", False),
+        ("127.0.0.1", "evil.example", False),
+        ("127.0.0.1", "localhost.evil.example", False),
+        ("127.0.0.1", "evil.example@127.0.0.1", False),
+        ("127.0.0.1", "127.0.0.1/evil", False),
+        ("127.0.0.1", "127.0.0.1:notaport", False),
+        ("127.0.0.1", "", False),
+        ("0.0.0.0", "192.168.1.5:8501", True),
+        ("0.0.0.0", "[2001:db8::1]:8501", True),
+        ("0.0.0.0", "evil.example", False),
+        ("gpu-box", "gpu-box:8501", True),
+    ],
+)
+def test_only_names_of_this_server_are_answered(address: str, host: str, is_known: bool) -> None:
+    assert is_known_host(Policy(address=address, port=8501), host) is is_known
+
+
+def test_a_foreign_host_is_refused_in_words() -> None:
+    answer = client().get("/", headers={"host": "evil.example"})
+    assert answer.status_code == 403
+    assert answer.text == (
+        "This dashboard does not answer to the name 'evil.example'; use the address that it "
+        "printed.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "file://", ""]
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_foreign_origin_is_refused(origin: str, method: str) -> None:
+    answer = client().request(method, "/api/runs", headers={"origin": origin})
+    assert answer.status_code == 403
+    assert "other web sites" in answer.json()["error"]["text"]
+
+
+def test_our_own_origin_passes() -> None:
+    assert client().get("/", headers={"origin": HOME}).text == "the page /"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, 200),  # a link in a chat
+        (
+            {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
+            403,
+        ),  # a picture
+        ({"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"}, 403),  # another port
+        ({"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}, 200),
+        ({"sec-fetch-site": "none", "sec-fetch-mode": "navigate"}, 200),
+    ],
+)
+def test_what_another_site_embeds_is_refused(headers: dict[str, str], status: int) -> None:
+    assert client().get("/", headers=headers).status_code == status
+
+
+def test_a_form_of_another_site_is_refused() -> None:
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert client().post("/api/runs", headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_methods_that_pages_do_not_need_are_refused(method: str) -> None:
+    assert client().request(method, "/").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}, {"origin": "null"}]
+)
+def test_web_sockets_are_checked_too(headers: dict[str, str]) -> None:
+    with (
+        pytest.raises(WebSocketDisconnect),
+        client().websocket_connect(SOCKET, headers=headers),
+    ):
+        pass
+
+
+def test_our_own_web_socket_passes() -> None:
+    with client().websocket_connect(SOCKET, headers={"origin": HOME}) as socket:
+        assert socket.receive_text() == "hello"
+
+
+# -- the password ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def locked() -> Iterator[TestClient]:
+    with client(PASSWORD, follow_redirects=False) as opened:
+        yield opened
+
+
+def give(opened: TestClient, password: str, target: str = "/live?run=a") -> object:
+    return opened.post("/login", data={"password": password, "next": target})
+
+
+def test_without_a_session_there_is_the_password_page(locked: TestClient) -> None:
+    answer = locked.get("/live?run=a&step=3")
+    assert answer.status_code == 401
+    assert 'name="next" value="/live?run=a&amp;step=3"' in answer.text
+    assert "the page" not in answer.text
+
+
+def test_without_a_session_the_rest_is_refused(locked: TestClient) -> None:
+    assert locked.get("/api/runs").status_code == 401
+    assert locked.get("/_stcore/health").status_code == 401
+    with pytest.raises(WebSocketDisconnect), locked.websocket_connect(SOCKET):
+        pass
+
+
+def test_the_password_opens_a_session(locked: TestClient) -> None:
+    answer = give(locked, PASSWORD)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/live?run=a")
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("echoscope_8501=")
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert locked.get("/live").text == "the page /live"
+    with locked.websocket_connect(SOCKET, headers={"origin": HOME}) as socket:
+        assert socket.receive_text() == "hello"
+
+
+@pytest.mark.parametrize("password", ["", "wrong", PASSWORD + " ", PASSWORD.upper(), "\ud800x" * 3])
+def test_another_password_does_not(locked: TestClient, password: str) -> None:
+    answer = locked.post(
+        "/login",
+        content=f"password={password}".encode("utf-8", "surrogatepass"),
+        headers={"content-type": "application/x-www-form-urlencoded"},
+    )
+    assert answer.status_code == 401
+    assert "That is not the password." in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["//evil.example", "/\\evil.example", "http://evil.example", "javascript:x", "/a\r\nb"],
+)
+def test_it_leads_nowhere_else(locked: TestClient, target: str) -> None:
+    assert give(locked, PASSWORD, target).headers["location"] == "/"
+
+
+@pytest.mark.parametrize("token", ["", "x", "9999999999.abc.def", "9999999999..", "..", "a.b.c.d"])
+def test_made_up_sessions_are_not_known(locked: TestClient, token: str) -> None:
+    locked.cookies.set("echoscope_8501", token)
+    assert locked.get("/").status_code == 401
+
+
+def test_a_session_of_another_process_is_not_known() -> None:
+    assert not Sessions().is_valid(Sessions().issue())
+
+
+def test_a_session_ends() -> None:
+    now = [1_000.0]
+    sessions = Sessions(lambda: now[0])
+    token = sessions.issue()
+    assert sessions.is_valid(token)
+    now[0] += 12 * 3600 + 1
+    assert not sessions.is_valid(token)
+
+
+def test_after_five_wrong_passwords_the_right_one_must_wait(locked: TestClient) -> None:
+    for _ in range(5):
+        assert give(locked, "wrong").status_code == 401
+    answer = give(locked, PASSWORD)
+    assert answer.status_code == 429
+    assert 0 < int(answer.headers["retry-after"]) <= 60
+
+
+def test_attempts_are_forgotten_after_a_minute_and_counted_per_client() -> None:
+    now = [0.0]
+    limit = AttemptLimit(per_client=2, per_minute=3, window_s=60, clock=lambda: now[0])
+    limit.failed("a")
+    now[0] = 10
+    limit.failed("a")
+    assert limit.wait_s("a") == 50  # until the first of the two is a minute ago
+    assert limit.wait_s("b") == 0
+    limit.failed("b")
+    assert limit.wait_s("c") == 50  # three of all clients
+    now[0] = 61
+    assert limit.wait_s("a") == limit.wait_s("c") == 0
+
+
+def test_a_form_that_is_too_large_is_refused(locked: TestClient) -> None:
+    assert locked.post("/login", content=b"x" * 10_000).status_code == 413
+
+
+def test_a_link_on_another_site_comes_again_from_here(locked: TestClient) -> None:
+    """The strict cookie is not sent with the first request; the answer asks for a second one."""
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    answer = locked.get("/live", headers=headers)
+    assert 'http-equiv="refresh"' in answer.text
+    assert "password" not in answer.text
+
+
+# -- headers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/nowhere", "/api/runs"])
+def test_every_answer_has_the_headers(path: str) -> None:
+    headers = client().get(path).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
+def test_the_password_page_has_them_too(locked: TestClient) -> None:
+    assert "frame-ancestors 'none'" in locked.get("/").headers["content-security-policy"]
+
+
+def test_pages_may_load_nothing_from_elsewhere() -> None:
+    policy = dict(part.split(" ", 1) for part in content_policy(("sha256-x",), "h:1").split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["connect-src"] == "'self' ws://h:1 wss://h:1"
+    assert "'unsafe-inline'" not in policy["script-src"]
+    assert not any("http" in sources or "*" in sources for sources in policy.values())
+
+
+def test_hashes_of_inline_scripts() -> None:
+    """`printf 'a()' | openssl sha256 -binary | base64`; scripts with a source need none."""
+    page_text = '<script>a()</script><script src="b.js"></script>'
+    assert inline_script_hashes(page_text) == (
+        "sha256-qVpDBgj7bpq5hMAcGp3AOc79J3Y1Z4HvySTwKrWDoy4=",
+    )
