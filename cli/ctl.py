@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import branch
+from . import alarms, branch
 
 if TYPE_CHECKING:
     from ..store.records import CommandAction
@@ -38,6 +38,9 @@ def callback(
 
 
 app.command("branch")(branch.branch)
+app.command("alarms")(alarms.alarms)
+app.command("ack")(alarms.ack)
+app.command("snooze")(alarms.snooze)
 
 
 @app.command()

@@ -34,13 +34,14 @@ def list_runs(
     root: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List the runs in a folder, the newest last."""
+    """List the runs in a folder, the newest last and pinned ones after them."""
     from ..store.reader import open_runs
 
     reader = open_runs(root)
     infos = reader.infos()
     latest = {row["run_id"]: row for row in reader.sql(_LATEST).to_pylist()}
-    rows = [_summary(info) | _numbers(latest.get(info.run_id)) for info in infos]
+    rows = [_summary(info) | _numbers(latest.get(info.run_id)) | _noted(info) for info in infos]
+    rows.sort(key=lambda row: row["is_pinned"])
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
     elif rows:
@@ -62,7 +63,7 @@ def show(run: Run, as_json: AsJson = False) -> None:
     value: dict[str, Any] = _summary(info) | {
         "host": reader.sql("SELECT host FROM runs").to_pylist()[0]["host"],
         "parent_run_id": info.parent_run_id,
-        "tags": list(info.tags),
+        **_noted(info),
         "megabytes": round(_size(info.path) / 1e6, 1),
         "holds": reader.sql(_COUNTS).to_pylist()[0],
         "checkpoints": [checkpoint.path for checkpoint in reader.checkpoints()],
@@ -142,6 +143,46 @@ def seal(run: Run, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def note(
+    run: Run,
+    text: Annotated[str | None, typer.Option("--text", help="The note; empty for none.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Put a label on.")] = None,
+    untag: Annotated[list[str] | None, typer.Option("--untag", help="Take a label off.")] = None,
+    pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="Keep it in sight.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Label a run, note something about it, pin it; a running one is not disturbed."""
+    from ..store.annotations import (
+        AddTag,
+        Change,
+        Pin,
+        RemoveTag,
+        SetNote,
+        annotate,
+        read_annotations,
+    )
+    from ..store.steering import os_user
+
+    author, at = os_user(), time.time()
+    changes: list[Change] = [RemoveTag(author=author, at=at, tag=name) for name in untag or ()]
+    changes += [AddTag(author=author, at=at, tag=name) for name in tag or ()]
+    if text is not None:
+        changes.append(SetNote(author=author, at=at, note=text))
+    if pin is not None:
+        changes.append(Pin(author=author, at=at, is_pinned=pin))
+    if changes:
+        annotate(run, *changes)
+    found = read_annotations(run)
+    value = {"tags": list(found.tags), "note": found.note, "is_pinned": found.is_pinned}
+    if as_json:
+        typer.echo(json.dumps(value))
+    else:
+        lines = [", ".join(found.tags), *found.note.splitlines(), "pinned" * found.is_pinned]
+        for line in filter(None, lines):
+            typer.echo(_printable(line))
+
+
+@app.command()
 def rm(
     run: Run,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -180,6 +221,20 @@ def _summary(info: RunInfo) -> dict[str, Any]:
     }
 
 
+def _noted(info: RunInfo) -> dict[str, Any]:
+    """Tags given at the start and since, note and pin."""
+    from ..store.annotations import Annotations, read_annotations
+    from ..store.errors import StoreError
+
+    try:
+        found = read_annotations(info.path)
+    except StoreError as error:
+        typer.echo(f"unreadable: {_printable(str(error))}", err=True)
+        found = Annotations()
+    tags = list(dict.fromkeys([*info.tags, *found.tags]))
+    return {"tags": tags, "note": found.note, "is_pinned": found.is_pinned}
+
+
 def _numbers(row: dict[str, Any] | None) -> dict[str, Any]:
     names = ("return_mean", "success_rate", "num_trajectories")
     return dict.fromkeys(names) if row is None else _finite({n: row[n] for n in names})
@@ -214,7 +269,8 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     table.add_column("run", no_wrap=True)  # people copy it
-    for name in ("status", "step", "return", "success", "started"):
+    has_tags = any(row["tags"] for row in rows)
+    for name in ("status", "step", "return", "success", "started", *(["tags"] * has_tags)):
         table.add_column(name, overflow="ellipsis", no_wrap=True)
     for row in rows:
         started = time.strftime("%m-%d %H:%M", time.localtime(row["created_at"]))
@@ -225,6 +281,7 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
             "" if row["return_mean"] is None else f"{row['return_mean']:.3f}",
             "" if row["success_rate"] is None else f"{row['success_rate']:.0%}",
             started,
+            *([", ".join(row["tags"])] * has_tags),
         ]
         table.add_row(*[Text(_printable(cell)) for cell in cells])
     Console().print(table)
@@ -237,7 +294,7 @@ def _print_run(value: dict[str, Any]) -> None:
 
     table = Table(show_header=False, box=None)
     for name, entry in value.items():
-        if name == "config" or entry in (None, "", []):
+        if name == "config" or entry in (None, "", [], False):
             continue
         if name in ("created_at", "ended_at"):
             entry = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry))

@@ -1,0 +1,199 @@
+"""echoscope ctl RUN alarms, ack, snooze: what the run warns of, and what people did about it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..store.annotations import AlarmNote
+    from ..store.reader import RunReader
+    from ..store.records import Alarm
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+AlarmId = Annotated[str, typer.Argument(help="As `alarms` shows it.", show_default=False)]
+MAX_TEXT = 600
+"""Characters of a reply that are shown."""
+
+
+def alarms(
+    context: typer.Context,
+    is_all: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    content: Annotated[
+        bool, typer.Option("--content", help="Also what the policy wrote: first replies.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The alarms that are open, the most serious first; text written by the model is withheld."""
+    from ..store.annotations import AlarmNote, read_annotations
+    from ..store.reader import open_run
+
+    reader = open_run(context.obj)
+    notes = read_annotations(context.obj).alarms
+    by_id: dict[str, list[Alarm]] = {}
+    for event in reader.alarms():
+        by_id.setdefault(event.alarm_id, []).append(event)
+    found = [
+        _row(events, notes.get(alarm_id, AlarmNote()), context.obj)
+        for alarm_id, events in by_id.items()
+    ]
+    shown = [row for row in found if is_all or row["state"] != "cleared"]
+    shown.sort(key=lambda row: (row["state"] == "cleared", _RANK[row["severity"]], row["step"]))
+    if content:
+        for row in shown:
+            row["content"] = _replies(reader, row["evidence"])
+    if as_json:
+        typer.echo(json.dumps({"run_id": reader.run_id, "alarms": shown}))
+        return
+    for row in shown:
+        _print(row)
+    if not shown:
+        typer.echo("no alarms" if is_all or not found else f"no open alarms; {len(found)} over")
+
+
+_RANK = {"critical": 0, "warning": 1, "info": 2}
+
+
+def _row(events: Sequence[Alarm], note: AlarmNote, run: Path) -> dict[str, Any]:
+    """One alarm as it was raised last."""
+    from ..diagnostics.alarms import command_line
+    from ..store.records import AlarmState
+
+    last = events[-1]
+    raised = [event for event in events if event.state is AlarmState.RAISED]
+    alarm = raised[-1] if raised else last
+    is_cleared = last.state is AlarmState.CLEARED
+    suggested = alarm.suggested
+    return {
+        "alarm_id": alarm.alarm_id,
+        "rule": alarm.rule,
+        "severity": alarm.severity.value,
+        "state": "cleared" if is_cleared else _standing(note),
+        "step": min(event.step for event in events),
+        "onset_step": alarm.onset_step,
+        "cleared_step": last.step if is_cleared else None,
+        "message": alarm.message,
+        "advice": alarm.advice,
+        "refuted_by": alarm.refuted_by,
+        "suggested": (
+            None if suggested is None else command_line(suggested, shlex.quote(str(run)))
+        ),
+        "metric": alarm.metric,
+        "value": _finite(alarm.value),
+        "baseline": _finite(alarm.baseline),
+        "threshold": _finite(alarm.threshold),
+        "evidence": list(alarm.evidence),
+        "acknowledged_by": note.acknowledged_by or None,
+        "acknowledged_at": note.acknowledged_at,
+        "snoozed_until": note.snoozed_until,
+    }
+
+
+def _standing(note: AlarmNote) -> str:
+    if note.is_snoozed(time.time()):
+        return "snoozed"
+    return "acknowledged" if note.is_acknowledged else "open"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _replies(reader: RunReader, evidence: Sequence[str]) -> list[dict[str, str]]:
+    """The first reply of each trajectory that shows the finding; what is gone is left out."""
+    out = []
+    for identity in evidence:
+        try:
+            turns = reader.trajectory(identity).turns
+        except (KeyError, ValueError):
+            continue
+        if turns:
+            out.append({"trajectory_id": identity, "response": turns[0].response[:MAX_TEXT]})
+    return out
+
+
+def _print(row: dict[str, Any]) -> None:
+    from .query import printable
+
+    over = f", over since step {row['cleared_step']}" if row["state"] == "cleared" else ""
+    by = f" by {row['acknowledged_by']}" if row["state"] == "acknowledged" else ""
+    state = "" if over or row["state"] == "open" else f", {row['state']}{by}"
+    onset = "" if row["onset_step"] is None else f", onset {row['onset_step']}"
+    lines = [
+        f"{row['severity']} {row['rule']} since step {row['step']}{onset}{over}{state}"
+        f"  [{row['alarm_id']}]",
+        f"  {row['message']}",
+    ]
+    if row["advice"]:
+        lines.append(f"  {row['advice']}")
+    if row["suggested"] is not None:
+        lines.append(f"  suggested: {row['suggested']}")
+    if row["evidence"]:
+        lines.append(f"  evidence: {', '.join(row['evidence'])}")
+    for one in row.get("content", ()):
+        lines.append(f"  {one['trajectory_id']}: {one['response']}")
+    for line in lines:
+        typer.echo(printable(line))
+
+
+def ack(
+    context: typer.Context,
+    alarm_id: AlarmId,
+    undo: Annotated[bool, typer.Option("--undo", help="Take it back.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Note that you have seen an alarm. It stays open; the run is not touched."""
+    from ..store.annotations import Acknowledge, annotate
+    from ..store.steering import os_user
+
+    _require(context.obj, alarm_id)
+    author = os_user()
+    annotate(
+        context.obj,
+        Acknowledge(author=author, at=time.time(), alarm_id=alarm_id, is_acknowledged=not undo),
+    )
+    _say(alarm_id, "no longer acknowledged" if undo else f"acknowledged by {author}", as_json)
+
+
+def snooze(
+    context: typer.Context,
+    alarm_id: AlarmId,
+    hours: Annotated[float, typer.Option("--hours", help="From now on; 0 wakes it up.")] = 24.0,
+    as_json: AsJson = False,
+) -> None:
+    """Put an alarm aside for some hours. The run is not touched."""
+    from ..store.annotations import Snooze, annotate
+    from ..store.steering import os_user
+
+    if not 0 <= hours <= 24 * 366:
+        raise typer.BadParameter(f"--hours is {hours:g}, but must lie in [0, 8784]")
+    _require(context.obj, alarm_id)
+    now = time.time()
+    until = now + 3600 * hours if hours else None
+    annotate(context.obj, Snooze(author=os_user(), at=now, alarm_id=alarm_id, until=until))
+    _say(alarm_id, f"snoozed for {hours:g} h" if hours else "no longer snoozed", as_json)
+
+
+def _require(run: Path, alarm_id: str) -> None:
+    from ..core.config_loading import did_you_mean
+    from ..store.errors import AnnotationError
+    from ..store.reader import open_run
+
+    known = {alarm.alarm_id for alarm in open_run(run).alarms()}
+    if alarm_id not in known:
+        raise AnnotationError(f"the run has no alarm {alarm_id!r}{did_you_mean(alarm_id, known)}")
+
+
+def _say(alarm_id: str, text: str, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"alarm_id": alarm_id, "outcome": "noted", "detail": text}))
+    else:
+        typer.echo(f"{alarm_id}: {text}")

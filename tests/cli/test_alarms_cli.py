@@ -1,0 +1,218 @@
+"""ctl alarms, ack, snooze and runs note: what people and programs see and note of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.store.annotations import read_annotations
+from echoscope.store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    Command,
+    CommandAction,
+    Split,
+    StepMetrics,
+    StopReason,
+    Trajectory,
+    Turn,
+)
+from echoscope.store.writer import RunWriter
+
+Type = Callable[..., Any]
+SPOKEN = "the \x1b[31mgoal\x1b[0m lies up"
+
+
+def alarm(rule: str, step: int, **changes: Any) -> Alarm:
+    fields: dict[str, Any] = {
+        "alarm_id": f"{rule.lower()}-00000003",
+        "rule": rule,
+        "severity": AlarmSeverity.WARNING,
+        "state": AlarmState.RAISED,
+        "step": step,
+        "onset_step": 2,
+        "metric": "rollout/success_rate",
+        "value": 0.25,
+        "baseline": 0.75,
+        "threshold": 0.375,
+        "window": 5,
+        "message": f"{rule} at step {step}",
+        "advice": "Look.",
+    }
+    return Alarm(**(fields | changes))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two alarms: one is over, one became critical and names two trajectories, one of them gone."""
+    path = tmp_path / "runs" / "run-1"
+    spoken = Trajectory(
+        step=3,
+        split=Split.TRAIN,
+        index=0,
+        group_index=0,
+        sibling_index=0,
+        env_id="lake",
+        tag="lake",
+        env_seed=0,
+        noise_seed=0,
+        prompt_key="k",
+        turns=(Turn(index=0, observation="o", response=SPOKEN),),
+        stop_reason=StopReason.TERMINATED,
+    )
+    suggested = Command(
+        command_id="suggested-x",
+        run_id="run-1",
+        issued_at=0.0,
+        issued_by="echoscope",
+        action=CommandAction.SET,
+        settings={"selection.strategy": "none"},
+    )
+    evidence = ("t00000003-00000", "t00000003-00099")
+    events = {
+        3: [alarm("STALLED", 3, value=math.nan), alarm("ECHO_TRAP", 3)],
+        4: [
+            alarm("STALLED", 4, state=AlarmState.CLEARED),
+            alarm(
+                "ECHO_TRAP",
+                4,
+                severity=AlarmSeverity.CRITICAL,
+                suggested=suggested,
+                evidence=evidence,
+            ),
+        ],
+    }
+    with RunWriter.create(path, run_id="run-1", config={"steps": 4}) as writer:
+        for step in (3, 4):
+            metrics = StepMetrics(
+                run_id="run-1",
+                step=step,
+                phase="train",
+                policy_version=0,
+                wall_time=0.0,
+                values={"rollout/success_rate": 0.5},
+            )
+            writer.commit_step(
+                metrics=[metrics],
+                trajectories=[spoken] if step == 3 else [],
+                alarms=events[step],
+            )
+    return path
+
+
+def test_open_alarms_as_they_stand_now(run: Path, type_command: Type) -> None:
+    answer = type_command("ctl", run, "alarms", "--json")
+    assert answer.code == 0
+    (found,) = json.loads(answer.out)["alarms"]
+    assert found == {
+        "alarm_id": "echo_trap-00000003",
+        "rule": "ECHO_TRAP",
+        "severity": "critical",
+        "state": "open",
+        "step": 3,
+        "onset_step": 2,
+        "cleared_step": None,
+        "message": "ECHO_TRAP at step 4",
+        "advice": "Look.",
+        "refuted_by": "",
+        "suggested": f"echoscope ctl {run} set selection.strategy=none",
+        "metric": "rollout/success_rate",
+        "value": 0.25,
+        "baseline": 0.75,
+        "threshold": 0.375,
+        "evidence": ["t00000003-00000", "t00000003-00099"],
+        "acknowledged_by": None,
+        "acknowledged_at": None,
+        "snoozed_until": None,
+    }
+
+
+def test_the_history_has_those_that_are_over(run: Path, type_command: Type) -> None:
+    found = json.loads(type_command("ctl", run, "alarms", "--all", "--json").out)["alarms"]
+    assert [(one["rule"], one["state"], one["cleared_step"]) for one in found] == [
+        ("ECHO_TRAP", "open", None),
+        ("STALLED", "cleared", 4),
+    ]
+    assert found[1]["value"] is None  # strict JSON has no NaN
+    lines = type_command("ctl", run, "alarms", "--all").out.splitlines()
+    assert lines[0] == "critical ECHO_TRAP since step 3, onset 2  [echo_trap-00000003]"
+    assert lines[5].startswith("warning STALLED since step 3, onset 2, over since step 4")
+
+
+def test_what_the_model_wrote_is_withheld_unless_asked_for(run: Path, type_command: Type) -> None:
+    for words in ((), ("--json",), ("--all", "--json")):
+        assert "goal" not in type_command("ctl", run, "alarms", *words).out
+    shown = type_command("ctl", run, "alarms", "--content").out
+    assert r"t00000003-00000: the \x1b[31mgoal\x1b[0m lies up" in shown  # cannot steer a terminal
+    (found,) = json.loads(type_command("ctl", run, "alarms", "--content", "--json").out)["alarms"]
+    assert found["content"] == [{"trajectory_id": "t00000003-00000", "response": SPOKEN}]
+
+
+def test_an_alarm_is_acknowledged_and_that_is_taken_back(run: Path, type_command: Type) -> None:
+    answer = type_command("ctl", run, "ack", "echo_trap-00000003", "--json")
+    assert (answer.code, json.loads(answer.out)["outcome"]) == (0, "noted")
+    assert read_annotations(run).alarms["echo_trap-00000003"].is_acknowledged
+    first = type_command("ctl", run, "alarms").out.splitlines()[0]
+    assert ", acknowledged by " in first
+    type_command("ctl", run, "ack", "echo_trap-00000003", "--undo")
+    first = type_command("ctl", run, "alarms").out.splitlines()[0]
+    assert "acknowledged" not in first
+
+
+def test_an_alarm_is_snoozed(run: Path, type_command: Type) -> None:
+    before = time.time()
+    answer = type_command("ctl", run, "snooze", "echo_trap-00000003", "--hours", 2)
+    assert answer.out == "echo_trap-00000003: snoozed for 2 h\n"
+    until = read_annotations(run).alarms["echo_trap-00000003"].snoozed_until
+    assert until is not None
+    assert before + 7200 <= until <= time.time() + 7200
+    assert ", snoozed" in type_command("ctl", run, "alarms").out
+    type_command("ctl", run, "snooze", "echo_trap-00000003", "--hours", 0)
+    assert ", snoozed" not in type_command("ctl", run, "alarms").out
+    assert type_command("ctl", run, "snooze", "echo_trap-00000003", "--hours", -1).code == 2
+
+
+def test_an_unknown_alarm_is_refused_with_the_nearest(run: Path, type_command: Type) -> None:
+    answer = type_command("ctl", run, "ack", "echo_trap-3")
+    assert (answer.code, answer.out) == (1, "")
+    assert "did you mean 'echo_trap-00000003'" in answer.err
+    assert read_annotations(run).alarms == {}
+
+
+def test_a_quiet_run(tmp_path: Path, run: Path, type_command: Type) -> None:
+    RunWriter.create(tmp_path / "quiet", run_id="quiet", config={}).close(status="finished")
+    assert type_command("ctl", tmp_path / "quiet", "alarms").out == "no alarms\n"
+    assert type_command("ctl", tmp_path / "none", "alarms").code == 1
+
+
+def test_a_run_is_tagged_noted_and_pinned(run: Path, type_command: Type) -> None:
+    assert "tags" not in type_command("runs", "list", run.parent).out
+    words = ("--tag", "baseline", "--tag", "seed 0", "--text", "the KL\nwas wrong", "--pin")
+    answer = type_command("runs", "note", run, *words)
+    assert answer.out == "baseline, seed 0\nthe KL\nwas wrong\npinned\n"
+    (row,) = json.loads(type_command("runs", "list", run.parent, "--json").out)
+    assert (row["tags"], row["is_pinned"]) == (["baseline", "seed 0"], True)
+    assert "baseline, seed 0" in type_command("runs", "list", run.parent).out
+    shown = json.loads(type_command("runs", "show", run, "--json").out)
+    assert shown["note"] == "the KL\nwas wrong"
+    answer = type_command("runs", "note", run, "--untag", "baseline", "--unpin", "--json")
+    assert json.loads(answer.out) == {
+        "tags": ["seed 0"],
+        "note": "the KL\nwas wrong",
+        "is_pinned": False,
+    }
+    refused = type_command("runs", "note", run, "--tag", "")
+    assert (refused.code, len(refused.err.splitlines())) == (1, 1)
+
+
+def test_a_list_shows_runs_whose_annotations_cannot_be_read(run: Path, type_command: Type) -> None:
+    (run / "annotations.ndjson").mkdir()
+    answer = type_command("runs", "list", run.parent, "--json")
+    assert [row["run_id"] for row in json.loads(answer.out)] == ["run-1"]
+    assert "not a regular file" in answer.err
