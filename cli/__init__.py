@@ -17,6 +17,7 @@ from . import (
     models,
     preflight,
     query,
+    report,
     runs,
     sft,
     train,
@@ -37,6 +38,7 @@ app.command("query")(query.query)
 app.command("diagnose")(diagnose.diagnose)
 app.command("whatif")(whatif.whatif)
 app.command("dashboard")(dashboard.dashboard)
+app.command("report")(report.report)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(runs.app, name="runs")
 app.add_typer(envs.app, name="envs")

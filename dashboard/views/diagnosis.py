@@ -11,6 +11,7 @@ from echoscope.dashboard import diagnosis_data as data
 from echoscope.dashboard import queries, ui
 from echoscope.dashboard.charts import export_config
 from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.group_reads import groups_of
 from echoscope.dashboard.labels import label
 from echoscope.dashboard.whatif_box import whatif_box
 from echoscope.diagnostics.verdict_record import Verdict
@@ -22,12 +23,6 @@ TIERS = (
     ("text/dependence", "dependence, from text"),
     ("info/first_turn/dependence", "dependence, by the model"),
 )
-GROUPS = """
-SELECT step, group_index, stddev_samp(episode_return) AS reward_std,
-       avg(episode_return) AS return_mean, avg(is_success::INT) AS success_frac
-FROM trajectories WHERE split IN ('train', 'import') AND list_contains($1, step)
-GROUP BY step, group_index ORDER BY step, group_index
-"""
 
 
 def draw(run_id: str) -> None:
@@ -269,7 +264,7 @@ def _tiers(run_id: str) -> None:
 def _groups(run_id: str) -> None:
     st.subheader("Groups and their rewards", anchor=False)
     steps = data.thin(queries.trajectory_steps(run_id), data.MAX_GROUP_STEPS)
-    groups = queries.table(run_id, GROUPS, (tuple(steps),)) if steps else pd.DataFrame()
+    groups = groups_of(run_id, steps)
     if groups.empty:
         ui.empty("No training trajectories are stored.")
         return

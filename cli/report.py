@@ -1,0 +1,49 @@
+"""echoscope report: one file that tells what happened to a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="The run's folder, live or finished.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path(
+        "report.html"
+    ),
+    trajectories: Annotated[
+        list[str] | None,
+        typer.Option("--trajectory", "-t", help="A trajectory to show; may be repeated."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write verdict, charts, alarms, commands and telling trajectories into one HTML file."""
+    import sys
+
+    from rich.console import Console
+
+    from ..dashboard.problems import Problem
+    from ..dashboard.report import make_report
+    from ..dashboard.settings import DashboardSettings, configure
+
+    console = Console(stderr=True)
+    if output.exists() and not force:
+        raise typer.BadParameter(f"{output} exists; --force replaces it, -o names another")
+    place = run.resolve()
+    configure(DashboardSettings(root=place.parent, is_read_only=True))
+    with console.status("report") as status:
+        try:
+            text = make_report(
+                place.name,
+                chosen=trajectories or (),
+                progress=lambda what: status.update(f"report: {what}"),
+            )
+        except Problem as problem:
+            advice = f"; {problem.advice}" if problem.advice else ""
+            print(f"echoscope: {problem.text}{advice}", file=sys.stderr)
+            raise typer.Exit(4) from None
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text, encoding="utf-8")
+    typer.echo(f"{output}: {len(text.encode()) / 1e6:.1f} MB, opens in any browser, offline")

@@ -1,0 +1,323 @@
+"""One file that tells what happened to a run: opens from disk, asks nothing of any network.
+
+Everything stands in the page: plotly, figures as JSON, boards as data URIs. A content security
+policy forbids all else. Texts of models, environments and files are escaped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape as escape_html
+from typing import Any
+
+import plotly.graph_objects as go
+import plotly.offline
+
+from ..diagnostics.verdict_record import Verdict
+from ..store.reader import RunInfo
+from ..store.records import Trajectory, TrajectoryOutcome
+from . import charts, diagnosis_charts, queries, replay_html, tokens
+from .alarm_history import histories, timeline
+from .curated import CHARTS, chart_curves, chart_keys
+from .diagnosis_data import (
+    MAX_GROUP_STEPS,
+    REGIME_KEYS,
+    families_of,
+    group_grid,
+    regime_path,
+    thin,
+)
+from .escaping import escape, visible
+from .group_reads import groups_of
+from .heats import HEATS, available, trajectory_scale
+from .marks import alarm_marks, command_marks, command_words, outcome_words, rewind_marks
+from .report_page import PAGE, SCRIPT, STYLE
+from .theme import STATES
+
+MAX_CHOSEN = 8
+"""Trajectories in a report."""
+MAX_TURNS = 12
+"""Of a trajectory that are shown."""
+HEAT_ORDER = ("information", "advantage", "entropy", "logprob")
+"""The first of them that a trajectory has colours its tokens."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Page:
+    """The parts of the page while it is made."""
+
+    parts: list[str]
+    figures: list[str]
+
+    def heading(self, text: str) -> None:
+        self.parts.append(f"<h2>{escape(text)}</h2>")
+
+    def words(self, text: str) -> None:
+        self.parts.append(f"<p>{escape(text, 4000)}</p>")
+
+    def figure(self, figure: go.Figure, alt: str) -> None:
+        """Drawn by the script of the page; `</` cannot end the element that holds the JSON."""
+        text = str(figure.to_json()).replace("</", "<\\/").replace("<!--", "<\\!--")
+        self.figures.append(f'<script type="application/json" class="figure">{text}</script>')
+        self.parts.append(
+            f'<div class="chart" role="img" aria-label="{escape_html(visible(alt, 300))}"></div>'
+        )
+
+    def table(self, rows: Sequence[dict[str, Any]]) -> None:
+        if not rows:
+            return
+        head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(str(v), 2000)}</td>" for v in row.values()) + "</tr>"
+            for row in rows
+        )
+        self.parts.append(
+            f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>"
+        )
+
+
+def make_report(
+    run_id: str, *, chosen: Sequence[str] = (), progress: Progress | None = None
+) -> str:
+    """The whole page as HTML text.
+
+    Args:
+        run_id: A run under the root of the dashboard's settings.
+        chosen: Trajectory ids to show; without any, those that show the verdict, the worst and the
+            best of the last step.
+        progress: Told what is worked on.
+
+    Raises:
+        Problem: the run, or a chosen trajectory, cannot be read.
+    """
+    say = progress or (lambda _: None)
+    say("verdict")
+    info = queries.info(run_id)
+    verdict = queries.verdict(run_id, wait_s=600.0)
+    page = _Page([], [])
+    _verdict(page, verdict)
+    say("charts")
+    page.heading("Curves")
+    _curves(page, run_id)
+    say("diagnosis")
+    _diagnosis(page, run_id)
+    say("alarms and commands")
+    _alarms(page, run_id, info)
+    _commands(page, run_id)
+    say("trajectories")
+    _trajectories(page, run_id, tuple(chosen) or _telling(run_id, verdict))
+    page.heading("Configuration")
+    config = queries.plain_config(info)
+    page.table([{"setting": key, "value": value} for key, value in sorted(config.items())])
+    return PAGE.format(
+        title=escape_html(visible(f"{run_id}: {verdict.state.value}", 200)),
+        head=_head(info),
+        body="\n".join(page.parts),
+        figures="\n".join(page.figures),
+        style=STYLE + _inner(tokens.STYLE) + _inner(replay_html.STYLE),
+        script=SCRIPT,
+        plotly=plotly.offline.get_plotlyjs(),
+    )
+
+
+def _inner(style: str) -> str:
+    return style.removeprefix("<style>").removesuffix("</style>")
+
+
+def _head(info: RunInfo) -> str:
+    started = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created_at))
+    facts = [
+        f"{info.status}, step {max(info.last_step, 0)} of {info.config.get('steps', '?')}",
+        f"started {started}",
+        f"model {info.base_model}" if info.base_model else "",
+        f"from run {info.parent_run_id}" if info.parent_run_id else "",
+        *info.tags,
+    ]
+    shown = " &middot; ".join(escape(fact) for fact in facts if fact)
+    return f"<h1>{escape(info.path.name)}</h1><p class='quiet'>{shown}</p>"
+
+
+def _verdict(page: _Page, verdict: Verdict) -> None:
+    state = verdict.state.value
+    color = STATES.get(state, "#7a7a7a")
+    page.parts.append(
+        f'<section class="verdict" style="border-color:{color}">'
+        f'<b style="color:{color}">{escape(state)}</b> '
+        f'<span class="quiet">as of step {verdict.last_step}, confidence '
+        f"{escape(verdict.confidence)}</span><p>{escape(verdict.text, 4000)}</p></section>"
+    )
+    page.table(
+        [
+            {
+                "what moved": charts.label(one.metric).name,
+                "before": f"{one.before:.3g}",
+                "now": f"{one.after:.3g}",
+                "95 % interval": "-"
+                if one.interval is None
+                else f"{one.interval[0]:.3g} to {one.interval[1]:.3g}",
+                "steps": f"{one.steps[0]} to {one.steps[1]}",
+                "metric": one.metric,
+            }
+            for one in verdict.evidence
+        ]
+    )
+    for title, texts in (
+        ("What to do", [f"{a.text} {a.command}".strip() for a in verdict.actions]),
+        ("Likely causes, in order", list(verdict.causes)),
+        ("What would show this wrong", list(verdict.refuted_by)),
+        ("What it could not see", list(verdict.could_not_see)),
+    ):
+        if texts:
+            items = "".join(f"<li>{escape(text, 1000)}</li>" for text in texts)
+            page.parts.append(f"<h3>{escape(title)}</h3><ul>{items}</ul>")
+
+
+def _curves(page: _Page, run_id: str) -> None:
+    steps, known = queries.step_table(run_id), queries.metric_keys(run_id)
+    if steps.empty:
+        page.words("No step was finished.")
+        return
+    data = queries.series(run_id, chart_keys(CHARTS, known))
+    axis = charts.step_axis(steps)
+    marks = [
+        *alarm_marks(queries.alarms(run_id)),
+        *command_marks(queries.commands(run_id)),
+        *rewind_marks(steps),
+    ]
+    page.parts.append('<div class="grid">')
+    for chart in CHARTS:
+        curves = chart_curves(chart, data, steps, known)
+        figure = charts.line_chart(
+            curves, axis, marks, title=chart.title, help=chart.help, missing=chart.missing
+        )
+        page.figure(figure, f"{chart.title}. {charts.describe(curves)}")
+    page.parts.append("</div>")
+
+
+def _diagnosis(page: _Page, run_id: str) -> None:
+    path = regime_path(queries.series(run_id, REGIME_KEYS, phase="train"))
+    steps = thin(queries.trajectory_steps(run_id), MAX_GROUP_STEPS)
+    groups = groups_of(run_id, steps)
+    measured = queries.diagnostic_steps(run_id, "information")
+    if path is None and groups.empty and not measured:
+        return
+    page.heading("Reasoning and rewards")
+    page.parts.append('<div class="grid">')
+    if path is not None:
+        page.figure(diagnosis_charts.regime_plane(path), "Regime plane of the run")
+    if measured:
+        records = queries.diagnostics(run_id, measured[-1])
+        known = [families_of(one) for one in records if one.kind == "information"]
+        shown = [one for found in known for one in found.values() if len(one.curve)]
+        if shown:
+            figure = diagnosis_charts.information_curve(shown, {}, {})
+            page.figure(figure, "Information curve")
+    if not groups.empty:
+        page.figure(diagnosis_charts.group_map(group_grid(groups)), "Groups by their rewards")
+    page.parts.append("</div>")
+    page.words(
+        "Regime plane: where reasonings vary (right) and depend on their prompt (up). Curve: nats "
+        "that the first tokens tell about the prompt. Groups: only mixed ones teach."
+    )
+
+
+def _alarms(page: _Page, run_id: str, info: RunInfo) -> None:
+    found = histories(queries.alarms(run_id), queries.commands(run_id))
+    page.heading("Alarms")
+    if not found:
+        page.words("None was raised.")
+        return
+    page.figure(timeline(found, info.last_step), "Alarms over the run")
+    page.table(
+        [
+            {
+                "rule": one.latest.rule,
+                "severity": one.severity,
+                "raised": one.raised.step,
+                "began": "-" if one.raised.onset_step is None else one.raised.onset_step,
+                "cleared": "open" if one.is_open else one.cleared_step,
+                "what happened": one.latest.message,
+                "advice": one.latest.advice,
+            }
+            for one in found[:100]
+        ]
+    )
+
+
+def _commands(page: _Page, run_id: str) -> None:
+    states = queries.commands(run_id)
+    if not states:
+        return
+    page.heading("Commands")
+    page.table(
+        [
+            {
+                "who": state.command.issued_by or "-",
+                "what": command_words(state),
+                "why": state.command.reason or "-",
+                "outcome": outcome_words(state),
+            }
+            for state in states[-200:]
+        ]
+    )
+
+
+def _telling(run_id: str, verdict: Verdict) -> tuple[str, ...]:
+    """Trajectories that show the verdict, then the worst and the best of the last step."""
+    shown = [one.trajectory_id for one in verdict.exemplars]
+    steps = queries.trajectory_steps(run_id)
+    if steps:
+        rows = queries.listing(run_id, steps[-1])
+        trained = rows[rows["split"].isin(["train", "import"])]
+        rows = (rows if trained.empty else trained).sort_values(["episode_return", "id"])
+        shown += [str(rows["id"].iloc[0]), str(rows["id"].iloc[-1])]
+    return tuple(dict.fromkeys(shown))[:MAX_CHOSEN]
+
+
+def _trajectories(page: _Page, run_id: str, chosen: Sequence[str]) -> None:
+    page.heading("Trajectories")
+    if not chosen:
+        page.words("None are stored.")
+    for trajectory_id in chosen:
+        trajectory = queries.trajectory(run_id, trajectory_id)
+        outcome = queries.outcome(run_id, trajectory_id)
+        page.parts.append(
+            f'<details open id="{escape_html(trajectory.id)}"><summary>{escape(trajectory.id)}, '
+            f"step {trajectory.step}</summary>"
+            + replay_html.trajectory_facts(trajectory, outcome)
+            + _turns(run_id, trajectory, outcome)
+            + "</details>"
+        )
+
+
+def _turns(run_id: str, trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
+    known = available(trajectory, outcome)
+    heat = HEATS.get(next((name for name in HEAT_ORDER if name in known), ""))
+    scale = trajectory_scale(heat, [(trajectory, outcome)]) if heat else None
+    out = [tokens.legend_html(heat, scale)] if heat and scale else []
+    for turn in trajectory.turns[:MAX_TURNS]:
+        values = heat.read(turn, outcome) if heat else None
+        said = tokens.text_html(turn)
+        if heat and scale and values is not None and turn.response_tokens is not None:
+            pieces = queries.token_pieces(run_id, turn.response_tokens.tolist())
+            if pieces is not None:
+                said = tokens.heat_html(turn, heat, values, scale, pieces=pieces)
+        out.append(
+            '<div class="turn"><div>'
+            + replay_html.turn_boards(trajectory, turn)
+            + replay_html.text_box(turn.observation)
+            + "</div><div>"
+            + replay_html.heading(f"turn {turn.index}")
+            + replay_html.turn_facts(turn)
+            + said
+            + "</div></div>"
+        )
+    left_out = trajectory.num_turns - MAX_TURNS
+    if left_out > 0:
+        out.append(f'<p class="quiet">{left_out} more turns are not shown.</p>')
+    return "".join(out)

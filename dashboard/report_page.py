@@ -1,0 +1,52 @@
+"""The frame of a report: HTML, style and script. Nothing in it comes from a run."""
+
+from __future__ import annotations
+
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+"""No request may leave the page, whatever stands in it."""
+
+STYLE = """
+:root{color-scheme:light dark;--ink:light-dark(#1d232b,#e8ebf0);--paper:light-dark(#fff,#14181f);
+--line:light-dark(#d9dce1,#3a414c);--soft:light-dark(#f5f6f8,#1b2029)}
+body{font:15px/1.55 system-ui,sans-serif;color:var(--ink);background:var(--paper);
+max-width:1280px;margin:0 auto;padding:1.5rem}
+h1{margin:0;font-size:1.7rem;overflow-wrap:anywhere}h2{margin:2.2rem 0 .6rem;font-size:1.25rem}
+h3{margin:1rem 0 .2rem;font-size:1rem}.quiet{opacity:.7;font-size:.9rem}
+.verdict{border-left:5px solid;padding:.6rem 1rem;background:var(--soft);margin:1rem 0}
+.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:1rem}
+.chart{min-width:0}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem;width:100%}
+th,td{text-align:left;vertical-align:top;padding:.3rem .6rem;border-bottom:1px solid var(--line);
+overflow-wrap:break-word}th{opacity:.7;font-weight:600;white-space:nowrap}
+details{border:1px solid var(--line);border-radius:.5rem;padding:.6rem 1rem;margin:.8rem 0}
+summary{cursor:pointer;font-weight:600}
+.turn{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(320px,100%),1fr));gap:1rem;
+border-top:1px solid var(--line);padding:.8rem 0}.turn>div{min-width:0}
+"""
+
+SCRIPT = """
+const dark = matchMedia('(prefers-color-scheme: dark)').matches;
+const ink = dark ? '#c9ced6' : '#3c434d', line = 'rgba(127,127,127,0.25)';
+const holders = document.querySelectorAll('.chart');
+document.querySelectorAll('script.figure').forEach((element, n) => {
+  const figure = JSON.parse(element.textContent), layout = figure.layout;
+  layout.template = undefined;
+  layout.paper_bgcolor = layout.plot_bgcolor = 'rgba(0,0,0,0)';
+  layout.font = Object.assign({}, layout.font, {color: ink});
+  layout.autosize = true;
+  for (const key of Object.keys(layout)) {
+    if (/^[xy]axis/.test(key)) Object.assign(layout[key], {gridcolor: line, automargin: true});
+  }
+  Plotly.newPlot(holders[n], figure.data, layout, {responsive: true, displaylogo: false,
+    toImageButtonOptions: {format: 'svg'}});
+});
+"""
+
+PAGE = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+    '<meta name="referrer" content="no-referrer"><title>{title}</title>'
+    "<style>{style}</style></head><body>{head}{body}{figures}"
+    "<script>{plotly}</script><script>{script}</script></body></html>"
+)

@@ -1,0 +1,27 @@
+"""`echoscope report`: a file, and plain words where there is none to make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from echoscope.cli import app
+from made_run import make_run
+from typer.testing import CliRunner
+
+
+def test_it_writes_one_file_and_does_not_replace_one_unasked(tmp_path: Path) -> None:
+    run, output = make_run(tmp_path / "runs" / "a"), tmp_path / "new" / "r.html"
+    command = ["report", str(run), "-o", str(output)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert output.read_text(encoding="utf-8").startswith("<!doctype html>")
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 2
+    assert "--force" in again.output
+    assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
+
+
+def test_what_is_no_run_is_said_in_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "none"), "-o", str(tmp_path / "r")])
+    assert result.exit_code == 4
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "r").exists()
