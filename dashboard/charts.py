@@ -21,7 +21,7 @@ from .curves import AXES, Axis, AxisKind, Curve, curve, describe, step_axis, to_
 from .downsampling import Values, clipped_range, downsample, smoothed
 from .escaping import visible
 from .labels import LABELS, SHARE, Label, label, section, section_title
-from .marks import Mark, mark_traces
+from .marks import MARK_AXIS, Mark, mark_traces
 
 __all__ = [
     "AXES",
@@ -48,6 +48,10 @@ __all__ = [
 _MARKED_BELOW = 60
 """A curve with fewer points than this shows each of them."""
 _BAND_OPACITY = 0.16
+_LEGEND_ROW = 20
+_NARROWEST = 270
+"""Pixels between the axes of a chart on a telephone."""
+_MARK_LAYOUT = MARK_AXIS.replace("y", "yaxis")
 _HOVER_WIDTH = 36
 """Characters a line of what hovering shows, so that it fits beside the cursor."""
 _GRID = "rgba(128,128,128,0.18)"
@@ -98,31 +102,31 @@ def line_chart(
     `missing` is said instead where no curve has a value. All texts may be foreign.
     """
     options = options or LineOptions()
-    figure = go.Figure()
     drawn = [one for one in curves if np.isfinite(one.values).any()]
-    for one in drawn:
-        figure.add_traces(_curve_traces(one, axis, options))
-    has_right = any(one.is_right for one in drawn)
+    has_left = any(not one.is_right for one in drawn)
+    left = [one for one in drawn if not (one.is_right and has_left)]
+    right = [one for one in drawn if one.is_right and has_left]
+    traces = [
+        trace
+        for one in drawn
+        for trace in _curve_traces(one, axis, options, yaxis="y2" if one in right else "y")
+    ]
+    layout = _layout(axis, options) | _y_axes(left, right, options) | _legend(drawn)
+    notes = []
+    if title:
+        words = f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(left, right)}"
+        keys = ", ".join(one.key for one in drawn)
+        about = figure_text(f"{help} [{keys}]" if keys else help)
+        notes.append(_title(words, about, num_rows=_legend_rows(drawn)))
     if drawn:
-        figure.add_traces(mark_traces(marks, axis.at, figure_text))
-    _lay_out(figure, drawn, axis, options, title=title, help=help, has_right=has_right)
-    if not drawn:
-        figure.update_xaxes(visible=False)
-        figure.update_yaxes(visible=False)
-        figure.add_annotation(
-            text=figure_text(missing or "Nothing measured yet.", width=44),
-            x=0.5,
-            y=0.5,
-            xref="paper",
-            yref="paper",
-            showarrow=False,
-            font={"color": "#7a7a7a", "size": 13},
-        )
-    return figure
+        traces += mark_traces(marks, axis.at, figure_text)
+    else:
+        notes.append(_nothing(missing or "Nothing measured yet."))
+        layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
+    return go.Figure(traces, layout | {"annotations": notes})
 
 
-def _curve_traces(one: Curve, axis: Axis, options: LineOptions) -> list[go.Scatter]:
-    yaxis = "y2" if one.is_right else "y"
+def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -> list[go.Scatter]:
     shown = smoothed(one.values, options.smooth)
     traces = []
     if one.low is not None and one.high is not None:
@@ -155,7 +159,7 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions) -> list[go.Scatt
             name=name,
             mode="lines+markers" if few else "lines",
             marker={"size": 4, "color": one.color},
-            line={"color": one.color, "width": 2, "dash": "dot" if one.is_right else "solid"},
+            line={"color": one.color, "width": 2, "dash": "dot" if yaxis == "y2" else "solid"},
             connectgaps=False,
             yaxis=yaxis,
         )
@@ -250,41 +254,24 @@ def _y_axis(curves: Iterable[Curve], options: LineOptions) -> dict[str, Any]:
     return out
 
 
-def _lay_out(
-    figure: go.Figure,
-    curves: Sequence[Curve],
-    axis: Axis,
-    options: LineOptions,
-    *,
-    title: str,
-    help: str,
-    has_right: bool,
-) -> None:
-    keys = ", ".join(one.key for one in curves)
-    about = figure_text(f"{help} [{keys}]" if keys else help)
-    left = [one for one in curves if not one.is_right]
-    right = [one for one in curves if one.is_right]
-    figure.update_layout(
-        height=options.height,
-        margin={"l": 8, "r": 8, "t": 56 if len(curves) > 1 else 36, "b": 8},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        hovermode="x unified",
-        hoverlabel={"font": {"size": 11}},
-        uirevision=options.revision or None,
-        showlegend=len(curves) > 1,
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1.0,
-            "yanchor": "bottom",
-            "itemwidth": 30,
-            "font": {"size": 10.5},
-            "bgcolor": "rgba(0,0,0,0)",
-            "title": {"text": ""},
-        },
-        xaxis={
+def _y_axes(left: Sequence[Curve], right: Sequence[Curve], options: LineOptions) -> dict[str, Any]:
+    marks = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
+    out: dict[str, Any] = {"yaxis": _y_axis(left, options), _MARK_LAYOUT: marks}
+    if right:
+        beside = {"overlaying": "y", "side": "right", "showgrid": False}
+        out["yaxis2"] = _y_axis(right, options) | beside
+    return out
+
+
+def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
+    return {
+        "height": options.height,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "hovermode": "x unified",
+        "hoverlabel": {"font": {"size": 11}},
+        "uirevision": options.revision or None,
+        "xaxis": {
             "title": {"text": axis.title, "standoff": 4},
             "gridcolor": _GRID,
             "linecolor": _LINE,
@@ -297,27 +284,70 @@ def _lay_out(
             "spikecolor": _LINE,
             "automargin": True,
         },
-        yaxis=_y_axis(left or right, options),
-        yaxis9={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
-    )
-    if has_right:
-        side = _y_axis(right, options) | {"overlaying": "y", "side": "right", "showgrid": False}
-        figure.update_layout(yaxis2=side)
-    if title:
-        figure.add_annotation(
-            text=f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(left, right)}",
-            hovertext=about,
-            captureevents=True,
-            x=0,
-            y=1,
-            xref="paper",
-            yref="paper",
-            xanchor="left",
-            yanchor="bottom",
-            yshift=26 if len(curves) > 1 else 6,
-            showarrow=False,
-            font={"size": 14},
-        )
+    }
+
+
+def _legend(curves: Sequence[Curve]) -> dict[str, Any]:
+    """A legend between title and curves where there are several, and room for both."""
+    return {
+        "margin": {"l": 8, "r": 8, "t": 36 + _LEGEND_ROW * _legend_rows(curves), "b": 8},
+        "showlegend": len(curves) > 1,
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.0,
+            "yanchor": "bottom",
+            "itemwidth": 30,
+            "font": {"size": 10.5},
+            "bgcolor": "rgba(0,0,0,0)",
+            "title": {"text": ""},
+        },
+    }
+
+
+def _legend_rows(curves: Sequence[Curve]) -> int:
+    """How many rows a legend takes in the narrowest chart: plotly breaks it, and tells nobody."""
+    if len(curves) < 2:
+        return 0
+    rows, used = 1, 0.0
+    for one in curves:
+        width = 48 + 6 * min(len(one.name), 80)
+        if used and used + width > _NARROWEST:
+            rows, used = rows + 1, 0.0
+        used += width
+    return rows
+
+
+def _title(words: str, about: str, *, num_rows: int) -> dict[str, Any]:
+    """At the left above the legend; hovering explains it."""
+    return {
+        "text": words,
+        "hovertext": about,
+        "captureevents": True,
+        "x": 0,
+        "y": 1,
+        "xref": "paper",
+        "yref": "paper",
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "yshift": 6 + _LEGEND_ROW * num_rows,
+        "showarrow": False,
+        "font": {"size": 14},
+    }
+
+
+def _nothing(words: str) -> dict[str, Any]:
+    """In the middle of an empty chart."""
+    return {
+        "text": figure_text(words),
+        "x": 0.5,
+        "y": 0.5,
+        "xref": "paper",
+        "yref": "paper",
+        "showarrow": False,
+        "font": {"color": theme.COMMAND_MARK, "size": 13},
+    }
 
 
 def _unit_words(left: Sequence[Curve], right: Sequence[Curve]) -> str:

@@ -174,7 +174,8 @@ def chart_curves(
     lines = list(chart.lines)
     if chart.name == "success":
         found = eval_keys(known)
-        evals = [Line(key=key, name=_eval_name(key, is_alone=len(found) == 1)) for key in found]
+        has_tags = len({key.split("/")[1] for key in found}) > 1
+        evals = [Line(key=key, name=_eval_name(key, has_tags=has_tags)) for key in found]
         lines[1:1] = evals
     out = []
     for place, line in enumerate(lines):
@@ -198,9 +199,9 @@ def chart_curves(
     return out
 
 
-def _eval_name(key: str, *, is_alone: bool) -> str:
+def _eval_name(key: str, *, has_tags: bool) -> str:
     split, tag = key.split("/")[:2]
-    return split if is_alone else f"{split} {tag}"
+    return f"{split} {tag}" if has_tags else split
 
 
 def _with_interval(one: Curve, low: Values, high: Values) -> Curve:

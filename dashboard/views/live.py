@@ -11,11 +11,18 @@ from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live_charts import Snapshot
 from echoscope.dashboard.progress import Pace, pace, remaining_s, silence
 from echoscope.dashboard.settings import settings
-from echoscope.store.records import Alarm
+from echoscope.store.records import Alarm, AlarmSeverity
 from echoscope.store.steering import Standing, standing
 
 IDLE_S = 5.0
 """Between two looks at a run that is not live: somebody may resume it."""
+SEVERITIES = (AlarmSeverity.CRITICAL, AlarmSeverity.WARNING, AlarmSeverity.INFO)
+SHOWN_ALARMS = 3
+"""More than these are folded, so that the charts stay in sight."""
+STEADY = (
+    "<style>[data-stale='true'] { opacity: 1 !important; transition: none !important; }</style>"
+)
+"""Streamlit fades what it draws again; a page that does so every second must not."""
 
 
 def draw(run_id: str) -> None:
@@ -27,6 +34,7 @@ def draw(run_id: str) -> None:
         steps=queries.step_table(run_id),
         known=queries.metric_keys(run_id),
     )
+    st.html(STEADY)
     ui.verdict_box(run_id)
     watch(page, is_judging=queries.is_judging(run_id))
     steering.panel(run_id)
@@ -100,35 +108,45 @@ def progress_words(page: Snapshot, now: Standing, speed: Pace) -> str:
 
 
 def open_alarms(run_id: str) -> None:
-    """Each open alarm with its advice, its evidence, and the command that it suggests."""
-    for alarm in reversed(queries.open_alarms(run_id)):
-        with st.container(border=True, key=f"alarm_{alarm.alarm_id}"):
-            head = st.container(horizontal=True, vertical_alignment="center")
-            severity = alarm.severity.value
-            head.badge(severity, color=ui.SEVERITY_COLOURS[severity])
-            onset = "" if alarm.onset_step is None else f", began about step {alarm.onset_step}"
-            head.caption(ui.plain(f"{alarm.rule}, raised at step {alarm.step}{onset}"))
-            st.text(visible(alarm.message, 1000))
-            if alarm.advice:
-                st.text(visible(alarm.advice, 1000))
-            with st.container(horizontal=True, vertical_alignment="center"):
-                _ways_on(run_id, alarm)
+    """What is alarming, the worst and newest first; what merely informs stays folded."""
+    found = queries.open_alarms(run_id)
+    worst = sorted(found, key=lambda alarm: (SEVERITIES.index(alarm.severity), -alarm.step))
+    serious = [alarm for alarm in worst if alarm.severity is not AlarmSeverity.INFO]
+    shown, folded = serious[:SHOWN_ALARMS], serious[SHOWN_ALARMS:]
+    folded += [alarm for alarm in worst if alarm.severity is AlarmSeverity.INFO]
+    if shown:
+        with st.container(border=True, gap="small", key="open_alarms"):
+            for alarm in shown:
+                _alarm(run_id, alarm)
+    if folded:
+        words = "more alarms" if shown else "alarms for information"
+        with st.expander(f"{len(folded)} {words}", key="more_alarms"):
+            for alarm in folded:
+                _alarm(run_id, alarm)
 
 
-def _ways_on(run_id: str, alarm: Alarm) -> None:
-    if alarm.evidence:
-        ui.link("Evidence", "replay", run=run_id, step=alarm.step, trajectory=alarm.evidence[0])
-    else:
-        ui.link("Evidence", "diagnosis", run=run_id, step=alarm.step)
-    ui.link("All alarms", "alarms", run=run_id)
-    may_steer = queries.info(run_id).status == "running" and not settings().is_read_only
-    if alarm.suggested is not None and may_steer:
-        st.button(
-            "Do what it suggests",
-            key=f"suggest_{alarm.alarm_id}",
-            on_click=steering.propose,
-            args=(run_id, alarm.suggested.action, dict(alarm.suggested.settings), alarm.rule),
-        )
+def _alarm(run_id: str, alarm: Alarm) -> None:
+    """One alarm with its advice, its evidence, and the command that it suggests."""
+    head = st.container(horizontal=True, vertical_alignment="center", gap="small")
+    head.badge(alarm.severity.value, color=ui.SEVERITY_COLOURS[alarm.severity.value])
+    head.text(visible(alarm.message, 1000))
+    onset = "" if alarm.onset_step is None else f", began about step {alarm.onset_step}"
+    st.caption(ui.plain(f"Since step {alarm.step}{onset}. {alarm.advice}", 1000))
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        if alarm.evidence:
+            at = alarm.evidence[0]
+            ui.link("Evidence", "replay", run=run_id, step=alarm.step, trajectory=at)
+        else:
+            ui.link("Evidence", "diagnosis", run=run_id, step=alarm.step)
+        ui.link("All alarms", "alarms", run=run_id)
+        may_steer = queries.info(run_id).status == "running" and not settings().is_read_only
+        if alarm.suggested is not None and may_steer:
+            st.button(
+                "Do what it suggests",
+                key=f"suggest_{alarm.alarm_id}",
+                on_click=steering.propose,
+                args=(run_id, alarm.suggested.action, dict(alarm.suggested.settings), alarm.rule),
+            )
 
 
 def commands(run_id: str) -> None:
