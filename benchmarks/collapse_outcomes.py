@@ -4,13 +4,14 @@ They look at the whole run, its end included, and at its own evaluations and mea
 and no channel of the alarm engine is asked.
 
 A run has **collapsed** if evaluation success fell below half of its running peak and never came
-back, for at least its last two evaluations. What kind, by what is true of the run *after* that (in
-this order, the first that holds), "start" being the first five steps or first two measurements:
+back, for at least its last two evaluations. What kind, by what is true over its last third (in this
+order, the first that holds; format at any time, since replies may parse again by accident),
+"start" being the first five steps or first two measurements:
 
-| label | after success was lost |
+| label | what is true |
 | --- | --- |
 | entropy_explosion | entropy per token at least four times the start and at least 1 nat |
-| format_collapse | fewer than 80 % of replies parse, at the worst five steps |
+| format_collapse | fewer than 80 % of replies parse, over the worst five steps in a row |
 | echo_trap | reward std below a quarter of the start; siblings nearly equal 20 points more often |
 | template_collapse | I(X;Z) and retrieval below a third of their best, H(Z given X) above half |
 | other_collapse | none of these |
@@ -135,7 +136,7 @@ def lost_for_good(success: Curve) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the rules ask about the part of a run from one step on."""
+    """What the rules ask about a run."""
 
     entropy_start: float
     entropy: float
@@ -184,7 +185,7 @@ def facts_since(table: MetricTable, step: int) -> Facts:
     return Facts(
         entropy_start=entropy.start(START_STEPS),
         entropy=_median(entropy.since(step)),
-        format_worst=_worst(curve(table, FORMAT).since(step - START_STEPS)),
+        format_worst=_worst(curve(table, FORMAT).values),
         spread_start=spread.start(START_STEPS),
         spread=_median(spread.since(step)),
         duplicates_start=duplicates.start(START_MEASUREMENTS),
@@ -231,7 +232,7 @@ def outcome_of(table: MetricTable) -> Outcome:
     success = success_of(table)
     interval = lost_for_good(success)
     last_third = int(table.steps[0] + 2 * (table.steps[-1] - table.steps[0]) / 3)
-    facts = facts_since(table, last_third if interval is None else interval[1])
+    facts = facts_since(table, last_third)
     if interval is not None:
         label = _kind(facts)
     elif facts.is_template:

@@ -178,6 +178,33 @@ def write_labels(out: Path) -> dict[str, Any]:
     return labels
 
 
+def table_of_labels(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Markdown: what became of every run (the table in docs/collapse-runs.md)."""
+    lines = [
+        "| recipe | seed | became | success: start, peak, end | lost between | first sign | "
+        "entropy | I(X;Z) | reward std | parse, worst |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for entry in runs.values():
+        facts, lost, first = entry["facts"], entry["onset_performance"], entry["onset_early"]
+        cells = (
+            entry["recipe"],
+            entry["seed"],
+            entry["label"],
+            ", ".join(
+                f"{100 * facts[f'success_{key}']:.0f} %" for key in ("first", "peak", "last")
+            ),
+            "" if lost is None else "{} and {}".format(*lost["interval"]),
+            "" if first is None else first["step"],
+            f"{facts['entropy_start']:.2f} -> {facts['entropy_late']:.2f}",
+            f"{facts['information_best']:.2f} -> {facts['information_late']:.2f}",
+            f"{facts['spread_start']:.2f} -> {facts['spread_late']:.2f}",
+            f"{100 * facts['format_worst']:.0f} %",
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--recipes", default=",".join(RECIPES))
@@ -201,8 +228,7 @@ def main() -> None:
             train(recipe, seed, run, Steps(bar, title, steps))
             write_csv(table_of_run(open_run(run)), path)
             write_labels(arguments.out)
-    for name, entry in write_labels(arguments.out)["runs"].items():
-        print(f"{name}: {entry['label']}, {entry['evidence']}")
+    print(table_of_labels(write_labels(arguments.out)["runs"]))
 
 
 if __name__ == "__main__":
