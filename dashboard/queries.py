@@ -84,6 +84,11 @@ def runs(pattern: str = "") -> list[RunRow]:
     return [row for row in rows if row.matches(found)]
 
 
+def num_unread_runs() -> int:
+    """Runs that `runs` did not get to yet: asking it again reads on."""
+    return _listed().num_unread
+
+
 def other_folders() -> list[str]:
     """Folders under the root that are no runs, as `runs` found them last."""
     return _listed().others

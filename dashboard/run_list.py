@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +30,18 @@ _MAX_TAIL_BYTES = 16_777_216
 _HEADER_BYTES = 1_048_576
 MAX_NAME = 255
 
-Mark = tuple[int, ...]
+BUDGET_S = 0.8
+LEAST_READ = 200
+"""Runs that a call reads whatever it takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Changes when something was acknowledged or noted."""
+
+    created_ns: int
+    updated: float
+    rest: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +76,8 @@ class RunRow:
     is_pinned: bool = False
     problem: str = ""
     """Why it cannot be opened; empty for a run that can."""
+    is_unread: bool = False
+    """Nothing but the name is known yet: asking again tells more."""
 
     @property
     def is_live(self) -> bool:
@@ -83,11 +98,18 @@ class _Known:
 
 @dataclass(slots=True)
 class RunList:
-    """The rows of one root. May be used from several threads."""
+    """The rows of one root. May be used from several threads.
+
+    The first look at thousands of runs takes seconds. A call reads for `BUDGET_S` at most, the
+    newest runs first; what it did not get to has a row with a name only, and the next call goes on.
+    """
 
     root: Path
+    budget_s: float = BUDGET_S
     others: list[str] = field(default_factory=list)
     """Folders that are no runs, as of the last `rows`."""
+    num_unread: int = 0
+    """Runs that the last `rows` did not get to."""
     _known: dict[str, _Known] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -99,29 +121,49 @@ class RunList:
         """
         try:
             with os.scandir(self.root) as entries:
-                names = [entry.name for entry in entries if entry.is_dir()]
+                folders = {e.name: e.is_symlink() for e in entries if e.is_dir()}
         except OSError as error:
             raise missing_root(self.root, error) from error
         with self._lock:
-            known, self._known = self._known, {}
-            rows = [row for name in names if (row := self._row(name, known)) is not None]
-            self.others = sorted(set(names) - {row.run_id for row in rows})
+            rows = self._rows(folders)
         return sorted(rows, key=lambda row: (not row.is_pinned, -row.created_at, row.run_id))
 
-    def _row(self, name: str, known: Mapping[str, _Known]) -> RunRow | None:
-        layout = Layout(self.root / name)
-        try:
-            mark = _mark(layout)
-        except OSError:
-            return None  # no run, or removed a moment ago
-        found = known.get(name)
-        if found is None or found.mark != mark:
-            found = _read(layout, name, mark)
+    def _rows(self, folders: Mapping[str, bool]) -> list[RunRow]:
+        known, self._known, self.others = self._known, {}, []
+        rows: list[RunRow] = []
+        changed: list[tuple[Mark, str]] = []
+        for name in folders:
+            mark = _mark(f"{self.root}/{name}")
+            if mark is None:
+                self.others.append(name)
+                continue
+            found = known.get(name)
+            if found is None or found.mark != mark:
+                changed.append((mark, name))
+            else:
+                rows.append(self._keep(name, found))
+        self.others.sort()
+        # A pass over the newest first: they are what people look for.
+        changed.sort(key=lambda pair: (-pair[0].created_ns, pair[1]))
+        deadline = time.monotonic() + self.budget_s
+        unread = 0
+        for number, (mark, name) in enumerate(changed):
+            if number >= LEAST_READ and time.monotonic() > deadline:
+                unread += 1
+                created = mark.created_ns / 1e9
+                path = self.root / name
+                rows.append(RunRow(run_id=name, path=path, created_at=created, is_unread=True))
+            else:
+                rows.append(self._keep(name, _read(self.root, name, mark, folders[name])))
+        self.num_unread = unread
+        return rows
+
+    def _keep(self, name: str, found: _Known) -> RunRow:
         self._known[name] = found
         if found.is_closed or found.row.problem:
             return found.row
-        status = "running" if is_locked(layout.writer_lock) else "crashed"
-        return replace(found.row, status=status)
+        is_live = is_locked(Layout(found.row.path).writer_lock)
+        return replace(found.row, status="running" if is_live else "crashed")
 
 
 def missing_root(root: Path, error: OSError) -> Problem:
@@ -159,29 +201,36 @@ def run_path(root: Path, run_id: str) -> Path:
     return path
 
 
-def _mark(layout: Layout) -> Mark:
-    """Changes when something was acknowledged or noted. Raises OSError where there is no run."""
-    run = os.stat(layout.run_json)
-    notes, journal = _stat(layout.annotations), _stat(layout.journal)
-    return (
-        run.st_ino,
-        run.st_mtime_ns,
-        *((notes.st_mtime_ns, notes.st_size) if notes else (0, 0)),
-        *((journal.st_ino, journal.st_size, int(journal.st_mtime)) if journal else (0, 0, 0)),
+def _mark(folder: str) -> Mark | None:
+    """None where there is no run. Plain text instead of paths: this is done for every run."""
+    run = _stat(f"{folder}/run.json")
+    if run is None or not stat.S_ISREG(run.st_mode):
+        return None
+    notes, journal = _stat(f"{folder}/annotations.ndjson"), _stat(f"{folder}/journal.ndjson")
+    return Mark(
+        created_ns=run.st_mtime_ns,
+        updated=journal.st_mtime if journal else run.st_mtime,
+        rest=(
+            run.st_ino,
+            *((notes.st_mtime_ns, notes.st_size) if notes else ()),
+            *((journal.st_ino, journal.st_size) if journal else ()),
+        ),
     )
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def _stat(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)
     except OSError:
         return None
 
 
-def _read(layout: Layout, name: str, mark: Mark) -> _Known:
-    row = RunRow(run_id=name, path=layout.root)
+def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Known:
+    layout = Layout(root / name)
+    row = RunRow(run_id=name, path=layout.root, created_at=mark.created_ns / 1e9)
     try:
-        run_path(layout.root.parent, name)
+        if is_link or not name.isprintable():
+            run_path(root, name)
         run = read_json_object(layout.run_json)
         check_version(run.get("schema_version"), name)
         row = _with_notes(_of_run(row, run))
@@ -190,8 +239,7 @@ def _read(layout: Layout, name: str, mark: Mark) -> _Known:
         return _Known(mark, replace(row, problem=_words(error, layout.root)), True)
     state = _state([*header, *tail])
     closed = state.pop("is_closed")
-    updated = float(mark[-1]) if mark[-1] else row.created_at
-    return _Known(mark, replace(row, updated_at=updated, **state), closed)
+    return _Known(mark, replace(row, updated_at=mark.updated, **state), closed)
 
 
 def _with_notes(row: RunRow) -> RunRow:

@@ -87,7 +87,10 @@ def _list(pattern: str, sort: str) -> None:
     shown = rows[(page - 1) * PER_PAGE : page * PER_PAGE]
     with place:
         chosen = _table(shown)
-    st.session_state[_WAITING] = any(queries.is_judging(row.run_id) for row in shown)
+    unread = queries.num_unread_runs()
+    if unread:
+        st.caption(f"{unread:,} more runs are being read; they are listed by name until then.")
+    st.session_state[_WAITING] = unread > 0 or any(queries.is_judging(row.run_id) for row in shown)
     _actions([shown[i] for i in chosen if i < len(shown)])
 
 
