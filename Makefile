@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs store
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help install demo test test-kill lint bench policy clean
+.PHONY: help install demo test test-browser test-kill lint bench policy clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,9 +24,13 @@ demo: install  ## Train the shipped small policy, about three minutes
 	$(BIN)/echoscope demo $(if $(HEADLESS),--headless)
 
 test: install lint  ## Lint, types, and all tests but the slow ones, with coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not browser' \
 	  --cov=echoscope.core --cov=echoscope.store --cov=echoscope.envs --cov=echoscope.diagnostics \
+	  --cov=echoscope.dashboard \
 	  --cov-report=term:skip-covered --cov-fail-under=90
+
+test-browser: install  ## The dashboard in a real Chromium; fails without one
+	OMP_NUM_THREADS=1 ECHOSCOPE_BROWSER=required $(BIN)/python -m pytest tests/browser -m browser
 
 test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
 	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/test_kill.py tests/core/test_kill.py --timeout=7200

@@ -1,0 +1,94 @@
+"""A real Chromium on a real dashboard. `make test-browser` fails without one; others skip."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from browsing import DashboardProcess, Watch, find_chromium
+
+playwright_api = pytest.importorskip("playwright.sync_api")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """Debian's Chromium, headless."""
+    path = find_chromium()
+    if path is None:
+        words = "no Chromium here: apt-get install chromium, or name one in ECHOSCOPE_CHROMIUM"
+        if os.environ.get("ECHOSCOPE_BROWSER") == "required":
+            pytest.fail(words)
+        pytest.skip(words)
+    with playwright_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def page(browser: object, watch: Watch) -> Iterator[object]:
+    """A page of a fresh visitor. Whatever a test does: no console error, no foreign request."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})  # type: ignore[attr-defined]
+    context.set_default_timeout(60_000)
+    opened = context.new_page()
+    watch.on(opened)
+    yield opened
+    context.close()
+    assert watch.errors == []
+    assert watch.foreign == []
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., DashboardProcess]]:
+    """Start dashboards that end with the test: `serve(root, "--read-only")`."""
+    started: list[DashboardProcess] = []
+
+    def start(root: Path, *options: str, **environ: str) -> DashboardProcess:
+        output = tmp_path / f"dashboard-{len(started)}.log"
+        started.append(DashboardProcess(root, output, *options, **environ))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.fixture(scope="session")
+def recorded_root(
+    make_config: Callable[..., object], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A root with one finished run, `tiny`. Tests only read it."""
+    from echoscope.core.events import SilentEvents
+    from echoscope.core.runs import start
+
+    root = tmp_path_factory.mktemp("recorded")
+    config = make_config("steps=6", "eval.every=3")
+    assert start(config, root / "tiny", SilentEvents()) == "finished"
+        start(make_config("steps=6", "eval.every=3"), root / "tiny", SilentEvents()) == "finished"
+    )
+    return root
+
+
+@pytest.fixture(scope="module")
+def recorded(
+    recorded_root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DashboardProcess]:
+    """A dashboard on the finished run."""
+    output = tmp_path_factory.mktemp("dashboard") / "log"
+    process = DashboardProcess(recorded_root, output)
+    yield process
+    process.close()

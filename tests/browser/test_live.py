@@ -1,0 +1,104 @@
+"""A live training run in the browser: it moves, it can be steered, and the journal has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import DashboardProcess, until, visit
+from echoscope.store.reader import CommandState, open_run
+from echoscope.store.records import CommandOutcome
+from trainer_process import TrainerProcess, train
+
+STEP = re.compile(r"step (\d+) of")
+Serve = Callable[..., DashboardProcess]
+
+
+@pytest.fixture
+def live_run(make_config: Callable[..., Any], tmp_path: Path) -> Iterator[tuple[Path, Any]]:
+    """A run that trains until somebody stops it."""
+    run = tmp_path / "runs" / "live"
+    run.parent.mkdir()
+    config = make_config(
+        "steps=100000", "selection.strategy=top_p", "selection.value=0.9", "seed=3"
+    )
+    process = TrainerProcess(tmp_path / "trainer.log", train, run, config.model_dump_json())
+    until(lambda: (run / "run.json").exists() and open_run(run).info().last_step >= 2, "step")
+    yield run, process
+    process.kill()
+
+
+def step_shown(page: Any) -> int:
+    """The step counter of the Live page."""
+    found = STEP.search(page.locator("[data-testid=stProgress]").first.inner_text())
+    return int(found[1]) if found else -1
+
+
+def answered(run: Path, action: str) -> CommandState | None:
+    """The command of that kind, once the trainer has answered it."""
+    found = [s for s in open_run(run).commands() if s.command.action.value == action and s.ack]
+    return found[-1] if found else None
+
+
+def confirm(page: Any, button: str, why: str) -> None:
+    """Press a button of the panel, give a reason, and confirm."""
+    page.get_by_role("button", name=button, exact=True).click()
+    page.get_by_label("Who").fill("kim")
+    page.get_by_label("Why").fill(why)
+    page.get_by_label("Why").press("Tab")
+    page.get_by_role("button", name=re.compile("^Confirm")).click()
+
+
+def test_the_counter_follows_what_was_acknowledged(live_run: Any, serve: Serve, page: Any) -> None:
+    run, _ = live_run
+    visit(page, f"{serve(run.parent).url}/live?run=live")
+    acknowledged = open_run(run).info().last_step
+    until(lambda: step_shown(page) >= acknowledged + 1, "step on the page")
+
+
+def test_a_run_is_steered_and_stopped(live_run: Any, serve: Serve, page: Any) -> None:
+    run, process = live_run
+    visit(page, f"{serve(run.parent).url}/live?run=live")
+
+    page.get_by_text("Live settings").click()
+    field = page.get_by_label("selection.value", exact=False).first
+    field.fill("0.5")
+    field.press("Tab")
+    page.get_by_role("button", name="Review and send").click()
+    page.get_by_label("Who").fill("kim")
+    page.get_by_label("Why").fill("keep fewer")
+    page.get_by_label("Why").press("Tab")
+    page.get_by_role("button", name=re.compile("^Confirm")).click()
+    page.get_by_text(re.compile(r"kim: set selection\.value = 0\.5")).first.wait_for()
+    state = until(lambda: answered(run, "set"), "answer to the change")
+    assert state.command.settings == {"selection.value": 0.5}
+    assert (state.command.issued_by, state.command.reason) == ("kim", "keep fewer")
+    assert state.ack is not None
+    assert state.ack.outcome is CommandOutcome.APPLIED
+    page.get_by_text("applied", exact=True).first.wait_for()
+
+    confirm(page, "Pause", "lunch")
+    until(lambda: answered(run, "pause"), "pause")
+    page.get_by_role("button", name="Resume", exact=True).wait_for()
+    held = open_run(run).info().last_step
+    assert open_run(run).info().last_step == held
+    confirm(page, "Resume", "back")
+    until(lambda: open_run(run).info().last_step > held, "step after the pause")
+
+    page.get_by_role("button", name="Stop", exact=True).wait_for()
+    confirm(page, "Stop", "enough")
+    process.join()
+    reader = open_run(run)
+    assert reader.info().status == "stopped"
+    assert reader.checkpoints()[-1].step == reader.info().last_step
+    page.get_by_text("there is nothing to steer").wait_for()
+
+
+def test_read_only_offers_nothing_to_press(live_run: Any, serve: Serve, page: Any) -> None:
+    run, _ = live_run
+    visit(page, f"{serve(run.parent, '--read-only').url}/live?run=live")
+    page.get_by_text("read-only").first.wait_for()
+    assert page.get_by_role("button", name="Stop", exact=True).count() == 0

@@ -1,0 +1,115 @@
+"""A dashboard process, a real Chromium, and pages that are watched for what they must not do."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import ConsoleMessage, Page, Request
+
+PATIENCE_S = 60.0
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+T = TypeVar("T")
+
+
+def find_chromium() -> str | None:
+    """A browser on this machine; `ECHOSCOPE_CHROMIUM` names one elsewhere."""
+    named = os.environ.get("ECHOSCOPE_CHROMIUM")
+    return named or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def until(ask: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
+    """The first answer that is true."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        answer = ask()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"no {what} in {patience_s:.0f} s"
+        time.sleep(0.05)
+
+
+class DashboardProcess:
+    """`echoscope dashboard ROOT` on a free port of loopback."""
+
+    def __init__(self, root: Path, output: Path, *options: str, **environ: str) -> None:
+        command = "from echoscope.cli import main; main()"
+        words = [sys.executable, "-c", command, "dashboard", str(root), "--port", "0", *options]
+        self._output = output
+        self._file = output.open("wb")
+        self._process = subprocess.Popen(
+            words, stdout=self._file, stderr=subprocess.STDOUT, env={**os.environ, **environ}
+        )
+        self.url = until(self._printed, "address of the dashboard")
+
+    def _printed(self) -> str:
+        text = self._output.read_text(encoding="utf-8", errors="replace")
+        assert self._process.poll() is None, text
+        found = re.search(r"http://\S+", text)
+        return found[0].rstrip("/") if found else ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._file.close()
+
+
+@dataclass(slots=True)
+class Watch:
+    """What a page did: errors on its console, and requests."""
+
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def on(self, page: Page) -> None:
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", self._request)
+        page.on("websocket", lambda socket: self.requests.append(socket.url))
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+    def _request(self, request: Request) -> None:
+        self.requests.append(request.url)
+
+    @property
+    def foreign(self) -> list[str]:
+        """Requests that left loopback."""
+        kept = ("data", "blob", "about")
+        parts = [(url, urlsplit(url)) for url in self.requests]
+        return [u for u, p in parts if p.scheme not in kept and p.hostname != "127.0.0.1"]
+
+
+def visit(page: Page, url: str) -> None:
+    """Open a page and wait until it has been drawn."""
+    page.goto(url)
+    settle(page)
+
+
+def settle(page: Page) -> None:
+    """Until the title is there and no script runs any more."""
+    page.wait_for_selector("h1", timeout=1000 * PATIENCE_S)
+    page.wait_for_selector(
+        "[data-testid=stStatusWidget]", state="detached", timeout=1000 * PATIENCE_S
+    )
