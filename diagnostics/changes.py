@@ -394,7 +394,8 @@ class Channel:
             if not self.is_raised:
                 self.onset_step, self.last_quiet_step = None, step
         self.streak = self.streak + 1 if self.strength >= 1 else 0
-        is_strong = sparse and self.strength >= (1.0 if self._is_conclusive else SPARSE_STRENGTH)
+        is_enough = self._is_conclusive or self.half_streak >= persist
+        is_strong = sparse and self.strength >= (1.0 if is_enough else SPARSE_STRENGTH)
         if not self.is_raised and (self.streak >= persist or is_strong):
             self.is_raised, self.raised_step = True, step
             self.latest_raise_step = step

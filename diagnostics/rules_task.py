@@ -7,6 +7,23 @@ from .changes import HALF
 from .rules import Finding, Rule, View, describe, sentence
 
 _FIXED = ("success_probe", "success_eval")
+_SIGNS = (
+    "closed",
+    "format",
+    "action",
+    "eval_action",
+    "entropy_up",
+    "spread",
+    "dependence_first",
+    "dependence_all",
+    "retrieval",
+    "text_retrieval",
+    "template",
+    "duplicates",
+    "sibling_distance_down",
+    "loops",
+)
+"""What else may agree that success on fixed tasks is lost: training may be on other tasks."""
 FLAT_STEPS = 30
 """Steps without a new peak after which a run counts as flat."""
 STALLED_STEPS = 100
@@ -22,14 +39,15 @@ def _low_success(view: View) -> Finding | None:
     if lost:
         fixed = [channel for channel in lost if channel.spec.name in _FIXED]
         drawn = view.leaning("success_train", "reward")
+        others = drawn or view.leaning(*_SIGNS)
         is_now = any(channel.strength >= HALF for channel in fixed)
-        critical = is_now and bool(drawn) and view.is_warm
+        critical = is_now and bool(others) and view.is_warm
         main = fixed[0] if fixed else lost[0]
         return Finding(
             severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
             main=main,
-            agreeing=tuple(channel for channel in drawn if channel is not main),
-            words=sentence([main, *drawn]),
+            agreeing=tuple(channel for channel in others if channel is not main),
+            words=sentence([main, *others]),
         )
     for name in _FIXED:
         channel = view[name]

@@ -332,6 +332,13 @@ def test_low_success_on_one_and_on_two_measures() -> None:
         100, lambda s: {**row(s), "eval/lake/success_rate": step_down(s, 50, 0.5, 0.1)}
     )
     assert severity(engine, "LOW_SUCCESS") == "critical"
+    # training is on other tasks and says nothing, but siblings say the same
+    sign = lambda s: {  # noqa: E731
+        "eval/lake/success_rate": step_down(s, 50, 0.5, 0.1),
+        "text/near_duplicate_frac": step_down(s, 45, 0.05, 0.5),
+    }
+    engine, _ = judged(100, sign)
+    assert severity(engine, "LOW_SUCCESS") == "critical"
     engine, _ = judged(10, lambda s: {"eval/lake/success_rate": 0.0})
     assert "never reached" in engine.open_alarms[0].words
 

@@ -218,6 +218,13 @@ def test_one_evaluation_is_enough_if_chance_cannot_explain_it() -> None:
     assert evaluated([32, 32, 16, 16], 64).is_raised
 
 
+def test_half_way_and_then_across_is_enough_for_a_rare_metric() -> None:
+    """Best 0.6: 0.4 is two thirds of the distance of 0.3, 0.28 more than all of it."""
+    assert fed(EVAL, [0.6, 0.6, 0.4, 0.28], every=10).is_raised
+    assert not fed(EVAL, [0.6, 0.6, 0.6, 0.28], every=10).is_raised
+    assert not fed(EVAL, [0.6, 0.6, 0.4, 0.32], every=10).is_raised
+
+
 def test_few_tasks_that_stay_low_count_as_more() -> None:
     """The level of 64 tasks is at half of its best of 0.25 with each evaluation from the first on.
 
