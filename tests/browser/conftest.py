@@ -78,8 +78,6 @@ def recorded_root(
     root = tmp_path_factory.mktemp("recorded")
     config = make_config("steps=6", "eval.every=3")
     assert start(config, root / "tiny", SilentEvents()) == "finished"
-        start(make_config("steps=6", "eval.every=3"), root / "tiny", SilentEvents()) == "finished"
-    )
     return root
 
 
