@@ -1,0 +1,250 @@
+"""The list of runs: read from run.json and the end of the journal, again only after a change."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from echoscope.dashboard import run_list
+from echoscope.dashboard.problems import Problem
+from echoscope.dashboard.run_details import details_of
+from echoscope.dashboard.run_list import RunList, RunRow, algorithm_of, run_path
+from echoscope.store.annotations import AddTag, Pin, SetNote, annotate
+from echoscope.store.commands import new_command
+from echoscope.store.packing import pack
+from echoscope.store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    CommandAck,
+    CommandAction,
+    CommandOutcome,
+)
+from echoscope.store.writer import RunWriter
+from made_run import add_steps, make_run, open_writer
+
+
+def row_of(root: Path, name: str) -> RunRow:
+    return next(row for row in RunList(root).rows() if row.run_id == name)
+
+
+def test_a_finished_run(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", 3, tags=["one"])
+    row = row_of(tmp_path, "a")
+    assert (row.status, row.last_step, row.num_steps) == ("finished", 2, 100)
+    assert (row.environments, row.algorithm, row.tags) == (("frozen_lake",), "grpo", ("one",))
+    assert row.success_rate == 0.5  # every second trajectory succeeds
+    assert row.problem == ""
+
+
+def test_a_live_run_and_one_that_crashed(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "a")
+    add_steps(writer, "a", range(2))
+    listed = RunList(tmp_path)
+    assert [(row.status, row.last_step) for row in listed.rows()] == [("running", 1)]
+    add_steps(writer, "a", range(2, 4))
+    assert [row.last_step for row in listed.rows()] == [3]
+    writer._lock.release()  # what the end of a process does
+    assert [row.status for row in listed.rows()] == ["crashed"]
+    writer.close(status="finished")
+    assert [row.status for row in listed.rows()] == ["finished"]
+
+
+def test_a_rewind_is_followed(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", 5, status="stopped")
+    with RunWriter.resume(tmp_path / "a", from_step=1, is_packing=False):
+        row = row_of(tmp_path, "a")
+    assert (row.status, row.last_step) == ("running", 1)
+
+
+def test_a_packed_run_is_read_from_the_header_of_its_last_piece(tmp_path: Path) -> None:
+    pack(make_run(tmp_path / "a", 5))
+    row = row_of(tmp_path, "a")
+    assert (row.status, row.last_step) == ("finished", 4)
+
+
+def test_a_step_longer_than_the_first_look_is_found(tmp_path: Path) -> None:
+    """5,000 metrics make a line of more than 64 kB."""
+    many = {f"made/metric_{i:05d}": float(i) for i in range(5_000)}
+    make_run(tmp_path / "a", 3, values=lambda step: many)
+    assert row_of(tmp_path, "a").last_step == 2
+
+
+def test_what_people_noted_is_shown_and_pinned_runs_come_first(tmp_path: Path) -> None:
+    make_run(tmp_path / "old", 1)
+    make_run(tmp_path / "new", 1)
+    listed = RunList(tmp_path)
+    assert [row.run_id for row in listed.rows()] == ["new", "old"]
+    who = {"author": "me", "at": 1.0}
+    annotate(tmp_path / "old", Pin(**who), AddTag(tag="good", **who), SetNote(note="look", **who))
+    first = listed.rows()[0]
+    assert (first.run_id, first.is_pinned, first.tags, first.note) == (
+        "old",
+        True,
+        ("good",),
+        "look",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "run.json: not JSON"),
+        ("[]", "holds no JSON object"),
+        (json.dumps({"schema_version": "9.0"}), "written with store version 9.0"),
+        (json.dumps({"schema_version": 1}), "schema version 1 is not like '1.0'"),
+    ],
+)
+def test_a_broken_description_is_a_row_that_says_so(content: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "run.json").write_text(content)
+    assert why in row_of(tmp_path, "a").problem
+
+
+def test_a_journal_without_its_header_is_a_row_that_says_so(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    lines = (run / "journal.ndjson").read_bytes().split(b"\n")
+    (run / "journal.ndjson").write_bytes(b"\n".join(lines[1:]))
+    assert "lost its first record" in row_of(tmp_path, "a").problem
+
+
+def test_damaged_records_at_the_end_are_skipped(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", 3)
+    with (run / "journal.ndjson").open("ab") as file:
+        file.write(b'{"crc": "00000000", "kind":"step","step":99}\nhalf a li')
+    assert row_of(tmp_path, "a").last_step == 2
+
+
+def test_odd_values_in_run_json_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    odd = {"schema_version": "1.0", "run_id": "a", "name": 3, "tags": "x", "config": "[1", "x": 1}
+    (tmp_path / "a" / "run.json").write_text(json.dumps(odd))
+    row = row_of(tmp_path, "a")
+    assert (row.name, row.tags, row.num_steps, row.environments) == ("", (), None, ())
+
+
+def test_folders_that_are_no_runs_are_named(tmp_path: Path) -> None:
+    (tmp_path / "rollouts").mkdir()
+    (tmp_path / "file").touch()
+    listed = RunList(tmp_path)
+    assert (listed.rows(), listed.others) == ([], ["rollouts"])
+
+
+def test_a_link_out_of_the_root_is_not_followed(tmp_path: Path) -> None:
+    outside = make_run(tmp_path / "elsewhere" / "secret")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(outside)
+    assert "leads out of" in row_of(root, "link").problem
+    with pytest.raises(Problem, match="leads out of"):
+        run_path(root, "link")
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "..\\a", "a\0", "x" * 256, "a\u202eb", "a\n"]
+)
+def test_what_is_no_name_of_a_folder_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="is not the name of a run"):
+        run_path(tmp_path, name)
+
+
+def test_a_missing_root_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="No such file") as caught:
+        RunList(tmp_path / "none").rows()
+    assert "echoscope demo --root" in caught.value.advice
+
+
+def test_without_time_runs_are_listed_by_name_and_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        make_run(tmp_path / name, 1)
+    monkeypatch.setattr(run_list, "LEAST_READ", 1)
+    listed = RunList(tmp_path, budget_s=0.0)
+    seen = []
+    for _ in range(3):
+        rows = listed.rows()
+        seen.append((len(rows), listed.num_unread))
+    assert seen == [(3, 2), (3, 1), (3, 0)]
+    assert not any(row.is_unread for row in rows)
+
+
+def test_a_filter_looks_at_names_environments_tags_and_notes() -> None:
+    row = RunRow(run_id="a1", path=Path(), environments=("sokoban",), tags=("best",), note="see me")
+    patterns = {"a1": True, "soko": True, "^best$": True, "see": True, "lake": False}
+    assert {p: row.matches(re.compile(p)) for p in patterns} == patterns
+
+
+@pytest.mark.parametrize(
+    ("advantage", "loss", "name"),
+    [
+        ("grpo", "clip", "grpo"),
+        ("grpo", "gspo", "grpo + gspo"),
+        ("", "clip", ""),
+        ("gae", "", "gae"),
+    ],
+)
+def test_names_of_algorithms(advantage: str, loss: str, name: str) -> None:
+    assert algorithm_of({"advantage": {"kind": advantage}, "loss": {"kind": loss}}) == name
+
+
+# -- details ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_success_over_the_run_is_thinned_to_means(is_packed: bool, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", 120)
+    if is_packed:
+        pack(run)
+    details = details_of(row_of(tmp_path, "a"))
+    assert details.success == (0.5,) * 60  # two steps each
+    assert not details.has_text
+
+
+def alarm(name: str, step: int, severity: AlarmSeverity, state: AlarmState) -> Alarm:
+    return Alarm(
+        alarm_id=name,
+        rule=name.upper(),
+        severity=severity,
+        state=state,
+        step=step,
+        onset_step=step,
+        metric="m",
+        value=0.0,
+        baseline=None,
+        threshold=0.0,
+        window=1,
+        message="",
+    )
+
+
+def test_the_worst_alarm_that_is_open(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "a")
+    add_steps(writer, "a", range(3), lambda step: {"text/echo_frac": 0.0})
+    raised, cleared = AlarmState.RAISED, AlarmState.CLEARED
+    writer.record_alarms(
+        [
+            alarm("over", 0, AlarmSeverity.CRITICAL, raised),
+            alarm("over", 1, AlarmSeverity.CRITICAL, cleared),
+            alarm("worst", 1, AlarmSeverity.WARNING, raised),
+            alarm("latest", 2, AlarmSeverity.INFO, raised),
+        ]
+    )
+    writer.close(status="finished")
+    details = details_of(row_of(tmp_path, "a"))
+    found = (details.alarm_rule, details.alarm_severity, details.alarm_step)
+    assert found == ("WORST", "warning", 1)
+    assert details.has_text
+
+
+def test_who_stopped_it_and_why(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "a")
+    add_steps(writer, "a", range(2))
+    stop = new_command("a", CommandAction.STOP, issued_by="ann", reason="enough")
+    ack = CommandAck(command_id=stop.command_id, step=1, outcome=CommandOutcome.APPLIED)
+    writer.record_acks([ack], [stop])
+    writer.close(status="stopped")
+    details = details_of(row_of(tmp_path, "a"))
+    assert (details.ended_by, details.ended_because) == ("ann", "enough")
