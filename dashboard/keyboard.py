@@ -30,7 +30,11 @@ export default function () {{
     if (event.defaultPrevented || event.ctrlKey || event.altKey || event.metaKey) return;
     const at = event.target;
     const field = at instanceof Element && at.closest("input, textarea, select, [contenteditable]");
-    if (event.key === "Escape" && field) {{ field.blur(); return; }}
+    if (event.key === "Escape" && field) {{
+      event.preventDefault();  // a search field would empty itself
+      field.blur();
+      return;
+    }}
     if (field) return;
     if (event.key === "/") {{
       const search = document.querySelector(".st-key-{SEARCH} input");

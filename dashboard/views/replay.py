@@ -49,7 +49,7 @@ def draw(run_id: str) -> None:
         if shown is None:
             st.caption("Choose a trajectory.")
         else:
-            _trajectory(run_id, shown, [str(found) for found in rows["id"]])
+            _trajectory(run_id, shown, rows)
 
 
 def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
@@ -153,14 +153,22 @@ def _go_to(trajectory_id: str) -> None:
     go(trajectory=trajectory_id, turn=None, part=None, page=None)
 
 
-def _trajectory(run_id: str, shown: str, ids: list[str]) -> None:
+def _first_turn(rows: pd.DataFrame, shown: str, num_turns: int) -> int:
+    """The turn that a search found, else the first."""
+    found = rows.loc[rows["id"] == shown, "turn"] if "turn" in rows else ()
+    return min(int(found.iloc[0]), max(num_turns - 1, 0)) if len(found) else 0
+
+
+def _trajectory(run_id: str, shown: str, rows: pd.DataFrame) -> None:
     trajectory = queries.trajectory(run_id, shown)
     outcome = queries.outcome(run_id, shown)
     replay_panels.facts_of(trajectory, outcome)
-    turn = 0
+    ids = [str(found) for found in rows["id"]]
+    turn = first = _first_turn(rows, shown, trajectory.num_turns)
     if trajectory.num_turns:
-        turn = ui.int_param("turn", 0, least=0, most=trajectory.num_turns - 1) or 0
-    _buttons(shown, ids, turn, trajectory.num_turns)
+        asked = ui.int_param("turn", first, least=0, most=trajectory.num_turns - 1)
+        turn = first if asked is None else asked
+    _buttons(shown, ids, turn, first, trajectory.num_turns)
     panel = choose(
         "panel",
         "Show",
@@ -187,7 +195,7 @@ def _trajectory(run_id: str, shown: str, ids: list[str]) -> None:
     _take_away(trajectory, outcome)
 
 
-def _buttons(shown: str, ids: list[str], turn: int, num_turns: int) -> None:
+def _buttons(shown: str, ids: list[str], turn: int, first: int, num_turns: int) -> None:
     """Previous and next, with their keys."""
     place = ids.index(shown) if shown in ids else -1
     before = ids[place - 1] if place > 0 else None
@@ -217,7 +225,7 @@ def _buttons(shown: str, ids: list[str], turn: int, num_turns: int) -> None:
                 number(
                     "turn",
                     f"Turn, 0 to {num_turns - 1}",
-                    default=0,
+                    default=first,
                     least=0,
                     most=num_turns - 1,
                     clears=("part",),

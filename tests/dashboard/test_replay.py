@@ -1,0 +1,472 @@
+"""The replay page: what it shows, what an address asks for, and text that wants to be more."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from echoscope.store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    StepMetrics,
+    Trajectory,
+    TrajectoryOutcome,
+    Turn,
+)
+from made_run import add_steps, made_trajectory, make_run, open_writer
+from streamlit.testing.v1 import AppTest
+
+OpenPage = Callable[..., AppTest]
+EVIL = (
+    "<script>alert(1)</script><img src=x onerror=alert(1)>![x](http://evil.example/x.png)"
+    "[a](javascript:alert(1))\u202egnp\u202c\x00\x1b[31m\u200b:smile: $x$ </div></span>"
+)
+FRAME = '{"cells":["_G"],"kind":"grid","legend":{"G":"goal","_":"ice"},"overlays":[],"size":[1,2]}'
+
+
+def shown_html(page: AppTest) -> str:
+    return "".join(element.proto.body for element in page.get("html"))
+
+
+def words(page: AppTest) -> str:
+    kinds = ("text", "markdown", "caption", "code", "info", "subheader")
+    return "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
+
+
+def listed(page: AppTest) -> list[str]:
+    return list(page.dataframe[0].value["id"])
+
+
+def commit(path: Path, trajectories: list[Trajectory], **what: object) -> Path:
+    """A run of one step that holds these trajectories."""
+    writer = open_writer(path)
+    metrics = StepMetrics(
+        run_id=path.name, step=0, phase="train", policy_version=0, wall_time=1.0, values={}
+    )
+    writer.commit_step(
+        **({"metrics": [metrics], "trajectories": trajectories, "outcomes": []} | what)
+    )
+    writer.close(status="finished")
+    return path
+
+
+class TestRecordedRun:
+    def test_it_opens_on_the_last_step_and_the_first_trajectory(
+        self, recorded_root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", recorded_root, run="tiny")
+        assert not page.exception
+        assert page.subheader[0].value.startswith("e00000004\\-")
+        assert "es-board-img" in shown_html(page)
+
+    def test_a_link_restores_trajectory_turn_and_heat(
+        self, recorded_root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page(
+            "replay",
+            recorded_root,
+            run="tiny",
+            trajectory="t00000002-00003",
+            turn="1",
+            heat="entropy",
+        )
+        assert not page.exception
+        assert not page.info
+        assert page.query_params["step"] == "2"
+        html = shown_html(page)
+        assert "Observation of turn 1" in html
+        assert "Entropy (nats)" in html
+        assert html.count('class="es-t ') == 10  # a token each, spelled by the run's tokenizer
+
+    @pytest.mark.parametrize("heat", ["logprob", "advantage", "ratio"])
+    def test_heats_of_a_trained_step(
+        self, heat: str, recorded_root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page(
+            "replay", recorded_root, run="tiny", trajectory="t00000002-00003", heat=heat
+        )
+        assert not page.exception
+        assert "es-legend" in shown_html(page)
+
+    def test_a_heat_that_was_not_recorded_says_so(
+        self, recorded_root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page(
+            "replay", recorded_root, run="tiny", trajectory="t00000002-00003", heat="reference"
+        )
+        assert "Reference gap was not recorded" in words(page)
+
+    def test_the_prompt_can_be_spelled(self, recorded_root: Path, open_page: OpenPage) -> None:
+        page = open_page(
+            "replay", recorded_root, run="tiny", trajectory="t00000002-00003", prompt="1", copy="1"
+        )
+        assert "Prompt, " in shown_html(page)
+        assert len(page.code) == 1
+
+    def test_siblings_stand_side_by_side(self, recorded_root: Path, open_page: OpenPage) -> None:
+        page = open_page(
+            "replay", recorded_root, run="tiny", trajectory="t00000002-00005", panel="siblings"
+        )
+        assert not page.exception
+        cards = [b.label for b in page.button if b.label.startswith("t0000")]
+        assert cards == [
+            "t00000002-00004",
+            "t00000002-00005 (shown)",
+            "t00000002-00006",
+            "t00000002-00007",
+        ]
+
+    def test_an_evaluation_prompt_is_compared_across_steps(
+        self, recorded_root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page(
+            "replay", recorded_root, run="tiny", trajectory="e00000004-00000", panel="prompt"
+        )
+        assert not page.exception
+        steps = list(page.dataframe[1].value["step"])
+        assert 4 in steps
+        assert len(steps) > 1
+        assert sum(b.label.startswith("e0000") for b in page.button) == 2
+
+    def test_a_prompt_of_one_step_says_which_come_back(
+        self, recorded_root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page(
+            "replay", recorded_root, run="tiny", trajectory="t00000002-00000", panel="prompt"
+        )
+        assert not page.exception
+        assert "at this step only" in words(page)
+
+
+class TestNavigation:
+    @pytest.fixture
+    def page(self, tmp_path: Path, open_page: OpenPage) -> AppTest:
+        make_run(tmp_path / "made")
+        return open_page("replay", tmp_path, run="made", step="1")
+
+    def press(self, page: AppTest, key: str) -> AppTest:
+        return page.button(key=key).click().run()
+
+    def test_next_and_previous_walk_the_list(self, page: AppTest) -> None:
+        assert page.subheader[0].value == "t00000001\\-00000"
+        self.press(page, "replay_j")
+        assert page.query_params["trajectory"] == "t00000001-00001"
+        self.press(page, "replay_k")
+        assert page.query_params["trajectory"] == "t00000001-00000"
+        assert page.button(key="replay_k").disabled
+
+    def test_steps_are_turned_by_their_buttons(self, page: AppTest) -> None:
+        self.press(page, "replay_next_step")
+        assert page.query_params["step"] == "2"
+        assert page.button(key="replay_next_step").disabled
+        assert listed(page)[0] == "t00000002-00000"
+
+    def test_a_number_typed_goes_to_that_step(self, page: AppTest) -> None:
+        page.number_input(key="url_step").set_value(0).run()
+        assert listed(page)[0] == "t00000000-00000"
+
+    def test_an_order_is_in_the_address(self, page: AppTest) -> None:
+        page.selectbox(key="url_order").set_value("worst").run()
+        assert page.query_params["order"] == "worst"
+        assert listed(page)[:2] == ["t00000001-00001", "t00000001-00003"]
+
+    def test_a_filter_leaves_out_and_says_how_many(self, page: AppTest) -> None:
+        page.selectbox(key="url_success").set_value("failed").run()
+        assert listed(page) == ["t00000001-00001", "t00000001-00003"]
+        assert "2 filtered out" in words(page)
+
+    def test_everything_filtered_out_is_said(self, page: AppTest) -> None:
+        page.selectbox(key="url_kept").set_value("dropped").run()
+        assert "All 4 are filtered out" in words(page)
+
+    def test_changed_since_another_step(self, tmp_path: Path, open_page: OpenPage) -> None:
+        make_run(tmp_path / "made")
+        page = open_page("replay", tmp_path, run="made", step="2", order="changed", since="0")
+        assert not page.exception
+        assert list(page.dataframe[0].value["change"]) == [0.0] * 4
+
+
+class TestSearch:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        writer = open_writer(tmp_path / "made")
+        add_steps(writer, "made", range(0, 5), text="I go UP (really).")
+        add_steps(writer, "made", range(5, 30), text="Hm.")
+        writer.close(status="finished")
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("params", "count"),
+        [
+            ({"q": "go up (REALLY"}, 20),
+            ({"q": "prompt 1"}, 60),  # observations, too
+            ({"q": "prompt 1", "from": "29"}, 2),
+            ({"filter": r"\bUP \(.*\)"}, 20),
+            ({"where": "is_success AND step < 3"}, 6),
+            ({"q": "nowhere"}, 0),
+        ],
+    )
+    def test_what_is_found(
+        self, params: dict[str, str], count: int, root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", root, run="made", **params)
+        assert not page.exception
+        assert f"{count} trajectories" in words(page).replace("\\", "")
+
+    def test_a_found_trajectory_shows_the_words_around(
+        self, root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", root, run="made", q="really")
+        assert "(really)" in page.dataframe[0].value["found"].iloc[0]
+
+    @pytest.mark.parametrize(
+        "params", [{"filter": "("}, {"where": "no_such_column = 1"}, {"where": "1); DROP TABLE x"}]
+    )
+    def test_a_bad_question_is_explained(
+        self, params: dict[str, str], root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", root, run="made", **params)
+        assert not page.exception
+        assert page.text
+
+    def test_too_many_hits_are_cut_and_said(self, tmp_path: Path, open_page: OpenPage) -> None:
+        writer = open_writer(tmp_path / "many")
+        add_steps(writer, "many", range(0, 4), num_trajectories=80)
+        writer.close(status="finished")
+        page = open_page("replay", tmp_path, run="many", q="go up")
+        assert "the first 200" in words(page)
+
+    def test_the_way_to_search_moves_the_words(self, root: Path, open_page: OpenPage) -> None:
+        page = open_page("replay", root, run="made", q="really")
+        page.selectbox(key="replay_by").set_value("regex").run()
+        assert "q" not in page.query_params
+        assert page.query_params["filter"] == "really"
+
+
+class TestAlarms:
+    def alarm(self, *evidence: str) -> Alarm:
+        return Alarm(
+            alarm_id="template-00000000",
+            rule="TEMPLATE",
+            severity=AlarmSeverity.WARNING,
+            state=AlarmState.RAISED,
+            step=0,
+            onset_step=0,
+            metric="m",
+            value=1.0,
+            baseline=None,
+            threshold=1.0,
+            window=1,
+            message=EVIL,
+            evidence=evidence,
+        )
+
+    def test_the_evidence_is_the_list(self, tmp_path: Path, open_page: OpenPage) -> None:
+        some = [made_trajectory(0, n) for n in range(4)]
+        commit(tmp_path / "r", some, alarms=[self.alarm("t00000000-00002", "t00000000-00003")])
+        page = open_page("replay", tmp_path, run="r", alarm="template-00000000")
+        assert not page.exception
+        assert listed(page) == ["t00000000-00002", "t00000000-00003"]
+
+    def test_without_evidence_the_onset_step_is_shown(
+        self, tmp_path: Path, open_page: OpenPage
+    ) -> None:
+        commit(tmp_path / "r", [made_trajectory(0, 0)], alarms=[self.alarm()])
+        page = open_page("replay", tmp_path, run="r", alarm="template-00000000")
+        assert listed(page) == ["t00000000-00000"]
+        assert "No trajectory is named" in words(page)
+
+    def test_an_unknown_alarm_is_noted(self, tmp_path: Path, open_page: OpenPage) -> None:
+        commit(tmp_path / "r", [made_trajectory(0, 0)])
+        page = open_page("replay", tmp_path, run="r", alarm=EVIL[:100])
+        assert not page.exception
+        assert "this run has no alarm" in words(page)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"trajectory": "nope"},
+        {"trajectory": "t00000001-09999"},
+        {"trajectory": EVIL},
+        {"turn": "-3"},
+        {"turn": "1e9"},
+        {"step": "99999"},
+        {"heat": EVIL},
+        {"panel": "x"},
+        {"order": "x"},
+        {"success": "x"},
+        {"since": "x", "order": "changed"},
+        {"part": "0"},
+        {"q": "x" * 5000},
+        {"from": "2", "to": "1", "q": "up"},
+        {"copy": "maybe"},
+    ],
+    ids=lambda params: next(iter(params)),
+)
+def test_a_malformed_address_is_a_notice_and_the_default(
+    params: dict[str, str], tmp_path: Path, open_page: OpenPage
+) -> None:
+    run = make_run(tmp_path / "made")
+    page = open_page("replay", run.parent, run="made", **params)
+    assert not page.exception
+    shows_part = "part" not in params  # the parameter of a page that a short text does not have
+    assert bool(page.info) == shows_part
+    assert page.subheader
+
+
+class Elements(HTMLParser):
+    """What a browser would make of it: every element with its attributes."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+HARMLESS = {"style", "div", "span", "b", "i", "figure", "figcaption", "img"}
+ATTRIBUTES = {"class", "title", "dir", "style", "alt", "src"}
+UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069]")
+
+
+def require_harmless(html: str) -> None:
+    parser = Elements()
+    parser.feed(html)
+    for tag, attributes in parser.found:
+        assert tag in HARMLESS, tag
+        assert set(attributes) <= ATTRIBUTES, attributes
+        source = attributes.get("src")
+        if source is not None:
+            assert source.startswith("data:image/svg+xml;base64,")
+            drawn = base64.b64decode(source.partition(",")[2]).decode()
+            assert "<script" not in drawn
+            assert "<img" not in drawn
+            assert not UNSEEN.search(drawn)
+    assert not UNSEEN.search(html)
+
+
+def evil_trajectory(index: int = 0, text: str = EVIL) -> Trajectory:
+    turn = Turn(
+        index=0,
+        observation=text,
+        response=text,
+        reasoning_chars=(0, 20),
+        answer_chars=(25, 40),
+        actions=(text, text),
+        frame=text,
+        info={text: 1.0},
+        shaping={text: 0.5},
+        prompt_tokens=np.array([1]),
+        response_tokens=np.array([1, 2]),
+        logprobs=np.array([-1.0, -np.inf]),
+        entropies=np.array([np.nan, np.inf]),
+    )
+    return replace(
+        made_trajectory(0, index),
+        turns=(turn,),
+        tag=text,
+        env_id=text,
+        final_observation=text,
+        final_frame=text,
+        source=text,
+        extra=text,
+        is_success=None,
+    )
+
+
+class TestHostileText:
+    @pytest.mark.parametrize("panel", ["turn", "siblings", "prompt"])
+    @pytest.mark.parametrize("heat", ["none", "logprob", "entropy"])
+    def test_in_every_field_it_stays_text(
+        self, panel: str, heat: str, tmp_path: Path, open_page: OpenPage
+    ) -> None:
+        some = [evil_trajectory(0), evil_trajectory(1)]
+        outcome = TrajectoryOutcome(
+            trajectory_id=some[0].id, advantage=None, kept=False, drop_reason=EVIL
+        )
+        commit(tmp_path / "evil", some, outcomes=[outcome])
+        page = open_page(
+            "replay", tmp_path, run="evil", panel=panel, heat=heat, copy="1", prompt="1", tag=EVIL
+        )
+        assert not page.exception
+        require_harmless(shown_html(page))
+        for kind in ("markdown", "caption", "info", "subheader"):
+            for element in page.get(kind):
+                assert "<img" not in element.value.replace("\\<", "")
+                assert "![x]" not in element.value
+                assert "[a](" not in element.value
+                assert not re.search("[\u202a-\u202e\x00\x1b]", element.value)
+
+    def test_a_frame_that_is_a_board_with_hostile_names(
+        self, tmp_path: Path, open_page: OpenPage
+    ) -> None:
+        frame = FRAME.replace('"ice"', '"<img src=x onerror=1>\\u202e"')
+        turn = Turn(index=0, observation="o", response="r", frame=frame)
+        commit(tmp_path / "r", [replace(made_trajectory(0, 0), turns=(turn,))])
+        page = open_page("replay", tmp_path, run="r")
+        assert not page.exception
+        require_harmless(shown_html(page))
+
+    def test_a_search_for_it_finds_it_as_text(self, tmp_path: Path, open_page: OpenPage) -> None:
+        commit(tmp_path / "evil", [evil_trajectory()])
+        page = open_page("replay", tmp_path, run="evil", q="onerror=alert")
+        assert not page.exception
+        require_harmless(shown_html(page))
+        assert not UNSEEN.search(page.dataframe[0].value["found"].iloc[0])
+
+    def test_a_text_of_five_million_characters_is_shown_in_parts(
+        self, tmp_path: Path, open_page: OpenPage
+    ) -> None:
+        turn = Turn(index=0, observation="o" * 5_000_000, response="r\u202e" * 2_500_000)
+        commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=(turn,))])
+        page = open_page("replay", tmp_path, run="long", part="250")
+        assert not page.exception
+        html = shown_html(page)
+        require_harmless(html)
+        assert len(html) < 2_000_000
+        assert "4,980,000 characters before this" in html
+
+    def test_a_turn_of_a_hundred_thousand_tokens_is_shown_in_parts(
+        self, tmp_path: Path, open_page: OpenPage
+    ) -> None:
+        turn = Turn(
+            index=0,
+            observation="o",
+            response="r" * 100_000,
+            prompt_tokens=np.array([1]),
+            response_tokens=np.zeros(100_000),
+            entropies=np.ones(100_000),
+        )
+        commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=(turn,))])
+        page = open_page("replay", tmp_path, run="long", heat="entropy", part="25")
+        assert not page.exception
+        assert "tokens 96,000 to 99,999 of 100,000" in shown_html(page)
+        assert "no tokenizer.json" in words(page)
+
+
+class TestOddTrajectories:
+    def test_one_without_turns(self, tmp_path: Path, open_page: OpenPage) -> None:
+        empty = replace(made_trajectory(0, 0), turns=(), final_observation="It broke.")
+        commit(tmp_path / "r", [empty])
+        page = open_page("replay", tmp_path, run="r")
+        assert not page.exception
+        assert "No turn was played" in words(page)
+        assert "It broke." in shown_html(page)
+
+    def test_a_step_without_trajectories(self, tmp_path: Path, open_page: OpenPage) -> None:
+        writer = open_writer(tmp_path / "r")
+        add_steps(writer, "r", range(0, 2), num_trajectories=0)
+        writer.close(status="finished")
+        page = open_page("replay", tmp_path, run="r")
+        assert not page.exception
+        assert "has no trajectories" in words(page)
+        assert "Choose a trajectory" in words(page)
