@@ -12,6 +12,15 @@ from .verdict_record import Action
 
 Onset = tuple[int | None, tuple[int, int] | None]
 
+_FORM = {"format", "validity", "entropy"}
+_REASONING = {
+    "dependence_first",
+    "dependence_all",
+    "retrieval",
+    "text_retrieval",
+    "text_dependence",
+}
+
 _HEADS = {
     RunState.COLLAPSED: "the run has collapsed",
     RunState.COLLAPSING: "the run is collapsing",
@@ -106,10 +115,12 @@ def confidence_words(
         return level, f"{num_families} independent channels of {over}"
     if state is RunState.WATCH:
         return "low" if num_families < 2 else "medium", f"{num_families} channels of {over}"
-    sees_task = {"success", "reward"} & set(measured)
-    sees_policy = {"format", "validity", "entropy", "dependence_first", "text_retrieval"}
-    is_wide = bool(sees_task) and bool(sees_policy & set(measured))
-    return ("high" if is_wide and total >= 4 else "medium" if is_wide else "low"), over
+    found = set(measured)
+    sees_task, sees_reasoning = {"success", "reward"} & found, _REASONING & found
+    is_wide = bool(sees_task) and bool((_FORM | _REASONING) & found)
+    # Where the reasoning cannot be seen, it may be anything: quiet is no proof of health.
+    is_whole = is_wide and bool(sees_reasoning) and total >= 4
+    return ("high" if is_whole else "medium" if is_wide else "low"), over
 
 
 def _unseen_words(unseen: Sequence[Blindness]) -> list[str]:

@@ -1,0 +1,136 @@
+"""What `echoscope diagnose` takes on 100,000 stored trajectories: `python benchmarks/diagnose.py`.
+
+Episodes of the shipped policy on the demo's tasks are played once (128 groups of 8), and stored
+again and again, eight groups drawn anew at each step, so that text, lengths and rewards are real.
+The run has no measurements of its own, as an import has none: text is measured by `diagnose`
+itself. A few minutes on two cores, most of them for playing and writing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from machine import describe_machine
+
+if TYPE_CHECKING:
+    from echoscope.store.records import Trajectory
+
+TRAJECTORIES = 100_000
+GROUPS_PER_STEP = 8
+GROUPS_PLAYED = 128
+
+
+def played() -> list[tuple[Trajectory, ...]]:
+    from echoscope.core.config_loading import load_config
+    from echoscope.core.trial import run_trial
+
+    trial = run_trial(
+        load_config("demo"),
+        num_groups=GROUPS_PLAYED,
+        with_information=False,
+        on_progress=lambda name, done, of: None,
+    )
+    return [group for batch in trial.batches for group in batch.groups]
+
+
+def write(path: Path, groups: Sequence[Sequence[Trajectory]], num_trajectories: int) -> None:
+    """A run of that many trajectories; eight groups a step."""
+    import numpy as np
+    from echoscope.store.records import Split, StepMetrics
+    from echoscope.store.writer import RunWriter
+
+    size = len(groups[0])
+    num_steps = -(-num_trajectories // (GROUPS_PER_STEP * size))
+    rng = np.random.default_rng(0)
+    writer = RunWriter.create(path, run_id=path.name, config={})
+    for step in range(1, num_steps + 1):
+        drawn = rng.choice(len(groups), GROUPS_PER_STEP, replace=False)
+        found = [
+            replace(
+                one,
+                step=step,
+                split=Split.TRAIN,
+                index=p * size + g,
+                group_index=p,
+                sibling_index=g,
+            )
+            for p, place in enumerate(drawn)
+            for g, one in enumerate(groups[place])
+        ]
+        metrics = StepMetrics(
+            run_id=path.name,
+            step=step,
+            phase="train",
+            policy_version=step,
+            wall_time=time.time(),
+            values={"reward/return_mean": float(np.mean([one.episode_return for one in found]))},
+        )
+        writer.commit_step(metrics=[metrics], trajectories=found, outcomes=[])
+    writer.close(status="finished")
+
+
+def measured(path: Path) -> dict[str, Any]:
+    """One call of the command line: seconds, and the peak memory of that very process."""
+    output = path.with_name("verdict.json")
+    with output.open("wb") as file:
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "echoscope", "diagnose", str(path), "--json"],
+            stdout=file,
+            env=os.environ | {"OMP_NUM_THREADS": "2"},
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - started
+    return {
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "peak_mib": round(usage.ru_maxrss / 1024),
+        "exit_code": os.waitstatus_to_exitcode(status),
+        "state": json.loads(output.read_text(encoding="utf-8"))["state"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trajectories", type=int, default=TRAJECTORIES)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", type=Path, help="Only write the run there.")
+    arguments = parser.parse_args()
+    if arguments.write is not None:
+        write(arguments.write, played(), arguments.trajectories)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "large"
+        # In a process of its own: a child begins with its parent's peak, which must be small.
+        words = ["--write", str(path), "--trajectories", str(arguments.trajectories)]
+        subprocess.run([sys.executable, __file__, *words], check=True)
+        num_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        result = {
+            "trajectories": arguments.trajectories,
+            "run_mib": round(num_bytes / 2**20),
+            "machine": describe_machine(),
+            **measured(path),
+        }
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    print(f"on {result['machine']}")
+    print(
+        f"diagnose on {result['trajectories']:,} trajectories ({result['run_mib']} MiB): "
+        f"{result['seconds']} s ({result['cpu_seconds']} s of processor time), peak "
+        f"{result['peak_mib']} MiB, says {result['state']}"
+    )
+
+
+if __name__ == "__main__":
+    main()
