@@ -30,9 +30,9 @@ def only_command(path: Path) -> CommandState:
 
 
 def test_lost_success_on_the_probe_stops_the_run(tmp_path: Path) -> None:
-    """The shipped policy, driven apart by a learning rate seventy times too high.
+    """The shipped policy, driven apart by a learning rate a hundred times too high.
 
-    Eight prompts a step move success in training up and down by a quarter; the probe's tasks are
+    Two prompts a step move success in training up and down by a quarter; the probe's tasks are
     always the same, so it is the probe that tells.
     """
     words = [
