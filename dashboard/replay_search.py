@@ -78,7 +78,8 @@ def _part(run_id: str, wanted: Search, start: int, end: int, limit: int) -> pd.D
             f"SELECT {columns} FROM trajectories t WHERE t.step BETWEEN {start} AND {end} AND (\n"
             f"{wanted.words}\n) ORDER BY t.id LIMIT {limit}"
         )
-        return sql_box.ask(run_id, sql).table.to_pandas()
+        answer: pd.DataFrame = sql_box.ask(run_id, sql).table.to_pandas()
+        return answer
     hits = _HITS[wanted.mode].format(excerpt=_EXCERPT)
     sql = (
         f"SELECT {columns}, h.turn, h.excerpt FROM ({hits}) h "

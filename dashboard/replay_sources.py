@@ -250,10 +250,11 @@ def _filtered(source: Source, filters: Filters) -> Source:
 
 
 def _ordered(run_id: str, source: Source, order: str, against: int | None) -> Source:
+    extra: tuple[tuple[str, str], ...] = ()
     if order != CHANGED:
         chosen = ORDERS[order]
         words = "" if order == "id" else f". {chosen.label}: {chosen.meaning}"
-        rows, extra, if_empty = chosen.sort(source.rows), (), source.if_empty
+        rows, if_empty = chosen.sort(source.rows), source.if_empty
     else:
         rows = changed_since(source.rows, queries.listing(run_id, against or 0))
         words = f". Prompts that step {against} had too, largest change of mean return first"

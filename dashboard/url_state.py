@@ -7,6 +7,7 @@ the URL; nothing is remembered anywhere else, so a link restores exactly what wa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -48,7 +49,7 @@ def choose(
     """
     key = f"url_{param}"
     st.session_state[key] = ui.choice_param(param, options, default)
-    box = st.segmented_control if is_segmented else st.selectbox
+    box: Any = st.segmented_control if is_segmented else st.selectbox
     chosen = box(
         label,
         options,

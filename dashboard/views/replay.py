@@ -155,7 +155,9 @@ def _go_to(trajectory_id: str) -> None:
 
 def _first_turn(rows: pd.DataFrame, shown: str, num_turns: int) -> int:
     """The turn that a search found, else the first."""
-    found = rows.loc[rows["id"] == shown, "turn"] if "turn" in rows else ()
+    if "turn" not in rows:
+        return 0
+    found = rows.loc[rows["id"] == shown, "turn"]
     return min(int(found.iloc[0]), max(num_turns - 1, 0)) if len(found) else 0
 
 
