@@ -48,12 +48,12 @@ from .verdict import Diagnosis
 TRAINING_PASSES = 8.0
 """Passes through the model that a step of training is worth per token of its rollouts: forward and
 backward of the update with its annotation are 4, and generating takes about as long again."""
-GRADIENT_PASSES = 4.0
+GRADIENT_PASSES = 3.0
 """... a decomposition of its gradient: annotation, forward and backward."""
-INFORMATION_PASSES = 3.0
-"""... and scoring per token scored: many short pieces, each a call of its own (measured on the
-shipped policy; with a large one it is nearer 1, and the budget is not used up)."""
-INFORMATION_SHARE = 0.6
+INFORMATION_PASSES = 2.2
+"""... and scoring per token scored, estimates included (measured on the shipped policy, whose passes
+are small; with a large one it is nearer 1, and the budget is not used up)."""
+INFORMATION_SHARE = 0.7
 """Of the budget; the rest is for gradients. With full groups these fit every 25 steps."""
 SWAPPED_TURNS = 8
 """Turns whose answers are scored after other prompts' reasonings."""

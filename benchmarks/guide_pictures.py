@@ -1,0 +1,280 @@
+"""The pictures of docs/metrics-guide.md: each metric of healthy runs beside the collapse it shows.
+
+Everything is read from recorded runs: the curves under `diagnostics/collapse_runs` (six seeds of
+each recipe, seed 0 drawn bold), and for gradients taken apart two of them trained once more with
+`diagnostics.gradient.every=3` (`--record`, some minutes), kept under `benchmarks/guide_runs`.
+
+    python benchmarks/guide_pictures.py [--out docs/pictures] [--record]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from echoscope import open_run
+from echoscope.core.config_loading import load_config
+from echoscope.core.events import SilentEvents
+from echoscope.core.runs import start
+from echoscope.diagnostics.metric_table import MetricTable, table_of_run
+from echoscope.diagnostics.metrics_file import read_metrics
+from matplotlib.axes import Axes
+
+ROOT = Path(__file__).parents[1]
+CURVES = ROOT / "diagnostics" / "collapse_runs"
+GRADIENTS = ROOT / "benchmarks" / "guide_runs"
+HEALTHY, TEMPLATE = "healthy-frozen-lake", "collapse-template"
+BLUE, ORANGE, GREY = "#0b5fa5", "#b5470b", "#8c8c8c"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    key: str
+    label: str
+    colour: str = BLUE
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """Two panels with the same axes: a healthy recipe, and the collapse."""
+
+    name: str
+    collapse: str
+    curves: tuple[Curve, ...]
+    unit: str
+    healthy: str = HEALTHY
+    folder: Path = CURVES
+    log: bool = False
+    from_zero: bool = True
+
+
+PICTURES = (
+    Picture(
+        name="reward_spread",
+        healthy="healthy-bandit",
+        collapse="collapse-echo-trap",
+        curves=(
+            Curve(key="reward/group_std_mean", label="reward std within groups"),
+            Curve(key="reward/zero_std_frac", label="groups without spread", colour=ORANGE),
+        ),
+        unit="reward; share of groups",
+    ),
+    Picture(
+        name="entropy",
+        collapse="collapse-entropy",
+        curves=(Curve(key="policy/entropy", label="policy entropy"),),
+        unit="nats per token",
+    ),
+    Picture(
+        name="conditional_entropy",
+        collapse=TEMPLATE,
+        curves=(
+            Curve(key="info/first_turn/conditional_entropy_per_token", label="H(Z|X) per token"),
+        ),
+        unit="nats per token",
+    ),
+    Picture(
+        name="information",
+        collapse=TEMPLATE,
+        curves=(
+            Curve(key="info/first_turn/mutual_information", label="I(X;Z)"),
+            Curve(
+                key="info/first_turn/conditional_entropy",
+                label="H(Z|X)",
+                colour=ORANGE,
+                dashed=True,
+            ),
+        ),
+        unit="nats per reasoning",
+    ),
+    Picture(
+        name="retrieval",
+        collapse=TEMPLATE,
+        curves=(
+            Curve(key="info/first_turn/retrieval_accuracy@1", label="by the model"),
+            Curve(key="text/retrieval_accuracy", label="by text alone", colour=ORANGE),
+            Curve(
+                key="info/first_turn/retrieval_chance@1",
+                label="chance",
+                colour=GREY,
+                dashed=True,
+            ),
+        ),
+        unit="share retrieved",
+    ),
+    Picture(
+        name="gradient_norm",
+        collapse="collapse-format",
+        curves=(Curve(key="optim/grad_norm", label="gradient norm before clipping"),),
+        unit="norm",
+        log=True,
+    ),
+    Picture(
+        name="gradient_terms",
+        collapse="collapse-entropy",
+        curves=(
+            Curve(key="gradient/policy/all/norm", label="task"),
+            Curve(key="gradient/entropy/all/norm", label="entropy bonus", colour=ORANGE),
+        ),
+        unit="gradient norm",
+        folder=GRADIENTS,
+        log=True,
+    ),
+    Picture(
+        name="gradient_snr",
+        collapse="collapse-entropy",
+        curves=(Curve(key="gradient/policy/all/snr", label="signal to noise, task"),),
+        unit="SNR",
+        folder=GRADIENTS,
+        from_zero=False,
+    ),
+    Picture(
+        name="format",
+        collapse="collapse-format",
+        curves=(
+            Curve(key="rollout/action_valid_frac", label="valid actions"),
+            Curve(key="rollout/length_limited_frac", label="cut at the cap", colour=ORANGE),
+        ),
+        unit="share of replies",
+    ),
+    Picture(
+        name="length",
+        collapse="collapse-format",
+        curves=(Curve(key="rollout/response_length_mean", label="reply length"),),
+        unit="tokens",
+    ),
+)
+
+
+def tables(folder: Path, recipe: str) -> list[MetricTable]:
+    """Seed 0 first."""
+    return [read_metrics(path) for path in sorted((folder / recipe).glob("seed*.csv"))]
+
+
+def success_of(table: MetricTable) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and success of the evaluations on fixed tasks."""
+    keys = [
+        key
+        for key in table.keys()  # noqa: SIM118 - no mapping
+        if key.startswith("eval/") and key.endswith("/success_rate")
+    ]
+    values = table.columns[keys[0]]
+    known = np.isfinite(values)
+    return table.steps[known], values[known]
+
+
+def draw(picture: Picture, folder: Path) -> None:
+    figure, axes = plt.subplots(1, 2, figsize=(8.2, 2.9), sharey=True)
+    for axis, recipe in zip(axes, (picture.healthy, picture.collapse), strict=True):
+        panel(axis, picture, tables(picture.folder, recipe), tables(CURVES, recipe)[:1])
+        axis.set_title(recipe, fontsize=10)
+        axis.set_xlabel("step")
+    axes[0].set_ylabel(picture.unit)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False)
+    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    figure.savefig(folder / f"guide_{picture.name}.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+def panel(
+    axis: Axes, picture: Picture, shown: Sequence[MetricTable], first: Sequence[MetricTable]
+) -> None:
+    """The metric of every seed, and success of seed 0 as a grey ground."""
+    ground = axis.twinx()
+    for table in first:
+        steps, success = success_of(table)
+        ground.fill_between(steps, success, color="#000000", alpha=0.07, linewidth=0)
+    ground.set_ylim(0, 1)
+    ground.set_yticks([0, 0.5, 1], ["0", "", "1"], color=GREY)
+    ground.tick_params(length=0)
+    ground.spines[["top", "right"]].set_visible(False)
+    for curve in picture.curves:
+        for number, table in enumerate(shown):
+            if curve.key not in table.columns:
+                continue
+            values = table.columns[curve.key]
+            known = np.isfinite(values)
+            axis.plot(
+                table.steps[known],
+                values[known],
+                color=curve.colour,
+                linestyle="--" if curve.dashed else "-",
+                linewidth=1.9 if number == 0 else 0.7,
+                alpha=1.0 if number == 0 else 0.45,
+                label=curve.label if number == 0 else None,
+            )
+    axis.fill_between([], [], color="#000000", alpha=0.07, label="success (right, 0 to 1)")
+    if picture.log:
+        axis.set_yscale("log")
+    elif picture.from_zero:
+        axis.set_ylim(bottom=0)
+    else:
+        axis.axhline(0, color=GREY, linewidth=0.7)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_zorder(ground.get_zorder() + 1)
+    axis.patch.set_visible(False)
+
+
+def record(recipe: str) -> None:
+    """Train seed 0 of a recipe once more, its gradients taken apart every third step."""
+    overrides = [
+        "seed=0",
+        "diagnostics.gradient.every=3",
+        "diagnostics.budget_frac=1",
+        "diagnostics.information.every=0",
+        "diagnostics.text.every=0",
+        "diagnostics.alarms.actions={}",
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        start(load_config(recipe, overrides=overrides), Path(name) / "run", SilentEvents())
+        table = table_of_run(open_run(Path(name) / "run"))
+    keys = [key for key in table.columns if key.startswith("gradient/")]
+    path = GRADIENTS / recipe / "seed0.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["step", *keys])
+        for step, values in table.rows():
+            cells = [values.get(key, float("nan")) for key in keys]
+            if any(cell == cell for cell in cells):
+                writer.writerow([step, *("" if c != c else f"{c:.4g}" for c in cells)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures")
+    parser.add_argument("--record", action="store_true", help="train the runs of the gradients")
+    arguments = parser.parse_args()
+    if arguments.record:
+        for recipe in (HEALTHY, "collapse-entropy"):
+            record(recipe)
+    plt.rcParams |= {
+        "figure.facecolor": "#ffffff",
+        "axes.facecolor": "#ffffff",
+        "savefig.facecolor": "#ffffff",
+        "svg.fonttype": "none",
+        "svg.hashsalt": "echoscope",
+        "font.size": 9,
+    }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for picture in PICTURES:
+        draw(picture, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

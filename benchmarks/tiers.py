@@ -1,0 +1,209 @@
+"""How closely do measures of text alone follow the information that a model measures?
+
+Rank correlation (Spearman) of two text measures, retrieval accuracy above chance and the dependence
+that a classifier finds, with I(X;Z) from cross-scoring, over recorded runs: per recipe, per
+environment, over all, and inside single runs (the mean of each run's own correlation). Text is
+measured at odd steps; where a step has information only, the mean of the steps beside it counts.
+
+    python benchmarks/tiers.py [--curves diagnostics/collapse_runs] [--run PATH ...]
+        [--picture docs/pictures/tiers.svg] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from echoscope import open_run
+from echoscope.diagnostics.metric_table import MetricTable, table_of_run
+from echoscope.diagnostics.metrics_file import read_metrics
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+ROOT = Path(__file__).parents[1]
+INFORMATION = "info/first_turn/mutual_information"
+MEASURES = ("retrieval above chance", "classifier's dependence")
+MIN_POINTS, RESAMPLES = 5, 1000
+COLOURS = ("#0b5fa5", "#b5470b", "#1a7f4b", "#8e3b8a", "#8a6d00", "#4a4a4a", "#c2185b")
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Points:
+    """Steps of one run at which both tiers are known."""
+
+    recipe: str
+    env: str
+    information: Floats
+    """Nats, (steps,)."""
+    text: Floats
+    """(steps, 2): the measures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Correlations over some runs."""
+
+    name: str
+    num_runs: int
+    num_points: int
+    information_low: float
+    """Nats, 5 % and 95 % quantile: what there is to be ranked."""
+    information_high: float
+    rho: tuple[float, ...]
+    """By measure, over all points."""
+    intervals: tuple[tuple[float, float], ...]
+    """95 %, runs resampled; NaN with fewer than three."""
+    within: tuple[float, ...]
+    """By measure: the mean of each run's own."""
+
+
+def points_of(table: MetricTable, recipe: str) -> Points | None:
+    """None where one of the tiers is missing."""
+    names = ("text/retrieval_accuracy", "text/retrieval_chance", "text/dependence")
+    if not all(name in table.columns for name in (INFORMATION, *names)):
+        return None
+    accuracy, chance, dependence = (_filled(table.columns[name]) for name in names)
+    text = np.stack([accuracy - chance, dependence], axis=1)
+    information = np.asarray(table.columns[INFORMATION], dtype=np.float64)
+    known = np.isfinite(information) & np.isfinite(text).all(axis=1)
+    return Points(
+        recipe=recipe,
+        env="bandit" if "bandit" in recipe or "echo" in recipe else "frozen_lake",
+        information=information[known],
+        text=text[known],
+    )
+
+
+def _filled(values: Floats) -> Floats:
+    """Gaps of one step become the mean of the known steps beside them."""
+    known = np.isfinite(values)
+    padded = np.pad(np.where(known, values, 0.0), 1)
+    counts = np.pad(known.astype(float), 1)
+    sums, sizes = padded[:-2] + padded[2:], counts[:-2] + counts[2:]
+    beside = np.divide(sums, sizes, out=np.full(len(values), math.nan), where=sizes > 0)
+    return np.where(known, values, beside)
+
+
+def load(curves: Path, runs: Sequence[Path]) -> list[Points]:
+    found = [
+        points_of(read_metrics(path), path.parent.name) for path in sorted(curves.rglob("*.csv"))
+    ]
+    found += [points_of(table_of_run(open_run(path)), path.name) for path in runs]
+    return [one for one in found if one is not None and len(one.information) >= MIN_POINTS]
+
+
+def correlations(runs: Sequence[Points]) -> tuple[float, ...]:
+    information = np.concatenate([run.information for run in runs])
+    text = np.concatenate([run.text for run in runs])
+    return tuple(_spearman(information, text[:, k]) for k in range(len(MEASURES)))
+
+
+def _spearman(one: Floats, other: Floats) -> float:
+    """NaN where one of them is the same everywhere."""
+    if np.ptp(one) == 0 or np.ptp(other) == 0:
+        return math.nan
+    return float(spearmanr(one, other).statistic)
+
+
+def row(name: str, runs: Sequence[Points]) -> Row:
+    rng = np.random.default_rng(0)
+    information = np.concatenate([run.information for run in runs])
+    low, high = np.quantile(information, [0.05, 0.95]).tolist()
+    intervals = ((math.nan, math.nan),) * len(MEASURES)
+    if len(runs) > 2:
+        draws = rng.integers(len(runs), size=(RESAMPLES, len(runs)))
+        found = np.array([correlations([runs[k] for k in draw]) for draw in draws])
+        bounds = np.nanquantile(found, [0.025, 0.975], axis=0)
+        intervals = tuple((float(a), float(b)) for a, b in bounds.T)
+    alone = np.array([correlations([run]) for run in runs])
+    return Row(
+        name=name,
+        num_runs=len(runs),
+        num_points=len(information),
+        information_low=low,
+        information_high=high,
+        rho=correlations(runs),
+        intervals=intervals,
+        within=tuple(float(np.nanmean(alone[:, k])) for k in range(len(MEASURES))),
+    )
+
+
+def rows_of(runs: Sequence[Points]) -> list[Row]:
+    out = []
+    keys: tuple[Callable[[Points], str], ...] = (lambda r: r.recipe, lambda r: f"all of {r.env}")
+    for key in keys:
+        for name in dict.fromkeys(key(run) for run in runs):
+            out.append(row(name, [run for run in runs if key(run) == name]))
+    return [*out, row("all", runs)]
+
+
+def draw(runs: Sequence[Points], path: Path) -> None:
+    """Both measures against I(X;Z), a colour for each recipe."""
+    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "echoscope", "font.size": 9}
+    figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), facecolor="white")
+    recipes = list(dict.fromkeys(run.recipe for run in runs))
+    for k, axis in enumerate(axes):
+        for recipe, colour in zip(recipes, COLOURS, strict=False):
+            mine = [run for run in runs if run.recipe == recipe]
+            axis.scatter(
+                np.concatenate([run.information for run in mine]),
+                np.concatenate([run.text[:, k] for run in mine]),
+                s=9,
+                color=colour,
+                alpha=0.65,
+                linewidths=0,
+                label=recipe,
+            )
+        axis.axhline(0, color="#999999", linewidth=0.7)
+        axis.set_xlabel("I(X;Z) from cross-scoring, nats")
+        axis.set_title(f"text: {MEASURES[k]}")
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=4, frameon=False)
+    figure.tight_layout(rect=(0, 0.14, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--curves", type=Path, default=ROOT / "diagnostics" / "collapse_runs")
+    parser.add_argument("--run", type=Path, nargs="*", default=[])
+    parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "tiers.svg")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    runs = load(arguments.curves, arguments.run)
+    rows = rows_of(runs)
+    draw(runs, arguments.picture)
+    if arguments.json:
+        print(json.dumps([asdict(one) for one in rows]))
+        return
+    print("| runs | number, points | I(X;Z), 5 to 95 % | retrieval | classifier | within a run |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for one in rows:
+        cells = [
+            f"{r:.2f} [{a:.2f}, {b:.2f}]" for r, (a, b) in zip(one.rho, one.intervals, strict=True)
+        ]
+        within = ", ".join(f"{value:.2f}" for value in one.within)
+        print(
+            f"| {one.name} | {one.num_runs}, {one.num_points} | {one.information_low:.2f} to "
+            f"{one.information_high:.2f} | {cells[0]} | {cells[1]} | {within} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
