@@ -266,9 +266,9 @@ def outcome_of(table: MetricTable) -> Outcome:
 
 
 def _onset(table: MetricTable, label: str, facts: Facts) -> tuple[int, str] | None:
-    """Half way to what the label asks for, and no way back."""
+    """Half way to what the label asks for (entropy: as a factor), and no way back."""
     if label == "entropy_explosion":
-        level = max(EXPLODED_FACTOR * facts.entropy_start, EXPLODED_NATS) / 2
+        level = math.sqrt(EXPLODED_FACTOR) * facts.entropy_start
         step = curve(table, ENTROPY).crossing(lambda v: v >= level)
         return None if step is None else (step, f"entropy per token stays above {level:.2g} nats")
     if label == "format_collapse":
