@@ -72,6 +72,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob(name="evaluation lasts", channels=_FIXED, moves="persist", values=_DELTAS),
     Knob(name="training lasts", channels=("success_train",), moves="persist", values=_DELTAS),
     Knob(name="entropy lasts", channels=("entropy_up",), moves="persist", values=_DELTAS),
+    Knob(name="rates window", channels=_RATES, moves="window", values=(0.6, 1.4)),
     Knob(name="training window", channels=("success_train",), moves="window", values=_WINDOWS),
     Knob(name="spread window", channels=("spread",), moves="window", values=_WINDOWS),
 )

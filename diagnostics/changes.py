@@ -155,7 +155,7 @@ class Channel:
     _differences: list[float] = field(default_factory=list)
     _opening: list[float] = field(default_factory=list)
     _gaps: list[int] = field(default_factory=list)
-    _gap: float = 1.0
+    gap: float = 1.0
     """Steps from one observation to the next, as a rule."""
     streak: int = 0
     """Observations in a row with a strength of 1 or more."""
@@ -187,7 +187,7 @@ class Channel:
             x = math.log(max(x, LOG_FLOOR))
         if self.last_step is not None:
             _append(self._gaps, step - self.last_step, 9)
-            self._gap = median(self._gaps)
+            self.gap = median(self._gaps)
         baseline = self._recent_past(x) if self.spec.against == "recent" else (math.nan, 1.0)
         self._take(x, step)
         self.first_step = step if self.first_step is None else self.first_step
@@ -197,7 +197,7 @@ class Channel:
 
     @property
     def is_sparse(self) -> bool:
-        return self._gap >= SPARSE_GAP
+        return self.gap >= SPARSE_GAP
 
     @property
     def window(self) -> int:
@@ -207,7 +207,7 @@ class Channel:
         """
         if self.is_sparse:
             return min(self.spec.window, max(1, math.ceil(POOLED_TRIALS / self.num_trials)))
-        return math.ceil(self.spec.window / max(self._gap, 1.0))
+        return math.ceil(self.spec.window / max(self.gap, 1.0))
 
     @property
     def leans(self) -> bool:
@@ -376,8 +376,8 @@ class Channel:
         persist = self.spec.persist
         if self.is_sparse:
             return min(persist, 2)
-        if self._gap > 1:
-            return min(persist, max(2, math.ceil(persist / self._gap)))
+        if self.gap > 1:
+            return min(persist, max(2, math.ceil(persist / self.gap)))
         return persist
 
     def _advance(self, step: int) -> None:
@@ -429,7 +429,7 @@ class Channel:
             if value is None and slot.name in _FLOATS:
                 value = math.nan
             setattr(self, slot.name, copy.copy(value))
-        self._gap = median(self._gaps) if self._gaps else 1.0
+        self.gap = median(self._gaps) if self._gaps else 1.0
 
 
 _FLOATS = ("value", "level", "high", "low", "start", "strength", "threshold")

@@ -16,7 +16,8 @@ from ..store.records import AlarmSeverity, CommandAction
 from .changes import Channel
 from .config import RuleName
 
-SUCCESS = ("success_probe", "success_eval", "success_train", "reward")
+FIXED = ("success_probe", "success_eval")
+SUCCESS = (*FIXED, "success_train", "reward")
 """Measures of success, the most trustworthy first: fixed tasks before whichever were drawn."""
 DRAWN_STREAK = 5
 DRASTIC = 2.0
@@ -61,7 +62,7 @@ class View:
     def is_warm(self) -> bool:
         """Past the warm-up. A loss of success on fixed tasks needs none."""
         past = self.step - self.first_step >= self.warmup_steps
-        return past or bool(self.raised("success_probe", "success_eval"))
+        return past or bool(self.raised(*FIXED))
 
     def is_warm_for(self, channels: Iterable[Channel]) -> bool:
         """Past the warm-up, or what happens is twice as much as it takes: no batch does that."""
@@ -70,15 +71,27 @@ class View:
 
     @property
     def success(self) -> Channel | None:
-        """The best measure of success that there is; None without any."""
+        """The best measure of success that there is; None without any.
+
+        Of two measures on fixed tasks that say how many, the one that has played more of them.
+        """
+        fixed = self._fixed
+        if len(fixed) > 1 and all(math.isfinite(channel.num_trials) for channel in fixed):
+            return max(fixed, key=lambda channel: channel.num_trials / channel.gap)
         found = (self.channels[name] for name in SUCCESS)
         return next((channel for channel in found if channel.count and channel.was_ready), None)
 
     @property
+    def _fixed(self) -> list[Channel]:
+        found = (self.channels[name] for name in FIXED)
+        return [channel for channel in found if channel.count and channel.was_ready]
+
+    @property
     def is_success_lost(self) -> bool:
-        """Success stays below half of its peak."""
+        """Success stays below half of its peak, on whichever fixed tasks."""
         success = self.success
-        return success is not None and success.is_raised and success.strength >= 1
+        measures = self._fixed or ([] if success is None else [success])
+        return any(channel.is_raised and channel.strength >= 1 for channel in measures)
 
     @property
     def is_success_declining(self) -> bool:
@@ -87,13 +100,12 @@ class View:
         On fixed tasks twice in a row, or once while success in training says the same. On tasks
         drawn anew each step only once it is lost: most of what moves there is which were drawn.
         """
-        success = self.success
-        if success is None:
-            return False
-        if success.spec.name not in ("success_probe", "success_eval"):
-            return success.is_raised
-        is_agreed = success.half_streak >= 1 and self["success_train"].half_streak >= DRAWN_STREAK
-        return success.is_raised or success.half_streak >= 2 or is_agreed
+        fixed, success = self._fixed, self.success
+        if not fixed:
+            return success is not None and success.is_raised
+        agrees = self["success_train"].half_streak >= DRAWN_STREAK
+        least = 1 if agrees else 2
+        return any(channel.is_raised or channel.half_streak >= least for channel in fixed)
 
     def declining_success(self) -> list[Channel]:
         """Measures of success at least half way to being lost.
@@ -103,12 +115,13 @@ class View:
         """
         train = self["success_train"]
         moved = [train] if train.is_raised or train.half_streak >= DRAWN_STREAK else []
-        return [*self.leaning("success_probe", "success_eval"), *moved]
+        return [*self.leaning(*FIXED), *moved]
 
     @property
     def is_success_falling(self) -> bool:
         success = self.success
-        return success is not None and (success.is_raised or success.leans)
+        measures = self._fixed or ([] if success is None else [success])
+        return any(channel.is_raised or channel.leans for channel in measures)
 
     @property
     def is_success_at_best(self) -> bool:

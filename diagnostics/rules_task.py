@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ..store.records import AlarmSeverity, CommandAction
 from .changes import HALF
-from .rules import Finding, Rule, View, describe, sentence
+from .rules import FIXED, Finding, Rule, View, describe, sentence
 
-_FIXED = ("success_probe", "success_eval")
 _SIGNS = (
     "closed",
     "format",
@@ -35,9 +34,9 @@ SOLVED_RATE = 0.95
 
 def _low_success(view: View) -> Finding | None:
     """Success below half of its peak for good, or never off the ground."""
-    lost = view.raised(*_FIXED, "success_train", "reward")
+    lost = view.raised(*FIXED, "success_train", "reward")
     if lost:
-        fixed = [channel for channel in lost if channel.spec.name in _FIXED]
+        fixed = [channel for channel in lost if channel.spec.name in FIXED]
         drawn = view.leaning("success_train", "reward")
         others = drawn or view.leaning(*_SIGNS)
         is_now = any(channel.strength >= HALF for channel in fixed)
@@ -49,7 +48,7 @@ def _low_success(view: View) -> Finding | None:
             agreeing=tuple(channel for channel in others if channel is not main),
             words=sentence([main, *others]),
         )
-    for name in _FIXED:
+    for name in FIXED:
         channel = view[name]
         is_enough = channel.count >= 5 and channel.count * channel.num_trials >= TRIALS_FOR_LOW
         if is_enough and channel.high < LOW_RATE:
@@ -63,7 +62,7 @@ def _low_success(view: View) -> Finding | None:
 
 
 def _train_eval_divergence(view: View) -> Finding | None:
-    lost = view.raised(*_FIXED)
+    lost = view.raised(*FIXED)
     train = view["success_train"]
     if not lost or train.count < train.spec.warmup or not train.level >= 0.8 * train.high > 0:
         return None
@@ -121,8 +120,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="LOW_SUCCESS",
         judge=_low_success,
-        needs=(*_FIXED, "success_train", "reward"),
-        confirms=_FIXED,
+        needs=(*FIXED, "success_train", "reward"),
+        confirms=FIXED,
         title="Success is lost",
         causes=(
             "the policy changed for the worse: see what else moved",
@@ -136,7 +135,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="TRAIN_EVAL_DIVERGENCE",
         judge=_train_eval_divergence,
-        needs=_FIXED,
+        needs=FIXED,
         title="Training and evaluation disagree",
         causes=(
             "evaluation samples otherwise than training does",

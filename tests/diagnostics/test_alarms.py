@@ -361,3 +361,23 @@ def test_broken_replies_depend_on_nothing_and_are_no_template() -> None:
     assert severity(engine, "TEMPLATE_COLLAPSE") == "silent"
     engine, _ = judged(80, lambda s: row(s, 60))
     assert severity(engine, "TEMPLATE_COLLAPSE") == "warning"
+
+
+def test_the_measure_that_plays_more_tasks_is_success() -> None:
+    """64 tasks every fifth step against 32 every tenth; whichever declines is believed."""
+
+    def row(step: int) -> Row:
+        values: dict[str, float] = {"text/near_duplicate_frac": step_down(step, 20, 0.05, 0.6)}
+        if step % 5 == 0:
+            values["eval/lake/success_rate"] = step_down(step, 30, 0.5, 0.05)
+            values["eval/lake/num_tasks"] = 64.0
+        if step % 10 == 0:
+            values |= {"probe/lake/success_rate": 0.5, "probe/lake/num_tasks": 32.0}
+        return values
+
+    engine, _ = judged(36, row)
+    view = engine.view()
+    assert view.success is view["success_eval"]
+    assert view.is_success_lost
+    assert view.is_success_declining
+    assert engine.first_critical_step == 30
