@@ -189,12 +189,17 @@ def _confirm(draft: Draft) -> None:
     reason = str(st.session_state.get("steering_reason", ""))
     st.session_state["author_name"] = author
     try:
-        _send(draft, author, reason)
+        send_draft(draft, author, reason)
     except (SteeringError, queries.Problem) as error:
         st.session_state["steering_problem"] = str(error)
 
 
-def _send(draft: Draft, author: str, reason: str) -> None:
+def send_draft(draft: Draft, author: str, reason: str) -> None:
+    """Check a draft and send it.
+
+    Raises:
+        SteeringError: it must not or cannot be sent, with the reason in words.
+    """
     info = queries.info(draft.run_id)
     if settings().is_read_only:
         raise SteeringError("this dashboard is read-only")

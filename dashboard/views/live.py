@@ -118,6 +118,7 @@ def open_alarms(run_id: str) -> None:
         with st.container(border=True, gap="small", key="open_alarms"):
             for alarm in shown:
                 _alarm(run_id, alarm)
+            ui.link("All alarms", "alarms", run=run_id)
     if folded:
         words = "more alarms" if shown else "alarms for information"
         with st.expander(f"{len(folded)} {words}", key="more_alarms"):
@@ -138,7 +139,6 @@ def _alarm(run_id: str, alarm: Alarm) -> None:
             ui.link("Evidence", "replay", run=run_id, step=alarm.step, trajectory=at)
         else:
             ui.link("Evidence", "diagnosis", run=run_id, step=alarm.step)
-        ui.link("All alarms", "alarms", run=run_id)
         may_steer = queries.info(run_id).status == "running" and not settings().is_read_only
         if alarm.suggested is not None and may_steer:
             st.button(

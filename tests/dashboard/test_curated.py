@@ -1,0 +1,94 @@
+"""What the curated charts show of a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from echoscope.dashboard.curated import CHARTS, Chart, chart_curves, chart_keys, eval_keys
+
+
+def chart(name: str) -> Chart:
+    return next(one for one in CHARTS if one.name == name)
+
+
+STEPS = pd.DataFrame({"step": [1, 2], "num_trajectories": [10, 10], "return_std": [0.5, 0.5]})
+
+
+def data(**values: list[float]) -> pd.DataFrame:
+    rows = [
+        {"step": step, "key": key.replace("__", "/"), "value": value}
+        for key, numbers in values.items()
+        for step, value in enumerate(numbers, start=1)
+    ]
+    return pd.DataFrame(rows, columns=["step", "key", "value"])
+
+
+def test_names_are_fit_for_urls_and_titles_are_explained() -> None:
+    assert len({one.name for one in CHARTS}) == len(CHARTS)
+    for one in CHARTS:
+        assert one.name.isalpha()
+        assert one.help.endswith(".")
+        assert one.missing.endswith(".")
+
+
+def test_success_has_wilson_s_interval_over_the_step_s_trajectories() -> None:
+    found = data(rollout__success_rate=[0.0, 0.5])
+    (success,) = chart_curves(chart("success"), found, STEPS, ["rollout/success_rate"])
+    assert success.low is not None
+    assert success.high is not None
+    # of ten: none is 0 to 0.2775, five are 0.2366 to 0.7634
+    assert success.low == pytest.approx([0.0, 0.2366], abs=1e-4)
+    assert success.high == pytest.approx([0.2775, 0.7634], abs=1e-4)
+
+
+def test_the_return_has_the_interval_of_its_mean_on_an_axis_of_its_own() -> None:
+    found = data(reward__return_mean=[1.0, 2.0])
+    (mean,) = chart_curves(chart("success"), found, STEPS, ["reward/return_mean"])
+    assert mean.is_right
+    assert mean.high is not None
+    assert mean.high - mean.values == pytest.approx(1.96 * 0.5 / np.sqrt(10))
+
+
+def test_a_step_that_the_table_does_not_have_has_no_interval() -> None:
+    found = data(rollout__success_rate=[0.5, 0.5, 0.5])
+    (success,) = chart_curves(chart("success"), found, STEPS, ["rollout/success_rate"])
+    assert success.low is not None
+    assert np.isnan(success.low[2])
+
+
+def test_evaluations_are_over_all_tags_where_the_run_says_so() -> None:
+    tags = ["eval/a/success_rate", "eval/b/success_rate", "probe/a/success_rate"]
+    assert eval_keys([*tags, "eval/a/return_mean"]) == tags
+    assert eval_keys([*tags, "eval/all/success_rate"]) == ["eval/all/success_rate"]
+
+
+def test_evaluations_come_with_the_interval_that_was_stored() -> None:
+    known = [f"eval/lake/success_rate{end}" for end in ("", "_low", "_high")]
+    found = data(
+        eval__lake__success_rate=[0.5],
+        eval__lake__success_rate_low=[0.4],
+        eval__lake__success_rate_high=[0.6],
+    )
+    (one,) = chart_curves(chart("success"), found, STEPS, known)
+    assert (one.name, one.low, one.high) == ("eval", [0.4], [0.6])
+    assert chart_keys([chart("success")], known) == sorted(known)
+
+
+def test_tags_are_named_where_there_are_several() -> None:
+    known = ["eval/a/success_rate", "eval/b/success_rate"]
+    found = data(eval__a__success_rate=[0.5], eval__b__success_rate=[0.5])
+    curves = chart_curves(chart("success"), found, STEPS, known)
+    assert [one.name for one in curves] == ["eval a", "eval b"]
+
+
+def test_only_metrics_that_the_run_has_are_read() -> None:
+    assert chart_keys(CHARTS, ["policy/entropy", "mine/own"]) == ["policy/entropy"]
+    assert chart_curves(chart("gradient"), data(), STEPS, []) == []
+
+
+def test_curves_of_one_chart_differ_in_colour() -> None:
+    keys = [line.key for line in chart("gradient").lines]
+    found = data(**{key.replace("/", "__"): [1.0] for key in keys})
+    curves = chart_curves(chart("gradient"), found, STEPS, keys)
+    assert len({one.color for one in curves}) == len(curves) == len(keys)

@@ -1,0 +1,51 @@
+"""The form of the live settings, apart from its drawing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from echoscope.dashboard.knobs import group_of, parse_number, rule_words, value_words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.00015, "0.00015"),
+        (1e-9, "1e-09"),
+        (1.0, "1"),
+        (3, "3"),
+        (True, "true"),
+        (None, "null"),
+        ("top_p", "top_p"),
+        ({}, "-"),
+        ({"ECHO_TRAP": "stop"}, "ECHO_TRAP: stop"),
+        ([1, 2], "[1, 2]"),
+    ],
+)
+def test_values_as_a_person_would_type_them(value: Any, words: str) -> None:
+    assert value_words(value) == words
+
+
+@pytest.mark.parametrize("value", [0.1 + 0.2, 1 / 3, 1e-12, 123456.789])
+def test_a_number_survives_being_shown_and_typed_again(value: float) -> None:
+    assert parse_number(value_words(value)) == pytest.approx(value, rel=1e-11)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1,5", "0x1f", "1e", "__import__('os')"])
+def test_what_is_no_number_is_left_for_the_check_to_refuse(text: str) -> None:
+    assert parse_number(text) == text
+
+
+def test_rules_in_words() -> None:
+    schema = {"type": "integer", "minimum": 0, "exclusiveMaximum": 9}
+    assert rule_words(schema) == "a whole number, at least 0, less than 9"
+    assert rule_words({"type": "string"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "group"),
+    [("selection.value", "selection"), ("steps", ""), ("eval.every", ""), ("loss", "")],
+)
+def test_settings_stand_under_their_heading(key: str, group: str) -> None:
+    assert group_of(key) == group

@@ -1,0 +1,401 @@
+"""The Live page: what it shows of runs in every condition, and how it steers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.dashboard import live_charts, queries, steering
+from echoscope.store.commands import Mailbox, new_command, post
+from echoscope.store.reader import open_run
+from echoscope.store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    CommandAck,
+    CommandAction,
+    CommandOutcome,
+)
+from echoscope.store.writer import RunWriter
+from made_run import add_steps, make_run, open_writer
+from streamlit.testing.v1 import AppTest
+
+OpenPage = Callable[..., AppTest]
+HOSTILE = "<img src=x onerror=alert(1)> **b** [a](http://evil.example) %{z} \u202e\x1b[31m"
+KNOBS: dict[str, Any] = {
+    "steps": {"type": "integer", "minimum": 1, "value": 100},
+    "optim.lr": {"type": "number", "exclusiveMinimum": 0, "value": 0.1},
+    "selection.strategy": {"type": "string", "enum": ["none", "top_p"], "value": "none"},
+    "selection.value": {"type": "number", "exclusiveMinimum": 0, "value": 0.9},
+    "selection.include_zero": {"type": "boolean", "value": False},
+    "diagnostics.alarms.actions": {
+        "type": "object",
+        "propertyNames": {"enum": ["ECHO_TRAP", "KL_DRIFT"]},
+        "additionalProperties": {"enum": ["notify", "pause", "stop"]},
+        "value": {},
+    },
+}
+
+
+class LiveRun:
+    """A run that this process writes, and that answers its mailbox when told to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.writer: RunWriter = open_writer(path, live_knobs=KNOBS)
+        self.mailbox = Mailbox(path)
+        self.step = -1
+
+    def advance(self, count: int = 1, **values: float) -> None:
+        first = self.step + 1
+        self.step += count
+        steps = range(first, self.step + 1)
+        add_steps(self.writer, self.path.name, steps, lambda step: {"policy/entropy": 1.0} | values)
+
+    def answer(
+        self, outcome: CommandOutcome = CommandOutcome.APPLIED, detail: str = ""
+    ) -> list[str]:
+        """Answer what waits, as at the next step boundary; the actions that were asked for."""
+        commands = self.mailbox.drain()
+        acks = [
+            CommandAck(command_id=c.command_id, step=self.step + 1, outcome=outcome, detail=detail)
+            for c in commands
+        ]
+        self.writer.record_acks(acks, commands)
+        self.writer.flush()
+        return [command.action.value for command in commands]
+
+    def waiting(self) -> list[Any]:
+        return [s.command for s in open_run(self.path).commands() if s.ack is None]
+
+
+@pytest.fixture
+def live_run(tmp_path: Path) -> Iterator[LiveRun]:
+    run = LiveRun(tmp_path / "live")
+    run.advance(3)
+    yield run
+    if run.writer is not None:
+        run.writer.close(status="finished")
+
+
+def shown(page: AppTest) -> str:
+    assert not page.exception, page.exception
+    kinds = ("text", "markdown", "caption", "code", "info", "warning", "error")
+    parts = [str(element.value) for kind in kinds for element in page.get(kind)]
+    return "\n".join(parts + [bar.proto.text for bar in page.get("progress")])
+
+
+def specs(page: AppTest) -> dict[str, str]:
+    """The figures that a page sends, as JSON, by the description that readers aloud get."""
+    found = page.get("plotly_chart")
+    return {element.proto.id: element.proto.spec for element in found}
+
+
+def press(page: AppTest, key: str) -> AppTest:
+    page.button(key=key).click().run()
+    shown(page)
+    return page
+
+
+# What is shown
+
+
+def test_a_recorded_run_shows_its_curves(recorded_root: Path, open_page: OpenPage) -> None:
+    page = open_page("live", recorded_root, run="tiny")
+    assert "there is nothing to steer" in shown(page)
+    figures = "".join(specs(page).values())
+    assert len(specs(page)) == len(live_charts.CHARTS)
+    for title in ("Policy entropy", "Success, return", "Gradient norm by term"):
+        assert title in figures
+    assert not page.get("exception")
+
+
+def test_a_live_run_shows_where_it_is_and_can_be_steered(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    assert "step 2 of 100" in shown(page)
+    labels = [button.label for button in page.button]
+    assert {"Pause", "Checkpoint", "Evaluate", "Stop"} <= set(labels)
+
+
+def test_a_new_step_appears_with_the_next_drawing(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    live_run.advance()
+    assert "step 3 of 100" in shown(page.run())
+
+
+def test_an_unchanged_run_is_not_drawn_anew(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    monkeypatch.setattr(live_charts.charts, "line_chart", None)  # calling it would fail
+    shown(page.run())
+
+
+def test_a_run_before_its_first_step_says_so(tmp_path: Path, open_page: OpenPage) -> None:
+    writer = open_writer(tmp_path / "young")
+    page = open_page("live", tmp_path, run="young")
+    assert "the curves begin with the first" in shown(page)
+    writer.close(status="finished")
+
+
+def test_all_chart_options_come_from_the_address(recorded_root: Path, open_page: OpenPage) -> None:
+    page = open_page(
+        "live", recorded_root, run="tiny", smooth="0.6", x="tokens", log="entropy", clip="true"
+    )
+    figures = "".join(specs(page).values())
+    assert "sampled tokens" in figures
+    assert '"type":"log"' in figures
+    assert "before smoothing" in figures
+
+
+def test_metrics_are_found_by_a_regular_expression(
+    recorded_root: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", recorded_root, run="tiny", filter="^policy/entropy$")
+    assert "1 of " in shown(page)
+    assert [box.label for box in page.expander if "(1)" in box.label] == [r"Policy (1)"]
+
+
+def test_a_wrong_regular_expression_is_said_calmly(
+    recorded_root: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", recorded_root, run="tiny", filter="(")
+    assert "is not a regular expression" in shown(page)
+    assert len(specs(page)) == len(live_charts.CHARTS)
+
+
+def test_a_section_draws_a_page_of_charts_once_it_is_opened(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    make_run(tmp_path / "wide", values=lambda step: {f"mine/m{i:03}": i * step for i in range(30)})
+    page = open_page("live", tmp_path, run="wide")
+    before = len(specs(page))
+    page.session_state["section_mine"] = True
+    page.run()
+    shown(page)
+    assert len(specs(page)) - before == 12
+
+
+# Alarms
+
+
+def raise_alarm(run: LiveRun, severity: AlarmSeverity = AlarmSeverity.CRITICAL) -> None:
+    suggested = new_command(
+        "live", CommandAction.SET, settings={"selection.value": 0.5}, reason="ECHO_TRAP"
+    )
+    run.writer.record_alarms(
+        [
+            Alarm(
+                alarm_id=f"echo-{severity.value}",
+                rule="ECHO_TRAP",
+                severity=severity,
+                state=AlarmState.RAISED,
+                step=2,
+                onset_step=1,
+                metric="reward/group_std_mean",
+                value=0.0,
+                baseline=1.0,
+                threshold=0.5,
+                window=5,
+                message=f"reward std fell {HOSTILE}",
+                advice="Keep groups with spread.",
+                suggested=suggested,
+                evidence=("t00000002-00001",),
+            )
+        ]
+    )
+    run.writer.flush()
+
+
+def test_an_open_alarm_is_said_with_advice_and_marked_on_the_charts(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    raise_alarm(live_run)
+    page = open_page("live", tmp_path, run="live")
+    assert "Keep groups with spread" in shown(page).replace("\\", "")
+    entropy = next(spec for spec in specs(page).values() if "Policy entropy" in spec)
+    assert "critical, raised at step 2" in entropy
+    assert "<img" not in entropy
+
+
+def test_what_an_alarm_suggests_is_one_confirmation_away(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    raise_alarm(live_run)
+    page = open_page("live", tmp_path, run="live")
+    press(page, "suggest_echo-critical")
+    assert live_run.waiting() == []
+    assert "selection.value: 0.9 -> 0.5" in shown(page)
+    press(page, "steering_confirm")
+    (sent,) = live_run.waiting()
+    assert (sent.settings, sent.reason) == ({"selection.value": 0.5}, "ECHO_TRAP")
+
+
+# Steering
+
+
+def test_a_command_is_sent_only_after_confirmation_and_then_followed(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    press(page, "steer_pause")
+    assert live_run.waiting() == []
+    page.text_input(key="steering_author").set_value("ann")
+    page.text_input(key="steering_reason").set_value("look closer")
+    press(page, "steering_confirm")
+    (sent,) = live_run.waiting()
+    assert (sent.action, sent.issued_by, sent.reason) == ("pause", "ann", "look closer")
+    assert "ann: pause (since 0 s, until the next step boundary)" in shown(page)
+    assert live_run.answer(detail="paused") == ["pause"]
+    page.run()
+    assert "ann: pause (at step 3, paused)" in shown(page)
+    assert "step 2 of 100, paused" in shown(page)
+    assert "Resume" in [button.label for button in page.button]
+    entropy = next(spec for spec in specs(page).values() if "Policy entropy" in spec)
+    assert "ann: pause because: look" in entropy
+
+
+def test_cancelling_sends_nothing(live_run: LiveRun, tmp_path: Path, open_page: OpenPage) -> None:
+    page = open_page("live", tmp_path, run="live")
+    press(page, "steer_stop")
+    press(page, "steering_cancel")
+    assert live_run.waiting() == []
+    assert not [b for b in page.button if b.key == "steering_confirm"]
+
+
+def test_a_refusal_says_why(live_run: LiveRun, tmp_path: Path, open_page: OpenPage) -> None:
+    page = open_page("live", tmp_path, run="live")
+    press(page, "steer_evaluate")
+    press(page, "steering_confirm")
+    live_run.answer(CommandOutcome.REJECTED, "the run has no environments under envs.eval")
+    assert "no environments under envs.eval" in shown(page.run())
+
+
+def test_a_second_stop_offers_stop_now(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    press(page, "steer_stop")
+    press(page, "steering_confirm")
+    assert "Stop now" in [button.label for button in page.button]
+    press(page, "steer_stop_now")
+    press(page, "steering_confirm")
+    assert [c.action for c in live_run.waiting()] == ["stop", "stop_now"]
+
+
+def test_the_same_wish_is_sent_once_even_by_two_people(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    press(page, "steer_checkpoint")
+    post(live_run.path, new_command("live", CommandAction.CHECKPOINT, issued_by="bob"))
+    press(page, "steering_confirm")
+    assert [c.issued_by for c in live_run.waiting()] == ["bob"]
+    assert "bob asked for the same" in shown(page)
+
+
+def test_different_wishes_of_two_people_are_shown_in_order(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    post(live_run.path, new_command("live", CommandAction.PAUSE, issued_by="bob"))
+    post(live_run.path, new_command("live", CommandAction.CHECKPOINT, issued_by="cyd"))
+    words = shown(open_page("live", tmp_path, run="live"))
+    assert words.index("bob: pause") < words.index("cyd: checkpoint")
+
+
+def test_settings_are_previewed_checked_and_sent_together(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    page.session_state["steering_form"] = True
+    page.run()
+    field = {widget.label: widget for widget in page.text_input}
+    field["lr"].set_value("-1").run()
+    assert "optim.lr is -1, but must be more than 0" in shown(page)
+    assert not [b for b in page.button if b.key == "steering_review"]
+    field = {widget.label: widget for widget in page.text_input}
+    field["lr"].set_value("1e-3").run()
+    choice = {widget.label: widget for widget in page.selectbox}
+    choice["strategy"].set_value("top_p").run()
+    assert "optim.lr: 0.1 -> 0.001" in shown(page)
+    assert "selection.strategy: none -> top_p" in shown(page)
+    press(page, "steering_review")
+    press(page, "steering_confirm")
+    (sent,) = live_run.waiting()
+    assert sent.settings == {"optim.lr": 0.001, "selection.strategy": "top_p"}
+    live_run.answer(detail="optim.lr 0.1 -> 0.001")
+    page.run()
+    field = {widget.label: widget for widget in page.text_input}
+    assert field["lr"].value == "0.001"
+    assert "The values in force" in shown(page)
+
+
+def test_what_alarms_do_is_set_by_rule(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    page.session_state["steering_form"] = True
+    page.run()
+    choice = next(w for w in page.multiselect if w.label.endswith("stop"))
+    choice.set_value(["KL_DRIFT"]).run()
+    press(page, "steering_review")
+    press(page, "steering_confirm")
+    (sent,) = live_run.waiting()
+    assert sent.settings == {"diagnostics.alarms.actions": {"KL_DRIFT": "stop"}}
+
+
+def test_a_run_that_ended_meanwhile_refuses_in_words(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    page.button(key="steer_pause").click().run()
+    live_run.writer.close(status="finished")
+    page.button(key="steering_confirm").click().run()
+    assert "there is nothing to steer" in shown(page)
+    assert open_run(live_run.path).commands() == []
+
+
+def test_a_read_only_dashboard_offers_nothing(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, options={"is_read_only": True}, run="live")
+    assert "read-only" in shown(page)
+    assert not [b for b in page.button if b.key and b.key.startswith("steer")]
+
+
+def test_a_draft_cannot_be_sent_to_a_read_only_dashboard(
+    live_run: LiveRun, tmp_path: Path, serve_root: Callable[..., None]
+) -> None:
+    serve_root(tmp_path, is_read_only=True)
+    draft = steering.Draft(run_id="live", action=CommandAction.STOP)
+    with pytest.raises(steering.SteeringError, match="read-only"):
+        steering.send_draft(draft, "ann", "")
+    assert live_run.waiting() == []
+
+
+def test_hostile_authors_reasons_and_settings_stay_text(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    command = new_command(
+        "live",
+        CommandAction.SET,
+        settings={HOSTILE: HOSTILE},
+        issued_by=HOSTILE,
+        reason=HOSTILE * 10,
+    )
+    post(live_run.path, command)
+    page = open_page("live", tmp_path, run="live")
+    assert "\u202e" not in shown(page)
+    assert "\x1b" not in shown(page)
+    live_run.answer(CommandOutcome.REJECTED, HOSTILE)
+    shown(page.run())
+    assert "<img" not in "".join(specs(page).values())
+    (row,) = steering.command_table(queries.commands("live")).to_dict("records")
+    assert row["outcome"].startswith("rejected at step 3: <img")  # a table reads no HTML
+    assert "\u202e" not in row["who"]
