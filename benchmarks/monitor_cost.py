@@ -1,9 +1,10 @@
 """What the monitor costs: a real run of the demo, and its own record of where the time went.
 
 Shares are seconds of measuring over the seconds of all training steps of the same run, so that a
-busy machine slows both. Tier 1 is rewards and text, tier 2 information and gradients.
+busy machine slows both; with `--processor-time` what others do does not count at all. Tier 1 is
+rewards and text, tier 2 information and gradients.
 
-    python benchmarks/monitor_cost.py [--steps 60] [--rounds 1] [--run PATH] [--json]
+    python benchmarks/monitor_cost.py [--steps 60] [--processor-time] [--run PATH] [--json]
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ import argparse
 import json
 import os
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -23,7 +28,12 @@ from echoscope import open_run
 from echoscope.core.config_loading import load_config
 from echoscope.core.events import SilentEvents
 from echoscope.core.runs import start
-from echoscope.diagnostics.monitor import GRADIENT_PASSES, INFORMATION_PASSES, TRAINING_PASSES
+from echoscope.diagnostics.monitor import (
+    GRADIENT_PASSES,
+    INFORMATION_PASSES,
+    TRAINING_PASSES,
+    Monitor,
+)
 from echoscope.store.records import Split
 from machine import describe_machine
 
@@ -60,6 +70,17 @@ class Cost:
 
     def tier(self, name: str) -> float:
         return sum(part.share for part in self.parts if part.name in TIERS[name])
+
+
+@contextmanager
+def processor_time() -> Iterator[None]:
+    """Let every stopwatch of a run count processor seconds of this process."""
+    defaults = {"clock": time.process_time}
+    with (
+        patch("time.perf_counter", time.process_time),
+        patch.dict(Monitor.__init__.__kwdefaults__, defaults),
+    ):
+        yield
 
 
 def read(path: Path) -> Cost:
@@ -117,6 +138,7 @@ def _passes(path: Path, parts: dict[str, Part], step_s: float) -> dict[str, floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--processor-time", action="store_true", help="of this process alone")
     parser.add_argument("--run", type=Path, help="a recorded run to read instead of training")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -124,7 +146,9 @@ def main() -> None:
         path = arguments.run
         if path is None:
             path = Path(name) / "run"
-            start(load_config("demo", overrides=[f"steps={arguments.steps}"]), path, SilentEvents())
+            config = load_config("demo", overrides=[f"steps={arguments.steps}"])
+            with processor_time() if arguments.processor_time else nullcontext():
+                start(config, path, SilentEvents())
         cost = read(path)
     if arguments.json:
         print(json.dumps({"machine": describe_machine(), **asdict(cost)}))

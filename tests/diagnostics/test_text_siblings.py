@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 from echoscope.diagnostics.config import TextConfig
-from echoscope.diagnostics.text_similarity import similarity
 from echoscope.diagnostics.text_sample import draw
 from echoscope.diagnostics.text_siblings import (
     chao_shen,
@@ -15,6 +14,7 @@ from echoscope.diagnostics.text_siblings import (
     ngram_entropy,
     sibling_metrics,
 )
+from echoscope.diagnostics.text_similarity import similarity
 from episodes import one_turn_each
 from hypothesis import given
 from hypothesis import strategies as st
