@@ -47,7 +47,7 @@ MAX_KEYS = 64
 Position = tuple[Any, ...]
 T = TypeVar("T")
 
-_readers: OrderedDict[Path, tuple[int, RunReader]] = OrderedDict()
+_readers: OrderedDict[Path, tuple[tuple[int, int], RunReader]] = OrderedDict()
 _lists: dict[Path, RunList] = {}
 _lock = threading.RLock()
 _answers = AnswerCache()
@@ -143,7 +143,7 @@ def position(run_id: str) -> Position:
     )
     return (
         str(layout.root),
-        run.st_ino,
+        identity_of(run),
         (journal.st_ino, journal.st_size) if journal else None,
         (manifest.st_ino, manifest.st_mtime_ns) if manifest else None,
         commands.st_mtime_ns if commands else None,
@@ -159,7 +159,7 @@ def reader(run_id: str) -> RunReader:
     """
     path = path_of(run_id)
     with reading(run_id):
-        identity = os.stat(Layout(path).run_json).st_ino
+        identity = identity_of(os.stat(Layout(path).run_json))
         with _lock:
             found = _readers.pop(path, None)
             if found is None or found[0] != identity:
@@ -387,6 +387,11 @@ def _answer(
 
     answer: T = _answers.get((what, at[0], arguments), at, fresh)
     return answer
+
+
+def identity_of(run_json: os.stat_result) -> tuple[int, int]:
+    """Tells a run from another one that took its folder's place: inodes are used again."""
+    return run_json.st_ino, run_json.st_mtime_ns
 
 
 def _stat(path: Path) -> os.stat_result | None:

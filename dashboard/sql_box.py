@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..store.errors import QueryError
+from ..store.layout import Layout
 from ..store.reader import RunReader, open_run
 from . import queries
 from .problems import Problem
@@ -81,7 +82,7 @@ class Answer:
     seconds: float
 
 
-_readers: OrderedDict[tuple[Path, int, str], RunReader] = OrderedDict()
+_readers: OrderedDict[tuple[Path, tuple[int, int], str], RunReader] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -132,7 +133,8 @@ def _bounded(reader: RunReader, query: str, most: int) -> pa.Table:
 def _reader(run_id: str) -> RunReader:
     path = queries.path_of(run_id)
     with queries.reading(run_id):
-        key = (path, path.stat().st_ino, settings().sql_memory)
+        identity = queries.identity_of(Layout(path).run_json.stat())
+        key = (path, identity, settings().sql_memory)
         with _lock:
             found = _readers.pop(key, None) or open_run(path, memory_limit=settings().sql_memory)
             _readers[key] = found
