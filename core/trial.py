@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from ..diagnostics.config import SelectionConfig
-from ..diagnostics.information import InformationEstimate
+from ..diagnostics.information import CrossScores, InformationEstimate, estimate
 from ..diagnostics.information_step import measure_information
 from ..diagnostics.preflight_record import Cost
 from ..diagnostics.scoring import ModelScorer
@@ -32,7 +32,6 @@ from .config import EnvGroupConfig, RunConfig
 from .config_loading import ConfigError
 from .engines.hf_engine import HfEngine
 from .events import SilentEvents
-from .optim import Optimizer
 from .sources import EnvSource, build_pool, probe_groups
 from .update import annotate, update
 
@@ -149,6 +148,12 @@ def _play(
         started = time.perf_counter()
         batches = tuple(source.collect(step, config) for step in range(1, num_steps + 1))
         return batches, time.perf_counter() - started
+    except torch.OutOfMemoryError:
+        raise ConfigError(
+            f"memory ran out while playing {pool.num_groups * pool.group_size} episodes: lower "
+            f"engine.max_batch_rows, which is {config.engine.max_batch_rows}, or "
+            "context.max_response_tokens"
+        ) from None
     finally:
         source.close()
         engine.close()
@@ -163,15 +168,18 @@ def _information(config: RunConfig, model: Model, batch: RolloutBatch) -> Inform
         temperature=config.sampling.temperature,
         memory_budget_bytes=settings.memory_budget_mib << 20,
     )
-    found = measure_information(
-        scorer,
-        batch.trajectories,
-        settings,
-        step=1,
-        decode=model.chat.decode,
-        top_k=config.sampling.top_k,
-        top_p=config.sampling.top_p,
-    )
+    try:
+        found = measure_information(
+            scorer,
+            batch.trajectories,
+            settings,
+            step=1,
+            decode=model.chat.decode,
+            top_k=config.sampling.top_k,
+            top_p=config.sampling.top_p,
+        )
+    except torch.OutOfMemoryError:
+        return estimate(CrossScores.missing("memory ran out", family="first_turn"))
     return found.estimates["first_turn"]
 
 
@@ -187,14 +195,12 @@ def _dry_update(config: RunConfig, model: Model, batch: RolloutBatch) -> tuple[f
         selection = _everything(batch)
     if selection.is_empty:
         return math.nan, 0, f"there is nothing to train on, {selection.reason}"
-    groups = [(policy.policy_parameters(), "policy"), (policy.critic_parameters(), "critic")]
     started = time.perf_counter()
     try:
-        optimizer = Optimizer(groups, config.optim)
         packed, left_out = pack_kept(batch, selection, config, model.chat)
         packed, _ = annotate(policy, packed.to(policy.device), config)
         packed = with_advantages(packed, config, left_out)
-        result = update(policy, optimizer, packed, config, _UPDATE_STEP)
+        result = update(policy, model.optimizer, packed, config, _UPDATE_STEP)
         if policy.device.type == "cuda":
             torch.cuda.synchronize(policy.device)
     except torch.OutOfMemoryError as error:
@@ -205,7 +211,7 @@ def _dry_update(config: RunConfig, model: Model, batch: RolloutBatch) -> tuple[f
     weights = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     if config.model.lora is not None:
         weights = sum(p.numel() * p.element_size() for p in policy.policy_parameters())
-    state = sum(t.numel() * t.element_size() for t in optimizer.state_tensors().values())
+    state = sum(t.numel() * t.element_size() for t in model.optimizer.state_tensors().values())
     return seconds, weights + state, ""
 
 
