@@ -62,8 +62,10 @@ def _low_success(view: View) -> Finding | None:
 
 
 def _train_eval_divergence(view: View) -> Finding | None:
-    lost = view.raised(*FIXED)
+    """Evaluation is lost for so long that training, a mean over some steps, would show it."""
     train = view["success_train"]
+    since = view.step - train.spec.window
+    lost = [c for c in view.raised(*FIXED) if c.raised_step is not None and c.raised_step <= since]
     if not lost or train.count < train.spec.warmup or not train.level >= 0.8 * train.high > 0:
         return None
     return Finding(
