@@ -81,18 +81,18 @@ def make_app(settings: DashboardSettings, policy: Policy) -> Any:
     import streamlit
     from starlette.middleware import Middleware
 
-    from . import api
+    from . import api, page_base
 
     configure(settings)
     page = Path(streamlit.__file__).parent / "static" / "index.html"
-    hashes = inline_script_hashes(page.read_text(encoding="utf-8"))
+    html = page.read_text(encoding="utf-8") + f"<script>{page_base.SCRIPT}</script>"
+    hashes = inline_script_hashes(html)
     policy = Policy(
         address=policy.address, port=policy.port, password=policy.password, script_hashes=hashes
     )
     configure_streamlit(policy)
-    return streamlit.App(
-        _APP, routes=api.routes(), middleware=[Middleware(Gate, policy=policy)], debug=False
-    )
+    middleware = [Middleware(Gate, policy=policy), Middleware(page_base.PageBase)]
+    return streamlit.App(_APP, routes=api.routes(), middleware=middleware, debug=False)
 
 
 def open_port(address: str, port: int, *, is_exact: bool) -> socket.socket:

@@ -73,7 +73,7 @@ class DashboardProcess:
         self._file.close()
 
 
-@dataclass(slots=True)
+@dataclass
 class Watch:
     """What a page did: errors on its console, and requests."""
 

@@ -1,0 +1,74 @@
+"""Tells Streamlit's page where its server is.
+
+Left alone, the page asks for `_stcore/health` under its own path first: a page that is opened by
+its address (`/live?run=...`) would meet two answers 404 before it finds the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+SCRIPT = 'window.__streamlit={BACKEND_BASE_URL:location.origin+"/"}'
+"""Fixed text, so that a content security policy can name its hash."""
+_MARK = b"<head>"
+
+
+class PageBase:
+    """ASGI middleware: puts SCRIPT at the head of every HTML page."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+        body = b""
+
+        async def pass_on(message: Message) -> None:
+            nonlocal start, body
+            if message["type"] == "http.response.start":
+                if not _is_html(message):
+                    await send(message)
+                else:
+                    start = message
+            elif start is None:
+                await send(message)
+            else:
+                body += message.get("body", b"")
+                if not message.get("more_body", False):
+                    await _send_page(send, start, body)
+
+        await self._app(_uncompressed(scope), receive, pass_on)
+
+
+def _uncompressed(scope: Scope) -> Scope:
+    """A page is a few kB: it is asked for as it is, so that it can be changed."""
+    headers = scope.get("headers", [])
+    if not any(name == b"accept" and b"text/html" in value for name, value in headers):
+        return scope
+    return {**scope, "headers": [h for h in headers if h[0] != b"accept-encoding"]}
+
+
+def _is_html(start: Message) -> bool:
+    headers = {name.lower(): value for name, value in start["headers"]}
+    is_plain = b"content-encoding" not in headers
+    return is_plain and headers.get(b"content-type", b"").startswith(b"text/html")
+
+
+async def _send_page(send: Send, start: Message, body: bytes) -> None:
+    script = f"<script>{SCRIPT}</script>".encode()
+    page = body.replace(_MARK, _MARK + script, 1)
+    dropped = (b"content-length", b"etag", b"last-modified")
+    headers = [(name, value) for name, value in start["headers"] if name.lower() not in dropped]
+    headers.append((b"content-length", str(len(page)).encode()))
+    await send({**start, "headers": headers})
+    await send({"type": "http.response.body", "body": page})
