@@ -259,6 +259,7 @@ class _Patient(Listener):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_template_collapse_pauses_its_run_and_the_verdict_shows_the_template(
     tmp_path: Path,
 ) -> None:
