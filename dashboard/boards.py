@@ -194,7 +194,10 @@ def _grid_body(grid: Grid) -> str:
     things += [(overlay.at, *_thing(grid, overlay)) for overlay in grid.overlays]
     used = {name for _, name, _ in things if name in _SHAPES}
     parts = [_definitions(used)]
-    parts += [_placed(at, name, shape) for at, name, shape in things]
+    for at, name, shape in things:
+        # A figure on a goal, a hole or a target leaves room to see what it stands on.
+        is_small = name == "player" and grid.kind(at) not in _BACKGROUNDS
+        parts.append(_placed(at, name, shape, 0.66 if is_small else 1.0))
     if max(rows, cols) <= _MAX_NUMBERED:
         half = TILE // 2
         parts += [
@@ -218,10 +221,13 @@ def _shape_id(name: str) -> str:
     return f"es-{name.replace(' ', '-')}"
 
 
-def _placed(position: Position, name: str, shape: str) -> str:
+def _placed(position: Position, name: str, shape: str, scale: float) -> str:
     x, y = _MARGIN + position[1] * TILE, _MARGIN + position[0] * TILE
-    if name in _SHAPES:
+    if name in _SHAPES and scale == 1.0:
         return f'<use href="#{_shape_id(name)}" x="{x}" y="{y}"/>'
+    if name in _SHAPES:  # in the lower left of the tile
+        place = f"translate({x} {y + TILE * (1 - scale):g}) scale({scale:g})"
+        return f'<use href="#{_shape_id(name)}" transform="{place}"/>'
     return f'<g transform="translate({x} {y})">{shape}</g>'
 
 

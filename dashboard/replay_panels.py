@@ -71,7 +71,8 @@ def response(
         return
     assert turn.response_tokens is not None  # or there would be no values
     start = _part_start(len(values), tokens.MAX_TOKENS, "tokens")
-    pieces = queries.token_pieces(run_id, turn.response_tokens.tolist())
+    end = tokens.window_end(len(values), start)
+    pieces = queries.token_pieces(run_id, turn.response_tokens[start:end].tolist())
     scale = trajectory_scale(heat, [(trajectory, outcome)])
     st.html(
         tokens.legend_html(heat, scale)

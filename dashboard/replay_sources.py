@@ -9,6 +9,7 @@ import streamlit as st
 
 from ..store.records import Alarm, parse_trajectory_id
 from . import keyboard, queries, ui
+from .escaping import visible
 from .problems import Problem
 from .replay_list import (
     ANY,
@@ -31,6 +32,7 @@ _HINTS = {
     "where": "for example  is_success AND num_turns > 3",
 }
 _MAX_EVIDENCE = 64
+_FILTERS = ("success", "kept", "split", "tag", "stop")
 _CLEARS = ("trajectory", "turn", "part", "page")
 
 
@@ -75,8 +77,11 @@ def choose_source(run_id: str, last_step: int) -> Source:
     else:
         rows = queries.listing(run_id, step)[list(COLUMNS)]
         source = Source(title=f"Step {step}", rows=rows, if_empty=_no_rows(step, last_step))
-    with more, st.popover("Filters", width="stretch"):
+    active = sum(bool(st.query_params.get(name)) for name in (*_FILTERS, "alarm"))
+    label = f"Filters, {active} active" if active else "Filters"
+    with more, st.popover(label, width="stretch", key="replay_filters"):
         filters = _filters(source.rows)
+        _alarm_choice(run_id, alarm_id)
     if order == CHANGED:
         against = number(
             "since", "Changed since step", default=0, least=0, most=last_step, clears=_CLEARS
@@ -232,6 +237,26 @@ def _filters(rows: pd.DataFrame) -> Filters:
         split=pick("split", "Split", present(rows, "split")),
         tag=pick("tag", "Tag", present(rows, "tag")),
         stop=pick("stop", "Ended by", present(rows, "stop_reason")),
+    )
+
+
+def _alarm_choice(run_id: str, asked: str) -> None:
+    """The alarms of the run: their evidence is a list, too."""
+    known = {alarm.alarm_id: alarm for alarm in reversed(queries.alarms(run_id))}
+    if not known and not asked:
+        return
+    ids = ["", *reversed(known), *([asked] if asked and asked not in known else [])]
+    choose(
+        "alarm",
+        "Evidence of an alarm",
+        ids,
+        default="",
+        words=lambda found: (
+            visible(f"{known[found].rule}, step {known[found].step}", 80)
+            if found in known
+            else visible(found, 80) or "any"
+        ),
+        clears=_CLEARS,
     )
 
 

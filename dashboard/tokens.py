@@ -27,7 +27,7 @@ __all__ = [
     "visible",
 ]
 
-MAX_TOKENS = 4_000
+MAX_TOKENS = 2_000
 """Tokens that one call shows; the page turns over for more."""
 _TAG = re.compile(r"</?(?:think|answer|ans)>")
 _RETURN_SIGN = '<span class="es-nl">&#8629;</span>'
@@ -150,15 +150,16 @@ def heat_html(
 
     Args:
         values: one per sampled token.
-        pieces: text of each sampled token; None (no tokenizer at hand) makes a strip of cells.
+        pieces: text of each of these tokens; None (no tokenizer at hand) makes a strip of cells.
+            Regions are marked where all tokens of the response are shown.
     """
-    end = min(start + min(size, MAX_TOKENS), len(values))
+    end = window_end(len(values), start, size)
     levels = scale.levels(values[start:end])
     marks = [
         (level_class(int(level)), _tooltip(start + n, float(values[start + n]), heat))
         for n, level in enumerate(levels)
     ]
-    if pieces is None or len(pieces) != len(values):
+    if pieces is None or len(pieces) != len(marks):
         cells = "".join(
             f'<span class="es-cell {css}" title="{title}"></span>' for css, title in marks
         )
@@ -166,9 +167,8 @@ def heat_html(
     else:
         names = _token_regions(turn, pieces)
         spans = [
-            f'<span class="es-t {css}{names[start + n]}" title="{title}">'
-            f"{_piece_html(pieces[start + n])}</span>"
-            for n, (css, title) in enumerate(marks)
+            f'<span class="es-t {css}{name}" title="{title}">{_piece_html(piece)}</span>'
+            for piece, name, (css, title) in zip(pieces, names, marks, strict=True)
         ]
         body = f'<div class="es-text" dir="auto">{"".join(spans)}</div>'
     if start == 0 and end == len(values):
@@ -177,6 +177,11 @@ def heat_html(
         f'{body}<div class="es-note">tokens {start:,} to {end - 1:,} of {len(values):,}; '
         "the others are not shown</div>"
     )
+
+
+def window_end(num_tokens: int, start: int, size: int = MAX_TOKENS) -> int:
+    """One past the last token that `heat_html` shows."""
+    return max(start, min(start + min(size, MAX_TOKENS), num_tokens))
 
 
 def _tooltip(position: int, value: float, heat: Heat) -> str:

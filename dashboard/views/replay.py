@@ -117,13 +117,13 @@ def _table(rows: pd.DataFrame, source: Source) -> pd.DataFrame:
             "return": rows["episode_return"],
             "success": rows["is_success"].map(success_word),
             "advantage": rows["advantage"].astype(float),
-            "update": [
-                kept_word(kept) + (f": {visible(str(why), 200)}" if isinstance(why, str) else "")
-                for kept, why in zip(rows["kept"], rows["drop_reason"], strict=True)
-            ],
+            "update": rows["kept"].map(kept_word),
             "turns": rows["num_turns"],
             "tokens": rows["num_sampled_tokens"],
             "ended by": [visible(str(why), 60) for why in rows["stop_reason"]],
+            "dropped because": [
+                visible(why, 200) if isinstance(why, str) else None for why in rows["drop_reason"]
+            ],
             "group": rows["group_index"],
             "tag": [visible(str(tag), 80) for tag in rows["tag"]],
         }

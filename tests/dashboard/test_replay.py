@@ -447,9 +447,9 @@ class TestHostileText:
             entropies=np.ones(100_000),
         )
         commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=(turn,))])
-        page = open_page("replay", tmp_path, run="long", heat="entropy", part="25")
+        page = open_page("replay", tmp_path, run="long", heat="entropy", part="50")
         assert not page.exception
-        assert "tokens 96,000 to 99,999 of 100,000" in shown_html(page)
+        assert "tokens 98,000 to 99,999 of 100,000" in shown_html(page)
         assert "no tokenizer.json" in words(page)
 
 
