@@ -34,16 +34,23 @@ def draw(run_id: str) -> None:
         steps=queries.step_table(run_id),
         known=queries.metric_keys(run_id),
     )
-    st.html(STEADY)
-    ui.verdict_box(run_id)
-    watch(page, is_judging=queries.is_judging(run_id))
-    steering.panel(run_id)
-    open_alarms(run_id)
-    if len(page.steps) or page.known:
-        draw_charts(page)
-    else:
-        ui.empty("No step is finished yet: the curves begin with the first one.")
-        commands(run_id)
+    # One place for each part: what comes and goes in one must not rebuild the charts below it.
+    verdict, progress, desk, alarms, body = (st.container() for _ in range(5))
+    with verdict:
+        ui.verdict_box(run_id)
+    with progress:
+        watch(page, is_judging=queries.is_judging(run_id))
+    with desk:
+        steering.panel(run_id)
+    with alarms:
+        open_alarms(run_id)
+    with body:
+        st.html(STEADY)
+        if len(page.steps) or page.known:
+            draw_charts(page)
+        else:
+            ui.empty("No step is finished yet: the curves begin with the first one.")
+            commands(run_id)
 
 
 def draw_charts(page: Snapshot) -> None:
