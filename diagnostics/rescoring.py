@@ -26,6 +26,7 @@ from .cross_scoring import MAX_SAMPLING_GAP, Scorer
 from .families import Decode
 from .information_step import measure_information
 from .metric_table import MetricTable, TableBuilder
+from .stored_steps import steps_with_groups
 
 DEFAULT_STEPS = 20
 """Steps that are scored where it is not said how many: spread evenly."""
@@ -87,7 +88,7 @@ def with_information(
         RescoringError: no step has recorded tokens, or they are of another vocabulary.
     """
     settings = weights.config.model_copy(update={"ragen_samples": ()})
-    steps = _chosen(_steps_with_tokens(reader), every)
+    steps = _chosen(steps_with_groups(reader, with_tokens=True), every)
     if not steps:
         raise RescoringError(
             f"{reader.run_id} has no trajectories with recorded tokens, so no model can score "
@@ -131,14 +132,6 @@ def sample_for_scoring(reader: RunReader, step: int, config: InformationConfig) 
         return [reader.trajectory(one) for one in ids]
     wanted = set(ids)
     return [one for one in reader.trajectories_of_step(step) if one.id in wanted]
-
-
-def _steps_with_tokens(reader: RunReader) -> list[int]:
-    found = reader.sql(
-        "SELECT DISTINCT step FROM trajectories "
-        "WHERE split IN ('train', 'import') AND num_sampled_tokens > 0 ORDER BY step"
-    )
-    return [int(step) for step in found.column("step").to_pylist()]
 
 
 def _chosen(steps: Sequence[int], every: int | None) -> list[int]:

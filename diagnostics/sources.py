@@ -18,6 +18,7 @@ from .config import TextConfig
 from .metric_names import Meaning
 from .metric_table import MetricTable, TableBuilder, table_of_run
 from .metrics_file import MetricsFileError, read_metrics
+from .stored_steps import steps_with_groups
 from .verdict_record import Shown
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Opened:
         wanted = list(dict.fromkeys(f for rule in rules for f in FINDINGS.get(rule, ())))
         if self.reader is None or not wanted:
             return Exhibits()
-        steps = _steps_with_trajectories(self.reader)
+        steps = steps_with_groups(self.reader)
         if not steps:
             return Exhibits()
         report = _measure(sample_of_step(self.reader, steps[-1]))
@@ -135,7 +136,7 @@ def with_text(
     table: MetricTable, reader: RunReader, progress: Progress | None = None
 ) -> MetricTable:
     """`table` with measurements of the text of a sample of steps."""
-    steps = _steps_with_trajectories(reader)
+    steps = steps_with_groups(reader)
     if not steps:
         return table
     chosen = [steps[i] for i in np.unique(np.linspace(0, len(steps) - 1, MAX_STEPS).astype(int))]
@@ -154,13 +155,6 @@ def with_text(
         "trajectories of each"
     )
     return replace(full, notes=(*table.notes, note))
-
-
-def _steps_with_trajectories(reader: RunReader) -> list[int]:
-    found = reader.sql(
-        "SELECT DISTINCT step FROM trajectories WHERE split IN ('train', 'import') ORDER BY step"
-    )
-    return [int(step) for step in found.column("step").to_pylist()]
 
 
 def sample_of_step(reader: RunReader, step: int) -> list[Trajectory]:

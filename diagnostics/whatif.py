@@ -29,6 +29,7 @@ from .config import SelectionConfig
 from .selection import BoolArray, FloatArray64, GroupArrays, Selection, select_from
 from .selection_payoff import payoff_of
 from .selection_rules import is_zero
+from .stored_steps import steps_with_groups
 from .whatif_record import Drop, Kept, WhatIf, WhatIfRow, total
 from .whatif_settings import Settings, WhatIfError, apply_changes, own_settings
 
@@ -62,14 +63,6 @@ _COLUMNS = [
 ]
 
 
-def steps_with_groups(reader: RunReader) -> list[int]:
-    """Steps that have training (or imported) trajectories, in order."""
-    found = reader.sql(
-        "SELECT DISTINCT step FROM trajectories WHERE split IN ('train', 'import') ORDER BY step"
-    )
-    return [int(step) for step in found.column("step").to_pylist()]
-
-
 def simulate(
     reader: RunReader,
     settings: SelectionConfig | Settings | None = None,
@@ -81,7 +74,7 @@ def simulate(
 
     Args:
         settings: what to select by; None for the run's own, which gives what it kept.
-        steps: which; all with trajectories if None. One step takes a few milliseconds.
+        steps: which; all finished ones if None. One step takes a few milliseconds.
         progress: called with (done, of) after each step.
 
     Raises:

@@ -13,13 +13,13 @@ from echoscope.core.events import SilentEvents
 from echoscope.core.runs import resume, start
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.selection_payoff import Worth, payoff_of
+from echoscope.diagnostics.stored_steps import steps_with_groups
 from echoscope.diagnostics.whatif import (
     Drop,
     WhatIfError,
     apply_changes,
     own_settings,
     simulate,
-    steps_with_groups,
 )
 from echoscope.store.commands import new_command, post
 from echoscope.store.reader import RunReader, open_run
@@ -183,9 +183,32 @@ def test_progress_and_steps(tmp_path: Path) -> None:
     found = simulate(reader, steps=[2, 3], progress=lambda done, of: seen.append((done, of)))
     assert [row.step for row in found.rows] == [2, 3]
     assert seen == [(1, 2), (2, 2)]
-    assert steps_with_groups(reader) == [1, 2, 3]
     with pytest.raises(WhatIfError, match="no training trajectories at step 7"):
         simulate(reader, steps=[7])
+
+
+def test_a_step_in_progress_is_left_out(tmp_path: Path) -> None:
+    """Its first episodes can be read, but groups are not whole."""
+    path = tmp_path / "run"
+    writer = RunWriter.create(path, run_id="run", config={}, is_packing=False)
+    metrics = StepMetrics(
+        run_id="run",
+        step=1,
+        phase="train",
+        policy_version=0,
+        wall_time=0.0,
+        values={"loss/total": 0.0},
+    )
+    writer.commit_step(metrics=[metrics], trajectories=step_of(RETURNS), outcomes=[])
+    writer.add_trajectories(step_of(RETURNS, 2)[:3])
+    writer.flush()
+    reader = open_run(path)
+    seen = reader.sql("SELECT DISTINCT step FROM trajectories ORDER BY step")
+    assert seen.column("step").to_pylist() == [1, 2]
+    assert steps_with_groups(reader) == [1]
+    assert steps_with_groups(reader, with_tokens=True) == [1]
+    assert [row.step for row in simulate(reader, SelectionConfig()).rows] == [1]
+    writer.close(status="stopped")
 
 
 @pytest.mark.parametrize(
