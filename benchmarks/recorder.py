@@ -44,7 +44,9 @@ def forget(*_: Any, **__: Any) -> None:
 
 def measure(steps: int, *, is_recording: bool) -> list[float]:
     """Seconds of each step after the first two."""
-    config = load_config("demo", overrides=[f"steps={steps}", "envs.eval=[]", "checkpoint.every=0"])
+    config = load_config(
+        "demo", overrides=[f"steps={steps}", "envs.eval=[]", "probe.every=0", "checkpoint.every=0"]
+    )
     events = StepTimes()
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "run"

@@ -40,7 +40,7 @@ PROSE = (
 
 
 def train_demo(steps: int, path: Path) -> None:
-    overrides = [f"steps={steps}", "envs.eval=[]", "checkpoint.every=0"]
+    overrides = [f"steps={steps}", "envs.eval=[]", "probe.every=0", "checkpoint.every=0"]
     start(load_config("demo", overrides=overrides), path, SilentEvents())
 
 

@@ -68,6 +68,7 @@ def settings(steps: int) -> list[str]:
         f"envs.group_size={SIBLINGS}",
         f"envs.train.0.groups={GROUPS}",
         "envs.eval=[]",
+        "probe.every=0",
         "envs.train.0.max_turns=1",
         "selection.strategy=none",
         "advantage.kind=grpo",
