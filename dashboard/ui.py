@@ -15,7 +15,6 @@ goes through `plain` first, or into `st.text`, `st.code` or `st.dataframe`, whic
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +26,14 @@ from streamlit.errors import StreamlitAPIException
 
 from ..diagnostics.verdict_record import Verdict
 from ..store.errors import StoreError
-from ..store.reader import RunInfo
 from . import queries
 from .escaping import visible
 from .problems import Problem
 from .run_list import RunRow
 from .settings import settings
+from .words import duration as duration
+from .words import plain as plain
+from .words import status_words as status_words
 
 PAGES: Mapping[str, tuple[str, str]] = {
     "runs": ("Runs", "views/runs.py"),
@@ -50,23 +51,11 @@ CARRIED = ("run", "step", "trajectory", "turn")
 """URL parameters that a link keeps unless it sets them."""
 MAX_PICKED = 200
 """Runs in the picker; the page Runs has all of them."""
-STALE_S = 120.0
-"""A live run that has acknowledged nothing for so long, or for ten of its steps, is stale."""
-
 _SHOWN_RUN, _PICKER = "_shown_run", "_run_picker"
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding-top: 4.5rem; padding-bottom: 3rem; }
 [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere; }
 </style>"""
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$:@^=&\"'/])")
-_STATUS_COLOURS = {
-    "running": "blue",
-    "finished": "green",
-    "stopped": "orange",
-    "interrupted": "orange",
-    "failed": "red",
-    "crashed": "red",
-}
 STATE_COLOURS = {
     "healthy": "green",
     "converged": "green",
@@ -77,17 +66,6 @@ STATE_COLOURS = {
 }
 """State of a verdict -> colour of a Streamlit badge."""
 SEVERITY_COLOURS = {"info": "gray", "warning": "orange", "critical": "red"}
-
-
-def plain(text: str, limit: int = 200) -> str:
-    """Hostile text as a Streamlit label: shown as it is, on one line, none of it Markdown.
-
-    Signs are escaped; where that is not enough (autolinks, emoji and icon names) an invisible word
-    joiner keeps them apart.
-    """
-    shown = visible(" ".join(text.split()), limit)
-    escaped = _MARKDOWN.sub(r"\\\1", shown)
-    return re.sub(r"(\\[:@.]|www)(?=\S)", "\\1\u2060", escaped)
 
 
 def frame(title: str, draw: Callable[[], None]) -> None:
@@ -255,30 +233,6 @@ def updated_at(run_id: str) -> float:
         return time.time()  # between two pieces of the journal
 
 
-def status_words(info: RunInfo, updated: float) -> tuple[str, str]:
-    """How a run stands, and the badge colour: `live, step 41 of 60`, `stale for 5 min, ...`."""
-    planned = info.config.get("steps")
-    of = f" of {planned}" if isinstance(planned, int) and planned >= info.last_step else ""
-    step = f"step {info.last_step}{of}" if info.last_step >= 0 else "before its first step"
-    if info.status != "running":
-        return f"{info.status}, {step}", _STATUS_COLOURS.get(info.status, "gray")
-    silent = time.time() - updated
-    if silent > STALE_S:
-        return f"live, silent for {duration(silent)}, {step}", "orange"
-    return f"live, {step}", "blue"
-
-
-def duration(seconds: float) -> str:
-    """`"45 s"`, `"12 min"`, `"3.4 h"`, `"2.1 days"`."""
-    if not math.isfinite(seconds):
-        return "-"
-    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            value = seconds / size
-            return f"{value:.1f} {unit}" if unit == "h" else f"{value:.0f} {unit}"
-    return f"{seconds / 86_400:.1f} days"
-
-
 def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
     """The verdict in words, with its state, since when, and what to do; refreshes by itself."""
     found = queries.verdict(run_id)
@@ -375,10 +329,11 @@ def choice_param(name: str, choices: Sequence[str], default: str) -> str:
 
 def list_param(name: str, *, most: int = 32) -> list[str]:
     """A URL parameter that is a list with commas, each entry once."""
-    entries = [entry for entry in st.query_params.get(name, "").split(",") if entry]
+    text = st.query_params.get(name, "")
+    entries = list(dict.fromkeys(entry for entry in text.split(",") if entry))
     if len(entries) > most:
         notice(f"{name} in the address has {len(entries)} entries; the first {most} are used")
-    return list(dict.fromkeys(entries))[:most]
+    return entries[:most]
 
 
 def noting(change: Callable[[], None]) -> bool:

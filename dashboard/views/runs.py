@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 from echoscope.dashboard import queries, ui
-from echoscope.dashboard.api import author
 from echoscope.dashboard.escaping import visible
-from echoscope.dashboard.run_details import RunDetails
 from echoscope.dashboard.run_list import RunRow
+from echoscope.dashboard.runs_table import SORTS, note_changes, run_frame
 from echoscope.dashboard.settings import settings
 from echoscope.dashboard.theme import ACCENT
-from echoscope.store.annotations import AddTag, Change, Pin, RemoveTag, SetNote, annotate
+from echoscope.store.annotations import Change, annotate
 
 PER_PAGE = 25
 EVERY_S = 5.0
 WAITING_S = 1.0
 _WAITING = "_runs_waiting"
 """Session state: verdicts of the page are being worked out."""
-SORTS: dict[str, tuple[str, Callable[[RunRow], Any]]] = {
-    "newest": ("Newest first", lambda row: -row.created_at),
-    "active": ("Last active first", lambda row: -row.updated_at),
-    "name": ("Name", lambda row: row.run_id.lower()),
-    "status": ("Status", lambda row: (not row.is_live, row.status, -row.created_at)),
-    "success": ("Highest success first", lambda row: -_or(row.success_rate, -1.0)),
-    "step": ("Most steps first", lambda row: -row.last_step),
-    "environment": ("Environment", lambda row: (row.environments, -row.created_at)),
-}
-"""URL value -> words and order; pinned runs come first in all of them."""
 
 
 def draw() -> None:
@@ -50,9 +37,7 @@ def draw() -> None:
         type="search",
         max_chars=500,
     )
-    sort = right.selectbox(
-        "Sort", list(SORTS), key="sort", bind="query-params", format_func=lambda key: SORTS[key][0]
-    )
+    sort = right.selectbox("Sort by", list(SORTS), key="sort", bind="query-params")
     is_any_live = any(row.is_live for row in all_rows)
     is_waiting = st.session_state.get(_WAITING, True)
     every_s = WAITING_S if is_waiting else EVERY_S if is_any_live else None
@@ -71,7 +56,7 @@ def draw() -> None:
 
 def _list(pattern: str, sort: str) -> None:
     rows = [row for row in queries.runs(pattern) if not row.problem]
-    order = SORTS[sort][1]
+    order = SORTS[sort]
     rows.sort(key=lambda row: (not row.is_pinned, order(row)))
     if not rows:
         ui.empty("No run matches the filter.")
@@ -119,64 +104,6 @@ def _open(run_id: str) -> None:
     # The click is used up: coming back must not open the run again.
     del st.session_state["run_table"]
     st.switch_page(ui.script("live"), query_params={"run": run_id})
-
-
-def run_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
-    """What the table shows of some runs, one row each."""
-    now = time.time()
-    return pd.DataFrame([_cells(row, _details(row), now) for row in rows])
-
-
-def _details(row: RunRow) -> RunDetails:
-    try:
-        return queries.run_details(row)
-    except queries.Problem:
-        return RunDetails()
-
-
-def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
-    of = f" / {row.num_steps}" if row.num_steps else ""
-    rule = details.alarm_rule.replace("_", " ").lower()
-    return {
-        "run": visible(row.run_id, 120),
-        "status": status_of(row, details, now),
-        "state": _state(row, details),
-        "step": f"{row.last_step}{of}" if row.last_step >= 0 else f"-{of}",
-        "success": None if row.success_rate is None else 100 * row.success_rate,
-        "history": list(details.success),
-        "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",
-        "environment": visible(", ".join(row.environments), 80),
-        "algorithm": visible(row.algorithm, 40),
-        "started": datetime.fromtimestamp(row.created_at) if row.created_at else None,
-        "tags": [visible(tag, 64) for tag in row.tags],
-        "note": visible(row.note, 200),
-        "pinned": row.is_pinned,
-    }
-
-
-def status_of(row: RunRow, details: RunDetails, now: float) -> str:
-    """How a run stands, in a few words: since when it is silent, who stopped it and why."""
-    if row.is_live:
-        silent = now - row.updated_at
-        return f"live, silent for {ui.duration(silent)}" if silent > ui.STALE_S else "live"
-    if row.status == "stopped" and details.ended_by:
-        why = f": {details.ended_because}" if details.ended_because else ""
-        return visible(f"stopped by {details.ended_by}{why}", 160)
-    return visible(row.status, 40)
-
-
-def _state(row: RunRow, details: RunDetails) -> str:
-    """State and regime of the last verdict; one that is quick to get is asked for."""
-    try:
-        if details.has_text:
-            queries.verdict(row.run_id, wait_s=0.0)
-        found = queries.known_verdict(row.run_id)
-    except queries.Problem:
-        return ""
-    if found is None:
-        return ""
-    regime = found.regime.value.replace("_", " ")
-    return found.state.value if regime == "undetermined" else f"{found.state.value}, {regime}"
 
 
 def _columns(frame: pd.DataFrame) -> dict[str, Any]:
@@ -252,25 +179,6 @@ def _noter(row: RunRow, changes: Sequence[Change]) -> Callable[[], None]:
     return lambda: annotate(row.path, *changes)
 
 
-def note_changes(
-    row: RunRow, before: Sequence[str], tags: Sequence[str], note: str | None, is_pinned: bool
-) -> list[Change]:
-    """What must be noted so that a run has these tags, this note (None: its own) and this pin.
-
-    Raises:
-        AnnotationError: a tag or the note is not fit to be kept.
-    """
-    who: dict[str, Any] = {"author": author(), "at": time.time()}
-    wanted = [tag.strip() for tag in tags]
-    changes: list[Change] = [AddTag(tag=tag, **who) for tag in wanted if tag not in row.tags]
-    changes += [RemoveTag(tag=tag, **who) for tag in before if tag not in wanted]
-    if note is not None and note != row.note:
-        changes.append(SetNote(note=note, **who))
-    if is_pinned != row.is_pinned:
-        changes.append(Pin(is_pinned=is_pinned, **who))
-    return changes
-
-
 def _broken(rows: Sequence[RunRow]) -> None:
     """Runs that cannot be opened, each with the reason."""
     if not rows:
@@ -296,10 +204,6 @@ def _others() -> None:
             "from a CSV file, JSON lines or a console log:"
         )
         st.code("echoscope diagnose FILE", language="bash")
-
-
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
 
 
 def main() -> None:

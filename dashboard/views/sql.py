@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Any
-
 import pandas as pd
-import plotly.graph_objects as go
 import pyarrow as pa
 import streamlit as st
 from echoscope.dashboard import queries, sql_box, ui
-from echoscope.dashboard.charts import export_config, figure_text
-from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.charts import export_config
 from echoscope.dashboard.settings import settings
 from echoscope.dashboard.sql_box import EXAMPLES, MAX_SQL, Answer
-from echoscope.dashboard.theme import SERIES
+from echoscope.dashboard.sql_result import KINDS, chart, numeric_columns, shown_frame
 from echoscope.store.schema import TABLES
 
-CELL_CHARS = 2_000
 MAX_CURVES = 8
 MAX_CHART_POINTS = 5_000
 _TEXT, _RESULT = "_sql_text", "_sql_result"
-KINDS = ("line", "points", "bars")
-MARKS: dict[str, Callable[..., Any]] = {
-    "line": lambda **kw: go.Scatter(mode="lines+markers", **kw),
-    "points": lambda **kw: go.Scatter(mode="markers", **kw),
-    "bars": lambda **kw: go.Bar(**kw),
-}
 
 
 def draw(run_id: str) -> None:
@@ -145,55 +132,33 @@ def _summary(found: Answer) -> None:
 
 
 def _show(table: pa.Table) -> None:
+    frame, words = shown_frame(table), "Answer of the query"
+    key = next((name for name in ("trajectory_id", "id") if name in table.column_names), None)
+    if key is None:
+        st.dataframe(frame, hide_index=True, placeholder="", alt=words)
+        return
     event = st.dataframe(
-        shown_frame(table),
+        frame,
         hide_index=True,
-        key="_sql_table_shown",
+        key="_sql_answer",
         on_select="rerun",
         selection_mode="single-row",
         placeholder="",
-        alt="Answer of the query",
+        alt=words,
     )
     rows = event.selection.rows
-    key = next((name for name in ("trajectory_id", "id") if name in table.column_names), None)
-    if rows and key and rows[0] < table.num_rows:
+    if rows and rows[0] < table.num_rows:
         turn = table.column("turn")[rows[0]].as_py() if "turn" in table.column_names else None
         found = str(table.column(key)[rows[0]].as_py())
         ui.link(f"Replay {found}", "replay", trajectory=found, turn=turn, step=None)
 
 
-def shown_frame(table: pa.Table) -> pd.DataFrame:
-    """The answer as it is shown: text cut and made visible, lists and maps as JSON text."""
-    columns: dict[str, Any] = {}
-    for index, name in enumerate(table.column_names):
-        column = table.column(index)
-        shown = _unique(visible(name, 80), columns)
-        if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
-            columns[shown] = [_cell(_plain(value)) for value in column.to_pylist()]
-        elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            columns[shown] = [_cell(value) for value in column.to_pylist()]
-        else:
-            columns[shown] = column.to_pandas()
-    return pd.DataFrame(columns)
-
-
-def _unique(name: str, taken: dict[str, Any]) -> str:
-    candidate, number = name, 2
-    while candidate in taken:
-        candidate, number = f"{name} ({number})", number + 1
-    return candidate
-
-
-def _plain(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, default=str, ensure_ascii=False)
-
-
-def _cell(value: str | None) -> str | None:
-    return None if value is None else visible(value, CELL_CHARS)
-
-
 def _chart(table: pa.Table) -> None:
-    frame = table.select(_numeric(table)).to_pandas() if _numeric(table) else pd.DataFrame()
+    frame = (
+        table.select(numeric_columns(table)).to_pandas()
+        if numeric_columns(table)
+        else pd.DataFrame()
+    )
     if frame.empty:
         ui.empty("A chart needs a column of numbers.")
         return
@@ -212,38 +177,6 @@ def _chart(table: pa.Table) -> None:
     st.plotly_chart(
         figure, key="_sql_chart", config=export_config("query"), alt="Chart of the answer"
     )
-
-
-def _numeric(table: pa.Table) -> list[str]:
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    names = table.column_names
-    return [
-        field.name
-        for field in table.schema
-        if any(is_kind(field.type) for is_kind in kinds) and names.count(field.name) == 1
-    ]
-
-
-def chart(frame: pd.DataFrame, x: str, ys: list[str], kind: str) -> go.Figure:
-    """Columns of an answer against one of them. Column names are foreign text."""
-    figure = go.Figure()
-    for number, name in enumerate(ys):
-        figure.add_trace(
-            MARKS[kind](
-                x=frame[x].astype(float),
-                y=frame[name].astype(float),
-                name=figure_text(name, limit=80),
-                marker_color=SERIES[number % len(SERIES)],
-            )
-        )
-    figure.update_layout(
-        height=420,
-        margin={"l": 60, "r": 20, "t": 20, "b": 50},
-        showlegend=len(ys) > 1,
-        xaxis_title=figure_text(x, limit=80),
-        yaxis_title=figure_text(ys[0], limit=80) if len(ys) == 1 else None,
-    )
-    return figure
 
 
 def main() -> None:

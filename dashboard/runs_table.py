@@ -1,0 +1,110 @@
+"""Rows of the page Runs: what the table shows of a run, in which order, and what people note."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+
+from ..store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
+from . import queries
+from .api import author
+from .escaping import visible
+from .run_details import RunDetails
+from .run_list import RunRow
+from .words import STALE_S, duration
+
+SORTS: dict[str, Callable[[RunRow], Any]] = {
+    "newest": lambda row: -row.created_at,
+    "last active": lambda row: -row.updated_at,
+    "name": lambda row: row.run_id.lower(),
+    "status": lambda row: (not row.is_live, row.status, -row.created_at),
+    "success": lambda row: -_or(row.success_rate, -1.0),
+    "steps": lambda row: -row.last_step,
+    "environment": lambda row: (row.environments, -row.created_at),
+}
+"""What the address and the menu say -> order; pinned runs come first in all of them."""
+
+
+def run_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
+    """What the table shows of some runs, one row each."""
+    now = time.time()
+    return pd.DataFrame([_cells(row, _details(row), now) for row in rows])
+
+
+def _details(row: RunRow) -> RunDetails:
+    try:
+        return queries.run_details(row)
+    except queries.Problem:
+        return RunDetails()
+
+
+def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
+    of = f" / {row.num_steps}" if row.num_steps else ""
+    rule = details.alarm_rule.replace("_", " ").lower()
+    return {
+        "run": visible(row.run_id, 120),
+        "status": status_of(row, details, now),
+        "state": _state(row, details),
+        "step": f"{row.last_step}{of}" if row.last_step >= 0 else f"-{of}",
+        "success": None if row.success_rate is None else 100 * row.success_rate,
+        "history": list(details.success),
+        "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",
+        "environment": visible(", ".join(row.environments), 80),
+        "algorithm": visible(row.algorithm, 40),
+        "started": datetime.fromtimestamp(row.created_at) if row.created_at else None,
+        "tags": [visible(tag, 64) for tag in row.tags],
+        "note": visible(row.note, 200),
+        "pinned": row.is_pinned,
+    }
+
+
+def status_of(row: RunRow, details: RunDetails, now: float) -> str:
+    """How a run stands, in a few words: since when it is silent, who stopped it and why."""
+    if row.is_live:
+        silent = now - row.updated_at
+        return f"live, silent for {duration(silent)}" if silent > STALE_S else "live"
+    if row.status == "stopped" and details.ended_by:
+        why = f": {details.ended_because}" if details.ended_because else ""
+        return visible(f"stopped by {details.ended_by}{why}", 160)
+    return visible(row.status, 40)
+
+
+def _state(row: RunRow, details: RunDetails) -> str:
+    """State and regime of the last verdict; one that is quick to get is asked for."""
+    try:
+        if details.has_text:
+            queries.verdict(row.run_id, wait_s=0.0)
+        found = queries.known_verdict(row.run_id)
+    except queries.Problem:
+        return ""
+    if found is None:
+        return ""
+    regime = found.regime.value.replace("_", " ")
+    return found.state.value if regime == "undetermined" else f"{found.state.value}, {regime}"
+
+
+def note_changes(
+    row: RunRow, before: Sequence[str], tags: Sequence[str], note: str | None, is_pinned: bool
+) -> list[Change]:
+    """What must be noted so that a run has these tags, this note (None: its own) and this pin.
+
+    Raises:
+        AnnotationError: a tag or the note is not fit to be kept.
+    """
+    who: dict[str, Any] = {"author": author(), "at": time.time()}
+    wanted = [tag.strip() for tag in tags]
+    changes: list[Change] = [AddTag(tag=tag, **who) for tag in wanted if tag not in row.tags]
+    changes += [RemoveTag(tag=tag, **who) for tag in before if tag not in wanted]
+    if note is not None and note != row.note:
+        changes.append(SetNote(note=note, **who))
+    if is_pinned != row.is_pinned:
+        changes.append(Pin(is_pinned=is_pinned, **who))
+    return changes
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value

@@ -1,0 +1,90 @@
+"""The answer of a query as a table and as a chart. Its text is foreign: cut, and made visible."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+import pyarrow as pa
+
+from .charts import figure_text
+from .escaping import visible
+from .theme import SERIES
+
+CELL_CHARS = 2_000
+KINDS = ("line", "points", "bars")
+MARKS: dict[str, Callable[..., Any]] = {
+    "line": lambda **kw: go.Scatter(mode="lines+markers", **kw),
+    "points": lambda **kw: go.Scatter(mode="markers", **kw),
+    "bars": lambda **kw: go.Bar(**kw),
+}
+
+
+def shown_frame(table: pa.Table) -> pd.DataFrame:
+    """The answer as it is shown: text cut and made visible, lists and maps as JSON text."""
+    columns: dict[str, Any] = {}
+    for index, name in enumerate(table.column_names):
+        column = table.column(index)
+        shown = _unique(visible(name, 80), columns)
+        if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
+            columns[shown] = _texts(_plain(value) for value in column.to_pylist())
+        elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            columns[shown] = _texts(column.to_pylist())
+        else:
+            columns[shown] = column.to_pandas()
+    return pd.DataFrame(columns)
+
+
+def _unique(name: str, taken: dict[str, Any]) -> str:
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name} ({number})", number + 1
+    return candidate
+
+
+def _texts(values: Iterable[str | None]) -> pd.Series[str]:
+    return pd.Series([_cell(value) for value in values], dtype=object)
+
+
+def _plain(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _cell(value: str | None) -> str | None:
+    return None if value is None else visible(value, CELL_CHARS)
+
+
+def numeric_columns(table: pa.Table) -> list[str]:
+    """Columns that a chart can show: of numbers, and the only ones of their name."""
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    names = table.column_names
+    return [
+        field.name
+        for field in table.schema
+        if any(is_kind(field.type) for is_kind in kinds) and names.count(field.name) == 1
+    ]
+
+
+def chart(frame: pd.DataFrame, x: str, ys: list[str], kind: str) -> go.Figure:
+    """Columns of an answer against one of them. Column names are foreign text."""
+    figure = go.Figure()
+    for number, name in enumerate(ys):
+        figure.add_trace(
+            MARKS[kind](
+                x=frame[x].astype(float),
+                y=frame[name].astype(float),
+                name=figure_text(name, limit=80),
+                marker_color=SERIES[number % len(SERIES)],
+            )
+        )
+    figure.update_layout(
+        height=420,
+        margin={"l": 60, "r": 20, "t": 20, "b": 50},
+        showlegend=len(ys) > 1,
+        xaxis_title=figure_text(x, limit=80),
+        yaxis_title=figure_text(ys[0], limit=80) if len(ys) == 1 else None,
+    )
+    return figure

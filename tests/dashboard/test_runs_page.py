@@ -1,0 +1,130 @@
+"""The page Runs: what its table shows, and what people note."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.dashboard import queries
+from echoscope.dashboard.run_details import RunDetails
+from echoscope.dashboard.run_list import RunRow
+from echoscope.dashboard.runs_table import note_changes, status_of
+from echoscope.store.annotations import annotate, read_annotations
+from echoscope.store.errors import AnnotationError
+from made_run import add_steps, make_run, open_writer
+from streamlit.testing.v1 import AppTest
+
+OpenPage = Callable[..., AppTest]
+Serve = Callable[..., None]
+NOW = time.time()
+
+
+def frame_of(page: AppTest) -> dict[str, list[Any]]:
+    return {str(k): v for k, v in page.dataframe[0].value.to_dict("list").items()}
+
+
+def test_one_row_a_run(tmp_path: Path, open_page: OpenPage) -> None:
+    make_run(tmp_path / "old", 3)
+    make_run(tmp_path / "new", 5, status="failed")
+    found = frame_of(open_page("runs", tmp_path))
+    assert found["run"] == ["new", "old"]
+    assert found["status"] == ["failed", "finished"]
+    assert found["step"] == ["4 / 100", "2 / 100"]
+    assert found["success"] == [50.0, 50.0]
+    assert found["environment"] == ["frozen_lake"] * 2
+    assert [list(shares) for shares in found["history"]] == [[0.5] * 5, [0.5] * 3]
+
+
+def test_filter_and_sort_are_in_the_address(tmp_path: Path, open_page: OpenPage) -> None:
+    for name, steps in (("a1", 2), ("a2", 4), ("b1", 3)):
+        make_run(tmp_path / name, steps)
+    assert frame_of(open_page("runs", tmp_path, filter="^a"))["run"] == ["a2", "a1"]
+    assert frame_of(open_page("runs", tmp_path, sort="steps"))["run"] == ["a2", "b1", "a1"]
+    assert frame_of(open_page("runs", tmp_path, sort="name"))["run"] == ["a1", "a2", "b1"]
+
+
+def test_a_filter_that_matches_nothing_or_is_none(tmp_path: Path, open_page: OpenPage) -> None:
+    make_run(tmp_path / "a")
+    assert open_page("runs", tmp_path, filter="zzz").text[0].value == "No run matches the filter."
+    page = open_page("runs", tmp_path, filter="(")
+    assert not page.exception
+    assert "is not a regular expression" in page.text[0].value
+
+
+def test_many_runs_come_in_pages(tmp_path: Path, open_page: OpenPage) -> None:
+    for number in range(30):
+        make_run(tmp_path / f"run-{number:02d}", 1)
+    assert len(frame_of(open_page("runs", tmp_path, sort="name"))["run"]) == 25
+    second = open_page("runs", tmp_path, sort="name", page="2")
+    assert frame_of(second)["run"] == [f"run-{number}" for number in range(25, 30)]
+
+
+def test_a_broken_run_is_listed_with_the_reason(tmp_path: Path, open_page: OpenPage) -> None:
+    make_run(tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{")
+    (tmp_path / "rollouts").mkdir()
+    page = open_page("runs", tmp_path)
+    assert frame_of(page)["run"] == ["good"]
+    broken = page.dataframe[1].value.iloc[0]
+    assert (broken["folder"], broken["why"][:22]) == ("bad", "run.json: not JSON (Ex")
+    assert any("rollouts" in text.value for text in page.text)
+    assert any("echoscope diagnose" in code.value for code in page.code)
+
+
+def test_a_live_run_says_so(tmp_path: Path, open_page: OpenPage) -> None:
+    writer = open_writer(tmp_path / "a")
+    add_steps(writer, "a", range(2))
+    try:
+        assert frame_of(open_page("runs", tmp_path))["status"] == ["live"]
+        old = NOW - 3600
+        os.utime(tmp_path / "a" / "journal.ndjson", (old, old))
+        queries.forget()
+        assert frame_of(open_page("runs", tmp_path))["status"] == ["live, silent for 60 min"]
+    finally:
+        writer.close(status="finished")
+
+
+def row(**fields: object) -> RunRow:
+    return RunRow(**{"run_id": "a", "path": Path("/a")} | fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "words"),
+    [
+        ("finished", RunDetails(), "finished"),
+        ("crashed", RunDetails(), "crashed"),
+        ("stopped", RunDetails(), "stopped"),
+        ("stopped", RunDetails(ended_by="ann"), "stopped by ann"),
+        ("stopped", RunDetails(ended_by="ann", ended_because="no"), "stopped by ann: no"),
+    ],
+)
+def test_how_a_run_stands(status: str, details: RunDetails, words: str) -> None:
+    assert status_of(row(status=status), details, NOW) == words
+
+
+def test_what_is_noted(tmp_path: Path) -> None:
+    changes = note_changes(
+        row(tags=("old", "kept"), note="before"), ["old", "kept"], ["kept", " new "], "after", True
+    )
+    kinds = [(change.kind, getattr(change, "tag", "")) for change in changes]
+    assert kinds == [("add_tag", "new"), ("remove_tag", "old"), ("set_note", ""), ("pin", "")]
+    run = make_run(tmp_path / "a")
+    annotate(run, *changes)
+    noted = read_annotations(run)
+    assert (noted.tags, noted.note, noted.is_pinned) == (("new",), "after", True)
+
+
+def test_nothing_new_is_nothing_to_note() -> None:
+    same = row(tags=("a",), note="n", is_pinned=True)
+    assert note_changes(same, ["a"], ["a"], "n", True) == []
+    assert note_changes(same, ["a"], ["a"], None, True) == []
+
+
+def test_a_tag_that_would_hide_is_refused() -> None:
+    with pytest.raises(AnnotationError, match="printable"):
+        note_changes(row(), [], ["a\u202eb"], None, False)

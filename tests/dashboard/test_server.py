@@ -1,0 +1,203 @@
+"""The server as a person starts it: a process of its own on loopback."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from echoscope.dashboard import ui
+from echoscope.dashboard.server import PortError, open_port
+from made_run import make_run
+
+PATIENCE_S = 60.0
+PASSWORD = "correct horse"
+
+
+class Served:
+    """`echoscope dashboard ROOT` in a process; requests to it by header."""
+
+    def __init__(self, root: Path, *words: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "echoscope", "dashboard", str(root), "--port", "0", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        self.port = int(self.url.split(":")[2].split("/")[0])
+
+    def ask(
+        self, path: str, method: str = "GET", body: str | None = None, **headers: str
+    ) -> tuple[int, str, http.client.HTTPMessage]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, named)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode("utf-8", "replace"), answer.msg
+        finally:
+            connection.close()
+
+    def upgrade(self, **headers: str) -> int:
+        """The status of an attempt to open Streamlit's web socket."""
+        return self.ask(
+            "/_stcore/stream",
+            Connection="Upgrade",
+            Upgrade="websocket",
+            Sec_WebSocket_Version="13",
+            Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25jZQ==",
+            **headers,
+        )[0]
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    make_run(folder / "a")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(root: Path) -> Iterator[Served]:
+    server = Served(root)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def locked(root: Path) -> Iterator[Served]:
+    server = Served(root, ECHOSCOPE_PASSWORD=PASSWORD)
+    yield server
+    server.stop()
+
+
+def test_it_prints_where_it_is(served: Served) -> None:
+    assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+", served.url)
+
+
+def test_pages_json_and_web_socket_are_served(served: Served) -> None:
+    for path in ("/", *(f"/{name}" for name in ui.PAGES)):
+        status, page, _ = served.ask(path)
+        assert (status, "<title>Streamlit</title>" in page) == (200, True), path
+    assert '"run_id":"a"' in served.ask("/api/runs")[1]
+    assert served.upgrade(Origin=f"http://127.0.0.1:{served.port}") == 101
+
+
+def test_scripts_in_the_page_are_those_that_the_policy_names(served: Served) -> None:
+    _, page, headers = served.ask("/")
+    assert len(re.findall(r"<script>", page)) == headers["content-security-policy"].count(
+        "'sha256-"
+    )
+
+
+def test_others_are_refused(served: Served) -> None:
+    assert served.ask("/", Host="evil.example")[0] == 403
+    assert served.ask("/api/runs", Origin="http://evil.example")[0] == 403
+    assert served.upgrade(Origin="http://evil.example") == 403
+    assert served.upgrade(Host="evil.example") == 403
+
+
+def test_what_streamlit_offers_besides_is_off(served: Served) -> None:
+    assert served.ask("/_stcore/upload_file/x/y", "PUT", "data")[0] == 403
+    assert served.ask("/_stcore/agent/sessions")[0] in (403, 404)
+    assert served.ask("/app/static/x")[0] != 500
+
+
+def test_a_password_is_asked_for(locked: Served) -> None:
+    status, page, headers = locked.ask("/live?run=a")
+    assert (status, 'type="password"' in page) == (401, True)
+    assert headers["cache-control"] == "no-store"
+    assert locked.ask("/api/runs")[0] == 401
+    assert locked.upgrade(Origin=f"http://127.0.0.1:{locked.port}") == 403
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    body = f"password={PASSWORD.replace(' ', '+')}&next=/live"
+    status, _, headers = locked.ask("/login", "POST", body, **form)
+    assert (status, headers["location"]) == (303, "/live")
+    session = headers["set-cookie"].split(";")[0]
+    assert locked.ask("/api/runs", Cookie=session)[0] == 200
+    assert locked.upgrade(Origin=f"http://127.0.0.1:{locked.port}", Cookie=session) == 101
+
+
+def run_command(*words: str, **environment: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "echoscope", "dashboard", *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, **environment},
+    )
+    return done.returncode, done.stderr
+
+
+def test_it_refuses_to_be_open_to_others(root: Path) -> None:
+    code, words = run_command(str(root), "--address", "0.0.0.0")
+    assert code == 1
+    assert words == (
+        "error: refusing to listen on 0.0.0.0, where others could steer your runs: set a password "
+        "in ECHOSCOPE_PASSWORD, or add --read-only\n"
+    )
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_one_line(root: Path, served: Served) -> None:
+    code, words = run_command(str(root), "--port", str(served.port))
+    assert code == 1
+    assert words.startswith(f"error: cannot listen on 127.0.0.1 port {served.port}: ")
+
+
+def test_the_next_free_port_is_taken_otherwise() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with open_port("127.0.0.1", port, is_exact=False) as found:
+            assert found.getsockname()[1] > port
+        with pytest.raises(PortError):
+            open_port("127.0.0.1", port, is_exact=True)
+
+
+def test_a_run_opens_its_page_and_a_missing_root_is_said(root: Path, tmp_path: Path) -> None:
+    one = Served(root / "a", "--read-only")
+    assert one.url.endswith(f":{one.port}/live?run=a")
+    one.stop()
+    none = Served(tmp_path / "none")
+    none.process.terminate()
+    assert "echoscope demo --root" in none.process.communicate(timeout=PATIENCE_S)[1]
+
+
+def test_no_page_imports_torch(root: Path) -> None:
+    """Nor anything of the trainer: the dashboard starts fast and cannot disturb a run."""
+    script = f"""
+        import sys
+        from pathlib import Path
+        from streamlit.testing.v1 import AppTest
+        from echoscope.dashboard import api, server, settings, ui
+        settings.configure(settings.DashboardSettings(root=Path({str(root)!r})))
+        for name in ui.PAGES:
+            page = AppTest.from_file(str(ui.script(name)), default_timeout=60)
+            page.query_params["run"] = "a"
+            page.run()
+            assert not page.exception, (name, page.exception)
+        banned = ("torch", "transformers", "peft", "echoscope.core", "echoscope.envs", "sklearn")
+        print([name for name in banned if name in sys.modules])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=5 * PATIENCE_S,
+    )
+    assert done.stdout.strip() == "[]", done.stderr[-2000:]

@@ -1,0 +1,138 @@
+"""Pieces that every page shares: labels without Markdown, parameters of the address, words."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from echoscope.dashboard import queries, ui
+from echoscope.store.reader import RunInfo
+from made_run import make_run
+from streamlit.testing.v1 import AppTest
+
+Serve = Callable[..., None]
+JOINER = "\u2060"
+
+
+def shown(label: str) -> str:
+    """What a reader of Markdown shows of an escaped label: escapes taken away."""
+    return re.sub(r"\\(.)", r"\1", label).replace(JOINER, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain-name_1.2",
+        "**bold** _em_ `code` ~~no~~",
+        "[a](http://evil.example) ![b](x.png)",
+        "<script>alert(1)</script> &lt;",
+        "$x^2$ :red[x] :smile: :material/home:",
+        "# head - list 1. list > quote | table",
+        "back\\slash \\* ",
+    ],
+)
+def test_a_label_shows_text_as_it_is(text: str) -> None:
+    label = ui.plain(text)
+    assert shown(label) == " ".join(text.split())
+    assert not re.search(r"(?<!\\)(?:\\\\)*[*_`\[\]<>$:!~|]", label)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept_apart"),
+    [
+        ("http://evil.example", f"http\\:{JOINER}"),
+        ("www.evil.example", f"www{JOINER}"),
+        ("a@evil.example", f"\\@{JOINER}"),
+        (":smile:", f"\\:{JOINER}smile"),
+    ],
+)
+def test_what_becomes_a_link_by_itself_is_kept_apart(text: str, kept_apart: str) -> None:
+    assert kept_apart in ui.plain(text)
+
+
+def test_a_label_is_one_short_line_of_visible_characters() -> None:
+    assert "\n" not in ui.plain("a\nb")
+    assert len(ui.plain("x" * 50_000_000)) < 300
+    assert "RIGHT" in ui.plain("a\u202eb")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (89, "89 s"), (90, "2 min"), (5400, "1.5 h"), (172_800, "2.0 days")],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert ui.duration(seconds) == words
+    assert ui.duration(float("nan")) == "-"
+
+
+def test_words_about_a_run(tmp_path: Path, serve_root: Serve) -> None:
+    serve_root(tmp_path)
+    make_run(tmp_path / "a", 3)
+    done: RunInfo = queries.info("a")
+    now = time.time()
+    assert ui.status_words(done, now) == ("finished, step 2 of 100", "green")
+    live = replace(done, status="running")
+    assert ui.status_words(live, now) == ("live, step 2 of 100", "blue")
+    assert ui.status_words(live, now - 600) == ("live, silent for 10 min, step 2 of 100", "orange")
+    young = replace(live, last_step=-1)
+    assert ui.status_words(young, now) == ("live, before its first step", "blue")
+
+
+# -- the address -----------------------------------------------------------------------------------
+
+
+def asking(**params: str) -> AppTest:
+    """A page that asks the address for everything."""
+
+    def page() -> None:
+        import streamlit as st
+        from echoscope.dashboard import ui
+
+        st.json(
+            {
+                "step": ui.int_param("step", 7, least=1, most=99),
+                "x": ui.choice_param("x", ("step", "time"), "step"),
+                "runs": ui.list_param("runs", most=2),
+                "q": ui.text_param("q", most=5),
+            }
+        )
+
+    test = AppTest.from_function(page, default_timeout=60)
+    for name, value in params.items():
+        test.query_params[name] = value
+    return test.run()
+
+
+def test_what_the_address_says_is_used() -> None:
+    page = asking(step="42", x="time", runs="a,b,a", q="abc")
+    assert json.loads(page.json[0].value) == {
+        "step": 42,
+        "x": "time",
+        "runs": ["a", "b"],
+        "q": "abc",
+    }
+    assert not page.info
+
+
+def test_without_a_word_of_it_there_are_defaults() -> None:
+    page = asking()
+    assert json.loads(page.json[0].value) == {"step": 7, "x": "step", "runs": [], "q": ""}
+    assert not page.info
+
+
+@pytest.mark.parametrize("step", ["0", "100", "-1", "1.5", "x", "9" * 400, "\u0661"])
+def test_a_number_out_of_range_is_noted(step: str) -> None:
+    page = asking(step=step)
+    assert len(page.info) == 1
+    assert "between 1 and 99" in shown(page.info[0].value)
+
+
+def test_every_malformed_word_is_noted() -> None:
+    page = asking(step="x", x="y", runs="a,b,c", q="too long")
+    assert len(page.info) == 4
+    assert not page.exception
