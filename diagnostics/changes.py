@@ -40,6 +40,8 @@ SPARSE_STRENGTH = 1.5
 POOLED_TRIALS = 64
 """Evaluations over fewer tasks are averaged until they hold as many."""
 HALF = 0.5
+DRASTIC = 2.0
+"""Strength of a departure that is no matter of luck."""
 BEST_FROM = 5
 """Observations after which a level may be the best; fewer are a matter of luck."""
 MIN_DIFFERENCES = 8
@@ -142,6 +144,8 @@ class Channel:
     low_step: int | None = None
     start: float = math.nan
     strength: float = 0.0
+    jump: float = 0.0
+    """Strength of the last observation alone; 0 where distances are shares, of drawn tasks say."""
     threshold: float = math.nan
     """Distance from the baseline at which the strength is 1, this time."""
     is_raised: bool = False
@@ -211,8 +215,11 @@ class Channel:
 
     @property
     def leans(self) -> bool:
-        """At least half way to counting, and not for the first time unless rarely measured."""
-        return self.half_streak >= (1 if self.is_sparse else 2)
+        """At least half way to counting, and not for the first time unless rarely measured.
+
+        Or the last observation alone is twice as far as it takes, which no batch does.
+        """
+        return self.half_streak >= (1 if self.is_sparse else 2) or self.jump >= DRASTIC
 
     @property
     def was_ready(self) -> bool:
@@ -345,8 +352,8 @@ class Channel:
 
     def _judge(self, step: int, recent: tuple[float, float]) -> None:
         if self.spec.against == "recent":
-            reference, unit = recent
-            self.threshold = self.spec.raise_at * unit
+            reference, scale = recent
+            self.threshold = self.spec.raise_at * scale
             distance = self.level - reference if len(self._recent) > 10 else 0.0
         else:
             reference = self._reference()
@@ -360,10 +367,12 @@ class Channel:
             is_level = self.spec.against == "zero"
             guard = 0.0 if is_level else NOISE_SIGMAS * self._standard_error(reference)
             self.threshold = max(plain, guard)
-        if self.spec.direction == "fall":
-            distance = -distance
+        sign = -1.0 if self.spec.direction == "fall" else 1.0
         ready = self.was_ready and math.isfinite(distance) and self._has_baseline()
-        self.strength = max(distance / self.threshold, 0.0) if ready and self.threshold > 0 else 0.0
+        unit = sign / self.threshold if ready and self.threshold > 0 else 0.0
+        self.strength = max(distance * unit, 0.0)
+        jump = 0.0 if self.spec.is_share else (self._recent[-1] - reference) * unit
+        self.jump = max(jump, 0.0)
         self._advance(step)
 
     def _has_baseline(self) -> bool:

@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..store.records import AlarmSeverity, CommandAction
-from .changes import Channel
+from .changes import DRASTIC, Channel
 from .config import RuleName
 
 FIXED = ("success_probe", "success_eval")
 SUCCESS = (*FIXED, "success_train", "reward")
 """Measures of success, the most trustworthy first: fixed tasks before whichever were drawn."""
 DRAWN_STREAK = 5
-DRASTIC = 2.0
-"""Strength of a departure that needs no warm-up."""
 AT_BEST = 0.9
 """Share of its peak from which success counts as being at its best."""
 

@@ -72,6 +72,15 @@ def test_it_clears_below_half_the_raise_level_only() -> None:
     assert cleared.latest_raise_step == 14
 
 
+def test_one_drastic_observation_leans_before_the_level_moves() -> None:
+    """0.95 to 0.5 is 2.25 distances; the median of five has not moved. A dip to 0.6 is 1.75."""
+    channel = fed(RATE, [0.95] * 10 + [0.5])
+    assert channel.level == 0.95
+    assert channel.leans
+    assert not channel.is_raised
+    assert not fed(RATE, [0.95] * 10 + [0.6]).leans
+
+
 def test_noise_needs_a_larger_fall() -> None:
     """Noise of 0.2 a step: the median of five has a standard error of about 0.11."""
     rng = np.random.default_rng(1)
