@@ -185,12 +185,17 @@ def prompt_panel(run_id: str, trajectory: Trajectory, turn: int) -> None:
         column_config={"success": st.column_config.NumberColumn(format="percent")},
         alt="Steps at which this prompt was sampled",
     )
-    steps = [str(step) for step in sorted(set(found["step"])) if step != trajectory.step]
+    steps = sorted({int(step) for step in found["step"]} - {trajectory.step})
     if not steps:
         return
-    against = choose("against", "Compare with step", steps, default=steps[0])
-    rows = queries.listing(run_id, int(against))
+    last = max(trajectory.step, steps[-1])
+    asked = number("against", "Compare with step", default=steps[0], least=0, most=last)
+    against = min(steps, key=lambda step: (abs(step - asked), step))
+    if against != asked:
+        st.caption(f"Step {asked} did not sample this prompt; the nearest that did is {against}.")
+    rows = queries.listing(run_id, against)
     same = rows[rows["prompt_key"] == trajectory.prompt_key].copy()
+    # The same sibling as far as there is one.
     same["_far"] = (same["sibling_index"] - trajectory.sibling_index).abs()
     own = queries.listing(run_id, trajectory.step)
     pair = pd.concat([same.sort_values(["_far", "id"]).head(1), own[own["id"] == trajectory.id]])

@@ -135,6 +135,22 @@ class TestRecordedRun:
         assert len(steps) > 1
         assert sum(b.label.startswith("e0000") for b in page.button) == 2
 
+    def test_the_nearest_step_with_the_prompt_is_compared(
+        self, tmp_path: Path, open_page: OpenPage
+    ) -> None:
+        writer = open_writer(tmp_path / "made")
+        add_steps(writer, "made", range(0, 2))
+        add_steps(writer, "made", range(2, 6), num_trajectories=0)
+        add_steps(writer, "made", range(6, 7))
+        writer.close(status="finished")
+        page = open_page("replay", tmp_path, run="made", step="6", panel="prompt", against="3")
+        assert not page.exception
+        assert "the nearest that did is 1" in words(page)
+        assert [b.label for b in page.button if b.label.startswith("t0000")] == [
+            "t00000001-00000",
+            "t00000006-00000 (shown)",
+        ]
+
     def test_a_prompt_of_one_step_says_which_come_back(
         self, recorded_root: Path, open_page: OpenPage
     ) -> None:
