@@ -111,19 +111,24 @@ def timeline(found: Sequence[AlarmHistory], last_step: int) -> go.Figure:
             marker_color=color,
             width=0.6,
             name=severity,
-            text=[figure_text(one.raised.rule) for _, one in part],
-            textposition="auto",
             customdata=[figure_text(one.latest.message) for _, one in part],
             hovertemplate="raised at step %{base}<br>%{customdata}<extra></extra>",
         )
     figure.update_layout(
-        height=90 + 30 * len(rows),
-        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+        height=110 + 26 * len(rows),
+        margin={"l": 10, "r": 10, "t": 30, "b": 10},
         barmode="overlay",
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         xaxis={"title": "step", "range": [0, max(last_step, 1) * 1.02]},
-        yaxis={"visible": False, "autorange": "reversed"},
-        legend={"orientation": "h", "y": 1.1},
+        yaxis={
+            "tickvals": list(range(len(rows))),
+            "ticktext": [figure_text(one.raised.rule).replace("_", " ").lower() for one in rows],
+            "autorange": "reversed",
+            "showgrid": False,
+            "zeroline": False,
+            "automargin": True,
+        },
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom"},
     )
     return figure

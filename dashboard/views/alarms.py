@@ -156,7 +156,9 @@ def _unseen(run_id: str) -> None:
     """Rules that cannot speak about this run, and why."""
     verdict = queries.verdict(run_id)
     if verdict.could_not_see:
-        with st.expander(f"{len(verdict.could_not_see)} rules could not watch this run"):
+        count = len(verdict.could_not_see)
+        words = "One rule" if count == 1 else f"{count} rules"
+        with st.expander(f"{words} could not watch this run"):
             for text in verdict.could_not_see:
                 st.text(visible(text, 400))
 
