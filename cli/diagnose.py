@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -75,6 +75,26 @@ def diagnose(
     """
     import json
 
+    if model is not None and checkpoint is not None:
+        raise typer.BadParameter("--model and --checkpoint exclude each other")
+    if every is not None and model is None and checkpoint is None:
+        raise typer.BadParameter("--every says how often to score: give --model or --checkpoint")
+    verdict = _judged(path, map_ or (), model, checkpoint, every)
+    if as_json:
+        typer.echo(json.dumps(verdict.to_json(), allow_nan=False))
+    else:
+        _show(verdict)
+    raise typer.Exit(exit_code(verdict, fail_on))
+
+
+def _judged(
+    path: Path,
+    words: Sequence[str],
+    model: str | None,
+    checkpoint: int | None,
+    every: int | None,
+) -> Verdict:
+    """The verdict, or one line and an exit code."""
     from ..core.config_loading import ConfigError
     from ..diagnostics.channels import known_keys
     from ..diagnostics.metric_names import MetricNameError, parse_map
@@ -83,17 +103,13 @@ def diagnose(
     from ..diagnostics.verdict import diagnose as judge
     from ..store.errors import StoreError
 
-    if model is not None and checkpoint is not None:
-        raise typer.BadParameter("--model and --checkpoint exclude each other")
-    if every is not None and model is None and checkpoint is None:
-        raise typer.BadParameter("--every says how often to score: give --model or --checkpoint")
     try:
-        mapping = parse_map(map_ or (), known_keys())
+        mapping = parse_map(words, known_keys())
         with _progress() as bars:
             rescore = None
             if model is not None or checkpoint is not None:
                 rescore = _rescore(model, checkpoint, every, bars("scoring reasonings"))
-            verdict = judge(path, mapping=mapping, progress=bars("measuring text"), rescore=rescore)
+            return judge(path, mapping=mapping, progress=bars("measuring text"), rescore=rescore)
     except (
         ConfigError,
         MetricNameError,
@@ -105,11 +121,6 @@ def diagnose(
         typer.echo(f"error: {' '.join(str(error).split())}", err=True)
         is_usage = isinstance(error, MetricNameError | ConfigError)
         raise typer.Exit(Exit.USAGE if is_usage else Exit.UNREADABLE) from None
-    if as_json:
-        typer.echo(json.dumps(verdict.to_json(), allow_nan=False))
-    else:
-        _show(verdict)
-    raise typer.Exit(exit_code(verdict, fail_on))
 
 
 def exit_code(verdict: Verdict, fail_on: FailOn) -> Exit:
