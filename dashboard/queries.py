@@ -112,7 +112,7 @@ def run_details(row: RunRow) -> RunDetails:
         return found
 
 
-def annotations(run_id: str) -> Annotations:
+def noted(run_id: str) -> Annotations:
     """Tags, note, pin and what was done about alarms."""
     with reading(run_id):
         return read_annotations(path_of(run_id))
@@ -186,14 +186,14 @@ def table(run_id: str, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
     return _answer(
         "table",
         run_id,
-        lambda run: run.sql(sql, list(params)).to_pandas(),
+        lambda run: _frame(run.sql(sql, list(params))),
         (sql, tuple(params)),
     )
 
 
 def step_table(run_id: str) -> pd.DataFrame:
     """The table `steps`, in order, one row per acknowledged step."""
-    return _answer("steps", run_id, lambda run: run.steps().to_pandas())
+    return _answer("steps", run_id, lambda run: _frame(run.steps()))
 
 
 def metric_keys(run_id: str) -> list[str]:
@@ -270,15 +270,15 @@ def series(
     def ask(run: RunReader) -> pd.DataFrame:
         width = 1 if max_points is None else 3 * (run.info().last_step + 1) // max_points
         if width <= 3:  # most ranges would keep all of their steps
-            return run.sql(_PLAIN, [list(wanted), phase]).to_pandas()
-        return run.sql(_COARSE, [list(wanted), phase, width]).to_pandas()
+            return _frame(run.sql(_PLAIN, [list(wanted), phase]))
+        return _frame(run.sql(_COARSE, [list(wanted), phase, width]))
 
     return _answer("series", run_id, ask, (wanted, phase, max_points))
 
 
 def listing(run_id: str, step: int) -> pd.DataFrame:
     """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
-    return _answer("listing", run_id, lambda run: run.listing(step).to_pandas(), (step,))
+    return _answer("listing", run_id, lambda run: _frame(run.listing(step)), (step,))
 
 
 def trajectory_steps(run_id: str) -> list[int]:
@@ -374,6 +374,11 @@ def token_pieces(run_id: str, token_ids: Sequence[int]) -> list[str] | None:
     folders = [path / checkpoint.path / "model" for checkpoint in checkpoints(run_id)]
     shipped = asset_folder(info(run_id).base_model)
     return _token_texts.pieces(path, [*folders, *filter(None, [shipped])], token_ids)
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
 
 
 def _answer(

@@ -344,6 +344,9 @@ def _last_records(lines: list[bytes]) -> list[Record]:
     return found[::-1]
 
 
+_STEP_FIELDS = {"journal": "last_step", "step": "step", "rewind": "from_step"}
+
+
 def _state(records: list[Record]) -> dict[str, Any]:
     """Columns of the row that the journal tells."""
     out: dict[str, Any] = {"status": "", "is_closed": False, "ended_at": None}
@@ -357,7 +360,7 @@ def _state(records: list[Record]) -> dict[str, Any]:
             out["ended_at"] = float(ended) if isinstance(ended, int | float) else None
         if kind == "rewind":
             out |= {"status": "", "is_closed": False, "ended_at": None}
-        step = record.get({"journal": "last_step", "step": "step", "rewind": "from_step"}.get(kind))
+        step = record.get(_STEP_FIELDS.get(kind, ""))
         if isinstance(step, int):
             out["last_step"] = step
         if kind == "step":

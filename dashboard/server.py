@@ -21,7 +21,7 @@ from .security import (
     require_safe,
 )
 from .settings import DashboardSettings, configure
-from .theme import ACCENT, SERIES
+from .theme import ACCENT, ACCENT_ON_DARK, SERIES
 
 DEFAULT_PORT = 8501
 PORTS_TRIED = 50
@@ -46,7 +46,7 @@ STREAMLIT: Mapping[str, Any] = {
     "theme.chartCategoricalColors": list(SERIES),
     "theme.headingFontSizes": ["1.75rem", "1.35rem", "1.15rem", "1rem", "0.9rem", "0.8rem"],
     "theme.light.primaryColor": ACCENT,
-    "theme.dark.primaryColor": "#6f9bee",
+    "theme.dark.primaryColor": ACCENT_ON_DARK,
 }
 """Set here and not in a file, so that no file of the machine changes what is safe."""
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 ACCENT = "#3b6fd4"
 """The one accent: links, the selected item, the primary button."""
+ACCENT_ON_DARK = "#6f9bee"
 SERIES = ("#3b6fd4", "#d55e00", "#009e73", "#cc79a7", "#8c6d31", "#56b4e9", "#7a7a7a", "#6a3d9a")
 """Runs on one chart, terms on one chart: in this order."""
 RAW_OPACITY = 0.25

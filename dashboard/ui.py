@@ -31,6 +31,7 @@ from .escaping import visible
 from .problems import Problem
 from .run_list import RunRow
 from .settings import settings
+from .words import Colour
 from .words import duration as duration
 from .words import plain as plain
 from .words import status_words as status_words
@@ -56,7 +57,7 @@ _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding-top: 4.5rem; padding-bottom: 3rem; }
 [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere; }
 </style>"""
-STATE_COLOURS = {
+STATE_COLOURS: Mapping[str, Colour] = {
     "healthy": "green",
     "converged": "green",
     "watch": "orange",
@@ -65,7 +66,7 @@ STATE_COLOURS = {
     "insufficient evidence": "gray",
 }
 """State of a verdict -> colour of a Streamlit badge."""
-SEVERITY_COLOURS = {"info": "gray", "warning": "orange", "critical": "red"}
+SEVERITY_COLOURS: Mapping[str, Colour] = {"info": "gray", "warning": "orange", "critical": "red"}
 
 
 def frame(title: str, draw: Callable[[], None]) -> None:
@@ -127,7 +128,7 @@ def empty(text: str, command: str = "") -> None:
 def empty_root() -> None:
     root = settings().root
     empty(
-        f"There are no runs under {root} yet. This makes a small one, on the CPU, in two minutes:",
+        f"There are no runs under {root} yet. This makes one on the CPU in about three minutes:",
         f"echoscope demo --root {root}",
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Mapping
+from typing import Literal
 
 from ..store.reader import RunInfo
 from .escaping import visible
@@ -13,7 +15,9 @@ STALE_S = 120.0
 """A live run that has acknowledged nothing for so long, or for ten of its steps, is stale."""
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$:@^=&\"'/])")
-_STATUS_COLOURS = {
+Colour = Literal["red", "orange", "blue", "green", "gray"]
+"""Of a Streamlit badge."""
+_STATUS_COLOURS: Mapping[str, Colour] = {
     "running": "blue",
     "finished": "green",
     "stopped": "orange",
@@ -34,7 +38,7 @@ def plain(text: str, limit: int = 200) -> str:
     return re.sub(r"(\\[:@.]|www)(?=\S)", "\\1\u2060", escaped)
 
 
-def status_words(info: RunInfo, updated: float) -> tuple[str, str]:
+def status_words(info: RunInfo, updated: float) -> tuple[str, Colour]:
     """How a run stands, and the badge colour: `live, step 41 of 60`, `stale for 5 min, ...`."""
     planned = info.config.get("steps")
     of = f" of {planned}" if isinstance(planned, int) and planned >= info.last_step else ""

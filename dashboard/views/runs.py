@@ -12,7 +12,7 @@ from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.run_list import RunRow
 from echoscope.dashboard.runs_table import SORTS, note_changes, run_frame
 from echoscope.dashboard.settings import settings
-from echoscope.dashboard.theme import ACCENT
+from echoscope.dashboard.theme import ACCENT, ACCENT_ON_DARK
 from echoscope.store.annotations import Change, annotate
 
 PER_PAGE = 25
@@ -82,8 +82,9 @@ def _list(pattern: str, sort: str) -> None:
 def _table(rows: Sequence[RunRow]) -> list[int]:
     """Draw the table; the positions of the ticked rows."""
     frame = run_frame(rows)
+    colour = ACCENT_ON_DARK if st.context.theme.type == "dark" else ACCENT
     event = st.dataframe(
-        frame.style.map(lambda _: f"color: {ACCENT}", subset=["run"]),
+        frame.style.map(lambda _: f"color: {colour}", subset=["run"]),
         hide_index=True,
         key="run_table",
         on_select="rerun",
@@ -109,7 +110,7 @@ def _open(run_id: str) -> None:
 def _columns(frame: pd.DataFrame) -> dict[str, Any]:
     c = st.column_config
     columns: dict[str, Any] = {
-        "run": c.TextColumn("Run", pinned=True, width="medium"),
+        "run": c.TextColumn("Run", width="medium"),
         "status": c.TextColumn("Status"),
         "state": c.TextColumn("Verdict", help="Of the rules over what was measured so far."),
         "step": c.TextColumn("Step", alignment="right"),
