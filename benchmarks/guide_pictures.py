@@ -4,7 +4,7 @@ Everything is read from recorded runs: the curves under `diagnostics/collapse_ru
 each recipe, seed 0 drawn bold), and for gradients taken apart two of them trained once more with
 `diagnostics.gradient.every=3` (`--record`, some minutes), kept under `benchmarks/guide_runs`.
 
-    python benchmarks/guide_pictures.py [--out docs/pictures] [--record]
+    python benchmarks/guide_pictures.py [--out docs/pictures] [--record | --numbers]
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ PICTURES = (
         collapse="collapse-entropy",
         curves=(Curve(key="policy/entropy", label="policy entropy"),),
         unit="nats per token",
+        log=True,
     ),
     Picture(
         name="conditional_entropy",
@@ -135,10 +136,13 @@ PICTURES = (
         log=True,
     ),
     Picture(
-        name="gradient_snr",
+        name="gradient_signal",
         collapse="collapse-entropy",
-        curves=(Curve(key="gradient/policy/all/snr", label="signal to noise, task"),),
-        unit="SNR",
+        curves=(
+            Curve(key="gradient/policy/all/signal_frac", label="task"),
+            Curve(key="gradient/entropy/all/signal_frac", label="entropy bonus", colour=ORANGE),
+        ),
+        unit="signal, share of squared norm",
         folder=GRADIENTS,
         from_zero=False,
     ),
@@ -184,7 +188,9 @@ def draw(picture: Picture, folder: Path) -> None:
         axis.set_title(recipe, fontsize=10)
         axis.set_xlabel("step")
     axes[0].set_ylabel(picture.unit)
-    handles, labels = axes[0].get_legend_handles_labels()
+    if not picture.log and picture.from_zero:
+        axes[0].set_ylim(bottom=0)
+    handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False)
     figure.tight_layout(rect=(0, 0.09, 1, 1))
     figure.savefig(folder / f"guide_{picture.name}.svg", metadata={"Date": None})
@@ -209,9 +215,14 @@ def panel(
                 continue
             values = table.columns[curve.key]
             known = np.isfinite(values)
+            shown_values = values[known]
+            if picture.log:  # no gradient at all is a gap
+                shown_values = np.where(shown_values > 0, shown_values, np.nan)
             axis.plot(
                 table.steps[known],
-                values[known],
+                shown_values,
+                marker="." if picture.log and number == 0 else None,
+                markersize=3.5,
                 color=curve.colour,
                 linestyle="--" if curve.dashed else "-",
                 linewidth=1.9 if number == 0 else 0.7,
@@ -221,13 +232,34 @@ def panel(
     axis.fill_between([], [], color="#000000", alpha=0.07, label="success (right, 0 to 1)")
     if picture.log:
         axis.set_yscale("log")
-    elif picture.from_zero:
-        axis.set_ylim(bottom=0)
-    else:
+    elif not picture.from_zero:
         axis.axhline(0, color=GREY, linewidth=0.7)
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_zorder(ground.get_zorder() + 1)
     axis.patch.set_visible(False)
+
+
+def numbers(picture: Picture) -> list[str]:
+    """First, least, largest value and end (mean of three) of each run's curve.
+
+    Each with its median over the seeds and [smallest, largest].
+    """
+    lines = []
+    for recipe in (picture.healthy, picture.collapse):
+        for curve in picture.curves:
+            known = [
+                values[np.isfinite(values)]
+                for table in tables(picture.folder, recipe)
+                for values in [table.columns.get(curve.key, np.zeros(0))]
+            ]
+            ends = [(row[0], row.min(), row.max(), row[-3:].mean()) for row in known if len(row)]
+            if ends:
+                shown = [
+                    f"{np.median(v):.3g} [{min(v):.3g}, {max(v):.3g}]"
+                    for v in zip(*ends, strict=True)
+                ]
+                lines.append(f"{picture.name:20} {recipe:20} {curve.label:28} {'; '.join(shown)}")
+    return lines
 
 
 def record(recipe: str) -> None:
@@ -259,7 +291,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures")
     parser.add_argument("--record", action="store_true", help="train the runs of the gradients")
+    parser.add_argument(
+        "--numbers", action="store_true", help="print starts and ends, draw nothing"
+    )
     arguments = parser.parse_args()
+    if arguments.numbers:
+        print("\n".join(line for picture in PICTURES for line in numbers(picture)))
+        return
     if arguments.record:
         for recipe in (HEALTHY, "collapse-entropy"):
             record(recipe)
