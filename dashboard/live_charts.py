@@ -17,6 +17,7 @@ from .cache import AnswerCache
 from .curated import CHARTS, Chart, chart_curves, chart_keys
 from .escaping import visible
 from .marks import Mark, alarm_marks, command_marks, rewind_marks
+from .steady_chart import steady_chart
 
 EXACT_STEPS = 20_000
 """Runs up to this long are smoothed from every point; longer ones from the extremes of ranges."""
@@ -147,7 +148,7 @@ def plain(page: Snapshot, keys: Sequence[str]) -> None:
             missing="Every value is NaN: it could not be computed.",
         )
         with grid.cell():
-            _show(page, key, chart, partial(_plain_curve, page, key, keys))
+            _show(page, f"{_PLAIN}_{key}", chart, partial(_plain_curve, page, key, keys))
 
 
 def _curves(page: Snapshot, chart: Chart, keys: Sequence[str]) -> list[charts.Curve]:
@@ -177,7 +178,7 @@ def _show(
 
     identity = (page.run_id, name, page.controls)
     figure, words = _figures.get(identity, page.position, build)
-    st.plotly_chart(
+    steady_chart(
         figure,
         key=f"chart_{name}",
         config=charts.export_config(file_name(page.run_id, name)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import streamlit as st
 from echoscope.dashboard import cursor, live_charts, metric_sections, queries, steering, ui
@@ -54,14 +55,16 @@ def draw(run_id: str) -> None:
 
 
 def draw_charts(page: Snapshot) -> None:
-    page = Snapshot(
-        run_id=page.run_id,
-        position=page.position,
-        info=page.info,
-        steps=page.steps,
-        known=page.known,
-        controls=live_charts.controls(),
-    )
+    """Controls, charts and metrics: touching one of them draws these again and nothing else."""
+
+    @st.fragment(key="charts")
+    def part() -> None:
+        ui.guarded(lambda: _draw_charts(replace(page, controls=live_charts.controls())))
+
+    part()
+
+
+def _draw_charts(page: Snapshot) -> None:
     live_charts.curated(page)
     cursor.synchronise()
     commands(page.run_id)
