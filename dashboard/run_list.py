@@ -72,6 +72,8 @@ class RunRow:
     """Of the last acknowledged step."""
     tags: tuple[str, ...] = ()
     """Of the configuration, and those that people gave."""
+    noted_tags: tuple[str, ...] = ()
+    """Those that people gave, and may take off again."""
     note: str = ""
     is_pinned: bool = False
     problem: str = ""
@@ -245,7 +247,9 @@ def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Known:
 def _with_notes(row: RunRow) -> RunRow:
     found = read_annotations(row.path)
     tags = tuple(dict.fromkeys((*row.tags, *found.tags)))
-    return replace(row, tags=tags, note=found.note, is_pinned=found.is_pinned)
+    return replace(
+        row, tags=tags, noted_tags=found.tags, note=found.note, is_pinned=found.is_pinned
+    )
 
 
 def _words(error: Exception, root: Path) -> str:

@@ -83,10 +83,12 @@ def _table(rows: Sequence[RunRow]) -> list[int]:
     """Draw the table; the positions of the ticked rows."""
     frame = run_frame(rows)
     colour = ACCENT_ON_DARK if st.context.theme.type == "dark" else ACCENT
+    # Ticks are positions: where the order changes, they must not move to another run.
+    key = f"run_table {hash(tuple(row.run_id for row in rows))}"
     event = st.dataframe(
         frame.style.map(lambda _: f"color: {colour}", subset=["run"]),
         hide_index=True,
-        key="run_table",
+        key=key,
         on_select="rerun",
         selection_mode=["multi-row", "single-cell"],
         placeholder="",
@@ -96,14 +98,14 @@ def _table(rows: Sequence[RunRow]) -> list[int]:
     )
     cells = event.selection.cells
     if cells and cells[0][1] == "run" and cells[0][0] < len(rows):
-        _open(rows[cells[0][0]].run_id)
+        _open(rows[cells[0][0]].run_id, key)
     st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
     return list(event.selection.rows)
 
 
-def _open(run_id: str) -> None:
+def _open(run_id: str, key: str) -> None:
     # The click is used up: coming back must not open the run again.
-    del st.session_state["run_table"]
+    del st.session_state[key]
     st.switch_page(ui.script("live"), query_params={"run": run_id})
 
 
@@ -162,7 +164,7 @@ def _notes(rows: Sequence[RunRow]) -> None:
     mark = "|".join(row.run_id for row in rows)
     with st.form(f"notes-{mark}", border=False):
         left, middle, right = st.columns([2, 3, 1], vertical_alignment="bottom")
-        shared = [tag for tag in rows[0].tags if all(tag in row.tags for row in rows)]
+        shared = [t for t in rows[0].noted_tags if all(t in row.noted_tags for row in rows)]
         tags = left.multiselect(
             "Tags", shared, default=shared, accept_new_options=True, max_selections=32
         )
