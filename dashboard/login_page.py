@@ -59,7 +59,8 @@ def login_page(
     """Ask for the password, and go to `target` afterwards."""
     alert = f'<p role="alert">{html.escape(words)}</p>' if words else ""
     page = _PAGE.format(accent=ACCENT, target=html.escape(target, quote=True), words=alert)
-    headers = {"cache-control": "no-store"}
+    # Without a referrer a browser sends the form with `Origin: null`, as a foreign page would.
+    headers = {"cache-control": "no-store", "referrer-policy": "same-origin"}
     if retry_after_s > 0:
         headers["retry-after"] = str(math.ceil(retry_after_s))
     return HTMLResponse(page, status_code=status, headers=headers)

@@ -269,7 +269,9 @@ class Gate:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(headers)
+                answer = MutableHeaders(scope=message)
+                for name, value in headers.items():
+                    answer.setdefault(name, value)
             await send(message)
 
         return sending

@@ -189,6 +189,14 @@ def test_without_a_session_there_is_the_password_page(locked: TestClient) -> Non
     assert "the page" not in answer.text
 
 
+def test_the_form_is_sent_with_our_origin(locked: TestClient) -> None:
+    """Browsers send `Origin: null` with a form on a page whose policy is `no-referrer`."""
+    assert locked.get("/").headers["referrer-policy"] == "same-origin"
+    wrong = {"password": "wrong", "next": "/"}
+    assert locked.post("/login", data=wrong, headers={"origin": HOME}).status_code == 401
+    assert locked.post("/login", data=wrong, headers={"origin": "null"}).status_code == 403
+
+
 def test_without_a_session_the_rest_is_refused(locked: TestClient) -> None:
     assert locked.get("/api/runs").status_code == 401
     assert locked.get("/_stcore/health").status_code == 401
