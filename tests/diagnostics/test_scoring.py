@@ -143,6 +143,16 @@ def test_each_prompt_may_have_continuations_of_its_own(qwen) -> None:
             np.testing.assert_allclose(score, naive(qwen, prompt, row), atol=1e-4)
 
 
+def test_single_tokens_are_predicted_by_the_prompts_alone(qwen) -> None:
+    prompts, tokens = ids(6, 6), ids(1, 1, seed=1)
+    found = cross_score(ModelScorer(qwen), prompts, tokens, [0, 1])
+    assert found.cost.num_token_forwards == 12
+    for m, token in enumerate(tokens):
+        for n, prompt in enumerate(prompts):
+            expected = naive(qwen, prompt, token)
+            np.testing.assert_allclose(found.logprobs_MNR[m, n], expected, atol=1e-4)
+
+
 def test_long_continuations_go_in_several_passes(qwen, monkeypatch) -> None:
     """Of at most 8 tokens: each of 5 nodes alone, for both prompts at once would be 10."""
     monkeypatch.setattr(scoring, "PASS_TOKENS", {"cpu": 8})
