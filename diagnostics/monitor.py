@@ -51,8 +51,8 @@ backward of the update with its annotation are 4, and generating takes about as 
 GRADIENT_PASSES = 3.0
 """... a decomposition of its gradient: annotation, forward and backward."""
 INFORMATION_PASSES = 2.2
-"""... and scoring per token scored, estimates included (measured on the shipped policy, whose passes
-are small; with a large one it is nearer 1, and the budget is not used up)."""
+"""... and scoring per token scored, estimates included (measured on the shipped policy, whose
+passes are small; with a large one it is nearer 1, and the budget is not used up)."""
 INFORMATION_SHARE = 0.7
 """Of the budget; the rest is for gradients. With full groups these fit every 25 steps."""
 SWAPPED_TURNS = 8
