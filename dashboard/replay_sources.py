@@ -23,7 +23,7 @@ from .replay_list import (
     present,
 )
 from .replay_search import MODES, PARAM_OF, Found, Search, search
-from .url_state import choose, go, number, type_in
+from .url_state import MAX_TEXT, choose, go, number, type_in
 
 _WORDS_OF_MODE = {"text": "text", "regex": "regular expression", "where": "SQL condition"}
 _HINTS = {
@@ -53,13 +53,13 @@ def choose_source(run_id: str, last_step: int) -> Source:
     """Draw the controls above the page, and answer with the list that they ask for."""
     _follow_trajectory()
     mode = _mode()
-    words = ui.text_param(PARAM_OF[mode], most=300).strip()
+    words = ui.text_param(PARAM_OF[mode], most=MAX_TEXT).strip()
     alarm_id = ui.text_param("alarm", most=200)
     stepper, seek, order_place, more = st.columns([3, 5, 3, 2], vertical_alignment="bottom")
     with stepper:
         step = _stepper(last_step)
     with seek:
-        _search_field(mode)
+        _search_field(mode, words)
     against = None
     with order_place:
         order = choose(
@@ -113,6 +113,7 @@ def _stepper(last_step: int) -> int:
                 least=0,
                 most=last_step,
                 clears=_CLEARS,
+                now=now,
             )
         _step_button("]", keyboard.NEXT_STEP, now + 1, last_step)
     return step
@@ -135,15 +136,16 @@ def _mode() -> str:
     return given[0] if given else ui.choice_param("by", MODES, "text")
 
 
-def _search_field(mode: str) -> None:
+def _search_field(mode: str, words: str) -> None:
     words_place, mode_place = st.columns([3, 2], vertical_alignment="bottom")
     with words_place:
         type_in(
             PARAM_OF[mode],
             "Search",
+            now=words,
+            key=keyboard.SEARCH,
             placeholder=_HINTS[mode],
             clears=(*_CLEARS, "alarm"),
-            key=keyboard.SEARCH,
         )
     with mode_place:
         st.session_state["replay_by"] = mode

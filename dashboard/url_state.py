@@ -64,22 +64,24 @@ def choose(
 
 
 def type_in(
-    param: str, label: str, *, placeholder: str = "", clears: tuple[str, ...] = (), key: str = ""
-) -> str:
-    """A search field."""
-    key = key or f"url_{param}"
-    st.session_state[key] = ui.text_param(param, most=MAX_TEXT)
-    return (
-        st.text_input(
-            label,
-            key=key,
-            type="search",
-            max_chars=MAX_TEXT,
-            placeholder=placeholder,
-            on_change=_store,
-            args=(param, key, "", clears),
-        )
-        or ""
+    param: str,
+    label: str,
+    *,
+    now: str,
+    key: str,
+    placeholder: str = "",
+    clears: tuple[str, ...] = (),
+) -> None:
+    """A search field that holds `now`, and writes to the URL what is typed."""
+    st.session_state[key] = now
+    st.text_input(
+        label,
+        key=key,
+        type="search",
+        max_chars=MAX_TEXT,
+        placeholder=placeholder,
+        on_change=_store,
+        args=(param, key, "", clears),
     )
 
 
@@ -92,11 +94,13 @@ def number(
     most: int,
     clears: tuple[str, ...] = (),
     hides_label: bool = False,
+    now: int | None = None,
 ) -> int:
-    """A whole number within bounds."""
+    """A whole number within bounds; `now` is its value if the URL was read already."""
     key = f"url_{param}"
-    value = ui.int_param(param, default, least=least, most=most)
-    st.session_state[key] = default if value is None else value
+    if now is None:
+        now = ui.int_param(param, default, least=least, most=most)
+    st.session_state[key] = default if now is None else now
     chosen = st.number_input(
         label,
         min_value=least,

@@ -231,6 +231,7 @@ def _buttons(shown: str, ids: list[str], turn: int, first: int, num_turns: int) 
                     least=0,
                     most=num_turns - 1,
                     clears=("part",),
+                    now=turn,
                 )
         with st.popover("Keys", key=keyboard.HELP, help="or press ?"):
             st.markdown(KEYS)
