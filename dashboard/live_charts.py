@@ -17,7 +17,6 @@ from .cache import AnswerCache
 from .curated import CHARTS, Chart, chart_curves, chart_keys
 from .escaping import visible
 from .marks import Mark, alarm_marks, command_marks, rewind_marks
-from .steady_chart import steady_chart
 
 EXACT_STEPS = 20_000
 """Runs up to this long are smoothed from every point; longer ones from the extremes of ranges."""
@@ -178,7 +177,7 @@ def _show(
 
     identity = (page.run_id, name, page.controls)
     figure, words = _figures.get(identity, page.position, build)
-    steady_chart(
+    st.plotly_chart(
         figure,
         key=f"chart_{name}",
         config=charts.export_config(file_name(page.run_id, name)),
