@@ -72,10 +72,11 @@ def labels(found: BenchReport) -> str:
                 number(one.median_onset_error) if own else "",
                 str(one.num_false),
                 str(kind.num_watched),
+                str(kind.num_critical),
             ]
         )
     head = ["label", "runs", "called in time", "kind right", "lead", "onset error",
-            "false critical", "runs with a warning"]  # fmt: skip
+            "false critical", "runs warned", "runs critical"]  # fmt: skip
     return table(head, rows)
 
 

@@ -63,7 +63,7 @@ def _labels(report: BenchReport) -> Table:
 
     table = Table(
         "label", "runs", "called in time", "kind right", "lead", "onset error", "false critical",
-        "watched", box=None,
+        "watched", "critical", box=None,
     )  # fmt: skip
     for label, found in report.by_label.items():
         scores = found.critical
@@ -77,6 +77,7 @@ def _labels(report: BenchReport) -> Table:
             number(scores.median_onset_error) if is_collapse else "",
             str(scores.num_false),
             str(found.num_watched),
+            str(found.num_critical),
         )
     return table
 

@@ -75,6 +75,7 @@ def _kind_json(found: KindScores) -> dict[str, Any]:
     return scores_json(found.critical) | {
         "runs": found.num_runs,
         "watched": found.num_watched,
+        "critical": found.num_critical,
         "kind_right": found.num_kind_right,
     }
 

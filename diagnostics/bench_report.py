@@ -33,6 +33,8 @@ class KindScores:
     critical: Scores
     num_watched: int
     """With a warning or worse, at any time."""
+    num_critical: int
+    """With a critical alarm, at any time: the only count for labels that count neither way."""
     num_kind_right: int
 
 
@@ -143,6 +145,7 @@ def _of_label(results: Sequence[Judged]) -> KindScores:
         num_runs=len(results),
         critical=score([result.critical for result in results]),
         num_watched=sum(bool(result.watch.steps) for result in results),
+        num_critical=sum(bool(result.critical.steps) for result in results),
         num_kind_right=sum(result.is_kind_right for result in results),
     )
 

@@ -35,8 +35,11 @@ ONSET_MARGIN = 10
 """Steps by which a labelled first sign may be late: it is one reader's judgement."""
 SMALL_RUNS = Path(__file__).parent / "collapse_runs"
 """Real small runs of the shipped policy, recorded once."""
-NEITHER = frozenset({"zero_signal"})
-"""Labels that count neither as a collapse nor as a control: nothing was ever learned."""
+NEITHER = frozenset({"zero_signal", "slow_degradation"})
+"""Labels that count neither as a collapse nor as a control.
+
+Nothing was ever learned; or success was on its way down when the run ended, with no verdict yet.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
