@@ -257,7 +257,7 @@ def outcome_of(table: MetricTable) -> Outcome:
     return Outcome(
         label=label,
         collapsed=interval is not None,
-        onset=_onset(table, label, facts),
+        onset=_not_after(interval, _onset(table, label, facts)),
         interval=interval,
         regime=_regime(facts),
         evidence=_words(success, facts),
@@ -287,6 +287,15 @@ def _onset(table: MetricTable, label: str, facts: Facts) -> tuple[int, str] | No
         step = curve(table, INFORMATION).crossing(lambda v: v < level)
         return None if step is None else (step, f"I(X;Z) stays below {level:.2g} nats")
     return None
+
+
+def _not_after(
+    interval: tuple[int, int] | None, onset: tuple[int, str] | None
+) -> tuple[int, str] | None:
+    """What comes after success was lost is no first sign: then success itself is."""
+    if interval is None or onset is None or onset[0] <= interval[1]:
+        return onset
+    return interval[1], f"success itself; step {onset[0]}: {onset[1]}"
 
 
 def _regime(facts: Facts) -> str:
