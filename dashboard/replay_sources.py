@@ -178,7 +178,7 @@ def _searched(run_id: str, mode: str, words: str, last_step: int) -> Source:
     wanted = Search(mode=mode, words=words, first=first, last=last)
     found = _run_search(run_id, wanted)
     extra: tuple[tuple[str, str], ...] = () if mode == "where" else (("excerpt", "found"),)
-    title = f"Steps {first} to {last}, {_WORDS_OF_MODE[mode]} {words}"
+    title = f"Steps {first} to {last}, {_WORDS_OF_MODE[mode]} {words!r}"
     if found.is_cut:
         title += f"; the first {wanted.limit}, up to step {found.next_step - 1}"
     return Source(title=title, rows=found.rows, if_empty="Nothing was found.", extra_columns=extra)
