@@ -28,6 +28,10 @@ def branch(
     root: Annotated[
         Path | None, typer.Option("--root", help="Folder of the new run; beside its parent.")
     ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Kept with the new run.")] = "",
+    issued_by: Annotated[
+        str, typer.Option("--by", help="Who asks for it; your login name if left out.")
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would change, and start nothing.")
     ] = False,
@@ -48,11 +52,19 @@ def branch(
     sys.path.append(os.getcwd())  # last: `module:Class` may name a file beside the user
     from ..core.branching import plan_branch, start_branch
     from ..core.runs import new_run_path
+    from ..store.steering import os_user
     from .terminal import watch
     from .train import EXIT_CODES
 
     parent: Path = context.obj.resolve()
-    plan = plan_branch(parent, checkpoint=checkpoint, overrides=settings or (), name=name)
+    plan = plan_branch(
+        parent,
+        checkpoint=checkpoint,
+        overrides=settings or (),
+        name=name,
+        reason=reason,
+        issued_by=issued_by or os_user(),
+    )
     path = new_run_path((root or parent.parent).resolve(), plan.config.name)
     start = _start(plan, path) | {"outcome": "dry_run" if dry_run else "starting"}
     _say(start, as_json)

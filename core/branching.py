@@ -14,6 +14,7 @@ from typing import Any
 
 from ..store.commands import Mailbox
 from ..store.reader import open_run
+from ..store.steering import MAX_AUTHOR, MAX_REASON
 from ..store.writer import RunWriter
 from .build import Builder
 from .checkpoint import (
@@ -54,12 +55,15 @@ def plan_branch(
     checkpoint: int | None = None,
     overrides: Sequence[str] = (),
     name: str | None = None,
+    reason: str = "",
+    issued_by: str = "",
 ) -> Branch:
     """A branch of `parent` with `key=value` words applied to its settings at the checkpoint.
 
     Args:
         checkpoint: its step; None for the last.
         name: of the new run; None for its parent's.
+        reason: kept with the new run, as `issued_by` is: who asks.
 
     Raises:
         NotARunError: no run there.
@@ -71,7 +75,7 @@ def plan_branch(
     state = read_state(found)
     before = state.config
     after = override(before, [*([] if name is None else [f"name={name}"]), *overrides])
-    origin = BranchedFrom(run_id=info.run_id, step=state.step)
+    origin = _origin(info.run_id, state.step, reason, issued_by)
     if after.branched_from != before.branched_from:
         raise ConfigError("branched_from is what `ctl RUN branch` itself writes")
     changed = _changes(before, after)
@@ -131,6 +135,16 @@ def start_branch(
         events.message(f"run {run_path}, from step {branch.step} of {branch.parent_run_id}")
         closing.status = train(trainer, is_new=False)
     return closing.status
+
+
+def _origin(run_id: str, step: int, reason: str, issued_by: str) -> BranchedFrom:
+    for what, text, limit in (
+        ("reason", reason, MAX_REASON),
+        ("author", issued_by, MAX_AUTHOR),
+    ):
+        if len(text) > limit:
+            raise ConfigError(f"the {what} has {len(text)} characters, at most {limit} are kept")
+    return BranchedFrom(run_id=run_id, step=step, reason=reason.strip(), issued_by=issued_by)
 
 
 def _checkpoint(parent: Path, step: int | None) -> Path:

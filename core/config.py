@@ -294,6 +294,8 @@ class BranchedFrom(FrozenModel):
 
     run_id: str
     step: int = Field(ge=0, description="The step of the checkpoint that it started from.")
+    reason: str = Field("", max_length=2_000)
+    issued_by: str = Field("", max_length=100, description="Who asked for it.")
 
 
 class RunConfig(FrozenModel):

@@ -27,8 +27,8 @@ def parent(tmp_path_factory: pytest.TempPathFactory, config_file: Path) -> Path:
 
 
 def test_a_branch_is_announced_trained_and_found(parent: Path, type_command: Type) -> None:
-    words = ("--checkpoint", 3, "--name", "colder", "optim.lr=1e-4")
-    answer = type_command("ctl", parent, "branch", *words, "--json")
+    words = ("--checkpoint", 3, "--name", "colder", "--by", "ann", "optim.lr=1e-4")
+    answer = type_command("ctl", parent, "branch", *words, "--reason", "too hot", "--json")
     assert answer.code == 0
     first, last = map(json.loads, answer.out.splitlines())
     assert first == {
@@ -45,7 +45,12 @@ def test_a_branch_is_announced_trained_and_found(parent: Path, type_command: Typ
     assert "step    4/4" in answer.err  # progress is not for the program that reads stdout
     shown = json.loads(type_command("runs", "show", first["path"], "--json").out)
     assert shown["parent_run_id"] == "parent"
-    assert shown["config"]["branched_from"] == {"run_id": "parent", "step": 3}
+    assert shown["config"]["branched_from"] == {
+        "run_id": "parent",
+        "step": 3,
+        "reason": "too hot",
+        "issued_by": "ann",
+    }
 
 
 def test_a_dry_run_starts_nothing(parent: Path, tmp_path: Path, type_command: Type) -> None:
@@ -66,6 +71,7 @@ def test_a_dry_run_starts_nothing(parent: Path, tmp_path: Path, type_command: Ty
         (("steps=9", "model.lora.rank=8"), "model.lora.rank cannot change in a branch"),
         (("steps=9", "--checkpoint", "99"), "there are: 2, 3, 4"),
         (("steps=9", "--name", "../up"), "name is '../up'"),
+        (("steps=9", "--reason", "x" * 2_001), "the reason has 2001 characters"),
     ],
 )
 def test_a_refusal_is_one_line(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from echoscope.core.branching import plan_branch, start_branch
 from echoscope.core.checkpoint import checkpoint_path, list_checkpoints, read_state
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError
+from echoscope.core.config import BranchedFrom, RunConfig
+from echoscope.core.config_loading import ConfigError, validate
 from echoscope.core.events import SilentEvents
 from echoscope.core.runs import resume, start
 from echoscope.store.commands import new_command, post
@@ -85,7 +85,7 @@ def test_it_says_where_it_comes_from(parent: Path, tmp_path: Path) -> None:
     reader = open_run(path)
     info = reader.info()
     assert (info.name, info.parent_run_id) == ("hotter", "parent")
-    assert info.config["branched_from"] == {"run_id": "parent", "step": 2}
+    assert validate(info.config).branched_from == BranchedFrom(run_id="parent", step=2)
     assert json.loads((path / "run.json").read_text())["parent_run_id"] == "parent"
     first = reader.checkpoints()[0]
     assert (first.step, first.reason) == (2, "branch")
@@ -156,7 +156,8 @@ def test_a_branch_of_a_branch(parent: Path, tmp_path: Path) -> None:
     plan = plan_branch(first, checkpoint=3, overrides=["optim.lr=0.01"])
     assert plan.changed == {"optim.lr": (0.001, 0.01)}
     start_branch(plan, second, SilentEvents())
-    assert open_run(second).info().config["branched_from"] == {"run_id": "first", "step": 3}
+    origin = validate(open_run(second).info().config).branched_from
+    assert origin == BranchedFrom(run_id="first", step=3)
 
 
 def test_without_links_the_checkpoint_is_copied(
