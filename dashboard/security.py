@@ -270,8 +270,8 @@ class Gate:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 answer = MutableHeaders(scope=message)
-                for name, value in headers.items():
-                    answer.setdefault(name, value)
+                kept = answer.get("referrer-policy", headers["referrer-policy"])
+                answer.update({**headers, "referrer-policy": kept})
             await send(message)
 
         return sending
