@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,19 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from . import theme
-from .curves import AXES, Axis, AxisKind, Curve, curve, describe, step_axis, to_csv, wilson_band
-from .downsampling import Values, clipped_range, downsample, smoothed
+from .curves import (
+    AXES,
+    Axis,
+    AxisKind,
+    Curve,
+    Zoom,
+    curve,
+    describe,
+    step_axis,
+    to_csv,
+    wilson_band,
+)
+from .downsampling import Values, clipped_range, downsample, full_range, smoothed
 from .escaping import visible
 from .labels import LABELS, SHARE, Label, label, section, section_title
 from .marks import MARK_AXIS, Mark, mark_traces
@@ -32,6 +43,7 @@ __all__ = [
     "Curve",
     "Label",
     "LineOptions",
+    "Zoom",
     "curve",
     "describe",
     "export_config",
@@ -83,8 +95,8 @@ class LineOptions:
     """Outliers do not set the range of the y axis."""
     max_points: int = 1_200
     height: int = 260
-    revision: str = ""
-    """While it stays the same, zooming in survives a redraw."""
+    zoom: Zoom | None = None
+    """The part of the horizontal axis to show; None for all of it."""
 
 
 def line_chart(
@@ -111,7 +123,7 @@ def line_chart(
         for one in drawn
         for trace in _curve_traces(one, axis, options, yaxis="y2" if one in right else "y")
     ]
-    layout = _layout(axis, options) | _y_axes(left, right, options) | _legend(drawn)
+    layout = _layout(axis, options) | _y_axes(left, right, axis, options) | _legend(drawn)
     notes = []
     if title:
         words = f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(left, right)}"
@@ -229,9 +241,8 @@ def _band(
     )
 
 
-def _y_axis(curves: Iterable[Curve], options: LineOptions) -> dict[str, Any]:
-    some = list(curves)
-    units = list(dict.fromkeys(one.unit for one in some if one.unit))
+def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[str, Any]:
+    units = list(dict.fromkeys(one.unit for one in curves if one.unit))
     out: dict[str, Any] = {
         "type": "log" if options.log_y else "linear",
         "gridcolor": _GRID,
@@ -243,23 +254,37 @@ def _y_axis(curves: Iterable[Curve], options: LineOptions) -> dict[str, Any]:
     }
     if units == [SHARE] and not options.log_y:
         out["tickformat"] = ".0%"
-    parts = [part for one in some for part in (one.values, one.low, one.high)]
-    known = np.concatenate([part for part in parts if part is not None] or [np.empty(0)])
+    known = _in_sight(curves, axis, options)
     largest = np.abs(known[np.isfinite(known)]).max(initial=0.0)
     out["exponentformat"] = "none" if 1e-3 <= largest < 1e5 else "power"
     if options.clip:
         limits = clipped_range(known, log_y=options.log_y)
-        if limits is not None:
-            out["range"] = limits
+    else:
+        limits = full_range(known, log_y=options.log_y) if options.zoom else None
+    if limits is not None:
+        out["range"] = limits
     return out
 
 
-def _y_axes(left: Sequence[Curve], right: Sequence[Curve], options: LineOptions) -> dict[str, Any]:
+def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> Values:
+    """All values and ends of intervals that lie within the zoom."""
+    parts = [np.empty(0)]
+    for one in curves:
+        low, high = options.zoom or (-np.inf, np.inf)
+        at = axis.at(one.steps)
+        inside = (at >= low) & (at <= high)
+        parts += [part[inside] for part in (one.values, one.low, one.high) if part is not None]
+    return np.concatenate(parts)
+
+
+def _y_axes(
+    left: Sequence[Curve], right: Sequence[Curve], axis: Axis, options: LineOptions
+) -> dict[str, Any]:
     marks = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
-    out: dict[str, Any] = {"yaxis": _y_axis(left, options), _MARK_LAYOUT: marks}
+    out: dict[str, Any] = {"yaxis": _y_axis(left, axis, options), _MARK_LAYOUT: marks}
     if right:
         beside = {"overlaying": "y", "side": "right", "showgrid": False}
-        out["yaxis2"] = _y_axis(right, options) | beside
+        out["yaxis2"] = _y_axis(right, axis, options) | beside
     return out
 
 
@@ -270,7 +295,6 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "hovermode": "x unified",
         "hoverlabel": {"font": {"size": 11}},
-        "uirevision": options.revision or None,
         "xaxis": {
             "title": {"text": axis.title, "standoff": 4},
             "gridcolor": _GRID,
@@ -283,6 +307,7 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
             "spikedash": "solid",
             "spikecolor": _LINE,
             "automargin": True,
+            **({"range": list(options.zoom)} if options.zoom else {}),
         },
     }
 
@@ -371,7 +396,7 @@ def export_config(file_name: str) -> dict[str, Any]:
     return {
         "displaylogo": False,
         "toImageButtonOptions": {"format": "svg", "filename": safe},
-        "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+        "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "resetScale2d"],
         "scrollZoom": False,
-        "doubleClick": "reset",
+        "doubleClick": "autosize",
     }

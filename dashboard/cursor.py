@@ -1,18 +1,22 @@
-"""One cursor over all charts: where the mouse is on one, a line and the values on the others.
+"""One cursor and one zoom over all charts.
 
-Plotly cannot do this across figures. This component has no content: it listens on the page, asks
-the charts for their own scales, and draws over them. Its script is fixed text; nothing of a run
-goes into it, and values appear as text.
+Where the mouse is on one chart, the others have a line and their values; what is zoomed into on
+one is shown by all, and stays when they are drawn again (Streamlit builds a chart anew whenever its
+data change). Plotly cannot do this across figures. This component has no content: it listens on the
+page, asks the charts for their own scales, and draws over them. Its script is fixed text; nothing
+of a run goes into it, and values appear as text.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
 
+from .curves import Zoom
 from .marks import MARK_AXIS
 
 _SCRIPT = f"""
@@ -73,8 +77,9 @@ const draw = (chart, x) => {{
   chart.style.position = "relative";
   chart.appendChild(line);
 }};
-export default function () {{
-  let waiting = null, last = null;
+const RANGE = "zoom";
+export default function ({{ setStateValue }}) {{
+  let waiting = null, last = null, pressed = null;
   const paint = () => {{
     waiting = null;
     clear();
@@ -90,9 +95,39 @@ export default function () {{
     last = event;
     if (waiting === null) waiting = requestAnimationFrame(paint);
   }};
+  // The chart may be built anew while the mouse is down: its scale is taken at the start.
+  const press = (event) => {{
+    const chart = event.target.closest && event.target.closest(".nsewdrag") && under(event);
+    pressed = chart && chart._fullLayout.dragmode === "zoom"
+      ? {{ axis: chart._fullLayout.xaxis, left: chart.getBoundingClientRect().left,
+           x: event.clientX }}
+      : null;
+  }};
+  const release = (event) => {{
+    const from = pressed;
+    pressed = null;
+    if (!from || Math.abs(event.clientX - from.x) < 8) return;
+    const at = (x) => from.axis.p2d(
+      Math.min(from.axis._length, Math.max(0, x - from.left - from.axis._offset)));
+    const ends = [at(from.x), at(event.clientX)].sort((one, other) => one - other);
+    setStateValue(RANGE, ends);
+  }};
+  const back = (event) => {{
+    const button = event.target.closest && event.target.closest(".modebar-btn[data-val='auto']");
+    const twice = event.type === "dblclick" && event.target.closest(".nsewdrag");
+    if ((button || twice) && under(event)) setStateValue(RANGE, null);
+  }};
   document.addEventListener("mousemove", move, {{ passive: true }});
+  document.addEventListener("mousedown", press, true);
+  document.addEventListener("mouseup", release, true);
+  document.addEventListener("click", back, true);
+  document.addEventListener("dblclick", back, true);
   return () => {{
     document.removeEventListener("mousemove", move);
+    document.removeEventListener("mousedown", press, true);
+    document.removeEventListener("mouseup", release, true);
+    document.removeEventListener("click", back, true);
+    document.removeEventListener("dblclick", back, true);
     if (waiting !== null) cancelAnimationFrame(waiting);
     clear();
   }};
@@ -105,6 +140,29 @@ def _component() -> Callable[..., Any]:
     return st.components.v2.component("echoscope_cursor", js=_SCRIPT)
 
 
-def synchronise() -> None:
-    """Follow the mouse over every chart whose key begins with `chart_`, while the page is shown."""
-    _component()(key="synced_cursor", height=0)
+def synchronise(key: str) -> Zoom | None:
+    """Follow the mouse over every chart whose key begins with `chart_`, while the page is shown.
+
+    Args:
+        key: Another key begins without zoom: whatever it is that the axis stands for belongs in it.
+
+    Returns:
+        The part of the horizontal axis that was zoomed into; None for all of it.
+    """
+    found = _component()(key=f"cursor:{key}", height=0, on_zoom_change=_nothing)
+    return checked_zoom(found.get("zoom"))
+
+
+def checked_zoom(value: object) -> Zoom | None:
+    """What a browser sent, if it is a range: two finite numbers, the lower one first."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return None
+    low, high = value
+    numbers = isinstance(low, int | float) and isinstance(high, int | float)
+    if not numbers or not (math.isfinite(low) and math.isfinite(high) and low < high):
+        return None
+    return float(low), float(high)
+
+
+def _nothing() -> None:
+    """Drawing the charts again is all that a change of zoom does."""

@@ -16,6 +16,8 @@ from .downsampling import Values
 from .labels import label
 
 AxisKind = Literal["step", "time", "tokens"]
+Zoom = tuple[float, float]
+"""A part of the horizontal axis, in its own unit."""
 AXES: tuple[AxisKind, ...] = ("step", "time", "tokens")
 
 

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from ..store.reader import RunInfo
-from . import charts, queries
+from . import charts, cursor, queries
 from .cache import AnswerCache
 from .curated import CHARTS, Chart, chart_curves, chart_keys
 from .escaping import visible
@@ -38,6 +38,8 @@ class Controls:
     clip: bool = False
     logged: frozenset[str] = frozenset()
     """Names of the charts with a logarithmic scale."""
+    zoom: charts.Zoom | None = None
+    """Of all charts together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +67,7 @@ class Snapshot:
             smooth=self.controls.smooth,
             clip=self.controls.clip,
             log_y=name in self.controls.logged,
-            revision=f"{self.run_id}:{self.controls.axis}:{name in self.controls.logged}",
+            zoom=self.controls.zoom,
         )
 
     def marks(self) -> list[Mark]:
@@ -76,8 +78,8 @@ class Snapshot:
         ]
 
 
-def controls() -> Controls:
-    """Draw the controls, all of which the URL keeps, and say what they are set to."""
+def controls(run_id: str) -> Controls:
+    """Draw the controls, which the URL keeps, and say what they and the mouse are set to."""
     smooth, axis, log, clip = st.columns([3, 3, 4, 2], vertical_alignment="bottom")
     weight = smooth.slider(
         "Smoothing",
@@ -112,7 +114,11 @@ def controls() -> Controls:
         help="The middle 96 % of the values set the range.",
     )
     return Controls(
-        axis=chosen or "step", smooth=float(weight), clip=bool(clipped), logged=frozenset(logged)
+        axis=chosen or "step",
+        smooth=float(weight),
+        clip=bool(clipped),
+        logged=frozenset(logged),
+        zoom=cursor.synchronise(f"{run_id}:{chosen}"),
     )
 
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 import streamlit as st
-from echoscope.dashboard import cursor, live_charts, metric_sections, queries, steering, ui
+from echoscope.dashboard import live_charts, metric_sections, queries, steering, ui
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live_charts import Snapshot
 from echoscope.dashboard.progress import Pace, pace, remaining_s, silence
@@ -59,14 +59,13 @@ def draw_charts(page: Snapshot) -> None:
 
     @st.fragment(key="charts")
     def part() -> None:
-        ui.guarded(lambda: _draw_charts(replace(page, controls=live_charts.controls())))
+        ui.guarded(lambda: _draw_charts(replace(page, controls=live_charts.controls(page.run_id))))
 
     part()
 
 
 def _draw_charts(page: Snapshot) -> None:
     live_charts.curated(page)
-    cursor.synchronise()
     commands(page.run_id)
     metric_sections.draw(page.known, lambda keys: live_charts.plain(page, keys))
 

@@ -10,6 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from echoscope.dashboard import charts
+from echoscope.dashboard.cursor import checked_zoom
 from echoscope.dashboard.marks import (
     MARK_AXIS,
     Mark,
@@ -236,10 +237,30 @@ def test_without_a_value_the_chart_says_what_is_missing() -> None:
     assert not figure.data
 
 
-def test_zooming_in_survives_a_redraw() -> None:
-    options = charts.LineOptions(revision="run:step")
-    figure = charts.line_chart([one_curve([1.0])], STEP_AXIS, options=options)
-    assert figure.layout.uirevision == "run:step"
+def test_zooming_in_shows_what_lies_there_at_full_height() -> None:
+    options = charts.LineOptions(zoom=(1.5, 3.5))
+    layout = charts.line_chart(
+        [one_curve([90.0, 1.0, 2.0, 70.0])], STEP_AXIS, options=options
+    ).layout
+    assert layout.xaxis.range == (1.5, 3.5)
+    assert layout.yaxis.range == pytest.approx((0.95, 2.05))
+
+
+@pytest.mark.parametrize(
+    ("sent", "zoom"),
+    [
+        ([1, 2.5], (1.0, 2.5)),
+        (None, None),
+        ([2, 1], None),
+        ([1], None),
+        (["a", "b"], None),
+        ([float("nan"), 1], None),
+        ([0, float("inf")], None),
+        ({"a": 1, "b": 2}, None),
+    ],
+)
+def test_a_zoom_from_the_browser_is_two_numbers_or_nothing(sent: object, zoom: object) -> None:
+    assert checked_zoom(sent) == zoom
 
 
 def test_the_toolbar_saves_svg_under_a_harmless_name() -> None:
