@@ -81,7 +81,7 @@ def test_a_live_run_says_so(tmp_path: Path, open_page: OpenPage) -> None:
     add_steps(writer, "a", range(2))
     try:
         assert frame_of(open_page("runs", tmp_path))["status"] == ["live"]
-        old = NOW - 3600
+        old = time.time() - 3600
         os.utime(tmp_path / "a" / "journal.ndjson", (old, old))
         queries.forget()
         assert frame_of(open_page("runs", tmp_path))["status"] == ["live, silent for 60 min"]
