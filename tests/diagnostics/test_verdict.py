@@ -166,6 +166,7 @@ def test_paths(tmp_path: Path) -> None:
     "name",
     [
         "alarms",
+        "baselines",
         "changes",
         "collapsebench",
         "metric_names",
