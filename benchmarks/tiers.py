@@ -12,6 +12,7 @@ measured at odd steps; where a step has information only, the mean of the steps 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -36,6 +37,7 @@ ROOT = Path(__file__).parents[1]
 INFORMATION = "info/first_turn/mutual_information"
 MEASURES = ("retrieval above chance", "classifier's dependence")
 MIN_POINTS, RESAMPLES = 5, 1000
+LEVELS = (-1.0, 0.1, 0.3, 0.6, 0.9, 1.3, 1.6, 2.1)
 COLOURS = ("#0b5fa5", "#b5470b", "#1a7f4b", "#8e3b8a", "#8a6d00", "#4a4a4a", "#c2185b")
 
 Floats = NDArray[np.float64]
@@ -151,6 +153,21 @@ def rows_of(runs: Sequence[Points]) -> list[Row]:
     return [*out, row("all", runs)]
 
 
+def levels(runs: Sequence[Points], env: str) -> list[str]:
+    """Markdown: what text says where the model says so much, over one environment."""
+    mine = [run for run in runs if run.env == env]
+    information = np.concatenate([run.information for run in mine])
+    text = np.concatenate([run.text for run in mine])
+    lines = [f"| I(X;Z) on {env}, nats | points | {' | '.join(MEASURES)} |", "| --- " * 4 + "|"]
+    for low, high in itertools.pairwise(LEVELS):
+        inside = text[(information >= low) & (information < high)]
+        if len(inside):
+            cells = [f"{v.mean():.2f} [{v.min():.2f}, {v.max():.2f}]" for v in inside.T]
+            name = f"below {high}" if low < 0 else f"{low} to {high}"
+            lines.append(f"| {name} | {len(inside)} | {' | '.join(cells)} |")
+    return lines
+
+
 def draw(runs: Sequence[Points], path: Path) -> None:
     """Both measures against I(X;Z), a colour for each recipe."""
     plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "echoscope", "font.size": 9}
@@ -203,6 +220,7 @@ def main() -> None:
             f"| {one.name} | {one.num_runs}, {one.num_points} | {one.information_low:.2f} to "
             f"{one.information_high:.2f} | {cells[0]} | {cells[1]} | {within} |"
         )
+    print("\n" + "\n".join(levels(runs, "frozen_lake")))
 
 
 if __name__ == "__main__":
