@@ -11,7 +11,6 @@ def main() -> None:
     pages = [
         st.Page(ui.script(name), title=title, url_path=name, default=name == "runs")
         for name, (title, _) in ui.PAGES.items()
-        if ui.script(name).is_file()
     ]
     st.navigation(pages, position="top").run()
 
