@@ -190,7 +190,7 @@ def _label(row: RunRow) -> str:
 def live_marker(run_id: str) -> None:
     """The run's status and step; refreshes by itself while the run is live."""
     is_live = queries.info(run_id).status == "running"
-    toggle = st.toggle("Follow", value=True, key="follow") if is_live else False
+    toggle = is_live and st.toggle("Follow", value=True, key="follow", bind="query-params")
 
     @st.fragment(run_every="1s" if is_live and toggle else None, key="live_marker")
     def mark() -> None:

@@ -399,3 +399,11 @@ def test_hostile_authors_reasons_and_settings_stay_text(
     (row,) = steering.command_table(queries.commands("live")).to_dict("records")
     assert row["outcome"].startswith("rejected at step 3: <img")  # a table reads no HTML
     assert "\u202e" not in row["who"]
+
+
+def test_following_can_be_paused_by_the_address(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live", follow="false")
+    shown(page)
+    assert page.session_state["follow"] is False
