@@ -29,15 +29,20 @@ def find_chromium() -> str | None:
     return named or next(filter(None, map(shutil.which, NAMES)), None)
 
 
-def until(ask: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
-    """The first answer that is true."""
+def until(
+    ask: Callable[[], T], what: str, *, page: Page | None = None, patience_s: float = PATIENCE_S
+) -> T:
+    """The first answer that is true; meanwhile the page, if there is one, goes on."""
     deadline = time.monotonic() + patience_s
     while True:
         answer = ask()
         if answer:
             return answer
         assert time.monotonic() < deadline, f"no {what} in {patience_s:.0f} s"
-        time.sleep(0.05)
+        if page is None:
+            time.sleep(0.05)
+        else:
+            page.wait_for_timeout(50)
 
 
 class DashboardProcess:
@@ -113,3 +118,4 @@ def settle(page: Page) -> None:
     page.wait_for_selector(
         "[data-testid=stStatusWidget]", state="detached", timeout=1000 * PATIENCE_S
     )
+    page.wait_for_load_state("networkidle")
