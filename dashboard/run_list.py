@@ -68,6 +68,9 @@ class RunRow:
     algorithm: str = ""
     base_model: str = ""
     parent_run_id: str | None = None
+    """The run that it branched from."""
+    branched_at: int | None = None
+    """The step of its parent that it went on from."""
     success_rate: float | None = None
     """Of the last acknowledged step."""
     tags: tuple[str, ...] = ()
@@ -137,7 +140,8 @@ class RunList:
         for name in folders:
             mark = _mark(f"{self.root}/{name}")
             if mark is None:
-                self.others.append(name)
+                if not name.startswith("."):
+                    self.others.append(name)
                 continue
             found = known.get(name)
             if found is None or found.mark != mark:
@@ -268,6 +272,7 @@ def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
     created = run.get("created_at")
     steps = config.get("steps")
     tags = run.get("tags")
+    at = _entry(config, "branched_from", "step")
     return replace(
         row,
         name=_text(run.get("name")),
@@ -275,6 +280,7 @@ def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
         created_at=float(created) if isinstance(created, int | float) else 0.0,
         base_model=_text(run.get("base_model")),
         parent_run_id=run["parent_run_id"] if isinstance(run.get("parent_run_id"), str) else None,
+        branched_at=at if isinstance(at, int) else None,
         tags=tuple(t for t in tags if isinstance(t, str)) if isinstance(tags, list) else (),
         num_steps=steps if isinstance(steps, int) else None,
         environments=_environments(config),

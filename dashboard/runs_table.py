@@ -55,11 +55,18 @@ def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
         "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",
         "environment": visible(", ".join(row.environments), 80),
         "algorithm": visible(row.algorithm, 40),
+        "branched": branched_from(row),
         "started": datetime.fromtimestamp(row.created_at) if row.created_at else None,
         "tags": [visible(tag, 64) for tag in row.tags],
         "note": visible(row.note, 200),
         "pinned": row.is_pinned,
     }
+
+
+def branched_from(row: RunRow) -> str:
+    """`my-run at step 40`; empty for a run that began by itself."""
+    at = "" if row.branched_at is None else f" at step {row.branched_at}"
+    return visible(f"{row.parent_run_id}{at}", 120) if row.parent_run_id else ""
 
 
 def status_of(row: RunRow, details: RunDetails, now: float) -> str:

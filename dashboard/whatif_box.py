@@ -17,7 +17,7 @@ from ..diagnostics.whatif import (
     simulate,
     steps_with_groups,
 )
-from . import queries, ui
+from . import branch_form, queries, ui
 from .diagnosis_data import thin
 
 MAX_STEPS = 24
@@ -109,3 +109,6 @@ def _apply(run_id: str, changes: dict[str, Any]) -> None:
     else:
         st.caption("The run has ended. This trains on from its last checkpoint with this filter:")
         st.code(f"echoscope ctl {queries.path_of(run_id)} branch {words}", language="bash")
+        if st.button("Branch with this filter", key="wf_branch"):
+            branch_form.preset(run_id, changes)
+            st.switch_page(ui.script("live"), query_params=ui.link_params(run=run_id))

@@ -7,7 +7,15 @@ import time
 from dataclasses import replace
 
 import streamlit as st
-from echoscope.dashboard import live_charts, metric_sections, queries, steering, ui
+from echoscope.dashboard import (
+    branch_form,
+    lineage,
+    live_charts,
+    metric_sections,
+    queries,
+    steering,
+    ui,
+)
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live_charts import Snapshot
 from echoscope.dashboard.progress import Pace, pace, remaining_s, silence
@@ -41,8 +49,10 @@ def draw(run_id: str) -> None:
         ui.verdict_box(run_id)
     with progress:
         watch(page, is_judging=queries.is_judging(run_id))
+        lineage.lineage(run_id)
     with desk:
         steering.panel(run_id)
+        branch_form.panel(run_id)
     with alarms:
         open_alarms(run_id)
     with body:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
-from echoscope.dashboard import queries, ui
+from echoscope.dashboard import lineage, queries, ui
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.run_list import RunRow
-from echoscope.dashboard.runs_table import SORTS, note_changes, run_frame
+from echoscope.dashboard.runs_table import SORTS, branched_from, note_changes, run_frame
 from echoscope.dashboard.settings import settings
 from echoscope.dashboard.theme import ACCENT, ACCENT_ON_DARK
 from echoscope.store.annotations import Change, annotate
@@ -123,12 +123,13 @@ def _columns(frame: pd.DataFrame) -> dict[str, Any]:
         "alarm": c.TextColumn("Worst open alarm"),
         "environment": c.TextColumn("Environment"),
         "algorithm": c.TextColumn("Algorithm"),
+        "branched": c.TextColumn("Branched from"),
         "started": c.DatetimeColumn("Started", format="YYYY-MM-DD HH:mm"),
         "tags": c.ListColumn("Tags"),
         "note": c.TextColumn("Note"),
         "pinned": c.CheckboxColumn("Pinned"),
     }
-    for name in ("alarm", "note", "state"):
+    for name in ("alarm", "branched", "note", "state"):
         if not frame[name].any():
             columns[name] = None
     if not any(frame["tags"]):
@@ -152,6 +153,8 @@ def _actions(rows: Sequence[RunRow]) -> None:
             else:
                 for page in ("live", "diagnosis", "replay", "alarms"):
                     ui.link("", page, run=ids[0], step=None, trajectory=None, turn=None)
+        if len(rows) == 1 and rows[0].parent_run_id:
+            lineage.parent_line(f"Branched from {branched_from(rows[0])}", rows[0].parent_run_id)
         if settings().is_read_only:
             st.caption("This dashboard is read-only: tags, pins and notes cannot be changed.")
         else:

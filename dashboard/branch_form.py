@@ -1,0 +1,314 @@
+"""A new run from a checkpoint: the form, the question before it, and what became of it.
+
+A branch is started from a draft that confirming takes away, so pressing twice starts one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from ..store.reader import RunInfo
+from ..store.steering import MAX_AUTHOR, MAX_REASON, SteeringError, check_settings, os_user
+from . import knobs, queries, ui
+from .branch_orders import (
+    BranchError,
+    BranchOrder,
+    check_setting,
+    command,
+    parse_lines,
+    setting_words,
+    settings_at,
+    value_at,
+)
+from .branching import BranchState, Launch, launch, launches
+from .escaping import visible
+from .settings import settings
+from .words import Colour
+
+MAX_LINES = 4_000
+MAX_STEPS = 1_000_000_000
+MAX_SHOWN = 5
+"""Branches that were started here."""
+_SHOWN_S = 600.0
+"""How long a branch that was started here stays beside the form."""
+_PENDING = (BranchState.STARTING, BranchState.LOADING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    run_id: str
+    order: BranchOrder
+    preview: str
+
+
+def preset(run_id: str, changes: Mapping[str, Any]) -> None:
+    """Fill in the form for the next time that the page Live is drawn, and open it."""
+    st.session_state["branch_form"] = True
+    st.session_state[_lines_key(run_id)] = "\n".join(setting_words(changes))
+
+
+def panel(run_id: str) -> None:
+    """What was started from here, and the form; or why a page may not."""
+
+    @st.fragment(key="branch")
+    def draw() -> None:
+        ui.guarded(lambda: _panel(run_id))
+
+    draw()
+
+
+def _panel(run_id: str) -> None:
+    _started(run_id)
+    with st.expander("Branch from a checkpoint", key="branch_form", on_change="rerun") as box:
+        if not box.open:
+            return
+        why = _forbidden()
+        if why:
+            st.caption(why)
+            path = queries.path_of(run_id)
+            st.code(visible(f"echoscope ctl {path} branch KEY=VALUE ...", 1000), language="bash")
+            return
+        _form(run_id, queries.info(run_id))
+    _question(run_id)
+
+
+def _forbidden() -> str:
+    if settings().is_read_only:
+        return "This dashboard is read-only: no branches are started from here. In a terminal:"
+    if not settings().may_branch:
+        return "This dashboard was started with --no-branch. In a terminal:"
+    return ""
+
+
+def _lines_key(run_id: str) -> str:
+    return f"branch_lines:{run_id}"
+
+
+def _form(run_id: str, info: RunInfo) -> None:
+    st.caption(
+        "A new run that goes on from a checkpoint of this one, with other settings. "
+        "This run stays as it is; the new one trains on when the dashboard is closed."
+    )
+    steps = [found.step for found in reversed(queries.checkpoints(run_id))]
+    if not steps:
+        live = f"echoscope ctl {info.path} checkpoint" if info.status == "running" else ""
+        ui.empty("The run has no checkpoint yet.", live)
+        return
+    head = st.container()  # above the settings: what was changed is seen without scrolling
+    left, middle, right = st.columns(3)
+    at = left.selectbox("Checkpoint of step", steps, key=f"branch_at:{run_id}")
+    try:
+        config = settings_at(queries.path_of(run_id), at)
+    except BranchError as error:
+        _line("not possible", "red", str(error))
+        return
+    name = middle.text_input(
+        "Name",
+        key=f"branch_name:{run_id}",
+        max_chars=100,
+        placeholder=visible(str(config.get("name", "")), 100),
+    )
+    until = right.number_input(
+        "Train until step",
+        at + 1,
+        MAX_STEPS,
+        _last_step(config, at),
+        key=f"branch_until:{run_id}:{at}",
+        help="Steps are counted on from the checkpoint.",
+    )
+    live_knobs = {key: schema for key, schema in info.live_knobs.items() if key != "steps"}
+    current = {key: value_at(config, key) for key in live_knobs}
+    # A run's name has no slash: these are other widgets than those of the steering form.
+    changed = knobs.form(f"branch/{run_id}", live_knobs, current)
+    lines = st.text_area(
+        "Other settings, KEY=VALUE, one a line",
+        key=_lines_key(run_id),
+        max_chars=MAX_LINES,
+        placeholder="envs.group_size=8",
+    )
+    with head:
+        _offer(run_id, config, at, name or "", {"steps": int(until), **changed}, lines or "")
+
+
+def _last_step(config: Mapping[str, Any], at: int) -> int:
+    """As planned; as many steps again where the plan was fulfilled."""
+    planned = config.get("steps")
+    steps = planned if isinstance(planned, int) else at + 1
+    return max(at + 1, min(steps if steps > at else at + max(steps, 1), MAX_STEPS))
+
+
+def _offer(
+    run_id: str, config: Mapping[str, Any], at: int, name: str, form: Mapping[str, Any], lines: str
+) -> None:
+    """The differences and the button; or what is wrong."""
+    changes = {key: value for key, value in form.items() if value != value_at(config, key)}
+    live_changes = {key: value for key, value in changes.items() if key != "steps"}
+    try:
+        if live_changes:
+            check_settings(queries.info(run_id).live_knobs, live_changes)
+        words = (*setting_words(changes), *parse_lines(lines))
+        order = BranchOrder(
+            parent=queries.path_of(run_id), checkpoint=at, settings=words, name=name.strip()
+        )
+        _require_once(words)
+        command(order, settings().root)
+    except (BranchError, SteeringError) as error:
+        _line("not possible", "red", str(error))
+        return
+    preview = _preview(config, order)
+    st.code(preview, language=None)
+    st.button(
+        "Review and start",
+        key="branch_review",
+        type="primary",
+        on_click=_propose,
+        args=(_Draft(run_id=run_id, order=order, preview=preview),),
+    )
+
+
+def _require_once(words: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for word in words:
+        check_setting(word)
+        key = word.partition("=")[0].strip()
+        if key in seen:
+            raise BranchError(f"{key} is given twice; leave out one")
+        seen.add(key)
+
+
+def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
+    """`key: value -> new value`, one line each, under where it starts and what it is called."""
+    lines = [f"from step {order.checkpoint} of {order.parent.name}"]
+    if order.name:
+        lines.append(f"name: {config.get('name')} -> {order.name}")
+    for word in order.settings:
+        key, _, new = word.partition("=")
+        old = knobs.value_words(value_at(config, key.strip()))
+        lines.append(f"{key.strip()}: {old} -> {new.strip()}")
+    return visible("\n".join(lines), MAX_LINES)
+
+
+def _propose(draft: _Draft) -> None:
+    st.session_state["branch_draft"] = draft
+    for key in ("branch_reason", "branch_problem"):
+        st.session_state.pop(key, None)
+
+
+def _question(run_id: str) -> None:
+    problem = st.session_state.pop("branch_problem", "")
+    if problem:
+        _line("not started", "red", problem)
+    draft = st.session_state.get("branch_draft")
+    if not isinstance(draft, _Draft) or draft.run_id != run_id:
+        return
+    with st.container(border=True, key="branch_question"):
+        st.markdown("**Start this branch?** It trains on this machine, beside what trains already.")
+        st.code(draft.preview, language=None)
+        author, reason = st.columns([1, 3])
+        author.text_input(
+            "Who",
+            st.session_state.get("author_name") or os_user(),
+            key="branch_author",
+            max_chars=MAX_AUTHOR,
+        )
+        reason.text_input(
+            "Why",
+            key="branch_reason",
+            max_chars=MAX_REASON,
+            placeholder="Kept with the new run",
+        )
+        row = st.container(horizontal=True)
+        row.button(
+            "Confirm: start the branch",
+            key="branch_confirm",
+            type="primary",
+            on_click=_confirm,
+            args=(draft,),
+        )
+        row.button("Cancel", key="branch_cancel", on_click=_cancel)
+
+
+def _cancel() -> None:
+    st.session_state.pop("branch_draft", None)
+
+
+def _confirm(draft: _Draft) -> None:
+    """Start the draft, once: whoever takes it away from the session starts it."""
+    if st.session_state.pop("branch_draft", None) is not draft:
+        return
+    author = str(st.session_state.get("branch_author", "")).strip() or os_user()
+    reason = str(st.session_state.get("branch_reason", "")).strip()
+    st.session_state["author_name"] = author
+    try:
+        start(draft.order, author, reason)
+    except BranchError as error:
+        st.session_state["branch_problem"] = str(error)
+
+
+def start(order: BranchOrder, author: str, reason: str) -> Launch:
+    """Start a branch, if this dashboard may.
+
+    Raises:
+        BranchError: it may not, or the branch cannot be started.
+    """
+    why = _forbidden()
+    if why:
+        raise BranchError(why.partition(". In a")[0])
+    signed = BranchOrder(
+        parent=order.parent,
+        checkpoint=order.checkpoint,
+        settings=order.settings,
+        name=order.name,
+        reason=reason,
+        author=author,
+    )
+    return launch(signed, settings().root)
+
+
+def _started(run_id: str) -> None:
+    """Branches of this run that were started here lately, whoever asked; follows them."""
+    recent = _recent(run_id)
+    is_pending = any(one.report().state in _PENDING for one in recent)
+
+    @st.fragment(run_every="1s" if is_pending else None, key="branch_started")
+    def part() -> None:
+        reports = [(one, one.report()) for one in _recent(run_id)]
+        if is_pending and not any(found.state in _PENDING for _, found in reports):
+            st.rerun()  # all have answered: no beat any more
+        for one, found in reports:
+            _launch_line(one, found.state, found.run_id, found.text)
+
+    if recent:
+        part()
+
+
+def _recent(run_id: str) -> list[Launch]:
+    found = launches(queries.path_of(run_id))
+    return [one for one in found[:MAX_SHOWN] if time.time() - one.at < _SHOWN_S]
+
+
+def _launch_line(one: Launch, state: BranchState, run_id: str, text: str) -> None:
+    who = f"{one.order.author or 'somebody'}, {ui.duration(time.time() - one.at)} ago"
+    if state is BranchState.STARTING:
+        _line("starting", "blue", f"{who}: a branch from step {one.order.checkpoint}")
+    elif state is BranchState.LOADING:
+        _line("loading", "blue", f"{who}: {run_id} loads its weights")
+    elif state is BranchState.REFUSED:
+        _line("refused", "red", f"{who}: {text}")
+    else:
+        row = _line("branched", "green", f"{who}: {run_id}")
+        with row:
+            ui.link("Open the new run", "live", run=run_id, step=None, trajectory=None, turn=None)
+
+
+def _line(badge: str, colour: Colour, text: str) -> Any:
+    """One calm line; the text is foreign and is shown as it is."""
+    row = st.container(horizontal=True, vertical_alignment="center")
+    row.badge(badge, color=colour)
+    row.text(visible(text, 1000))
+    return row
