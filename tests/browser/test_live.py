@@ -46,9 +46,9 @@ def answered(run: Path, action: str) -> CommandState | None:
 def confirm(page: Any, button: str, why: str) -> None:
     """Press a button of the panel, give a reason, and confirm."""
     page.get_by_role("button", name=button, exact=True).click()
-    page.get_by_label("Who").fill("kim")
-    page.get_by_label("Why").fill(why)
-    page.get_by_label("Why").press("Tab")
+    page.get_by_label("Who", exact=True).fill("kim")
+    page.get_by_label("Why", exact=True).fill(why)
+    page.get_by_label("Why", exact=True).press("Tab")
     page.get_by_role("button", name=re.compile("^Confirm")).click()
 
 
@@ -64,13 +64,13 @@ def test_a_run_is_steered_and_stopped(live_run: Any, serve: Serve, page: Any) ->
     visit(page, f"{serve(run.parent).url}/live?run=live")
 
     page.get_by_text("Live settings").click()
-    field = page.get_by_label("selection.value", exact=False).first
+    field = page.get_by_label("value", exact=True).first
     field.fill("0.5")
     field.press("Tab")
     page.get_by_role("button", name="Review and send").click()
-    page.get_by_label("Who").fill("kim")
-    page.get_by_label("Why").fill("keep fewer")
-    page.get_by_label("Why").press("Tab")
+    page.get_by_label("Who", exact=True).fill("kim")
+    page.get_by_label("Why", exact=True).fill("keep fewer")
+    page.get_by_label("Why", exact=True).press("Tab")
     page.get_by_role("button", name=re.compile("^Confirm")).click()
     page.get_by_text(re.compile(r"kim: set selection\.value = 0\.5")).first.wait_for()
     state = until(lambda: answered(run, "set"), "answer to the change")
