@@ -1,6 +1,6 @@
 """The pictures of docs/metrics-guide.md: each metric of healthy runs beside the collapse it shows.
 
-Everything is read from recorded runs: the curves under `diagnostics/collapse_runs` (six seeds of
+Everything is read from recorded runs: the curves under `diagnostics/collapse_runs` (the seeds of
 each recipe, seed 0 drawn bold), and for gradients taken apart two of them trained once more with
 `diagnostics.gradient.every=3` (`--record`, some minutes), kept under `benchmarks/guide_runs`.
 
