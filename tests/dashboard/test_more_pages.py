@@ -1,0 +1,134 @@
+"""Alarms, Compare and Evaluations: what they show of runs that have something to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echoscope.store.annotations import read_annotations
+from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, StepMetrics
+from made_run import add_steps, open_writer
+from streamlit.testing.v1 import AppTest
+
+OpenPage = Callable[..., AppTest]
+
+
+def raised(alarm_id: str, rule: str, step: int, severity: str, **more: Any) -> Alarm:
+    known = {
+        "alarm_id": alarm_id,
+        "rule": rule,
+        "severity": AlarmSeverity(severity),
+        "state": AlarmState.RAISED,
+        "step": step,
+        "onset_step": step - 1,
+        "metric": "m",
+        "value": 0.0,
+        "baseline": 1.0,
+        "threshold": 0.5,
+        "window": 3,
+        "message": f"{rule} happened",
+        "advice": "do this",
+    }
+    return Alarm(**(known | more))
+
+
+def run_with(root: Path, name: str, success: float, alarms: list[Alarm]) -> Path:
+    """Five steps, an evaluation at the last, and alarms."""
+    writer = open_writer(root / name)
+    add_steps(writer, name, range(5), lambda step: {"policy/entropy": success + step})
+    values = {
+        "eval/lake/success_rate": success,
+        "eval/lake/success_rate_low": success - 0.1,
+        "eval/lake/success_rate_high": success + 0.1,
+        "eval/other/success_rate": success / 2,
+    }
+    metrics = StepMetrics(
+        run_id=name, step=5, phase="eval", policy_version=5, wall_time=1_005.0, values=values
+    )
+    writer.commit_step(metrics=[metrics], trajectories=[], outcomes=[], alarms=alarms)
+    writer.close(status="finished")
+    return root / name
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    run_with(
+        tmp_path,
+        "bad",
+        0.4,
+        [
+            raised("a1", "TEMPLATE_COLLAPSE", 3, "critical", evidence=("t00000003-00001",)),
+            raised("a2", "GRADIENT_SPIKE", 2, "info"),
+            raised("a2", "GRADIENT_SPIKE", 4, "info", state=AlarmState.CLEARED),
+        ],
+    )
+    run_with(tmp_path, "good", 0.8, [])
+    return tmp_path
+
+
+def words(page: AppTest) -> str:
+    kinds = ("text", "markdown", "caption", "code", "info", "warning")
+    return "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
+
+
+def test_alarms_are_listed_the_open_and_serious_ones_first(root: Path, open_page: OpenPage) -> None:
+    page = open_page("alarms", root, run="bad")
+    text = words(page)
+    assert not page.exception
+    assert text.index("TEMPLATE") < text.index("GRADIENT")
+    assert "raised at step 3, began about step 2" in text
+    assert "cleared at step 4" in text.replace("\\", "")
+    assert "2 of 2 alarms" in text
+
+
+def test_acknowledging_is_written_beside_the_run(root: Path, open_page: OpenPage) -> None:
+    page = open_page("alarms", root, run="bad")
+    page.button(key="ack a1").click().run()
+    assert not page.exception
+    assert read_annotations(root / "bad").alarms["a1"].is_acknowledged
+    assert "Acknowledged by" in words(page)
+    page.button(key="ack a1").click().run()
+    assert not read_annotations(root / "bad").alarms["a1"].is_acknowledged
+
+
+def test_an_alarm_is_snoozed_and_woken(root: Path, open_page: OpenPage) -> None:
+    page = open_page("alarms", root, run="bad")
+    page.button(key="snooze a1 an hour").click().run()
+    assert "Snoozed by" in words(page)
+    page.button(key="wake a1").click().run()
+    assert read_annotations(root / "bad").alarms["a1"].snoozed_until is None
+
+
+def test_read_only_pages_offer_no_notes(root: Path, open_page: OpenPage) -> None:
+    page = open_page("alarms", root, run="bad", options={"is_read_only": True})
+    assert not page.exception
+    assert [button for button in page.button if str(button.key).startswith("ack")] == []
+
+
+def test_runs_are_compared_at_the_last_common_step(root: Path, open_page: OpenPage) -> None:
+    page = open_page("compare", root, runs="good,bad")
+    assert not page.exception
+    levels = page.dataframe[0].value
+    assert levels["good"].iloc[0] - levels["bad"].iloc[0] == pytest.approx(0.4)
+    assert "same configuration" in words(page)
+
+
+def test_one_run_is_nothing_to_compare_and_unknown_ones_are_named(
+    root: Path, open_page: OpenPage
+) -> None:
+    page = open_page("compare", root, runs="good,nope")
+    assert not page.exception
+    assert "Choose two runs" in words(page)
+    assert "left out" in words(page)
+
+
+def test_the_leaderboard_has_the_best_run_on_top(root: Path, open_page: OpenPage) -> None:
+    page = open_page("evaluations", root)
+    assert not page.exception
+    board = page.dataframe[0].value
+    lake = board[board["tasks"] == "lake"]
+    assert lake["run"].tolist() == ["good", "bad"]
+    assert lake["success"].tolist() == [0.8, 0.4]
+    assert lake["trajectories"].iloc[0].startswith("/replay?run=good&step=5")
