@@ -226,6 +226,9 @@ def main() -> None:
             run = arguments.root / f"{recipe}-{seed}"
             title, steps = f"{recipe} seed {seed}", load_config(recipe).steps
             train(recipe, seed, run, Steps(bar, title, steps))
+            status = open_run(run).info().status
+            if status != "finished":
+                raise SystemExit(f"{title}: {status}; start again to go on from its checkpoint")
             write_csv(table_of_run(open_run(run)), path)
             write_labels(arguments.out)
     print(table_of_labels(write_labels(arguments.out)["runs"]))
