@@ -185,6 +185,8 @@ def describe(channel: Channel) -> str:
         return f"{spec.label} is {now}"
     if spec.against == "recent":
         return f"{spec.label} jumped to {number(channel.value)}"
+    if number(channel.baseline) == now:
+        return f"{spec.label} stands at {now}"
     verb = "fell" if spec.direction == "fall" else "rose"
     best = channel.high_step if spec.direction == "fall" else channel.low_step
     where = "the start" if spec.against == "start" else f"step {best}"
