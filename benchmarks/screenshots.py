@@ -1,0 +1,111 @@
+"""The pictures of the dashboard in README and docs, taken from real runs in a real browser.
+
+    python benchmarks/screenshots.py [--root runs/pictures]
+
+Trains what is missing under the root first: the demo, and a run that collapses (a few minutes). Then
+it opens the pages in Chromium and writes docs/pictures/dashboard_*.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+HOME = Path(__file__).parents[1]
+sys.path.insert(0, str(HOME / "tests" / "shared"))
+
+from browsing import DashboardProcess, find_chromium, visit  # noqa: E402
+
+PICTURES = HOME / "docs" / "pictures"
+RUNS = {
+    "demo": ["demo"],
+    "collapse-template": ["collapse-template", "diagnostics.alarms.actions={}"],
+}
+COLOURS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shot:
+    """One picture: where, how large, and what to wait for."""
+
+    name: str
+    path: str
+    theme: str = "light"
+    size: tuple[int, int] = (1440, 900)
+    wait_for: str = "h1"
+
+
+SHOTS = (
+    Shot(name="live", path="/live?run=collapse-template&smooth=0.6", wait_for=".js-plotly-plot"),
+    Shot(name="diagnosis", path="/diagnosis?run=collapse-template", size=(1440, 1500)),
+    Shot(
+        name="replay",
+        path="/replay?run=demo&step=56&turn=1&heat=information&order=best",
+        wait_for=".es-text",
+    ),
+    Shot(name="alarms", path="/alarms?run=collapse-template", size=(1440, 760)),
+    Shot(name="compare", path="/compare?runs=demo,collapse-template", size=(1440, 1150)),
+    Shot(
+        name="runs", path="/", theme="dark", size=(1440, 420), wait_for="[data-testid=stDataFrame]"
+    ),
+    Shot(name="phone", path="/live?run=demo", theme="dark", size=(390, 844)),
+)
+
+
+def train(root: Path) -> None:
+    """Whatever run is missing; the command line trains it as a person would."""
+    for name, words in RUNS.items():
+        if not (root / name / "run.json").is_file():
+            command = "from echoscope.cli import main; main()"
+            arguments = ["train", *words, "--run", str(root / name)]
+            subprocess.run([sys.executable, "-c", command, *arguments], check=True)
+
+
+def take(browser: Any, url: str, shot: Shot) -> None:
+    """Open, wait until the charts stand still, and keep a small PNG."""
+    width, height = shot.size
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=shot.theme
+    )
+    page = context.new_page()
+    visit(page, url + shot.path)
+    page.locator(shot.wait_for).first.wait_for(timeout=60_000)
+    page.wait_for_timeout(4_000)
+    image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    file = PICTURES / f"dashboard_{shot.name}.png"
+    image.quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
+    print(f"{file.relative_to(HOME)}: {file.stat().st_size / 1000:.0f} kB")
+    context.close()
+
+
+def main() -> None:
+    from playwright.sync_api import sync_playwright
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--root", type=Path, default=HOME / "runs" / "pictures")
+    parser.add_argument("--only", default="", help="names, with commas")
+    options = parser.parse_args()
+    train(options.root)
+    wanted = set(filter(None, options.only.split(",")))
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        dashboard = DashboardProcess(options.root, Path(folder) / "log")
+        try:
+            for shot in SHOTS:
+                if not wanted or shot.name in wanted:
+                    take(browser, dashboard.url, shot)
+        finally:
+            dashboard.close()
+            browser.close()
+
+
+if __name__ == "__main__":
+    main()
