@@ -2,8 +2,8 @@
 
     python benchmarks/screenshots.py [--root runs/pictures]
 
-Trains what is missing under the root first: the demo, and a run that collapses (a few minutes). Then
-it opens the pages in Chromium and writes docs/pictures/dashboard_*.png.
+Trains what is missing under the root first: the demo, and a run that collapses (a few minutes).
+Then it opens the pages in Chromium and writes docs/pictures/dashboard_*.png.
 """
 
 from __future__ import annotations
