@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import os
 import re
@@ -167,6 +168,24 @@ def test_the_next_free_port_is_taken_otherwise() -> None:
             assert found.getsockname()[1] > port
         with pytest.raises(PortError):
             open_port("127.0.0.1", port, is_exact=True)
+
+
+def test_small_answers_are_not_held_back() -> None:
+    async def has_no_delay() -> bool:
+        found = asyncio.Queue[asyncio.StreamWriter]()
+
+        async def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await found.put(writer)
+
+        with open_port("127.0.0.1", 0, is_exact=True) as opened:
+            async with await asyncio.start_server(take, sock=opened):
+                _, client = await asyncio.open_connection(*opened.getsockname())
+                accepted = (await found.get()).get_extra_info("socket")
+                answer = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                client.close()
+        return bool(answer)
+
+    assert asyncio.run(has_no_delay())
 
 
 def test_a_run_opens_its_page_and_a_missing_root_is_said(root: Path, tmp_path: Path) -> None:
