@@ -26,6 +26,9 @@ def dashboard(
     no_branch: Annotated[
         bool, typer.Option("--no-branch", help="Pages may not start new runs.")
     ] = False,
+    until_stdin_ends: Annotated[
+        bool, typer.Option("--until-stdin-ends", hidden=True, help="End when stdin does.")
+    ] = False,
 ) -> None:
     """Open the dashboard for a folder of runs, live or finished.
 
@@ -35,6 +38,8 @@ def dashboard(
     from ..dashboard.settings import DashboardSettings
     from ..store.layout import Layout
 
+    if until_stdin_ends:
+        _end_with_stdin()
     is_run = Layout(root).run_json.is_file()
     folder = root.resolve().parent if is_run else root.absolute()
     if not folder.is_dir():
@@ -51,3 +56,20 @@ def dashboard(
         typer.echo(page)
 
     serve(settings, address=address, port=port, on_ready=ready)
+
+
+def _end_with_stdin() -> None:
+    """Whoever started this process holds the other end: once it is gone, so are we."""
+    import os
+    import signal
+    import sys
+    import threading
+
+    descriptor = sys.stdin.fileno()
+
+    def watch() -> None:
+        while os.read(descriptor, 4096):  # not sys.stdin: its lock would hinder our own end
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="stdin", daemon=True).start()

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ..core.config import RunConfig
+    from ..core.events import TrainEvents
 
 Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
 Headless = Annotated[
     bool, typer.Option("--headless", help="Print a line a step instead of the live view.")
+]
+Dashboard = Annotated[
+    bool,
+    typer.Option(
+        "--dashboard",
+        help="Open the dashboard beside it, on loopback; in a terminal until Ctrl-C.",
+    ),
 ]
 EXIT_CODES = {"finished": 0, "stopped": 0, "failed": 1}
 
@@ -33,6 +45,7 @@ def train(
     run: Annotated[Path | None, typer.Option("--run", help="Folder of the new run.")] = None,
     root: Root = Path("runs"),
     headless: Headless = False,
+    dashboard: Dashboard = False,
 ) -> None:
     """Train a policy with StarPO.
 
@@ -44,41 +57,79 @@ def train(
     if resume is not None:
         if recipe is not None or config is not None or from_run is not None or run is not None:
             raise typer.BadParameter("--resume takes only KEY=VALUE words beside it")
-        _resume(resume, words, headless)
+        _resume(resume, words, headless, dashboard)
         return
     if recipe is None and config is None:
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml or --resume RUN")
 
     from ..core.config_loading import load_config
     from ..core.runs import new_run_path, start
-    from .terminal import watch
 
     if from_run is not None:
         words.append(f"from_run={from_run.resolve()}")
     settings = load_config(recipe, file=config, overrides=words)
     path = run or new_run_path(root, settings.name)
-    with watch(settings, is_live=_is_live(headless)) as events:
-        status = start(settings, path, events)
-    events.summary(path, status)
-    raise typer.Exit(EXIT_CODES[status])
+    _watched(settings, path, lambda events: start(settings, path, events), headless, dashboard)
 
 
-def _resume(path: Path, words: list[str], headless: bool) -> None:
+def _resume(path: Path, words: list[str], headless: bool, dashboard: bool) -> None:
     sys.path.append(os.getcwd())
     from ..core.config_loading import apply_settings, parse_override, validate
     from ..core.runs import resume
     from ..store.reader import open_run
-    from .terminal import watch
 
     settings = dict(parse_override(word) for word in words)
     reader = open_run(path)
     config = validate(reader.info().config)
     if settings:
         config = apply_settings(config, settings)
-    with watch(config, is_live=_is_live(headless)) as events:
-        status = resume(path, events, settings=settings)
-    events.summary(path, status)
+    _watched(
+        config,
+        path,
+        lambda events: resume(path, events, settings=settings),
+        headless,
+        dashboard,
+    )
+
+
+def _watched(
+    config: RunConfig,
+    path: Path,
+    train_it: Callable[[TrainEvents], str],
+    headless: bool,
+    dashboard: bool,
+) -> None:
+    """Train before the eyes of whoever started it, with a dashboard beside it or not."""
+    from urllib.parse import quote
+
+    from .beside import dashboard_beside
+    from .terminal import watch
+
+    with dashboard_beside(path.absolute().parent, is_wanted=dashboard) as beside:
+        with watch(config, is_live=_is_live(headless)) as events:
+            if beside is not None:
+                beside.announce(events.message, f"/live?run={quote(path.name)}")
+            status = train_it(events)
+        events.summary(path, status)
+        if beside is not None and sys.stdout.isatty() and not _was_interrupted(path):
+            beside.stay(events.message)
     raise typer.Exit(EXIT_CODES[status])
+
+
+def _was_interrupted(path: Path) -> bool:
+    """Whether this attempt was stopped in the terminal, and not by someone at the dashboard."""
+    from ..store.reader import open_run
+    from ..store.records import CommandAction
+
+    reader = open_run(path)
+    attempt = reader.info().attempt
+    stops = (CommandAction.STOP, CommandAction.STOP_NOW)
+    return any(
+        state.command.action in stops
+        and state.command.issued_by == "terminal"
+        and state.attempt == attempt
+        for state in reader.commands()
+    )
 
 
 def demo(
@@ -86,7 +137,10 @@ def demo(
     root: Root = Path("runs"),
     headless: Headless = False,
 ) -> None:
-    """Train the shipped small policy for about three minutes and watch it learn."""
+    """Train the shipped small policy for about three minutes and watch it learn.
+
+    In a terminal the dashboard opens beside it, on loopback, and stays until Ctrl-C.
+    """
     train(
         recipe="demo",
         overrides=overrides,
@@ -96,6 +150,7 @@ def demo(
         run=None,
         root=root,
         headless=headless,
+        dashboard=_is_live(headless),
     )
 
 
