@@ -104,7 +104,7 @@ def open_port(address: str, port: int, *, is_exact: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     last = port if is_exact or port == 0 else port + PORTS_TRIED
     for candidate in range(port, min(last, 65_535) + 1):
-        # Named, or asyncio would not know it for TCP and leave Nagle's algorithm on: 40 ms an answer.
+        # Named, or asyncio does not know it for TCP and leaves Nagle's delay on: 40 ms an answer.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -107,7 +107,7 @@ def _ended(info: RunInfo) -> None:
     words = f"The run is {info.status}: there is nothing to steer."
     if info.status in ("stopped", "interrupted", "crashed", "failed"):
         st.caption(f"{words} Go on from its last checkpoint with:")
-        st.code(visible(f"echoscope train --resume {info.path}", 1000), language="bash")
+        ui.command(f"echoscope train --resume {info.path}")
     else:
         st.caption(words)
 

@@ -27,7 +27,7 @@ from streamlit.errors import StreamlitAPIException
 from ..diagnostics.verdict_record import Verdict
 from ..store.errors import StoreError
 from . import queries
-from .escaping import visible
+from .escaping import escape, visible
 from .problems import Problem
 from .run_list import RunRow
 from .settings import settings
@@ -56,6 +56,8 @@ _SHOWN_RUN, _PICKER = "_shown_run", "_run_picker"
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding-top: 4.5rem; padding-bottom: 3rem; }
 [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere; }
+pre.command { margin: 0; padding: 0.6rem 0.8rem; border-radius: 0.5rem; font-size: 0.875rem;
+  background: rgba(128, 128, 128, 0.12); white-space: pre-wrap; user-select: all; }
 </style>"""
 STATE_COLOURS: Mapping[str, Colour] = {
     "healthy": "green",
@@ -248,10 +250,18 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
         st.text(visible(found.text, 3000))
         for action in found.actions[:3]:
             if action.command:
-                st.code(visible(action.command, 500), language="bash")
+                command(action.command)
         if with_link:
             link("Evidence", "diagnosis", run=run_id)
     return found
+
+
+def command(text: str) -> None:
+    """A command to copy: one click marks all of it.
+
+    `st.code` makes the browser load a highlighter of 1.5 MB first, and the charts wait for it.
+    """
+    st.html(f'<pre class="command">{escape(text, 1000)}</pre>')
 
 
 def warnings(run_id: str) -> None:
