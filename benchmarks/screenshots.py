@@ -13,10 +13,11 @@ import io
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from echoscope import open_run
 from PIL import Image
 
 HOME = Path(__file__).parents[1]
@@ -27,14 +28,20 @@ from browsing import DashboardProcess, find_chromium, visit  # noqa: E402
 PICTURES = HOME / "docs" / "pictures"
 RUNS = {
     "demo": ["demo"],
-    "collapse-template": ["collapse-template", "diagnostics.alarms.actions={}"],
+    "collapse-template": [
+        "collapse-template",
+        "diagnostics.alarms.actions={TEMPLATE_COLLAPSE: notify}",
+    ],
 }
 COLOURS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shot:
-    """One picture: where, how large, and what to wait for."""
+    """One picture: where, how large, and what to wait for.
+
+    `{measured}` in a path is the last step of the demo whose information was measured.
+    """
 
     name: str
     path: str
@@ -44,11 +51,17 @@ class Shot:
 
 
 SHOTS = (
-    Shot(name="live", path="/live?run=collapse-template&smooth=0.6", wait_for=".js-plotly-plot"),
+    Shot(
+        name="live",
+        path="/live?run=collapse-template&smooth=0.6",
+        size=(1440, 1750),
+        wait_for=".js-plotly-plot",
+    ),
     Shot(name="diagnosis", path="/diagnosis?run=collapse-template", size=(1440, 1500)),
     Shot(
         name="replay",
-        path="/replay?run=demo&step=56&turn=1&heat=information&order=best",
+        path="/replay?run=demo&step={measured}&turn=0&heat=information&order=best",
+        size=(1440, 1080),
         wait_for=".es-text",
     ),
     Shot(name="alarms", path="/alarms?run=collapse-template", size=(1440, 760)),
@@ -67,6 +80,11 @@ def train(root: Path) -> None:
             command = "from echoscope.cli import main; main()"
             arguments = ["train", *words, "--run", str(root / name)]
             subprocess.run([sys.executable, "-c", command, *arguments], check=True)
+
+
+def last_measured(run: Path) -> int:
+    sql = "SELECT max(step) AS step FROM diagnostics WHERE kind = 'information'"
+    return int(open_run(run).sql(sql).column("step")[0].as_py())
 
 
 def take(browser: Any, url: str, shot: Shot) -> None:
@@ -90,18 +108,23 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--root", type=Path, default=HOME / "runs" / "pictures")
+    parser.add_argument("--root", type=Path, default=Path("runs/pictures"))
     parser.add_argument("--only", default="", help="names, with commas")
     options = parser.parse_args()
     train(options.root)
     wanted = set(filter(None, options.only.split(",")))
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        measured = last_measured(options.root / "demo")
         dashboard = DashboardProcess(options.root, Path(folder) / "log")
         try:
             for shot in SHOTS:
                 if not wanted or shot.name in wanted:
-                    take(browser, dashboard.url, shot)
+                    take(
+                        browser,
+                        dashboard.url,
+                        replace(shot, path=shot.path.format(measured=measured)),
+                    )
         finally:
             dashboard.close()
             browser.close()

@@ -26,7 +26,7 @@ from ..store.annotations import Annotations, read_annotations
 from ..store.artifacts import CheckpointRecord, DiagnosticRecord
 from ..store.durable import is_locked
 from ..store.errors import NotARunError, QueryError, StoreError, StoreVersionError
-from ..store.layout import Layout
+from ..store.layout import Layout, shown_path
 from ..store.reader import CommandState, RunInfo, RunReader, open_run
 from ..store.records import Alarm, AlarmState, Trajectory, TrajectoryOutcome, parse_trajectory_id
 from .cache import AnswerCache
@@ -125,6 +125,15 @@ def path_of(run_id: str) -> Path:
         Problem: no such run.
     """
     return run_path(settings().root, run_id)
+
+
+def typed(run_id: str) -> str:
+    """The run as a command names it.
+
+    Raises:
+        Problem: no such run.
+    """
+    return shown_path(path_of(run_id))
 
 
 def position(run_id: str) -> Position:
@@ -426,7 +435,8 @@ def reading(run_id: str) -> Iterator[None]:
     except (StoreError, OSError, pa.ArrowException, duckdb.Error) as error:
         raise Problem(
             f"the run {run_id!r} cannot be read: {error}",
-            f"See what is damaged with: echoscope runs verify {settings().root / run_id}",
+            "See what is damaged with: "
+            f"echoscope runs verify {shown_path(settings().root / run_id)}",
         ) from error
 
 

@@ -21,7 +21,7 @@ from ..store.annotations import read_annotations
 from ..store.durable import is_locked, read_json_object
 from ..store.errors import StoreError
 from ..store.journal import Record, decode_line
-from ..store.layout import Layout
+from ..store.layout import Layout, shown_path
 from ..store.schema import check_version
 from .problems import Problem
 
@@ -176,7 +176,7 @@ def missing_root(root: Path, error: OSError) -> Problem:
     """The root itself cannot be read."""
     return Problem(
         f"{root}: {error.strerror or error}",
-        f"Make a first run with: echoscope demo --root {root}",
+        f"Make a first run with: echoscope demo --root {shown_path(root)}",
     )
 
 

@@ -26,6 +26,7 @@ from streamlit.errors import StreamlitAPIException
 
 from ..diagnostics.verdict_record import Verdict
 from ..store.errors import StoreError
+from ..store.layout import shown_path
 from . import queries
 from .escaping import escape, visible
 from .problems import Problem
@@ -131,7 +132,7 @@ def empty_root() -> None:
     root = settings().root
     empty(
         f"There are no runs under {root} yet. This makes one on the CPU in about three minutes:",
-        f"echoscope demo --root {root}",
+        f"echoscope demo --root {shown_path(root)}",
     )
 
 
@@ -247,13 +248,29 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
             line.caption(f"as of step {found.last_step}, confidence {found.confidence}")
         if queries.is_judging(run_id):
             line.caption("a newer verdict is being worked out")
-        st.text(visible(found.text, 3000))
-        for action in found.actions[:3]:
-            if action.command:
-                command(action.command)
+        first, *others = verdict_sentences(found.text)
+        st.markdown(f"**{plain(first, 400)}**")
+        if others:
+            st.text(visible(others[0], 1500))
+        if len(others) > 1:
+            with st.expander("The whole verdict"):
+                st.text(visible(" ".join(others[1:]), 4000))
+        if queries.info(run_id).status == "running":
+            for action in found.actions[:2]:
+                if action.command:
+                    command(action.command)
         if with_link:
             link("Evidence", "diagnosis", run=run_id)
     return found
+
+
+def verdict_sentences(text: str) -> list[str]:
+    """What is the matter first, then the numbers, then the rest.
+
+    >>> verdict_sentences("Echo trap: collapsing since step 84. Spread fell to 0.1. Try it.")
+    ['Echo trap: collapsing since step 84.', 'Spread fell to 0.1.', 'Try it.']
+    """
+    return re.split(r"(?<=\.)\s+(?=[A-Z])", text.strip())
 
 
 def command(text: str) -> None:
@@ -271,7 +288,7 @@ def warnings(run_id: str) -> None:
         with st.expander(f"{len(found)} files or records are damaged and left out"):
             for text in found[:50]:
                 st.text(visible(text, 500))
-            st.code(visible(f"echoscope runs verify {queries.path_of(run_id)}"), language="bash")
+            st.code(visible(f"echoscope runs verify {queries.typed(run_id)}"), language="bash")
 
 
 def link(label: str, page: str, **params: object) -> None:

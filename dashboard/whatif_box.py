@@ -104,11 +104,11 @@ def _apply(run_id: str, changes: dict[str, Any]) -> None:
     words = " ".join(f"{key}={value}" for key, value in changes.items())
     if queries.info(run_id).status == "running":
         st.caption("The run is live. This changes its filter from the next step on:")
-        st.code(f"echoscope ctl {queries.path_of(run_id)} set {words}", language="bash")
+        st.code(f"echoscope ctl {queries.typed(run_id)} set {words}", language="bash")
         ui.link("Change it on the page Live", "live", run=run_id)
     else:
         st.caption("The run has ended. This trains on from its last checkpoint with this filter:")
-        st.code(f"echoscope ctl {queries.path_of(run_id)} branch {words}", language="bash")
+        st.code(f"echoscope ctl {queries.typed(run_id)} branch {words}", language="bash")
         if st.button("Branch with this filter", key="wf_branch"):
             branch_form.preset(run_id, changes)
             st.switch_page(ui.script("live"), query_params=ui.link_params(run=run_id))

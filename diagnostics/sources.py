@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..store.layout import shown_path
 from ..store.records import Trajectory
 from .config import TextConfig
 from .metric_names import Meaning
@@ -114,7 +115,7 @@ def open_source(
         table = with_text(table, source, progress)
     if rescore is not None:
         table = rescore(table, source)
-    return Opened(table=table, run_id=source.run_id, name=str(source.path), reader=source)
+    return Opened(table=table, run_id=source.run_id, name=shown_path(source.path), reader=source)
 
 
 def _what_is_read(folder: Path) -> str:

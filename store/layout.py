@@ -191,3 +191,13 @@ class Pack:
             last_step=int(value["last_step"]),
             files=_files_from_json(value["files"]),
         )
+
+
+def shown_path(path: Path) -> str:
+    """A path as a person in this folder would type it: relative where it lies below.
+
+    >>> shown_path(Path.cwd() / "runs" / "demo")
+    'runs/demo'
+    """
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)

@@ -32,7 +32,7 @@ def draw(run_id: str) -> None:
         ui.empty(
             "No alarm was raised in this run. Alarms raised afterwards from what is stored are in "
             "the verdict:",
-            f"echoscope diagnose {queries.path_of(run_id)}",
+            f"echoscope diagnose {queries.typed(run_id)}",
         )
         _unseen(run_id)
         return
@@ -83,7 +83,7 @@ def _card(run_id: str, one: AlarmHistory, now: float) -> None:
         if alarm.suggested is not None:
             pairs = [f"{key}={value}" for key, value in alarm.suggested.settings.items()]
             words = " ".join([alarm.suggested.action.value, *pairs])
-            command = f"echoscope ctl {queries.path_of(run_id)} {words}"
+            command = f"echoscope ctl {queries.typed(run_id)} {words}"
             st.code(visible(command, 500), language="bash")
         for state in one.done:
             outcome = "not answered yet" if state.ack is None else state.ack.outcome.value

@@ -35,7 +35,7 @@ def draw(run_id: str) -> None:
         ui.empty(
             "Nothing was measured of this run's reasoning. A run measures itself unless "
             "diagnostics.enabled is false; stored text can be judged now:",
-            f"echoscope diagnose {queries.path_of(run_id)}",
+            f"echoscope diagnose {queries.typed(run_id)}",
         )
         _groups(run_id)
         return
@@ -284,7 +284,7 @@ def _gradients(run_id: str, step: int) -> None:
     if table.empty:
         ui.empty(
             "The gradient was not taken apart. It is at every 25th step; more often with:",
-            f"echoscope ctl {queries.path_of(run_id)} set diagnostics.gradient.every=5",
+            f"echoscope ctl {queries.typed(run_id)} set diagnostics.gradient.every=5",
         )
         return
     left, right = st.columns(2, gap="medium")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from echoscope.dashboard import ui
+from echoscope.store import layout
 from echoscope.store.annotations import read_annotations
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, StepMetrics
 from made_run import add_steps, open_writer
@@ -132,3 +136,10 @@ def test_the_leaderboard_has_the_best_run_on_top(root: Path, open_page: OpenPage
     assert lake["run"].tolist() == ["good", "bad"]
     assert lake["success"].tolist() == [0.8, 0.4]
     assert lake["trajectories"].iloc[0].startswith("/replay?run=good&step=5")
+
+
+@pytest.mark.parametrize("module", [layout, ui], ids=["layout", "ui"])
+def test_documented_examples_run(module: ModuleType) -> None:
+    results = doctest.testmod(module)
+    assert results.attempted > 0
+    assert results.failed == 0
