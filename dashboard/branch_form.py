@@ -27,6 +27,7 @@ from .branch_orders import (
 )
 from .branching import BranchState, Launch, launch, launches
 from .escaping import visible
+from .lineage import open_button
 from .settings import settings
 from .words import Colour
 
@@ -64,6 +65,7 @@ def panel(run_id: str) -> None:
 
 def _panel(run_id: str) -> None:
     _started(run_id)
+    _question(run_id)  # above the form: it is seen without scrolling
     with st.expander("Branch from a checkpoint", key="branch_form", on_change="rerun") as box:
         if not box.open:
             return
@@ -74,7 +76,6 @@ def _panel(run_id: str) -> None:
             st.code(visible(f"echoscope ctl {path} branch KEY=VALUE ...", 1000), language="bash")
             return
         _form(run_id, queries.info(run_id))
-    _question(run_id)
 
 
 def _forbidden() -> str:
@@ -303,7 +304,7 @@ def _launch_line(one: Launch, state: BranchState, run_id: str, text: str) -> Non
     else:
         row = _line("branched", "green", f"{who}: {run_id}")
         with row:
-            ui.link("Open the new run", "live", run=run_id, step=None, trajectory=None, turn=None)
+            open_button("Open the new run", run_id)
 
 
 def _line(badge: str, colour: Colour, text: str) -> Any:

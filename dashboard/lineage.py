@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ..store.reader import RunInfo
-from . import queries, ui
+from . import queries, ui, url_state
 from .escaping import visible
 
 MAX_BRANCHES = 5
@@ -16,13 +17,35 @@ MAX_BRANCHES = 5
 
 
 def lineage(run_id: str) -> None:
-    """Where a run branched off, and what branched off from it, as links; nothing for most runs."""
+    """Where a run branched off, and what branched off from it; nothing for most runs."""
     info = queries.info(run_id)
     if info.parent_run_id:
-        parent_line(_origin_words(info), info.parent_run_id)
+        row = _row(_origin_words(info))
+        if _is_here(info.parent_run_id):
+            with row:
+                open_button("Open that run", info.parent_run_id)
     children = [row.run_id for row in queries.runs() if row.parent_run_id == run_id]
-    for child in children[:MAX_BRANCHES]:
-        _run_line("Branch of this run:", child, child)
+    if children:
+        with _row("Branches of this run:" if len(children) > 1 else "Branch of this run:"):
+            for child in children[:MAX_BRANCHES]:
+                open_button(child, child)
+            if len(children) > MAX_BRANCHES:
+                st.caption(f"and {len(children) - MAX_BRANCHES} more")
+
+
+def parent_line(text: str, run_id: str) -> None:
+    """Words about a run's parent, with a link to its page Live where it lies under the root."""
+    row = _row(text)
+    if _is_here(run_id):
+        with row:
+            ui.link("Open that run", "live", run=run_id, step=None, trajectory=None, turn=None)
+
+
+def open_button(label: str, run_id: str) -> None:
+    """Shows another run on this page: a link to the page that one is on would do nothing."""
+    if st.button(ui.plain(label), key=f"open:{label}:{run_id}", type="tertiary"):
+        url_state.go(run=run_id, step=None, trajectory=None, turn=None)
+        st.rerun()
 
 
 def _origin_words(info: RunInfo) -> str:
@@ -34,17 +57,15 @@ def _origin_words(info: RunInfo) -> str:
     return f"Branched from {info.parent_run_id}{at}{who}{why}"
 
 
-def parent_line(text: str, run_id: str) -> None:
-    """Words about a run's parent, with a link where it lies under the same root."""
-    _run_line(text, run_id, "Open that run")
-
-
-def _run_line(text: str, run_id: str, label: str) -> None:
+def _row(text: str) -> DeltaGenerator:
     row = st.container(horizontal=True, vertical_alignment="center", gap="small")
     row.text(visible(text, 500))
+    return row
+
+
+def _is_here(run_id: str) -> bool:
     try:
         queries.path_of(run_id)
     except queries.Problem:
-        return  # it lies under another root, or is gone
-    with row:
-        ui.link(label, "live", run=run_id, step=None, trajectory=None, turn=None)
+        return False  # it lies under another root, or is gone
+    return True
