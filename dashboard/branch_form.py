@@ -72,8 +72,8 @@ def _panel(run_id: str) -> None:
         why = _forbidden()
         if why:
             st.caption(why)
-            path = queries.path_of(run_id)
-            st.code(visible(f"echoscope ctl {path} branch KEY=VALUE ...", 1000), language="bash")
+            words = f"echoscope ctl {queries.typed(run_id)} branch KEY=VALUE ..."
+            st.code(visible(words, 1000), language="bash")
             return
         _form(run_id, queries.info(run_id))
 
@@ -97,7 +97,9 @@ def _form(run_id: str, info: RunInfo) -> None:
     )
     steps = [found.step for found in reversed(queries.checkpoints(run_id))]
     if not steps:
-        live = f"echoscope ctl {info.path} checkpoint" if info.status == "running" else ""
+        live = (
+            f"echoscope ctl {queries.typed(run_id)} checkpoint" if info.status == "running" else ""
+        )
         ui.empty("The run has no checkpoint yet.", live)
         return
     head = st.container()  # above the settings: what was changed is seen without scrolling

@@ -102,12 +102,16 @@ def _percent(share: float) -> str:
 
 def _apply(run_id: str, changes: dict[str, Any]) -> None:
     words = " ".join(f"{key}={value}" for key, value in changes.items())
-    if queries.info(run_id).status == "running":
+    info = queries.info(run_id)
+    if info.status == "running":
         st.caption("The run is live. This changes its filter from the next step on:")
         st.code(f"echoscope ctl {queries.typed(run_id)} set {words}", language="bash")
         ui.link("Change it on the page Live", "live", run=run_id)
     else:
         st.caption("The run has ended. This trains on from its last checkpoint with this filter:")
+        steps = info.config.get("steps")
+        if isinstance(steps, int) and steps <= info.last_step:  # as planned: it needs a new plan
+            words = f"steps={2 * steps} {words}"
         st.code(f"echoscope ctl {queries.typed(run_id)} branch {words}", language="bash")
         if st.button("Branch with this filter", key="wf_branch"):
             branch_form.preset(run_id, changes)

@@ -119,7 +119,7 @@ def test_what_names_code_files_or_options_is_refused(word: str, said: str) -> No
     if not said:
         check_setting(word)
         return
-    with pytest.raises(BranchError, match=r".*") as caught:
+    with pytest.raises(BranchError) as caught:
         check_setting(word)
     assert said in str(caught.value)
 
@@ -155,7 +155,7 @@ def test_lines_are_words_and_blank_ones_are_skipped() -> None:
 def test_an_order_that_is_not_fit_becomes_no_command(
     tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(BranchError, match=r".*") as caught:
+    with pytest.raises(BranchError) as caught:
         command(order(tmp_path, **change), tmp_path)
     assert said in str(caught.value)
 
@@ -396,7 +396,7 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path, open_page: OpenPage)
     assert "The run has no checkpoint yet." in shown(open_form(open_page, tmp_path))
 
 
-def test_what_if_fills_in_the_form(root: Path, open_page: OpenPage) -> None:
+def test_the_form_may_be_filled_in_from_another_page(root: Path, open_page: OpenPage) -> None:
     page = open_page("live", root, run="tiny")
     page.session_state["branch_lines:tiny"] = "\n".join(setting_words({"selection.value": 0.5}))
     page.session_state["branch_form"] = True
