@@ -152,7 +152,8 @@ def serve(
             port=actual,
             has_password=bool(password),
         )
-        asyncio.run(_serve(app, opened, lambda: on_ready(where)))
+        is_far = not is_loopback(address)
+        asyncio.run(_serve(app, opened, lambda: on_ready(where), is_compressed=is_far))
 
 
 def _host_in_url(address: str) -> str:
@@ -163,7 +164,9 @@ def _host_in_url(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-async def _serve(app: Any, opened: socket.socket, on_ready: Callable[[], None]) -> None:
+async def _serve(
+    app: Any, opened: socket.socket, on_ready: Callable[[], None], *, is_compressed: bool
+) -> None:
     import uvicorn
     from uvicorn.config import Config
 
@@ -180,6 +183,7 @@ async def _serve(app: Any, opened: socket.socket, on_ready: Callable[[], None]) 
         proxy_headers=False,
         ws="websockets-sansio",
         ws_max_size=64_000_000,
+        ws_per_message_deflate=is_compressed,
         timeout_graceful_shutdown=2,
     )
     await Server(config).serve(sockets=[opened])
