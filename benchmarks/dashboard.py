@@ -1,0 +1,396 @@
+"""What the dashboard promises, measured with a real Chromium on made runs of full size.
+
+    python benchmarks/dashboard.py [--only start,million,...] [--folder DIR] [--json]
+
+Needs Playwright and a Chromium. The made runs take a few minutes and 2.3 GB the first time, and are
+used again where they are; `--scale 0.01` is for trying it out. Times of pages are the browser's
+own, from the start of the navigation to the first frame in which a curve, the list or the text is
+there. Each visit is of somebody with an empty cache; `warm` means a dashboard that has answered the
+same question before, `first` one that was just started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import re
+import statistics
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from machine import describe_machine
+
+import sys  # isort: skip
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
+
+from browsing import DashboardProcess
+from dashboard_pages import (
+    CHART,
+    Action,
+    address,
+    chromium,
+    count_steps,
+    drawn,
+    settle,
+    shows,
+    steps_seen,
+    visitor,
+)
+from dashboard_runs import make_many, make_million, make_wide, once, write_steps
+from dashboard_viewers import OVERRIDES, Training, compare
+from echoscope.store.reader import open_run
+from echoscope.store.records import Split, Trajectory, trajectory_id
+
+from store import TRAJECTORIES
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+VISITS = 5
+LIVE_STEPS = 20
+CHARTS_OF_PAGE = 12
+_VIEW_STEPS, _VIEW_ROUNDS = 6, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table. Times in seconds, shares as they are, memory in MiB."""
+
+    what: str
+    median: float
+    worst: float
+    runs: int
+    unit: str = "s"
+    limit: float | None = None
+    note: str = ""
+
+    @property
+    def holds(self) -> str:
+        if self.limit is None:
+            return ""
+        return "yes" if self.median <= self.limit else "no"
+
+
+def row(what: str, found: Sequence[float], limit: float | None = None, note: str = "") -> Row:
+    return Row(
+        what=what,
+        median=statistics.median(found),
+        worst=max(found),
+        runs=len(found),
+        limit=limit,
+        note=note,
+    )
+
+
+class Bench:
+    """The made runs, a browser, and what was measured so far."""
+
+    def __init__(self, browser: Browser, folder: Path, work: Path, scale: float) -> None:
+        self._browser = browser
+        self._folder = folder
+        self._work = work
+        self._scale = scale
+        self.rows: list[Row] = []
+
+    def start(self) -> None:
+        """From the command to the first page, and what is loaded by then."""
+        (self._work / "none").mkdir()
+        found, loaded = [], 0
+        for _ in range(VISITS):
+            began = time.monotonic()
+            with self._serve(self._work / "none") as server:
+                with urllib.request.urlopen(server.url) as answer:
+                    assert answer.status == 200
+                found.append(time.monotonic() - began)
+                loaded += _has_torch(server.pid)
+        self._add(row("command to the first HTTP 200", found, 4.0))
+        assert not loaded, "torch is loaded"
+
+    def million(self) -> None:
+        """A run with a million trajectories."""
+        steps = max(512, round(7813 * self._scale))
+        run = once(self._large / "million", lambda path: make_million(path, steps))
+        size = f"{steps * TRAJECTORIES:,} trajectories"
+        self._first(f"Live, {size}", "live", "million", "chart")
+        self._first(f"Replay, {size}", "replay", "million", "list")
+        with self._serve(self._large) as server:
+            self._warm(server, f"Live, {size}", "live", "million", "chart")
+            self._warm(server, f"Replay, {size}", "replay", "million", "list")
+            self._trajectories(server, run, steps)
+            self._memory(server, f"Live and Replay, {size}")
+
+    def wide(self) -> None:
+        """A run with a thousand metrics and a hundred thousand steps."""
+        steps = max(512, round(100_000 * self._scale))
+        once(self._large / "wide", lambda path: make_wide(path, steps, 1_000))
+        size = f"1,000 metrics x {steps:,} steps"
+        self._first(f"Live, {size}", "live", "wide", "chart")
+        with self._serve(self._large) as server:
+            self._warm(server, f"Live, {size}", "live", "wide", "chart")
+            found = [self._section(server, number) for number in range(VISITS)]
+            self._add(row(f"a section opens, {CHARTS_OF_PAGE} new charts, {size}", found))
+            self._memory(server, f"Live, {size}")
+
+    def visible(self) -> None:
+        """A step of a live run: acknowledged, then seen in the browser."""
+        root = self._work / "visible"
+        root.mkdir()
+        context = multiprocessing.get_context("spawn")
+        out = context.Queue()
+        arguments = (root / "live", LIVE_STEPS + 4, 2.3, out)
+        writer = context.Process(target=write_steps, args=arguments)
+        writer.start()
+        acknowledged = dict([out.get()])
+        with self._serve(root) as server, self._page() as page:
+            drawn(page, address(server, "live", run="live"), "chart")
+            count_steps(page)
+            while (entry := out.get()) is not None:
+                acknowledged.update([entry])
+            page.wait_for_timeout(5_000)
+            seen = steps_seen(page)
+        writer.join()
+        last = sorted(acknowledged)[-LIVE_STEPS:]
+        assert seen.keys() >= set(last), f"steps {set(last) - seen.keys()} were never shown"
+        delays = [seen[step] - acknowledged[step] for step in last]
+        self._add(row("a step is visible after its acknowledgement", delays, 2.0))
+
+    def many(self) -> None:
+        """Ten thousand runs under one root."""
+        count = max(50, round(10_000 * self._scale))
+        once(self._folder / "many", lambda path: make_many(path, count))
+        size = f"{count:,} runs"
+        self._first(f"Runs, {size}", "", "", "list", root=self._folder / "many", limit=2.0)
+        with self._serve(self._folder / "many") as server:
+            self._warm(server, f"Runs, {size}", "", "", "list", limit=2.0)
+            newest = f"run-{count - 1:05d}"
+            self._warm(server, f"Live of one of {size}", "live", newest, "chart")
+            self._memory(server, f"Runs, {size}")
+
+    def viewers(self) -> None:
+        """Four viewers of a run that trains."""
+        root = self._work / "viewers"
+        root.mkdir()
+        log = self._work / "train.log"
+        training = Training(root / "train", log, recipe="demo", overrides=OVERRIDES)
+        steps = max(2, round(_VIEW_STEPS * min(1.0, self._scale)))
+        rounds = max(1, round(_VIEW_ROUNDS * min(1.0, self._scale)))
+        try:
+            with self._serve(root) as server:
+                found = compare(
+                    training, server, self._browser, "train", rounds=rounds, steps=steps
+                )
+                self._memory(server, "four viewers of a live run")
+        finally:
+            training.close()
+        for kind in ("clients", "browsers"):
+            ratios = found.ratios(kind)
+            shares = ", ".join(
+                f"{who} {found.cores(kind, who):.2f} cores" for who in ("dashboard", "browsers")
+            )
+            base = f"p50 of a step without {found.p50_s('none'):.2f} s"
+            self._add(
+                Row(
+                    what=f"step time with four {kind} over without",
+                    median=statistics.median(ratios),
+                    worst=max(ratios),
+                    runs=len(ratios),
+                    unit="x",
+                    limit=1.05,
+                    note=f"{steps} steps each; {base}; {shares}",
+                )
+            )
+
+    @property
+    def _large(self) -> Path:
+        return self._folder / "large"
+
+    def _add(self, found: Row) -> None:
+        self.rows.append(found)
+        print(table_line(found), file=sys.stderr, flush=True)
+
+    @contextmanager
+    def _serve(self, root: Path) -> Iterator[DashboardProcess]:
+        server = DashboardProcess(root, self._work / "dashboard.log")
+        try:
+            yield server
+        finally:
+            server.close()
+
+    @contextmanager
+    def _page(self) -> Iterator[Page]:
+        with visitor(self._browser) as context:
+            yield context.new_page()
+
+    def _first(
+        self,
+        what: str,
+        page: str,
+        run: str,
+        wanted: str,
+        *,
+        root: Path | None = None,
+        limit: float | None = None,
+    ) -> None:
+        """The first visit of dashboards that were just started."""
+        found = []
+        for _ in range(3):
+            with self._serve(root or self._large) as server, self._page() as opened:
+                found.append(drawn(opened, _address(server, page, run), wanted))
+        self._add(row(f"{what}: first", found, limit))
+
+    def _warm(
+        self,
+        server: DashboardProcess,
+        what: str,
+        page: str,
+        run: str,
+        wanted: str,
+        *,
+        limit: float = 1.0,
+    ) -> None:
+        def visit() -> float:
+            with self._page() as opened:
+                return drawn(opened, _address(server, page, run), wanted)
+
+        self._add(row(f"{what}: warm", _settled(visit), limit))
+
+    def _trajectories(self, server: DashboardProcess, run: Path, steps: int) -> None:
+        reader = open_run(run)
+        rng = np.random.default_rng(0)
+
+        def anyone() -> Trajectory:
+            index, step = int(rng.integers(TRAJECTORIES)), int(rng.integers(steps))
+            return reader.trajectory(trajectory_id(Split.TRAIN, step, index))
+
+        def deep_link() -> float:
+            with self._page() as opened:
+                return drawn(opened, _address(server, "replay", "million", anyone()), "trajectory")
+
+        self._add(row("any trajectory by its address, new page", _settled(deep_link)))
+        # In the middle, where the made run has texts and tokens of full length.
+        step = steps // 2
+        with self._page() as page:
+            first = reader.trajectory(trajectory_id(Split.TRAIN, step, 0))
+            drawn(page, _address(server, "replay", "million", first), "trajectory")
+            settle(page)
+            page.wait_for_timeout(1_000)
+            found = []
+            for index in range(1, 13):
+                following = reader.trajectory(trajectory_id(Split.TRAIN, step, index))
+                found.append(_turn_to(page, following, lambda: page.keyboard.press("j")))
+            self._add(row("the next trajectory by key j", found, 0.2))
+            found = []
+            for _ in range(12):
+                other = anyone()
+                place = _address(server, "replay", "million", other)
+                found.append(_turn_to(page, other, lambda place=place: _go(page, place)))
+            self._add(row("any trajectory by its address, page is up", found, 0.2))
+
+    def _section(self, server: DashboardProcess, number: int) -> float:
+        """Seconds from the click on a section to all charts of its first page."""
+        with self._page() as page:
+            place = address(server, "live", run="wide", filter=f"metric_0[{number}]")
+            drawn(page, place, "chart")
+            settle(page)
+            page.wait_for_timeout(1_000)
+            box = page.locator(".st-key-section_made")
+            box.scroll_into_view_if_needed()
+            curve = f".st-key-section_made {CHART}"
+            click = Action(page, [(curve, "", CHARTS_OF_PAGE)], event="click")
+            box.locator("summary").click()
+            return click.seconds()
+
+    def _memory(self, server: DashboardProcess, what: str) -> None:
+        text = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
+        peak = int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) / 1024
+        note = "torch is loaded" if _has_torch(server.pid) else ""
+        name = f"memory at its peak, dashboard: {what}"
+        self._add(Row(what=name, median=peak, worst=peak, runs=1, unit="MiB", note=note))
+
+
+def _settled(visit: Callable[[], float]) -> list[float]:
+    visit()
+    return [visit() for _ in range(VISITS)]
+
+
+def _address(server: DashboardProcess, page: str, run: str, shown: Trajectory | None = None) -> str:
+    wanted = {"run": run} if run else {}
+    return address(server, page, **wanted, **({"trajectory": shown.id} if shown else {}))
+
+
+def _go(page: Page, place: str) -> None:
+    """What the back button of a browser does: another address of the page that is open."""
+    page.evaluate(
+        "place => { history.pushState({}, '', place);"
+        " dispatchEvent(new PopStateEvent('popstate')) }",
+        place,
+    )
+
+
+def _turn_to(page: Page, shown: Trajectory, act: Callable[[], None]) -> float:
+    """Seconds until the head and the observation of a trajectory are on the page."""
+    text = max(shown.turns[0].observation.split("\n"), key=len).strip()[:60]
+    action = Action(page, shows(shown.id, text), event="")
+    act()
+    found = action.seconds()
+    settle(page)
+    page.wait_for_timeout(300)
+    return found
+
+
+def _has_torch(pid: int) -> bool:
+    return "libtorch" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+
+
+def table_line(found: Row) -> str:
+    limit = "" if found.limit is None else f"{found.limit:g}"
+    digits = 0 if found.unit == "MiB" else 3
+    cells = (
+        found.what,
+        f"{found.median:.{digits}f} {found.unit}",
+        f"{found.worst:.{digits}f}",
+        str(found.runs),
+        limit,
+        found.holds,
+        found.note,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parts = ("start", "million", "wide", "visible", "many", "viewers")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(parts), help="some of the parts, with commas")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the made runs")
+    parser.add_argument("--folder", type=Path, help="of the made runs; else a temporary one, kept")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args()
+    name = "echoscope-dashboard-bench" + ("" if options.scale == 1.0 else f"-{options.scale:g}")
+    folder = options.folder or Path(tempfile.gettempdir()) / name
+    with tempfile.TemporaryDirectory() as work, chromium() as browser:
+        bench = Bench(browser, folder, Path(work), options.scale)
+        for part in options.only.split(","):
+            getattr(bench, part)()
+    machine = describe_machine()
+    if options.json:
+        rows = [{**asdict(found), "holds": found.holds} for found in bench.rows]
+        print(json.dumps({"machine": machine, "rows": rows}, indent=1))
+        return
+    print(machine)
+    print("| what | median | worst | runs | limit | holds | note |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for found in bench.rows:
+        print(table_line(found))
+
+
+if __name__ == "__main__":
+    main()

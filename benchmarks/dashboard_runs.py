@@ -1,0 +1,231 @@
+"""The made runs that `dashboard.py` looks at: as large as the dashboard promises to bear.
+
+Each is made once and used again when it is there. Packs are written as `echoscope runs pack` writes
+them (one row group per step for trajectories, metrics by key, then step), only without a trainer:
+step by step through a writer, a hundred million metrics would take an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from echoscope.dashboard.curated import CHARTS
+from echoscope.store.durable import new_id, parquet_options, sha256_of, to_json_bytes
+from echoscope.store.journal import encode_line, read_chunk
+from echoscope.store.layout import FileEntry, Layout, Pack
+from echoscope.store.manifest import Manifest, read_manifest, write_manifest
+from echoscope.store.records import StepMetrics
+from echoscope.store.schema import SCHEMA_VERSION, STEP_METRICS, arrow_schema
+from echoscope.store.writer import RunWriter
+
+from store import TRAJECTORIES, Steps, build_large, sources
+
+RUN_ID = "bench"
+"""As `store.py` has it. The dashboard calls a run by its folder."""
+PACK_STEPS = 256
+METRIC_ROWS = 65_536
+"""In a row group, as the store packs them."""
+STEPS_OF_SMALL = 12
+MANY_KEYS = 60
+Values = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def config(steps: int) -> dict[str, Any]:
+    return {
+        "name": "made",
+        "steps": steps,
+        "advantage": {"kind": "grpo"},
+        "loss": {"kind": "clip"},
+        "envs": {"train": [{"env": "sokoban", "groups": 16}]},
+    }
+
+
+def metric_keys(count: int) -> list[str]:
+    """The metrics of the curated charts and of the table `steps`, and made ones up to `count`."""
+    named = {line.key for chart in CHARTS for line in chart.lines} | set(STEP_METRICS.values())
+    named |= {"text/retrieval_accuracy", "text/distinct_frac"}
+    made = (f"made/metric_{number:04d}" for number in range(count))
+    return sorted([*sorted(named)[:count], *list(made)[: max(0, count - len(named))]])
+
+
+def once(path: Path, make: Callable[[Path], None]) -> Path:
+    """What `make` makes at `path`, unless it is there: half of one never is."""
+    if not path.exists():
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        make(unfinished)
+        unfinished.rename(path)
+    return path
+
+
+def make_million(path: Path, steps: int) -> None:
+    """`steps` steps of 128 trajectories, as `store.py` makes them, with metrics beside them."""
+    build_large(path, steps, PACK_STEPS, sources())
+    _describe(path, steps)
+    layout = Layout(path)
+    manifest = read_manifest(layout)
+    packs = [
+        replace(pack, files=(*pack.files, *_event_files(layout, pack, metric_keys(MANY_KEYS))))
+        for pack in manifest.packs
+    ]
+    write_manifest(layout, Manifest(piece=0, packs=tuple(packs)))
+
+
+def make_wide(path: Path, steps: int, keys: int) -> None:
+    """`steps` steps of `keys` metrics each, and no trajectories."""
+    RunWriter.create(path, run_id=RUN_ID, config=config(steps)).close(status="finished")
+    _describe(path, steps)
+    layout, names = Layout(path), metric_keys(keys)
+    packs = []
+    for first in range(0, steps, PACK_STEPS):
+        last = min(first + PACK_STEPS, steps) - 1
+        pack = Pack(id=new_id(), attempt=1, first_step=first, last_step=last, files=())
+        packs.append(replace(pack, files=tuple(_event_files(layout, pack, names))))
+    write_manifest(layout, Manifest(piece=0, packs=tuple(packs)))
+
+
+def make_many(root: Path, count: int) -> None:
+    """`count` runs with a few steps each: `run.json` and a journal with 60 metrics per step."""
+    template = root / "template"
+    values = dict.fromkeys(metric_keys(MANY_KEYS), 0.5)
+    writer = RunWriter.create(template, run_id="template", config=config(STEPS_OF_SMALL))
+    for step in range(STEPS_OF_SMALL):
+        entry = StepMetrics(
+            run_id="template",
+            step=step,
+            phase="train",
+            policy_version=step,
+            wall_time=1_000.0 + step,
+            values=values,
+        )
+        writer.commit_step(metrics=[entry])
+    writer.close(status="finished")
+    records = read_chunk(Layout(template).journal).records
+    run = {**_run_json(template), "created_at": 0.0}
+    tail = b"".join(encode_line(_bare(record)) for record in records[1:])
+    for number in range(count):
+        name = f"run-{number:05d}"
+        layout = Layout(root / name)
+        layout.commands.mkdir(parents=True)
+        header = {**_bare(records[0]), "run_id": name}
+        layout.journal.write_bytes(encode_line(header) + tail)
+        layout.writer_lock.touch()
+        mine = {**run, "run_id": name, "name": name, "created_at": 1.7e9 + number}
+        layout.run_json.write_bytes(to_json_bytes(mine))
+    shutil.rmtree(template)
+
+
+def _run_json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Layout(path).run_json.read_text(encoding="utf-8"))
+    return found
+
+
+def _bare(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != "crc"}
+
+
+def _describe(path: Path, steps: int) -> None:
+    """Say in `run.json` and at the head of the journal what the packs will hold."""
+    layout = Layout(path)
+    run = {**_run_json(path), "config": json.dumps(config(steps))}
+    layout.run_json.write_bytes(to_json_bytes(run))
+    records = [_bare(record) for record in read_chunk(layout.journal).records]
+    records[0]["last_step"] = steps - 1
+    for record in records[1:]:
+        record["step"] = steps - 1
+    layout.journal.write_bytes(b"".join(map(encode_line, records)))
+
+
+def _event_files(layout: Layout, pack: Pack, keys: Sequence[str]) -> Iterator[FileEntry]:
+    """The tables `steps` and `metrics` of one pack; values are random walks within 0 and 1."""
+    size = pack.last_step - pack.first_step + 1
+    rng = np.random.default_rng(pack.first_step)
+    walks = np.abs(rng.normal(0, 0.01, (len(keys), size)).cumsum(axis=1) + 0.5) % 1.0
+    steps = np.arange(pack.first_step, pack.last_step + 1, dtype=np.int32)
+    yield _file(layout, pack, "metrics", _metrics(keys, steps, walks))
+    yield _file(layout, pack, "steps", _steps(keys, steps, walks))
+
+
+def _metrics(keys: Sequence[str], steps: Any, walks: Values) -> pa.Table:
+    rows = walks.size
+    columns = {
+        "run_id": pa.repeat(RUN_ID, rows),
+        "step": np.tile(steps, len(keys)),
+        "attempt": np.full(rows, 1, np.int32),
+        "phase": pa.repeat("train", rows),
+        "key": pa.array(np.repeat(np.array(keys, dtype=object), len(steps))),
+        "value": walks.ravel(),
+    }
+    return pa.table(columns, schema=arrow_schema("metrics"))
+
+
+def _steps(keys: Sequence[str], steps: Any, walks: Values) -> pa.Table:
+    by_key = dict(zip(keys, walks, strict=True))
+    found: dict[str, Any] = {
+        "run_id": pa.repeat(RUN_ID, len(steps)),
+        "step": steps,
+        "attempt": np.full(len(steps), 1, np.int32),
+        "policy_version": steps,
+        "wall_time": 1.7e9 + steps,
+        "num_trajectories": np.full(len(steps), TRAJECTORIES, np.int32),
+        "num_kept": np.full(len(steps), TRAJECTORIES, np.int32),
+        "return_mean": by_key.get("reward/return_mean", walks[0]),
+        "success_rate": by_key.get("rollout/success_rate", walks[0]),
+        "num_turns_mean": np.full(len(steps), 5.7),
+        "num_sampled_tokens": np.full(len(steps), 2_500 * TRAJECTORIES),
+    }
+    for column, key in STEP_METRICS.items():
+        found[column] = by_key.get(key, np.full(len(steps), np.nan))
+    return pa.table(found, schema=arrow_schema("steps"))
+
+
+def _file(layout: Layout, pack: Pack, table: str, rows: pa.Table) -> FileEntry:
+    relative = f"pack/{table}/{pack.first_step:08d}-{pack.last_step:08d}-{pack.id}.parquet"
+    path = layout.root / relative
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pq.ParquetWriter(path, rows.schema, **parquet_options(table, packed=True)) as writer:
+        writer.write_table(rows, row_group_size=METRIC_ROWS)
+    return FileEntry(
+        table=table,
+        path=relative,
+        num_rows=rows.num_rows,
+        num_bytes=path.stat().st_size,
+        sha256=sha256_of(path),
+        schema_version=SCHEMA_VERSION,
+    )
+
+
+def write_steps(path: Path, count: int, pause_s: float, out: Any) -> None:
+    """A live run in this process: puts (step, when it was acknowledged) for each step, then None.
+
+    Pauses differ, so that steps do not fall into step with what looks at them.
+    """
+    source = Steps(64, sources())
+    rng = np.random.default_rng(0)
+    with RunWriter.create(path, run_id=RUN_ID, config=config(count)) as writer:
+        for step in range(count):
+            entry = StepMetrics(
+                run_id=RUN_ID,
+                step=step,
+                phase="train",
+                policy_version=step,
+                wall_time=time.time(),
+                values=dict.fromkeys(metric_keys(MANY_KEYS), 0.5 + step / 1_000),
+            )
+            trajectories = source.trajectories(step)
+            outcomes = source.outcomes(trajectories)
+            writer.commit_step(metrics=[entry], trajectories=trajectories, outcomes=outcomes)
+            writer.flush()
+            out.put((step, time.time()))
+            time.sleep(pause_s * rng.uniform(0.7, 1.3))
+    out.put(None)

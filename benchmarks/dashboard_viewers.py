@@ -1,0 +1,285 @@
+"""What four viewers cost a training run: stretches of one run with them and without, in turn.
+
+Viewers come in two kinds. Browsers open the pages for real; where they run on the trainer's machine
+they take its processors, too. Clients speak to the dashboard as a browser does, the timers that the
+pages set included, and draw nothing: what they cost is the dashboard's share alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from browsing import DashboardProcess, until
+from dashboard_pages import address, settle, visitor
+from echoscope.store.reader import open_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+PAGES = ("live", "diagnosis", "replay", "")
+"""The last one is the page Runs."""
+SKIPPED = 2
+"""Steps after a change that count for neither side: opening a page is not following a run."""
+OVERRIDES = ("envs.eval=[]", "probe.every=0", "checkpoint.every=0", "optim.lr=1e-8", "threads=1")
+"""A policy that stays as it is: every stretch has the same work to do."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PATIENCE_S = 900.0
+
+
+class Training:
+    """`echoscope train` in a process of its own, until it is stopped."""
+
+    def __init__(self, path: Path, output: Path, *, recipe: str, overrides: Sequence[str]) -> None:
+        words = ["train", recipe, "steps=100000", *overrides, "--run", str(path), "--headless"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        self._output = output.open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "echoscope", *words],
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+        until((path / "run.json").exists, "run", patience_s=_PATIENCE_S)
+        self._reader = open_run(path)
+        self.wait_for(SKIPPED)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def step(self) -> int:
+        return self._reader.info().last_step
+
+    def wait_for(self, step: int) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while self.step < step:
+            assert self._process.poll() is None, "the training ended"
+            assert time.monotonic() < deadline, f"no step {step} in {_PATIENCE_S:.0f} s"
+            time.sleep(0.2)
+
+    def step_seconds(self, first: int, last: int) -> list[float]:
+        steps, seconds = self._reader.metrics("time/step_s", phase="train")
+        return [float(s) for k, s in zip(steps, seconds, strict=True) if first <= k <= last]
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._output.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Some steps with one kind of viewers."""
+
+    kind: str
+    p50_s: float
+    seconds: tuple[float, ...]
+    cores: dict[str, float]
+    """Processor seconds per second, of the dashboard and of the browsers."""
+
+
+@dataclass(slots=True)
+class Comparison:
+    """One kind of viewers beside none."""
+
+    stretches: list[Stretch] = field(default_factory=list)
+
+    def ratios(self, kind: str) -> list[float]:
+        """p50 of each stretch with viewers over the mean of those before and after it."""
+        found = []
+        for number, stretch in enumerate(self.stretches):
+            if stretch.kind == kind and 0 < number < len(self.stretches) - 1:
+                beside = (self.stretches[number - 1].p50_s, self.stretches[number + 1].p50_s)
+                found.append(stretch.p50_s / statistics.mean(beside))
+        return found
+
+    def p50_s(self, kind: str) -> float:
+        seconds = [s for stretch in self.stretches if stretch.kind == kind for s in stretch.seconds]
+        return statistics.median(seconds)
+
+    def cores(self, kind: str, who: str) -> float:
+        return statistics.mean(s.cores[who] for s in self.stretches if s.kind == kind)
+
+
+def compare(
+    training: Training,
+    server: DashboardProcess,
+    browser: Browser,
+    run_id: str,
+    *,
+    rounds: int,
+    steps: int,
+) -> Comparison:
+    """Stretches of `steps` steps: none, browsers, none, clients, none, and so on."""
+    found = Comparison()
+    for _ in range(rounds):
+        found.stretches.append(_stretch("none", training, server, steps))
+        with browsers(browser, server, run_id):
+            found.stretches.append(_stretch("browsers", training, server, steps))
+        found.stretches.append(_stretch("none", training, server, steps))
+        with clients(server, run_id):
+            found.stretches.append(_stretch("clients", training, server, steps))
+    found.stretches.append(_stretch("none", training, server, steps))
+    return found
+
+
+def _stretch(kind: str, training: Training, server: DashboardProcess, steps: int) -> Stretch:
+    first = training.step + 1 + SKIPPED
+    training.wait_for(first - 1)
+    before, started = _processor_s(server.pid, training.pid), time.monotonic()
+    training.wait_for(first + steps - 1)
+    took = time.monotonic() - started
+    after = _processor_s(server.pid, training.pid)
+    seconds = training.step_seconds(first, first + steps - 1)
+    return Stretch(
+        kind=kind,
+        p50_s=statistics.median(seconds),
+        seconds=tuple(seconds),
+        cores={who: (after[who] - before[who]) / took for who in before},
+    )
+
+
+def _processor_s(server: int, training: int) -> dict[str, float]:
+    """Processor seconds so far: of the dashboard, the trainer, and what else this one started."""
+    out = {"dashboard": 0.0, "trainer": 0.0, "browsers": 0.0}
+    parents, used = {}, {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has just ended
+            parents[int(folder.name)] = int(words[1])
+            used[int(folder.name)] = (int(words[11]) + int(words[12])) / _TICKS
+    for pid, seconds in used.items():
+        line = list(_ancestors(pid, parents))
+        if os.getpid() in line[1:]:
+            who = "dashboard" if server in line else "trainer" if training in line else "browsers"
+            out[who] += seconds
+    return out
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
+    while pid in parents:
+        yield pid
+        pid = parents[pid]
+
+
+@contextmanager
+def browsers(browser: Browser, server: DashboardProcess, run_id: str) -> Iterator[None]:
+    """Four people, each with a browser of their own."""
+    with ExitStack() as stack:
+        for name in PAGES:
+            page = stack.enter_context(visitor(browser)).new_page()
+            page.goto(address(server, name, **({"run": run_id} if name else {})))
+            page.wait_for_selector("h1")
+            settle(page)
+        yield
+
+
+@contextmanager
+def clients(server: DashboardProcess, run_id: str) -> Iterator[None]:
+    """Four connections that follow the pages and draw nothing."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="clients", daemon=True)
+    thread.start()
+    following = [Follower(server.url, name, run_id if name else "") for name in PAGES]
+    futures = [asyncio.run_coroutine_threadsafe(one.follow(), loop) for one in following]
+    until(lambda: all(one.num_runs for one in following), "answers of the dashboard")
+    yield
+    for one, future in zip(following, futures, strict=True):
+        assert not future.done(), f"a viewer of {one.page!r} was cut off: {future.exception()}"
+        future.cancel()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+
+
+class Follower:
+    """One page, as its browser would follow it: asks when a timer of the page says so."""
+
+    def __init__(self, url: str, page: str, run_id: str) -> None:
+        self.page = page
+        self.num_runs = 0
+        """Times that the script or a part of it was run for this viewer."""
+        self._url = url
+        self._query = urlencode({"run": run_id}) if run_id else ""
+        self._script = ""
+        self._timers: dict[str, asyncio.Task[None]] = {}
+
+    async def follow(self) -> None:
+        """Until it is cancelled."""
+        from websockets.asyncio.client import connect
+
+        place = self._url.replace("http://", "ws://") + "/_stcore/stream"
+        async with connect(
+            place,
+            origin=self._url,  # type: ignore[arg-type]
+            subprotocols=["streamlit"],  # type: ignore[list-item]
+            max_size=None,
+        ) as socket:
+            await self._ask(socket)
+            try:
+                async for data in socket:
+                    self._take(socket, data)
+            finally:
+                self._stop_timers()
+
+    async def _ask(self, socket: Any, fragment: str = "") -> None:
+        from streamlit.proto.BackMsg_pb2 import BackMsg
+
+        message = BackMsg()
+        wish = message.rerun_script
+        wish.query_string, wish.page_script_hash = self._query, self._script
+        if not self._script:
+            wish.page_name = self.page
+        if fragment:
+            wish.fragment_id, wish.is_auto_rerun = fragment, True
+        await socket.send(message.SerializeToString())
+
+    def _take(self, socket: Any, data: bytes) -> None:
+        from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+
+        message = ForwardMsg.FromString(data)
+        kind = message.WhichOneof("type")
+        if kind == "new_session":
+            self._script = message.new_session.page_script_hash
+            if not message.metadata.run.fragment_ids:
+                self._stop_timers()
+        elif kind == "stop_auto_rerun":
+            self._stop_timers(message.stop_auto_rerun.fragment_ids)
+        elif kind == "auto_rerun":
+            wish = message.auto_rerun
+            self._stop_timers([wish.fragment_id])
+            repeated = self._repeat(socket, wish.fragment_id, wish.interval)
+            self._timers[wish.fragment_id] = asyncio.ensure_future(repeated)
+        elif kind == "script_finished":
+            self.num_runs += 1
+
+    async def _repeat(self, socket: Any, fragment: str, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            await self._ask(socket, fragment)
+
+    def _stop_timers(self, fragments: Iterable[str] | None = None) -> None:
+        for fragment in list(self._timers) if fragments is None else fragments:
+            timer = self._timers.pop(fragment, None)
+            if timer:
+                timer.cancel()
