@@ -62,7 +62,7 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> go.Figure:
             "color": points["step"],
             "colorscale": "Cividis",
             "colorbar": {"title": "step", "thickness": 10, "len": 0.9},
-            "line": {"width": 0.5, "color": "rgba(127,127,127,0.9)"},
+            "line": {"width": 1, "color": "rgba(150,150,150,0.95)"},
         },
         customdata=np.stack([points["step"], [_WORDS[r] for r in points["regime"]]], axis=1),
         hovertemplate="step %{customdata[0]}: %{customdata[1]}<br>H(Z|X) %{x:.3g} nats per token"

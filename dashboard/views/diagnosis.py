@@ -88,7 +88,7 @@ def _why(run_id: str, verdict: Verdict) -> None:
             st.caption("Trajectories that show it:")
             for shown in verdict.exemplars[:6]:
                 ui.link(
-                    f"{shown.trajectory_id} turn {shown.turn + 1}",
+                    f"{shown.trajectory_id} turn {shown.turn}",
                     "replay",
                     run=run_id,
                     trajectory=shown.trajectory_id,
@@ -282,9 +282,11 @@ def _gradients(run_id: str, step: int) -> None:
     values = _values_at(run_id, step, "gradient/")
     table = data.gradient_table(values)
     if table.empty:
+        is_live = queries.info(run_id).status == "running"
+        command = f"ctl {queries.typed(run_id)} set" if is_live else "train RECIPE"
         ui.empty(
             "The gradient was not taken apart. It is at every 25th step; more often with:",
-            f"echoscope ctl {queries.typed(run_id)} set diagnostics.gradient.every=5",
+            f"echoscope {command} diagnostics.gradient.every=5",
         )
         return
     left, right = st.columns(2, gap="medium")
