@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -438,21 +438,3 @@ def reading(run_id: str) -> Iterator[None]:
             "See what is damaged with: "
             f"echoscope runs verify {shown_path(settings().root / run_id)}",
         ) from error
-
-
-def plain_config(found: RunInfo) -> Mapping[str, Any]:
-    """The configuration as a flat mapping of dotted keys."""
-    out: dict[str, Any] = {}
-
-    def walk(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and value:
-            for key, entry in value.items():
-                walk(f"{prefix}.{key}" if prefix else str(key), entry)
-        elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
-            for index, entry in enumerate(value):
-                walk(f"{prefix}.{index}", entry)
-        else:
-            out[prefix] = value
-
-    walk("", dict(found.config))
-    return out

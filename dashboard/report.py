@@ -20,6 +20,7 @@ from ..store.reader import RunInfo
 from ..store.records import Trajectory, TrajectoryOutcome
 from . import charts, diagnosis_charts, queries, replay_html, tokens
 from .alarm_history import histories, timeline
+from .config_view import plain_config
 from .curated import CHARTS, chart_curves, chart_keys
 from .diagnosis_data import (
     MAX_GROUP_STEPS,
@@ -112,7 +113,7 @@ def make_report(
     say("trajectories")
     _trajectories(page, run_id, tuple(chosen) or _telling(run_id, verdict))
     page.heading("Configuration")
-    config = queries.plain_config(info)
+    config = plain_config(info)
     page.table([{"setting": key, "value": value} for key, value in sorted(config.items())])
     return PAGE.format(
         title=escape_html(visible(f"{run_id}: {verdict.state.value}", 200)),

@@ -16,6 +16,7 @@ from echoscope.dashboard.comparing import (
     relative_change,
     solved_by,
 )
+from echoscope.dashboard.config_view import plain_config
 from echoscope.dashboard.diagnosis_data import REGIME_KEYS, regime_path
 from echoscope.dashboard.problems import Problem
 
@@ -170,7 +171,7 @@ def _changes(runs: list[str], baseline: str, keys: list[str]) -> None:
 
 def _settings(runs: list[str]) -> None:
     st.subheader("Settings that differ", anchor=False)
-    table = config_diff({run: queries.plain_config(queries.info(run)) for run in runs})
+    table = config_diff({run: plain_config(queries.info(run)) for run in runs})
     if table.empty:
         st.caption("None: these runs have the same configuration.")
     else:
