@@ -84,6 +84,11 @@ def runs(pattern: str = "") -> list[RunRow]:
     return [row for row in rows if row.matches(found)]
 
 
+def look_again_at_runs() -> None:
+    """After something was noted about a run: `runs` says so at once."""
+    _listed().look_again()
+
+
 def num_unread_runs() -> int:
     """Runs that `runs` did not get to yet: asking it again reads on."""
     return _listed().num_unread

@@ -33,6 +33,9 @@ MAX_NAME = 255
 BUDGET_S = 0.8
 LEAST_READ = 200
 """Runs that a call reads whatever it takes."""
+LARGE = 1_000
+"""Runs from which on rows are used again for KEPT_S: a page asks several times."""
+KEPT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +119,8 @@ class RunList:
     num_unread: int = 0
     """Runs that the last `rows` did not get to."""
     _known: dict[str, _Known] = field(default_factory=dict)
+    _kept: tuple[RunRow, ...] = ()
+    _kept_until: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def rows(self) -> list[RunRow]:
@@ -124,13 +129,25 @@ class RunList:
         Raises:
             Problem: the root cannot be listed.
         """
+        with self._lock:
+            if time.monotonic() >= self._kept_until:
+                self._kept = tuple(self._ordered())
+                is_large = len(self._kept) >= LARGE
+                self._kept_until = time.monotonic() + KEPT_S if is_large else 0.0
+            return list(self._kept)
+
+    def look_again(self) -> None:
+        """The next answer is read anew: something was noted about a run."""
+        with self._lock:
+            self._kept_until = 0.0
+
+    def _ordered(self) -> list[RunRow]:
         try:
             with os.scandir(self.root) as entries:
                 folders = {e.name: e.is_symlink() for e in entries if e.is_dir()}
         except OSError as error:
             raise missing_root(self.root, error) from error
-        with self._lock:
-            rows = self._rows(folders)
+        rows = self._rows(folders)
         return sorted(rows, key=lambda row: (not row.is_pinned, -row.created_at, row.run_id))
 
     def _rows(self, folders: Mapping[str, bool]) -> list[RunRow]:

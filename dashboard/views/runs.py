@@ -178,6 +178,7 @@ def _notes(rows: Sequence[RunRow]) -> None:
                 changes = note_changes(row, shared, tags, note if one or note else None, is_pinned)
                 if changes and not ui.noting(_noter(row, changes)):
                     return
+            queries.look_again_at_runs()
             st.rerun()
 
 

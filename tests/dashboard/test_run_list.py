@@ -171,6 +171,20 @@ def test_without_time_runs_are_listed_by_name_and_read_later(
     assert not any(row.is_unread for row in rows)
 
 
+def test_rows_of_a_large_root_are_used_again_until_something_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "a", 1)
+    monkeypatch.setattr(run_list, "LARGE", 1)
+    monkeypatch.setattr(run_list, "KEPT_S", 1e6)
+    listed = RunList(tmp_path)
+    assert not listed.rows()[0].is_pinned
+    annotate(tmp_path / "a", Pin(author="kim", at=1.0, is_pinned=True))
+    assert not listed.rows()[0].is_pinned
+    listed.look_again()
+    assert listed.rows()[0].is_pinned
+
+
 def test_a_filter_looks_at_names_environments_tags_and_notes() -> None:
     row = RunRow(run_id="a1", path=Path(), environments=("sokoban",), tags=("best",), note="see me")
     patterns = {"a1": True, "soko": True, "^best$": True, "see": True, "lake": False}
