@@ -40,6 +40,7 @@ from dashboard_pages import (
     chromium,
     count_steps,
     drawn,
+    seen,
     settle,
     shows,
     steps_seen,
@@ -156,11 +157,11 @@ class Bench:
             while (entry := out.get()) is not None:
                 acknowledged.update([entry])
             page.wait_for_timeout(5_000)
-            seen = steps_seen(page)
+            shown = steps_seen(page)
         writer.join()
         last = sorted(acknowledged)[-LIVE_STEPS:]
-        assert seen.keys() >= set(last), f"steps {set(last) - seen.keys()} were never shown"
-        delays = [seen[step] - acknowledged[step] for step in last]
+        assert shown.keys() >= set(last), f"steps {set(last) - shown.keys()} were never shown"
+        delays = [shown[step] - acknowledged[step] for step in last]
         self._add(row("a step is visible after its acknowledgement", delays, 2.0))
 
     def many(self) -> None:
@@ -257,11 +258,16 @@ class Bench:
         *,
         limit: float = 1.0,
     ) -> None:
+        titles: list[float] = []
+
         def visit() -> float:
             with self._page() as opened:
-                return drawn(opened, _address(server, page, run), wanted)
+                found = drawn(opened, _address(server, page, run), wanted)
+                titles.append(seen(opened, "title"))
+                return found
 
         self._add(row(f"{what}: warm", _settled(visit), limit))
+        self._add(row(f"{what}: warm, its title", titles[1:]))
 
     def _trajectories(self, server: DashboardProcess, run: Path, steps: int) -> None:
         reader = open_run(run)

@@ -83,6 +83,11 @@ def drawn(page: Page, url: str, name: str) -> float:
     """Seconds from the start of the navigation until one of `WANTED` was on the page."""
     page.goto(url, wait_until="commit")
     page.wait_for_function("name => window.__seen && name in window.__seen", arg=name)
+    return seen(page, name)
+
+
+def seen(page: Page, name: str) -> float:
+    """When one of `WANTED` was on the page that is open, in seconds."""
     found: float = page.evaluate("name => window.__seen[name] / 1000", name)
     return found
 
