@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,14 @@ def _fresh_queries() -> Iterator[None]:
     queries.forget()
     yield
     queries.forget()
+
+
+@pytest.fixture(autouse=True)
+def _own_main() -> Iterator[None]:
+    """Drawing a page makes it `__main__`, which processes started by later tests would run."""
+    before = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = before
 
 
 @pytest.fixture
