@@ -42,7 +42,7 @@ def test_an_address_restores_the_view(recorded: DashboardProcess, page: Any, bro
     fresh.get_by_text("Entropy (nats)").first.wait_for()
     assert asked(fresh) == asked(page)
     assert fresh.locator(".es-text").first.inner_text() == shown
-    assert fresh.get_by_text("t00000004-00002").first.is_visible()
+    fresh.get_by_role("heading", name="t00000004-00002").wait_for()
     other.close()
 
 
