@@ -215,20 +215,6 @@ def is_following(run_id: str) -> bool:
     return queries.info(run_id).status == "running" and bool(st.session_state.get("follow", True))
 
 
-def live_part(run_id: str, draw: Callable[[], None], *, key: str, every_s: float = 1.0) -> None:
-    """Draw now, and again every second while the run is live and the page follows it.
-
-    Only this part of the page is drawn again. What `draw` asks of `queries` is kept until
-    something new is acknowledged, so a second without news costs next to nothing.
-    """
-
-    @st.fragment(run_every=every_s if is_following(run_id) else None, key=key)
-    def part() -> None:
-        guarded(draw)
-
-    part()
-
-
 def updated_at(run_id: str) -> float:
     """When the run last acknowledged something, in seconds since the epoch."""
     try:

@@ -165,9 +165,9 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
     """
     trainable_PG, success_PG = arrays.trainable_PG, arrays.success_PG
     reward_std_P = _per_group(arrays.returns_PG, trainable_PG, _std)
-    values_P = _group_values(arrays, config.metric)
+    values_P = group_values(arrays, config.metric)
     by_trajectory = config.unit == "trajectory"
-    values_PG = _trajectory_values(arrays, config.metric) if by_trajectory else None
+    values_PG = trajectory_values(arrays, config.metric) if by_trajectory else None
     if config.strategy == "none":
         keep_PG = trainable_PG
     elif values_PG is not None:
@@ -189,17 +189,13 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
     return replace(selection, reason=_why_empty(selection)) if selection.is_empty else selection
 
 
-def group_values(batch: RolloutBatch, metric: str) -> FloatArray64:
+def group_values(arrays: GroupArrays, metric: str) -> FloatArray64:
     """(P,) the metric of every group over its trainable siblings; NaN where it is not defined.
 
     reward_std: unbiased standard deviation of the episode returns, exactly 0 when they are equal;
     reward_mean, reward_sum: their mean and sum; entropy: mean over siblings of the mean recorded
     entropy (nats) of their sampled tokens; length: mean number of sampled tokens.
     """
-    return _group_values(arrays_of(batch, metric), metric)
-
-
-def _group_values(arrays: GroupArrays, metric: str) -> FloatArray64:
     if metric == "entropy":
         return _per_group(arrays.entropies_PG, arrays.trainable_PG, _mean)
     if metric == "length":
@@ -208,7 +204,7 @@ def _group_values(arrays: GroupArrays, metric: str) -> FloatArray64:
     return _per_group(arrays.returns_PG, arrays.trainable_PG, statistic)
 
 
-def trajectory_values(batch: RolloutBatch, metric: str) -> FloatArray64:
+def trajectory_values(arrays: GroupArrays, metric: str) -> FloatArray64:
     """(P, G) the metric of every single trajectory; NaN where it cannot train or is not defined.
 
     reward_std: distance of the return from the mean of its trainable siblings, itself included, so
@@ -216,10 +212,6 @@ def trajectory_values(batch: RolloutBatch, metric: str) -> FloatArray64:
     reward_sum: the return; entropy: mean recorded entropy of its sampled tokens; length: their
     number.
     """
-    return _trajectory_values(arrays_of(batch, metric), metric)
-
-
-def _trajectory_values(arrays: GroupArrays, metric: str) -> FloatArray64:
     trainable_PG, returns_PG = arrays.trainable_PG, arrays.returns_PG
     if metric == "entropy":
         values_PG = arrays.entropies_PG

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Literal
 
 import streamlit as st
 from echoscope.dashboard import queries, ui
@@ -17,11 +15,6 @@ from echoscope.store.steering import os_user
 
 STANDINGS = ("open", "acknowledged", "snoozed", "cleared")
 SEVERITIES = ("critical", "warning", "info")
-BADGES: Mapping[str, Literal["red", "orange", "gray"]] = {
-    "critical": "red",
-    "warning": "orange",
-    "info": "gray",
-}
 SNOOZES = {"an hour": 3600.0, "a day": 86_400.0}
 
 
@@ -72,7 +65,7 @@ def _card(run_id: str, one: AlarmHistory, now: float) -> None:
     alarm = one.latest
     with st.container(border=True):
         line = st.container(horizontal=True, vertical_alignment="center")
-        line.badge(one.severity, color=BADGES[one.severity])
+        line.badge(one.severity, color=ui.SEVERITY_COLOURS[one.severity])
         line.markdown(f"**{ui.plain(alarm.rule)}**")
         line.caption(_when(one))
         standing = one.standing(now)

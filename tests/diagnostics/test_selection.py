@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.selection import (
+    arrays_of,
     group_values,
     mean_entropy,
     select,
@@ -19,6 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
+
+
+def of_groups(batch, metric):
+    return group_values(arrays_of(batch, metric), metric)
+
+
+def of_trajectories(batch, metric):
+    return trajectory_values(arrays_of(batch, metric), metric)
 
 
 def config(**changes) -> SelectionConfig:
@@ -306,8 +315,8 @@ class TestGroups:
         batch = rollouts(
             [[0, 0], [0, 0]], entropy=[[1.0, 2.0], [0.5, 0.5]], num_tokens=[[3, 1], [9, 7]]
         )
-        assert group_values(batch, "entropy").tolist() == [1.5, 0.5]
-        assert group_values(batch, "length").tolist() == [2.0, 8.0]
+        assert of_groups(batch, "entropy").tolist() == [1.5, 0.5]
+        assert of_groups(batch, "length").tolist() == [2.0, 8.0]
 
     def test_returns_that_differ_by_rounding_have_no_variance(self):
         batch = rollouts([[0.1 + 0.2, 0.3], [0.0, 1.0]])
@@ -396,9 +405,9 @@ class TestEmpty:
 class TestTrajectories:
     def test_reward_std_ranks_by_the_distance_from_the_group_mean(self):
         batch = rollouts([[0, 1, 5], [2, 2, 2]])  # mean 2: distances 2, 1, 3
-        values = trajectory_values(batch, "reward_std")
+        values = of_trajectories(batch, "reward_std")
         assert values.tolist() == [[2, 1, 3], [0, 0, 0]]
-        std = group_values(batch, "reward_std")[0]
+        std = of_groups(batch, "reward_std")[0]
         assert (values[0] ** 2).sum() == pytest.approx(2 * std**2)
         rule = config(unit="trajectory", strategy="top_k_abs", value=2)
         selection = select_groups(batch, rule)
@@ -409,18 +418,18 @@ class TestTrajectories:
 
     def test_the_other_metrics_are_those_of_the_episode(self):
         batch = rollouts([[3, -4]], entropy=[[0.5, 2.0]], num_tokens=[[7, 2]])
-        assert trajectory_values(batch, "reward_mean").tolist() == [[3, -4]]
-        assert trajectory_values(batch, "reward_sum").tolist() == [[3, -4]]
-        assert trajectory_values(batch, "entropy").tolist() == [[0.5, 2.0]]
-        assert trajectory_values(batch, "length").tolist() == [[7, 2]]
+        assert of_trajectories(batch, "reward_mean").tolist() == [[3, -4]]
+        assert of_trajectories(batch, "reward_sum").tolist() == [[3, -4]]
+        assert of_trajectories(batch, "entropy").tolist() == [[0.5, 2.0]]
+        assert of_trajectories(batch, "length").tolist() == [[7, 2]]
 
     def test_failed_ones_are_not_defined(self):
         batch = rollouts([[0, 1, 2]], num_tokens=[[2, 2, 0]])
-        values = trajectory_values(batch, "reward_mean")
+        values = of_trajectories(batch, "reward_mean")
         assert np.isnan(values).tolist() == [[False, False, True]]
 
     def test_reward_std_of_a_lone_sibling_is_not_defined(self):
-        assert np.isnan(trajectory_values(rollouts([[3]]), "reward_std")).all()
+        assert np.isnan(of_trajectories(rollouts([[3]]), "reward_std")).all()
 
 
 @settings(deadline=None)
