@@ -228,12 +228,16 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
     found = queries.verdict(run_id)
     with st.container(border=True):
         line = st.container(horizontal=True, vertical_alignment="center")
-        state = found.state.value
-        line.badge(state, color=STATE_COLOURS.get(state, "gray"))
+        state, is_judging = found.state.value, queries.is_judging(run_id)
+        is_first = is_judging and found.last_step is None
+        badge = "being judged" if is_first else state
+        line.badge(badge, color="gray" if is_first else STATE_COLOURS.get(state, "gray"))
         if found.last_step is not None:
             line.caption(f"as of step {found.last_step}, confidence {found.confidence}")
-        if queries.is_judging(run_id):
-            line.caption("a newer verdict is being worked out")
+            if is_judging:
+                line.caption("a newer verdict is being worked out")
+        if is_judging:
+            _await_verdict(run_id)
         first, *others = verdict_sentences(found.text)
         st.markdown(f"**{plain(first, 400)}**")
         if others:
@@ -248,6 +252,17 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
         if with_link:
             link("Evidence", "diagnosis", run=run_id)
     return found
+
+
+def _await_verdict(run_id: str) -> None:
+    """Draws the page again once the verdict is there; asks nothing of the store meanwhile."""
+
+    @st.fragment(run_every="1s", key="await_verdict")
+    def look() -> None:
+        if not queries.is_judging(run_id):
+            st.rerun()
+
+    look()
 
 
 def verdict_sentences(text: str) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import doctest
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from echoscope.dashboard import ui
+from echoscope.dashboard import judging, ui
 from echoscope.store import layout
 from echoscope.store.annotations import read_annotations
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, StepMetrics
@@ -136,6 +137,25 @@ def test_the_leaderboard_has_the_best_run_on_top(root: Path, open_page: OpenPage
     assert lake["run"].tolist() == ["good", "bad"]
     assert lake["success"].tolist() == [0.8, 0.4]
     assert lake["trajectories"].iloc[0].startswith("/replay?run=good&step=5")
+
+
+def test_a_run_that_is_being_judged_is_not_called_anything_yet(
+    root: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge is slow here, so that the first answer is no verdict."""
+    slow = threading.Event()
+    judge = judging._judge
+
+    def wait_and_judge(*args: Any) -> Any:
+        slow.wait(30)
+        return judge(*args)
+
+    monkeypatch.setattr(judging, "_judge", wait_and_judge)
+    page = open_page("diagnosis", root, run="good")
+    assert not page.exception
+    assert "being judged" in words(page)
+    assert "insufficient" not in words(page)
+    slow.set()
 
 
 @pytest.mark.parametrize("module", [layout, ui], ids=["layout", "ui"])
