@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -53,7 +55,9 @@ CARRIED = ("run", "step", "trajectory", "turn")
 """URL parameters that a link keeps unless it sets them."""
 MAX_PICKED = 200
 """Runs in the picker; the page Runs has all of them."""
-_SHOWN_RUN, _PICKER = "_shown_run", "_run_picker"
+BREATH = 4.0
+"""A page that follows a run draws itself at most this fraction of the time: one in four."""
+_SHOWN_RUN, _PICKER, _DRAW_S = "_shown_run", "_run_picker", "_draw_s"
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding-top: 4.5rem; padding-bottom: 3rem; }
 [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere; }
@@ -76,7 +80,8 @@ def frame(title: str, draw: Callable[[], None]) -> None:
     """A page that belongs to no run: its title, what `draw` draws, and calm words for a Problem."""
     st.html(_STYLE)
     st.title(title, anchor=False)
-    guarded(draw)
+    with _timed():
+        guarded(draw)
 
 
 def run_frame(title: str, draw: Callable[[str], None]) -> None:
@@ -97,7 +102,16 @@ def run_frame(title: str, draw: Callable[[str], None]) -> None:
         draw(run_id)
         warnings(run_id)
 
-    guarded(body)
+    with _timed():
+        guarded(body)
+
+
+@contextmanager
+def _timed() -> Iterator[None]:
+    """Notes how long a page takes to draw: beats leave that time several times over to people."""
+    since = time.perf_counter()
+    yield
+    st.session_state[_DRAW_S] = time.perf_counter() - since
 
 
 def guarded(draw: Callable[[], None]) -> None:
@@ -195,19 +209,41 @@ def live_marker(run_id: str) -> None:
     is_live = queries.info(run_id).status == "running"
     toggle = is_live and st.toggle("Follow", value=True, key="follow", bind="query-params")
 
-    @st.fragment(run_every="1s" if is_live and toggle else None, key="live_marker")
     def mark() -> None:
-        guarded(lambda: _mark(run_id, is_live))
+        words, colour = status_words(queries.info(run_id), updated_at(run_id))
+        st.badge(words, color=colour)
 
-    mark()
+    def has_ended() -> bool:
+        return is_live and queries.info(run_id).status != "running"
+
+    beat("live_marker", 1.0 if is_live and toggle else None, mark, has_news=has_ended)
 
 
-def _mark(run_id: str, was_live: bool) -> None:
-    info = queries.info(run_id)
-    if was_live and info.status != "running":
-        st.rerun()
-    words, colour = status_words(info, updated_at(run_id))
-    st.badge(words, color=colour)
+def beat(
+    key: str, every_s: float | None, draw: Callable[[], None], *, has_news: Callable[[], bool]
+) -> None:
+    """Draws a part every `every_s` seconds (None: once), and the whole page when there is news.
+
+    News is asked for at a beat and never while the page itself is being drawn: a page that takes
+    longer to draw than the news to come would begin anew for ever and never reach its end. On a
+    busy machine beats are further apart, so that a click does not wait behind them.
+    """
+    if every_s is not None:
+        every_s = max(every_s, BREATH * st.session_state.get(_DRAW_S, 0.0))
+    is_beat = False
+
+    def look() -> None:
+        nonlocal is_beat
+        if is_beat and has_news():
+            st.rerun()
+        is_beat = True
+        draw()
+
+    @st.fragment(run_every=every_s, key=key)
+    def part() -> None:
+        guarded(look)
+
+    part()
 
 
 def is_following(run_id: str) -> bool:
@@ -237,7 +273,9 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
             if is_judging:
                 line.caption("a newer verdict is being worked out")
         if is_judging:
-            _await_verdict(run_id)
+            # The beat asks nothing of the store and draws nothing.
+            judged = partial(_is_judged, run_id)
+            beat("await_verdict", 1.0, lambda: None, has_news=judged)
         first, *others = verdict_sentences(found.text)
         st.markdown(f"**{plain(first, 400)}**")
         if others:
@@ -254,15 +292,8 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
     return found
 
 
-def _await_verdict(run_id: str) -> None:
-    """Draws the page again once the verdict is there; asks nothing of the store meanwhile."""
-
-    @st.fragment(run_every="1s", key="await_verdict")
-    def look() -> None:
-        if not queries.is_judging(run_id):
-            st.rerun()
-
-    look()
+def _is_judged(run_id: str) -> bool:
+    return not queries.is_judging(run_id)
 
 
 def verdict_sentences(text: str) -> list[str]:

@@ -85,20 +85,18 @@ def watch(page: Snapshot, *, is_judging: bool) -> None:
     is_live = page.info.status == "running"
     every = (1.0 if ui.is_following(page.run_id) else None) if is_live else IDLE_S
 
+    def has_news() -> bool:
+        if queries.position(page.run_id) != page.position:
+            return True
+        return is_judging and not queries.is_judging(page.run_id)
+
     def look() -> None:
-        has_news = queries.position(page.run_id) != page.position
-        if every and (has_news or (is_judging and not queries.is_judging(page.run_id))):
-            st.rerun()
         now = standing(page.info, queries.commands(page.run_id))
         done = max(0, page.info.last_step)
         words = progress_words(page, now, pace(page.steps))
         st.progress(min(1.0, done / now.steps) if now.steps > 0 else 0.0, text=words)
 
-    @st.fragment(run_every=every, key="watch")
-    def part() -> None:
-        ui.guarded(look)
-
-    part()
+    ui.beat("watch", every, look, has_news=has_news)
 
 
 def progress_words(page: Snapshot, now: Standing, speed: Pace) -> str:

@@ -137,6 +137,20 @@ def test_an_unchanged_run_is_not_drawn_anew(
     shown(page.run())
 
 
+def test_a_run_that_is_faster_than_the_page_is_still_drawn_to_the_end(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    position = queries.position
+
+    def moving(run_id: str) -> Any:
+        live_run.advance()  # a step with every look: there is always news
+        return position(run_id)
+
+    monkeypatch.setattr(queries, "position", moving)
+    page = open_page("live", tmp_path, run="live")
+    assert len(specs(page)) > 0
+
+
 def test_a_run_before_its_first_step_says_so(tmp_path: Path, open_page: OpenPage) -> None:
     writer = open_writer(tmp_path / "young")
     page = open_page("live", tmp_path, run="young")
