@@ -234,9 +234,10 @@ def _metric_keys(run: RunReader) -> list[str]:
     return sorted(keys)
 
 
+# A semi-join, not list_contains: DuckDB turns it into a filter of the scan, half the time of one.
 _PLAIN = """
 SELECT step, key, value FROM metrics
-WHERE list_contains($1, key) AND ($2 IS NULL OR phase = $2) ORDER BY key, step
+WHERE key IN (SELECT unnest($1)) AND ($2 IS NULL OR phase = $2) ORDER BY key, step
 """
 _COARSE = """
 WITH found AS (
@@ -244,7 +245,7 @@ WITH found AS (
          arg_max(step, value) AS high_step, max(value) AS high,
          max(step) AS last_step, arg_max(value, step) AS last
   FROM metrics
-  WHERE list_contains($1, key) AND ($2 IS NULL OR phase = $2) AND isfinite(value)
+  WHERE key IN (SELECT unnest($1)) AND ($2 IS NULL OR phase = $2) AND isfinite(value)
   GROUP BY key, bucket
 )
 SELECT low_step AS step, key, low AS value FROM found
