@@ -4,9 +4,9 @@ They look at the whole run, its end included, and at its own evaluations and mea
 and no channel of the alarm engine is asked.
 
 A run has **collapsed** if evaluation success fell below half of its running peak and never came
-back, for at least its last two evaluations. What kind, by what is true over its last third (in this
-order, the first that holds; format at any time, since replies may parse again by accident),
-"start" being the first five steps or first two measurements:
+back, for at least its last two evaluations. What kind, by what is true over its last third, or over
+what came after success was lost there (in this order, the first that holds; format at any time,
+since replies may parse again by accident), "start" being the first five steps or two measurements:
 
 | label | what is true |
 | --- | --- |
@@ -217,14 +217,16 @@ def _worst(values: Values) -> float:
     return float(np.convolve(values, np.full(width, 1 / width), mode="valid").min())
 
 
-def _kind(facts: Facts) -> str:
-    if facts.is_exploded:
+def _kind(*stretches: Facts) -> str:
+    """The first sign that holds over one of the stretches."""
+    if any(facts.is_exploded for facts in stretches):
         return "entropy_explosion"
-    if facts.is_broken:
+    if any(facts.is_broken for facts in stretches):
         return "format_collapse"
-    if facts.is_echoing:
+    if any(facts.is_echoing for facts in stretches):
         return "echo_trap"
-    return "template_collapse" if facts.is_template else "other_collapse"
+    is_template = any(facts.is_template for facts in stretches)
+    return "template_collapse" if is_template else "other_collapse"
 
 
 def outcome_of(table: MetricTable) -> Outcome:
@@ -234,7 +236,7 @@ def outcome_of(table: MetricTable) -> Outcome:
     last_third = int(table.steps[0] + 2 * (table.steps[-1] - table.steps[0]) / 3)
     facts = facts_since(table, last_third)
     if interval is not None:
-        label = _kind(facts)
+        label = _kind(facts, facts_since(table, max(last_third, interval[1])))
     elif facts.is_template:
         label = "template_plateau"
     else:

@@ -59,8 +59,8 @@ class MonitorObserver:
     def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
         step = metrics[0].step
         values = {key: value for one in metrics for key, value in one.values.items()}
-        alarms = self._monitor.judge(step, values)
         settings = config.diagnostics.alarms
+        alarms = self._monitor.judge(step, values, settings)
         if step > 0 and not self._is_sighted:
             self._is_sighted = True
             self._tell_blind_rules(values, config)

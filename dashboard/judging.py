@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..diagnostics.alarm_settings import alarm_settings
 from ..diagnostics.alarms import RunState
 from ..diagnostics.metric_table import MetricTable, TableBuilder
 from ..diagnostics.regimes import Regime
@@ -159,7 +160,9 @@ def _judge(watched: _Watched, run: RunReader) -> Verdict:
     if known is None or after < 0 or _num_metrics(run, after, width) != watched.num_metrics:
         known, after = Diagnosis(run_id=info.run_id, run=str(info.path)), -1
     last = (info.last_step + 1) // width * width
+    own = alarm_settings(run)
     for step, values in _rows(run, after, last, width).rows():
+        known.engine.configure(own.at(step))
         known.observe(step, values)
     watched.diagnosis, watched.attempt, watched.width = known, info.attempt, width
     watched.num_metrics = _num_metrics(run, last - 1, width)

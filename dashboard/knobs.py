@@ -114,6 +114,8 @@ def _widget(run_id: str, key: str, schema: Mapping[str, Any], value: Any) -> Any
         return st.toggle(label, bool(value), key=identity, help=words)
     if schema.get("type") == "object" and _choices_by_name(schema) is not None:
         return _mapping_widget(identity, label, words, schema, value)
+    if schema.get("type") == "object" and (defaults := _numbers_by_name(schema)) is not None:
+        return _numbers_widget(identity, label, words, defaults, value)
     text = st.text_input(label, value_words(value), key=identity, help=words, max_chars=200)
     if text == value_words(value):
         return value
@@ -157,4 +159,41 @@ def _mapping_widget(
                 new[name] = choice
             elif name in had and new.get(name) == choice:
                 new[name] = choices[0]
+    return new
+
+
+def _numbers_by_name(schema: Mapping[str, Any]) -> dict[str, float] | None:
+    """Names with the numbers that hold unless another is set; None for any other mapping."""
+    names = schema.get("propertyNames", {}).get("enum")
+    defaults = schema.get("defaults")
+    if not isinstance(names, list) or not isinstance(defaults, Mapping):
+        return None
+    return {name: defaults[name] for name in names if isinstance(defaults.get(name), int | float)}
+
+
+def _numbers_widget(
+    identity: str, label: str, words: str, defaults: Mapping[str, float], value: Any
+) -> dict[str, Any]:
+    """A field for each name that is picked; one that is dropped goes back to its default."""
+    old = dict(value) if isinstance(value, Mapping) else {}
+    moved = [name for name in defaults if old.get(name, defaults[name]) != defaults[name]]
+    picked = st.multiselect(
+        label,
+        list(defaults),
+        moved,
+        key=f"{identity}:names",
+        help=words,
+        placeholder="all as usual",
+        format_func=visible,
+    )
+    new = {name: entry for name, entry in old.items() if name in picked or name not in moved}
+    new |= {name: defaults[name] for name in moved if name not in picked}
+    for name in picked:
+        usual = value_words(defaults[name])
+        shown = value_words(old.get(name, defaults[name]))
+        text = st.text_input(
+            ui.plain(f"{name} (usually {usual})"), shown, key=f"{identity}:{name}", max_chars=40
+        )
+        if text != shown:
+            new[name] = parse_number(text)
     return new

@@ -16,7 +16,7 @@ from typing import Any
 from ..store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
 from . import rules_reasoning, rules_signal, rules_task
 from .changes import Channel, ChannelSpec, observed
-from .channels import CHANNELS, derived
+from .channels import CHANNELS, at_distance, derived
 from .config import AlarmConfig, RuleName
 from .rules import Finding, Rule, View
 
@@ -99,16 +99,32 @@ class AlarmEngine:
         run_id: str = "",
         channels: Sequence[ChannelSpec] = CHANNELS,
     ) -> None:
-        self.config = config or AlarmConfig()
         self.run_id = run_id
+        self._specs = {spec.name: spec for spec in channels}
         self.channels = {spec.name: Channel(spec=spec) for spec in channels}
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.num_rows = 0
         self.first_watch_step: int | None = None
         self.first_critical_step: int | None = None
-        self._rules = [rule for rule in ALL_RULES if rule.name not in self.config.disabled]
         self._open: dict[str, OpenAlarm] = {}
+        self.config = config or AlarmConfig()
+        self._obey(self.config)
+
+    def configure(self, config: AlarmConfig) -> None:
+        """Judge by these settings from the next step on; what was seen so far is kept.
+
+        What a new threshold no longer reaches ends as it would have of itself.
+        """
+        if config != self.config:
+            self.config = config
+            self._obey(config)
+
+    def _obey(self, config: AlarmConfig) -> None:
+        self._rules = [rule for rule in ALL_RULES if rule.name not in config.disabled]
+        for name, spec in self._specs.items():
+            distance = config.thresholds.get(name)  # type: ignore[call-overload]
+            self.channels[name].spec = spec if distance is None else at_distance(spec, distance)
 
     def observe(
         self, step: int, values: Mapping[str, float], exemplars: Exemplars | None = None

@@ -17,13 +17,11 @@ from typing import Literal
 from .bench_judge import Judged, judge
 from .bench_scores import Scores, score
 from .changes import ChannelSpec
-from .channels import CHANNELS
+from .channels import CHANNELS, at_distance
 from .collapsebench import LabelledRun
 
 MARGIN = 0.9
 """Factor on all distances at which there must be no more false alarms either."""
-LARGEST_SHARE = 0.95
-"""A fall by more than this share of the baseline cannot be told from a fall to nothing."""
 
 Row = tuple[int, Mapping[str, float]]
 Setting = Mapping[str, float]
@@ -86,7 +84,7 @@ def specs_of(setting: Setting, *, margin: float = 1.0) -> tuple[ChannelSpec, ...
         for name, value in turned.items():
             if spec.name in _knob(name).channels:
                 spec = _turned(spec, _knob(name), value)
-        out.append(_scaled(spec, margin) if margin != 1.0 else spec)
+        out.append(at_distance(spec, spec.raise_at * margin) if margin != 1.0 else spec)
     return tuple(out)
 
 
@@ -99,12 +97,7 @@ def _turned(spec: ChannelSpec, knob: Knob, value: float) -> ChannelSpec:
         return replace(spec, persist=max(1, spec.persist + int(value)))
     if knob.moves == "window":
         return replace(spec, window=max(1, round(spec.window * value)))
-    return _scaled(spec, value)
-
-
-def _scaled(spec: ChannelSpec, factor: float) -> ChannelSpec:
-    raise_at = spec.raise_at * factor
-    return replace(spec, raise_at=min(raise_at, LARGEST_SHARE) if spec.is_share else raise_at)
+    return at_distance(spec, spec.raise_at * value)
 
 
 def split(runs: Sequence[LabelledRun]) -> tuple[list[LabelledRun], list[LabelledRun]]:

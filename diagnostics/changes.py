@@ -207,11 +207,13 @@ class Channel:
     def window(self) -> int:
         """Observations that the level is made of: as many steps, whatever the cadence.
 
-        A rare one stands for itself, unless it is a rate over few trials: those are pooled.
+        A rare one stands for itself, and so does a rate over many trials; few trials are pooled.
         """
+        pooled = max(1, math.ceil(POOLED_TRIALS / self.num_trials))
         if self.is_sparse:
-            return min(self.spec.window, max(1, math.ceil(POOLED_TRIALS / self.num_trials)))
-        return math.ceil(self.spec.window / max(self.gap, 1.0))
+            return min(self.spec.window, pooled)
+        width = math.ceil(self.spec.window / max(self.gap, 1.0))
+        return min(width, pooled) if math.isfinite(self.num_trials) else width
 
     @property
     def leans(self) -> bool:
@@ -329,7 +331,7 @@ class Channel:
             # Only the second observation tells that a metric is rare: the first counts, too.
             for earlier in self._recent[:-1]:
                 self._extend_extremes(earlier, self.last_step or 0)
-        if self.is_sparse:
+        if self.is_sparse or math.isfinite(self.num_trials):
             is_full = len(self._recent) >= width
         else:
             is_full = self.count + 1 >= min(self.spec.warmup, BEST_FROM)

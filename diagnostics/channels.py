@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from .changes import ChannelSpec
@@ -306,6 +307,15 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         warmup=1,
     ),
 )
+
+
+LARGEST_SHARE = 0.95
+"""A fall by more than this share of the baseline cannot be told from a fall to nothing."""
+
+
+def at_distance(spec: ChannelSpec, distance: float) -> ChannelSpec:
+    """The channel with another distance at which it counts."""
+    return replace(spec, raise_at=min(distance, LARGEST_SHARE) if spec.is_share else distance)
 
 
 def derived(values: Mapping[str, float]) -> dict[str, float]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from .channels import CHANNELS
 
 
 class FrozenModel(BaseModel):
@@ -156,6 +158,45 @@ RuleName = Literal[
 """Most serious first: the order in which a verdict names them, other things being equal."""
 
 
+ChannelName = Literal[
+    "closed",
+    "format",
+    "action",
+    "eval_action",
+    "truncated",
+    "capped",
+    "length",
+    "success_probe",
+    "success_eval",
+    "success_train",
+    "reward",
+    "entropy_up",
+    "entropy_down",
+    "conditional_entropy_down",
+    "sibling_distance_down",
+    "dependence_first",
+    "dependence_all",
+    "retrieval",
+    "text_retrieval",
+    "text_dependence",
+    "template",
+    "agreement",
+    "duplicates",
+    "loops",
+    "echo",
+    "spread",
+    "zero_spread",
+    "gradient",
+    "non_finite",
+    "regulariser",
+    "success_logprob",
+    "mismatch",
+    "ref_kl",
+    "empty_selection",
+]
+"""What the rules look at, in the order of `channels.CHANNELS`, which says what each of them is."""
+
+
 class AlarmConfig(FrozenModel):
     """Which rules judge the run, from when on, and what they do (DIAGNOSTICS section 7)."""
 
@@ -166,6 +207,13 @@ class AlarmConfig(FrozenModel):
         "early batches differ more than the policy does.",
     )
     disabled: tuple[RuleName, ...] = Field((), description="Rules that stay silent.")
+    thresholds: dict[ChannelName, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="How far a channel must move to count, where its default (docs/alarms.md) does "
+        "not suit: points of a rate, nats of the logarithm of an entropy or a length, a share of "
+        "the best for success, dependence and reward spread.",
+        json_schema_extra=LIVE | {"defaults": {spec.name: round(spec.raise_at, 4) for spec in CHANNELS}},
+    )
     actions: dict[RuleName, Literal["notify", "pause", "stop"]] = Field(
         default_factory=dict,
         description="What a rule does when raised as a warning or worse; notify unless named.",

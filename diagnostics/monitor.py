@@ -33,7 +33,7 @@ import numpy as np
 from ..store.artifacts import DiagnosticRecord
 from ..store.records import Alarm, FloatArray, RolloutBatch, Trajectory
 from .answer_swap import AnswerSwap, swap_answers
-from .config import DiagnosticsConfig, GradientConfig
+from .config import AlarmConfig, DiagnosticsConfig, GradientConfig
 from .cross_scores import CrossScores
 from .cross_scoring import Scorer
 from .families import Decode, StatePrompt
@@ -169,13 +169,18 @@ class Monitor:
                 self._put_off(GRADIENTS, step, every, cost, budget * (1 - INFORMATION_SHARE))
         return out
 
-    def judge(self, step: int, values: Mapping[str, float]) -> list[Alarm]:
+    def judge(
+        self, step: int, values: Mapping[str, float], config: AlarmConfig | None = None
+    ) -> list[Alarm]:
         """Take in a step's whole metrics, measured ones included, and say what they raise or clear.
 
-        Steps come in order. Never raises: where judging fails, nothing is raised, and it is said.
+        `config` is what holds from this step on; None for what held before. Steps come in order.
+        Never raises: where judging fails, nothing is raised, and it is said.
         """
         alarms: list[Alarm] = []
         with self._guarded(step, "alarms", Measured()):
+            if config is not None:
+                self.diagnosis.engine.configure(config)
             alarms += self.diagnosis.observe(step, values, self._evidence)
         return alarms
 

@@ -56,6 +56,11 @@ class View:
         found = (self.channels[name] for name in names)
         return [channel for channel in found if channel.is_raised or channel.leans]
 
+    def jumped(self, *names: str) -> list[Channel]:
+        """Twice as far as it takes with the last observation alone, whatever the level says."""
+        found = (self.channels[name] for name in names)
+        return [c for c in found if c.last_step == self.step and c.jump >= DRASTIC]
+
     @property
     def is_warm(self) -> bool:
         """Past the warm-up. A loss of success on fixed tasks needs none."""
@@ -191,6 +196,15 @@ def describe(channel: Channel) -> str:
     best = channel.high_step if spec.direction == "fall" else channel.low_step
     where = "the start" if spec.against == "start" else f"step {best}"
     return f"{spec.label} {verb} from {number(channel.baseline)} ({where}) to {now}"
+
+
+def describe_jump(channel: Channel) -> str:
+    """`the share of valid actions was 0.95 at its best (step 40) and is 0.31 at this step`."""
+    best = channel.high_step if channel.spec.direction == "fall" else channel.low_step
+    return (
+        f"{channel.spec.label} was {number(channel.baseline)} at its best (step {best}) and is "
+        f"{number(channel.value)} at this step"
+    )
 
 
 def number(value: float) -> str:

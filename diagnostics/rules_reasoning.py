@@ -6,7 +6,7 @@ import math
 
 from ..store.records import AlarmSeverity, CommandAction
 from .changes import Channel
-from .rules import Finding, Rule, View, describe, first, onset_of, sentence
+from .rules import Finding, Rule, View, describe, describe_jump, first, onset_of, sentence
 
 _PARSING = ("closed", "format")
 _ACTING = ("action", "eval_action")
@@ -18,10 +18,13 @@ _SUCCESS = ("success_probe", "success_eval", "success_train")
 
 
 def _format_collapse(view: View) -> Finding | None:
-    """A rate is down 20 points for good; a second family of channels, half way or more, agrees."""
+    """A rate is down 20 points for good; a second family of channels, half way or more, agrees.
+
+    Or two families fall off a cliff at the same step, which no batch does.
+    """
     raised = view.raised(*_PARSING, *_ACTING)
     if not raised:
-        return None
+        return _format_cliff(view)
     main = first(raised)
     others = [
         *(view.leaning(*_ACTING) if main.spec.name in _PARSING else view.leaning(*_PARSING)),
@@ -37,6 +40,20 @@ def _format_collapse(view: View) -> Finding | None:
         main=main,
         agreeing=tuple(others),
         words=sentence([*raised, *others]),
+    )
+
+
+def _format_cliff(view: View) -> Finding | None:
+    families = (_PARSING, _ACTING, ("truncated",), ("entropy_up",))
+    fallen = [found for names in families if (found := view.jumped(*names))]
+    channels = [channel for family in fallen for channel in family]
+    if len(fallen) < 2 or channels[0].spec.name not in (*_PARSING, *_ACTING) or not view.is_warm:
+        return None
+    return Finding(
+        severity=AlarmSeverity.CRITICAL,
+        main=channels[0],
+        agreeing=tuple(channels[1:]),
+        words="; ".join(describe_jump(channel) for channel in channels),
     )
 
 

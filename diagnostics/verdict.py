@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..store.records import Alarm
+from .alarm_settings import AlarmSettings, alarm_settings
 from .alarms import (
     RULES_BY_NAME,
     AlarmEngine,
@@ -257,7 +258,7 @@ def diagnose(
     Args:
         source: A table; an open run; or the path of a run's folder, a CSV, JSON lines, or a
             trainer's console log.
-        config: Which rules judge.
+        config: Which rules judge, and by which thresholds; None for those of the run itself.
         mapping: Names of columns in a file that are not known (see `metric_names.parse_map`).
         progress: Called with (done, of) while trajectories are read.
         rescore: Adds what a model at hand says of a stored run (see `rescoring.py`).
@@ -270,8 +271,11 @@ def diagnose(
     from .sources import open_source
 
     opened = open_source(source, mapping, progress, rescore)
+    own = AlarmSettings() if opened.reader is None else alarm_settings(opened.reader)
     diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
     for step, values in opened.table.rows():
+        if config is None:
+            diagnosis.engine.configure(own.at(step))
         diagnosis.observe(step, values)
     shown = opened.exemplars([alarm.rule for alarm in diagnosis.engine.open_alarms])
     verdict = diagnosis.verdict(

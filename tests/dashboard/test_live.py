@@ -30,6 +30,13 @@ KNOBS: dict[str, Any] = {
     "selection.strategy": {"type": "string", "enum": ["none", "top_p"], "value": "none"},
     "selection.value": {"type": "number", "exclusiveMinimum": 0, "value": 0.9},
     "selection.include_zero": {"type": "boolean", "value": False},
+    "diagnostics.alarms.thresholds": {
+        "type": "object",
+        "propertyNames": {"enum": ["format", "entropy_up"]},
+        "additionalProperties": {"type": "number", "exclusiveMinimum": 0},
+        "defaults": {"format": 0.2, "entropy_up": 0.6931},
+        "value": {},
+    },
     "diagnostics.alarms.actions": {
         "type": "object",
         "propertyNames": {"enum": ["ECHO_TRAP", "KL_DRIFT"]},
@@ -362,6 +369,36 @@ def test_what_alarms_do_is_set_by_rule(
     press(page, "steering_confirm")
     (sent,) = live_run.waiting()
     assert sent.settings == {"diagnostics.alarms.actions": {"KL_DRIFT": "stop"}}
+
+
+def test_a_threshold_of_the_alarms_is_moved_and_put_back(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    page.session_state["steering_form"] = True
+    page.run()
+
+    def names() -> Any:
+        return next(w for w in page.multiselect if w.label.endswith("thresholds"))
+
+    names().set_value(["entropy_up"]).run()
+    field = next(w for w in page.text_input if w.label.startswith("entropy"))
+    assert field.value == "0.6931"
+    field.set_value("-1").run()
+    assert "entropy_up must be more than 0" in shown(page)
+    next(w for w in page.text_input if w.label.startswith("entropy")).set_value("1.2").run()
+    press(page, "steering_review")
+    press(page, "steering_confirm")
+    (sent,) = live_run.waiting()
+    assert sent.settings == {"diagnostics.alarms.thresholds": {"entropy_up": 1.2}}
+    live_run.answer()
+    page.run()
+    assert names().value == ["entropy_up"]
+    names().set_value([]).run()
+    press(page, "steering_review")
+    press(page, "steering_confirm")
+    (back,) = live_run.waiting()
+    assert back.settings == {"diagnostics.alarms.thresholds": {"entropy_up": 0.6931}}
 
 
 def test_a_run_that_ended_meanwhile_refuses_in_words(

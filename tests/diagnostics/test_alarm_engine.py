@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import get_args
 
 import pytest
 from echoscope.diagnostics.alarms import (
@@ -13,8 +14,8 @@ from echoscope.diagnostics.alarms import (
     blindness,
     command_line,
 )
-from echoscope.diagnostics.channels import derived
-from echoscope.diagnostics.config import AlarmConfig
+from echoscope.diagnostics.channels import CHANNELS, derived
+from echoscope.diagnostics.config import AlarmConfig, ChannelName
 from echoscope.diagnostics.made_runs import make
 from echoscope.store.records import Alarm
 from pydantic import ValidationError
@@ -142,6 +143,32 @@ def test_retrieval_that_may_be_chance_is_no_margin() -> None:
     known = {"text/retrieval_accuracy": 0.3, "text/retrieval_chance": 0.125}
     assert derived(known)["text/retrieval_margin"] == pytest.approx(0.175)
     assert derived({**known, "text/retrieval_p_value": 0.2})["text/retrieval_margin"] == 0.0
+
+
+def test_a_threshold_can_be_moved_and_moved_back_while_the_run_is_going() -> None:
+    """Valid actions fall from 0.95 to 0.80: less than the usual 0.2, more than 0.1."""
+    engine = AlarmEngine()
+    seen = []
+    for step in range(60):
+        if step == 30:
+            engine.configure(AlarmConfig(thresholds={"action": 0.1}))
+        if step == 45:
+            engine.configure(AlarmConfig())
+        engine.observe(step, {"rollout/action_valid_frac": step_down(step, 15, 0.95, 0.80)})
+        seen.append(engine.channels["action"].is_raised)
+    assert not any(seen[:30])
+    assert seen[44]
+    assert engine.channels["action"].spec.raise_at == 0.2
+
+
+def test_every_channel_has_a_threshold_that_can_be_set() -> None:
+    names = get_args(ChannelName)
+    assert names == tuple(spec.name for spec in CHANNELS)
+    AlarmConfig(thresholds=dict.fromkeys(names, 0.5))
+    with pytest.raises(ValidationError):
+        AlarmConfig(thresholds={"entropy_up": 0.0})
+    with pytest.raises(ValidationError):
+        AlarmConfig.model_validate({"thresholds": {"entropy": 1.0}})
 
 
 def test_rules_that_act_post_one_command() -> None:

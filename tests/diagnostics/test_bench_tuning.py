@@ -10,7 +10,6 @@ from echoscope.diagnostics.bench_report import made_set
 from echoscope.diagnostics.bench_scores import Scores
 from echoscope.diagnostics.bench_tuning import (
     KNOBS,
-    LARGEST_SHARE,
     Knob,
     Measured,
     Sweep,
@@ -18,7 +17,7 @@ from echoscope.diagnostics.bench_tuning import (
     split,
     tune,
 )
-from echoscope.diagnostics.channels import CHANNELS
+from echoscope.diagnostics.channels import CHANNELS, LARGEST_SHARE
 from echoscope.diagnostics.made_runs import make
 
 
