@@ -17,7 +17,7 @@ PATIENCE_MS = 120_000
 SIZE = {"width": 1440, "height": 900}
 TITLE = "h1"
 CHART = ".js-plotly-plot .scatterlayer .trace path.js-line"
-LIST = "[data-testid=stDataFrame] canvas"
+LIST = ".es-table tbody tr"
 TRAJECTORY = "h3"
 WANTED = {"title": TITLE, "chart": CHART, "list": LIST, "trajectory": TRAJECTORY}
 

@@ -34,6 +34,7 @@ _HINTS = {
 _MAX_EVIDENCE = 64
 _FILTERS = ("success", "kept", "split", "tag", "stop")
 _CLEARS = ("trajectory", "turn", "part", "page")
+_LIST_PARAMS = (*_FILTERS, *PARAM_OF.values(), "run", "by", "from", "to", "order", "since", "alarm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +48,19 @@ class Source:
     if_empty: str
     extra_columns: tuple[tuple[str, str], ...] = ()
     """(column, heading) of what this source knows besides."""
+    step: int | None = None
+    """The step whose trajectories these are; None for a search and the evidence of an alarm."""
+
+
+def asked_of_page(run_id: str) -> tuple[object, ...]:
+    """What the address says of the list: another answer needs the whole page drawn anew."""
+    step = st.query_params.get("step") or str(max(queries.info(run_id).last_step, 0))
+    return step, *(st.query_params.get(name) for name in _LIST_PARAMS)
 
 
 def choose_source(run_id: str, last_step: int) -> Source:
     """Draw the controls above the page, and answer with the list that they ask for."""
-    _follow_trajectory()
+    follow_trajectory()
     mode = _mode()
     words = ui.text_param(PARAM_OF[mode], most=MAX_TEXT).strip()
     alarm_id = ui.text_param("alarm", most=200)
@@ -76,7 +85,9 @@ def choose_source(run_id: str, last_step: int) -> Source:
         source = _searched(run_id, mode, words, last_step)
     else:
         rows = queries.listing(run_id, step)[list(COLUMNS)]
-        source = Source(title=f"Step {step}", rows=rows, if_empty=_no_rows(step, last_step))
+        source = Source(
+            title=f"Step {step}", rows=rows, if_empty=_no_rows(step, last_step), step=step
+        )
     active = sum(bool(st.query_params.get(name)) for name in (*_FILTERS, "alarm"))
     label = f"Filters, {active} active" if active else "Filters"
     with more, st.popover(label, width="stretch", key="replay_filters"):
@@ -89,7 +100,7 @@ def choose_source(run_id: str, last_step: int) -> Source:
     return _ordered(run_id, _filtered(source, filters), order, against)
 
 
-def _follow_trajectory() -> None:
+def follow_trajectory() -> None:
     """A link to a trajectory is a link to its step."""
     try:
         _, step, _ = parse_trajectory_id(st.query_params.get("trajectory", ""))
@@ -273,6 +284,7 @@ def _filtered(source: Source, filters: Filters) -> Source:
         if len(source.rows)
         else source.if_empty,
         extra_columns=source.extra_columns,
+        step=source.step,
     )
 
 
@@ -292,6 +304,7 @@ def _ordered(run_id: str, source: Source, order: str, against: int | None) -> So
         rows=rows,
         if_empty=if_empty,
         extra_columns=(*source.extra_columns, *extra),
+        step=source.step,
     )
 
 

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import pandas as pd
 import streamlit as st
-from echoscope.dashboard import keyboard, queries, replay_html, replay_panels, tokens, ui
-from echoscope.dashboard.escaping import visible
+from echoscope.dashboard import (
+    keyboard,
+    queries,
+    replay_html,
+    replay_news,
+    replay_panels,
+    tokens,
+    ui,
+)
 from echoscope.dashboard.problems import Problem
 from echoscope.dashboard.replay_export import trajectory_json
-from echoscope.dashboard.replay_list import kept_word, success_word, summary
-from echoscope.dashboard.replay_sources import Source, choose_source
+from echoscope.dashboard.replay_list import summary
+from echoscope.dashboard.replay_rows import list_columns, list_rows
+from echoscope.dashboard.replay_sources import (
+    Source,
+    asked_of_page,
+    choose_source,
+    follow_trajectory,
+)
+from echoscope.dashboard.table import pick_table
 from echoscope.dashboard.url_state import choose, go, number
 from echoscope.store.records import Trajectory, TrajectoryOutcome
 
@@ -40,8 +54,26 @@ def draw(run_id: str) -> None:
         )
         return
     source = choose_source(run_id, max(info.last_step, 0))
-    rows = source.rows
-    shown = _shown(run_id, rows)
+    asked = asked_of_page(run_id)
+    replay_news.watch(run_id, source, asked)
+
+    is_click = False
+
+    # What moves from one trajectory to the next, and nothing else, is drawn anew when it does.
+    @st.fragment(key="replay")
+    def part() -> None:
+        nonlocal is_click
+        follow_trajectory()
+        if is_click and asked_of_page(run_id) != asked:
+            st.rerun()  # it asked for another list
+        is_click = True  # not while the page itself is drawn: it might never reach its end
+        ui.guarded(lambda: _list_and_trajectory(run_id, source))
+
+    part()
+
+
+def _list_and_trajectory(run_id: str, source: Source) -> None:
+    shown = _shown(run_id, source.rows)
     left, right = st.columns([4, 7], gap="medium")
     with left:
         _list(source, shown)
@@ -49,7 +81,7 @@ def draw(run_id: str) -> None:
         if shown is None:
             st.caption("Choose a trajectory.")
         else:
-            _trajectory(run_id, shown, rows)
+            _trajectory(run_id, shown, source.rows)
 
 
 def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
@@ -77,23 +109,13 @@ def _list(source: Source, shown: str | None) -> None:
     place = ids.index(shown) if shown in ids else 0
     page = place // ROWS
     window = rows.iloc[page * ROWS : (page + 1) * ROWS]
-    st.session_state["replay_ids"] = ids[page * ROWS : (page + 1) * ROWS]
-    picked = [place - page * ROWS] if shown in ids else []
-    st.session_state["replay_rows"] = {"selection": {"rows": picked, "columns": [], "cells": []}}
-    st.dataframe(
-        _table(window, source),
+    pick_table(
+        list_rows(window, source.extra_columns),
+        list_columns(source.extra_columns),
         key="replay_rows",
-        hide_index=True,
-        on_select=_pick_row,
-        selection_mode="single-row",
-        height=35 * (len(window) + 1) + 16,
-        column_config={
-            "return": st.column_config.NumberColumn(format="%.3g"),
-            "advantage": st.column_config.NumberColumn(format="%+.2f"),
-            "change": st.column_config.NumberColumn(format="%+.3g"),
-        },
-        placeholder="-",
-        alt="Trajectories",
+        label="Trajectories",
+        picked=shown,
+        on_pick=_go_to,
     )
     pages = -(-len(ids) // ROWS)
     if pages > 1:
@@ -107,39 +129,6 @@ def _list(source: Source, shown: str | None) -> None:
             args=(key,),
             max_visible_pages=5,
         )
-
-
-def _table(rows: pd.DataFrame, source: Source) -> pd.DataFrame:
-    """The columns of the list; texts of a file with what is unseen made visible."""
-    table = pd.DataFrame(
-        {
-            "id": rows["id"],
-            "return": rows["episode_return"],
-            "success": rows["is_success"].map(success_word),
-            "advantage": rows["advantage"].astype(float),
-            "update": rows["kept"].map(kept_word),
-            "turns": rows["num_turns"],
-            "tokens": rows["num_sampled_tokens"],
-            "ended by": [visible(str(why), 60) for why in rows["stop_reason"]],
-            "dropped because": [
-                visible(why, 200) if isinstance(why, str) else None for why in rows["drop_reason"]
-            ],
-            "group": rows["group_index"],
-            "tag": [visible(str(tag), 80) for tag in rows["tag"]],
-        }
-    )
-    for at, (column, name) in enumerate(source.extra_columns):
-        values = rows[column]
-        is_text = column == "excerpt"
-        table.insert(at + 1, name, [visible(str(v), 120) for v in values] if is_text else values)
-    return table
-
-
-def _pick_row() -> None:
-    chosen = st.session_state["replay_rows"]["selection"]["rows"]
-    ids = st.session_state.get("replay_ids", [])
-    if chosen and chosen[0] < len(ids):
-        _go_to(ids[chosen[0]])
 
 
 def _pick_page(key: str) -> None:
@@ -220,7 +209,7 @@ def _buttons(shown: str, ids: list[str], turn: int, first: int, num_turns: int) 
                 shortcut=key,
                 disabled=not 0 <= target_turn < num_turns,
                 on_click=go,
-                kwargs={"turn": target_turn, "part": None},
+                kwargs={"trajectory": shown, "turn": target_turn, "part": None},
             )
         if num_turns > 1:
             with st.container(width=130):
