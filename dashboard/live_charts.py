@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
 from ..store.reader import RunInfo
-from . import charts, cursor, queries
+from . import charts, cursor, figures, queries
 from .cache import AnswerCache
 from .curated import CHARTS, Chart, chart_curves, chart_keys
 from .escaping import visible
@@ -25,7 +24,7 @@ _MIN_WIDTH = 360
 _PLAIN = "metrics"
 """Names every chart outside of the curated ones where the controls speak of them."""
 
-_figures = AnswerCache(max_entries=256)
+_drawings = AnswerCache(max_entries=256)
 """Shared by everyone who looks at the same charts in the same way."""
 
 
@@ -168,7 +167,7 @@ def _plain_curve(page: Snapshot, key: str, keys: Sequence[str]) -> list[charts.C
 def _show(
     page: Snapshot, name: str, chart: Chart, curves: Callable[[], list[charts.Curve]]
 ) -> None:
-    def build() -> tuple[go.Figure, str]:
+    def build() -> tuple[figures.Drawing, str]:
         found = curves()
         figure = charts.line_chart(
             found,
@@ -179,13 +178,15 @@ def _show(
             help=chart.help,
             missing=chart.missing,
         )
-        return figure, charts.describe(found)
+        return figures.drawing(figure), charts.describe(found)
 
     identity = (page.run_id, name, page.controls)
-    figure, words = _figures.get(identity, page.position, build)
-    st.plotly_chart(
-        figure,
+    drawn, words = _drawings.get(identity, page.position, build)
+    seen = page.controls
+    figures.show(
+        drawn,
         key=f"chart_{name}",
+        revision=f"{page.run_id} {seen.axis} {seen.clip} {chart.name in seen.logged}",
         config=charts.export_config(file_name(page.run_id, name)),
         alt=visible(f"{chart.title}. {words}", 600),
     )

@@ -1,4 +1,4 @@
-"""Tells Streamlit's page where its server is.
+"""Tells Streamlit's page where its server is, and what to fetch for charts.
 
 Left alone, the page asks for `_stcore/health` under its own path first: a page that is opened by
 its address (`/live?run=...`) would meet two answers 404 before it finds the root.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from . import assets
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -17,11 +19,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SCRIPT = 'window.__streamlit={BACKEND_BASE_URL:location.origin+"/"}'
 """Fixed text, so that a content security policy can name its hash."""
-_MARK = b"<head>"
+_MARK, _END = b"<head>", b"</head>"
 
 
 class PageBase:
-    """ASGI middleware: puts SCRIPT at the head of every HTML page."""
+    """ASGI middleware: puts SCRIPT, and the scripts of charts, at the head of every HTML page."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -45,7 +47,7 @@ class PageBase:
             else:
                 body += message.get("body", b"")
                 if not message.get("more_body", False):
-                    await _send_page(send, start, body)
+                    await _send_page(send, start, body, assets.head_tags(scope.get("path", "")))
 
         await self._app(_uncompressed(scope), receive, pass_on)
 
@@ -64,9 +66,9 @@ def _is_html(start: Message) -> bool:
     return is_plain and headers.get(b"content-type", b"").startswith(b"text/html")
 
 
-async def _send_page(send: Send, start: Message, body: bytes) -> None:
+async def _send_page(send: Send, start: Message, body: bytes, tags: str) -> None:
     script = f"<script>{SCRIPT}</script>".encode()
-    page = body.replace(_MARK, _MARK + script, 1)
+    page = body.replace(_MARK, _MARK + script, 1).replace(_END, tags.encode() + _END, 1)
     dropped = (b"content-length", b"etag", b"last-modified")
     headers = [(name, value) for name, value in start["headers"] if name.lower() not in dropped]
     headers.append((b"content-length", str(len(page)).encode()))

@@ -85,7 +85,7 @@ def make_app(settings: DashboardSettings, policy: Policy) -> Any:
     import streamlit
     from starlette.middleware import Middleware
 
-    from . import api, page_base
+    from . import api, assets, page_base
 
     configure(settings)
     page = Path(streamlit.__file__).parent / "static" / "index.html"
@@ -96,7 +96,8 @@ def make_app(settings: DashboardSettings, policy: Policy) -> Any:
     )
     configure_streamlit(policy)
     middleware = [Middleware(Gate, policy=policy), Middleware(page_base.PageBase)]
-    return streamlit.App(_APP, routes=api.routes(), middleware=middleware, debug=False)
+    routes = [*api.routes(), *assets.routes()]
+    return streamlit.App(_APP, routes=routes, middleware=middleware, debug=False)
 
 
 def open_port(address: str, port: int, *, is_exact: bool) -> socket.socket:
@@ -163,7 +164,7 @@ def serve(
 
 def _warm_up() -> None:
     """Import what the first page needs, while nobody waits for it."""
-    for name in ("charts", "queries", "diagnosis_charts", "tokens"):
+    for name in ("charts", "queries", "diagnosis_charts", "figures", "tokens"):
         importlib.import_module(f".{name}", __package__)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import streamlit as st
-from echoscope.dashboard import queries, ui
+from echoscope.dashboard import figures, queries, ui
 from echoscope.dashboard.alarm_history import AlarmHistory, histories, timeline
 from echoscope.dashboard.charts import export_config
 from echoscope.dashboard.escaping import visible
@@ -30,9 +30,10 @@ def draw(run_id: str) -> None:
         _unseen(run_id)
         return
     info = queries.info(run_id)
-    st.plotly_chart(
+    figures.show(
         timeline(found, info.last_step),
         key="timeline",
+        revision=run_id,
         config=export_config("alarms"),
         alt="Alarms over the run",
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 from echoscope.dashboard import charts as lines
-from echoscope.dashboard import queries, theme, ui
+from echoscope.dashboard import figures, queries, theme, ui
 from echoscope.dashboard.comparing import (
     config_diff,
     overlap,
@@ -131,7 +131,13 @@ def _curves(runs: list[str], keys: list[str], kind: lines.AxisKind, smooth: floa
             help=lines.label(key).help,
         )
         with columns[place % 2]:
-            st.plotly_chart(figure, key=f"compare {key}", config=lines.export_config(key), alt=key)
+            figures.show(
+                figure,
+                key=f"compare {key}",
+                revision=f"{kind} {runs}",
+                config=lines.export_config(key),
+                alt=key,
+            )
 
 
 def _placed(one: lines.Curve, axis: lines.Axis) -> lines.Curve:
@@ -185,9 +191,10 @@ def _regimes(runs: list[str]) -> None:
     if not known:
         ui.empty("None of these runs measured how reasonings depend on their prompts.")
         return
-    st.plotly_chart(
+    figures.show(
         regime_paths(known),
         key="regimes",
+        revision=str(list(known)),
         config=lines.export_config("regimes"),
         alt="Regime paths of the runs",
     )

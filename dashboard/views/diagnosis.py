@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 from echoscope.dashboard import diagnosis_charts as charts
 from echoscope.dashboard import diagnosis_data as data
-from echoscope.dashboard import queries, ui
+from echoscope.dashboard import figures, queries, ui
 from echoscope.dashboard.charts import export_config
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.group_reads import groups_of
@@ -153,8 +153,12 @@ def _regimes(run_id: str, step: int) -> None:
         ui.empty("Neither the model nor the text said how reasonings depend on their prompts.")
         return
     figure = charts.regime_plane(path, selected=step)
-    st.plotly_chart(
-        figure, key="regimes", config=export_config("regimes"), alt="Regime plane of the run"
+    figures.show(
+        figure,
+        key="regimes",
+        revision=run_id,
+        config=export_config("regimes"),
+        alt="Regime plane of the run",
     )
     source = (
         "From text alone; both axes are its estimates."
@@ -182,8 +186,12 @@ def _information(run_id: str, step: int) -> None:
     curve, matrix = st.tabs(["Information curve", "Prompt by prompt"])
     with curve:
         figure = charts.information_curve(shown, ceilings, lengths)
-        st.plotly_chart(
-            figure, key="curve", config=export_config("information"), alt="Information curve"
+        figures.show(
+            figure,
+            key="curve",
+            revision=run_id,
+            config=export_config("information"),
+            alt="Information curve",
         )
         st.caption(
             f"Step {step}: nats that the first tokens tell about the prompt. The diamond: from "
@@ -209,9 +217,10 @@ def _posterior(run_id: str, families: list[data.FamilyInformation], step: int) -
     )
     one = stored[str(family)]
     assert one.posterior_NN is not None
-    st.plotly_chart(
+    figures.show(
         charts.posterior_matrix(one.posterior_NN),
         key="posterior",
+        revision=f"{run_id} {family}",
         config=export_config("posterior"),
         alt="Posterior of prompts",
     )
@@ -255,8 +264,12 @@ def _tiers(run_id: str) -> None:
     if found["value"].notna().sum() == 0:
         ui.empty("Neither was measured.")
         return
-    st.plotly_chart(
-        charts.tiers(found, TIERS), key="tiers", config=export_config("tiers"), alt="Two tiers"
+    figures.show(
+        charts.tiers(found, TIERS),
+        key="tiers",
+        revision=run_id,
+        config=export_config("tiers"),
+        alt="Two tiers",
     )
     st.caption("0: reasonings ignore their prompt. 1: they name it.")
 
@@ -268,9 +281,10 @@ def _groups(run_id: str) -> None:
     if groups.empty:
         ui.empty("No training trajectories are stored.")
         return
-    st.plotly_chart(
+    figures.show(
         charts.group_map(data.group_grid(groups)),
         key="groups",
+        revision=run_id,
         config=export_config("groups"),
         alt="Groups by what became of them",
     )
@@ -291,9 +305,10 @@ def _gradients(run_id: str, step: int) -> None:
         return
     left, right = st.columns(2, gap="medium")
     with left:
-        st.plotly_chart(
+        figures.show(
             charts.gradient_bars(table),
             key="gradients",
+            revision=run_id,
             config=export_config("gradients"),
             alt="Gradient norms by term and bucket",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import streamlit as st
-from echoscope.dashboard import queries, theme, ui
+from echoscope.dashboard import figures, queries, theme, ui
 from echoscope.dashboard.charts import Curve, LineOptions, export_config, line_chart, step_axis
 from echoscope.dashboard.evaluating import Evaluated, carries_over, evaluations_of, leaderboard
 from echoscope.dashboard.labels import SHARE
@@ -127,9 +127,10 @@ def _over_steps(found: list[Evaluated]) -> None:
     left, right = st.columns([3, 2], gap="medium")
     with left:
         axis = step_axis(queries.step_table(next(iter(by_run))))
-        st.plotly_chart(
+        figures.show(
             line_chart(curves, axis, options=LineOptions(height=320), title="Success, evaluated"),
             key="success",
+            revision=str(tag),
             config=export_config("evaluations"),
             alt="Success over steps",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow as pa
 import streamlit as st
-from echoscope.dashboard import queries, sql_box, ui
+from echoscope.dashboard import figures, queries, sql_box, ui
 from echoscope.dashboard.charts import export_config
 from echoscope.dashboard.settings import settings
 from echoscope.dashboard.sql_box import EXAMPLES, MAX_SQL, Answer
@@ -174,8 +174,12 @@ def _chart(table: pa.Table) -> None:
     if len(frame) > MAX_CHART_POINTS:
         st.caption(f"The first {MAX_CHART_POINTS:,} of {len(frame):,} rows are drawn.")
     figure = chart(frame[:MAX_CHART_POINTS], x, ys, kind)
-    st.plotly_chart(
-        figure, key="_sql_chart", config=export_config("query"), alt="Chart of the answer"
+    figures.show(
+        figure,
+        key="_sql_chart",
+        revision=f"{x} {ys} {kind}",
+        config=export_config("query"),
+        alt="Chart of the answer",
     )
 
 

@@ -20,6 +20,7 @@ from echoscope.store.records import (
 )
 from echoscope.store.writer import RunWriter
 from made_run import add_steps, make_run, open_writer
+from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
 OpenPage = Callable[..., AppTest]
@@ -95,9 +96,8 @@ def shown(page: AppTest) -> str:
 
 
 def specs(page: AppTest) -> dict[str, str]:
-    """The figures that a page sends, as JSON, by the description that readers aloud get."""
-    found = page.get("plotly_chart")
-    return {element.proto.id: element.proto.spec for element in found}
+    """The figures that a page sends, as JSON, by the id of their element."""
+    return {key: figure.text for key, figure in shown_figures(page).items()}
 
 
 def press(page: AppTest, key: str) -> AppTest:

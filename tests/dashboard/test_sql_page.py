@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 from echoscope.dashboard.sql_result import chart, numeric_columns, shown_frame
 from made_run import make_run
+from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
 OpenPage = Callable[..., AppTest]
@@ -65,7 +66,8 @@ def test_answers_can_be_drawn(tmp_path: Path, open_page: OpenPage) -> None:
     make_run(tmp_path / "a", 5)
     page = run_query(open_page("sql", tmp_path, run="a"), "SELECT step, success_rate FROM steps")
     assert not page.exception
-    assert page.get("plotly_chart")
+    (figure,) = shown_figures(page).values()
+    assert figure.layout["yaxis"]["title"]["text"] == "success_rate"
 
 
 def test_cells_are_cut_and_visible() -> None:

@@ -1,0 +1,283 @@
+// Draws plotly figures in the places that the page has for them.
+//
+// A chart keeps its element as long as its place is on the page: news become `Plotly.react`, so that
+// zoom, legend and what the mouse points at stay. Only what is in sight, or nearly, is drawn, one
+// chart a frame, the topmost first; the rest waits until somebody scrolls there or comes back to the
+// tab. Texts of figures were escaped where they were made; nothing here reads HTML.
+
+const NEAR = "15%";
+const TRY_AGAIN_MS = 200;
+const CORNERS = "M0 0h360v110H110v250H0zM640 0h360v360H890V110H640zM0 640h110v250h250v110H0z" +
+  "M890 640h110v360H640V890h250z";
+const charts = new Map();
+const decoder = new TextDecoder();
+
+// The library, fetched once: by the head of pages that are sure to need it, or on demand.
+
+let library = null;
+
+function plotly(address) {
+  library ??= load(address).catch((error) => {
+    library = null;
+    throw error;
+  });
+  return library;
+}
+
+async function load(address) {
+  const expected = document.querySelector("script[data-echoscope=plotly]");
+  if (expected && !window.Plotly && document.readyState !== "complete") {
+    await new Promise((done) => {
+      expected.addEventListener("load", done);
+      expected.addEventListener("error", done);
+      addEventListener("load", done);
+    });
+  }
+  if (!window.Plotly) {
+    const script = document.createElement("script");
+    script.src = address;
+    const loaded = new Promise((done, failed) => {
+      script.onload = done;
+      script.onerror = () => failed(new Error("plotly could not be fetched; reload the page"));
+    });
+    document.head.append(script);
+    await loaded;
+  }
+  return window.Plotly;
+}
+
+// Colours and fonts of the page, for figures that name none.
+
+function pageTheme(element) {
+  const style = getComputedStyle(element);
+  const [ground, font] = ["--st-background-color", "--st-font"].map((name) =>
+    style.getPropertyValue(name).trim());
+  const edge = style.getPropertyValue("--st-border-color").trim();
+  const parts = /^#(..)(..)(..)/.exec(ground) || [];
+  const [red, green, blue] = parts.slice(1).map((part) => parseInt(part, 16));
+  const isDark = 0.3 * red + 0.6 * green + 0.1 * blue < 128;
+  return { ground, font, edge, isDark, name: [ground, font, edge].join() };
+}
+
+function template({ ground, font, edge, isDark }) {
+  const [words, strong, grid] = isDark
+    ? ["#e6eaf1", "#fafafa", "#31333f"] : ["#808495", "#262730", "#e6eaf1"];
+  const axis = {
+    zerolinecolor: grid, gridcolor: grid, tickcolor: grid, automargin: true,
+    tickfont: { color: words, size: 12 },
+    title: { font: { color: words, size: 14 }, standoff: 20 },
+  };
+  const bar = {
+    outlinewidth: 0, tickfont: { color: words, size: 12 },
+    title: { font: { color: words, size: 14 } },
+  };
+  return {
+    layout: {
+      font: { color: words, family: font, size: 12, weight: 400 },
+      legend: { font: { size: 12, color: strong }, borderwidth: 0 },
+      paper_bgcolor: ground, plot_bgcolor: ground,
+      xaxis: { ...axis, showgrid: false, zeroline: false },
+      yaxis: { ...axis, title: { ...axis.title, standoff: 24 } },
+      coloraxis: { colorbar: bar },
+      margin: { pad: 8, l: 0, r: 0 },
+      hoverlabel: {
+        bgcolor: ground, bordercolor: edge, font: { color: words, family: font, size: 12 },
+      },
+    },
+    data: { scatter: [{ marker: { line: { width: 0 } } }] },
+  };
+}
+
+// One chart.
+
+class Chart {
+  constructor(parent) {
+    this.parent = parent;
+    this.root = document.createElement("div");
+    this.root.className = "echoscope-figure";
+    this.root.style.cssText = "position:relative;width:100%;overflow:hidden";
+    this.root.setAttribute("role", "figure");
+    this.plot = document.createElement("div");
+    this.root.append(this.plot);
+    parent.append(this.root);
+    this.text = "";
+    this.theme = {};
+    this.width = 0;
+    this.isDirty = false;
+    this.isNear = false;
+    this.pointer = null;
+    this.isHeard = false;
+    this.ticket = 0;
+    sight.observe(this.root);
+    sizes.observe(this.root);
+    charts.set(this.root, this);
+  }
+
+  // Takes what is to be shown; true if that, or the look of the page, is new.
+  take(bytes, address) {
+    const text = decoder.decode(bytes);
+    const theme = pageTheme(this.parent);
+    if (text === this.text && theme.name === this.theme.name) return false;
+    if (text !== this.text) {
+      this.text = text;
+      const head = JSON.parse(text.slice(0, text.indexOf("\n")));
+      this.height = head.height;
+      this.config = head.config;
+      this.revision = head.revision || "kept";
+      this.root.style.height = `${head.height}px`;
+      if (head.alt) this.root.setAttribute("aria-label", head.alt);
+    }
+    this.theme = theme;
+    this.address = address;
+    this.isDirty = true;
+    return true;
+  }
+
+  // How far the chart is out of sight, in pixels; how high it is on the page.
+  place() {
+    const { top, bottom, width } = this.root.getBoundingClientRect();
+    return { away: Math.max(0, top - innerHeight, -bottom), top, width };
+  }
+
+  async draw() {
+    const Plotly = await plotly(this.address);
+    if (!this.isDirty || !this.parent.isConnected) return;
+    if (this.plot._dragging) {
+      setTimeout(drain, TRY_AGAIN_MS);
+      return;
+    }
+    this.isDirty = false;
+    // Plotly keeps and changes what it is given: the text is read again for each drawing.
+    const { data, layout } = JSON.parse(this.text.slice(this.text.indexOf("\n")));
+    this.width = Math.floor(this.root.clientWidth);
+    const size = { width: this.width, height: this.root.clientHeight };
+    await Plotly.react(
+      this.plot, data,
+      { ...layout, ...size, uirevision: this.revision, template: template(this.theme) },
+      { ...this.config, responsive: false, modeBarButtonsToAdd: [fullscreen(this)] },
+    );
+    this.failure?.remove();
+    this.listen();
+    this.point(Plotly);
+  }
+
+  resize(Plotly) {
+    this.width = Math.floor(this.root.clientWidth);
+    const size = { width: this.width, height: this.root.clientHeight };
+    return Plotly.relayout(this.plot, size).catch((error) => this.fail(error));
+  }
+
+  // Hovering survives what is drawn anew under the mouse.
+  listen() {
+    if (this.isHeard) return;
+    this.isHeard = true;
+    this.plot.on("plotly_hover", ({ event }) => { this.pointer = event; });
+    this.plot.on("plotly_unhover", () => { this.pointer = null; });
+  }
+
+  point(Plotly) {
+    if (this.pointer?.target?.isConnected) Plotly.Fx.hover(this.plot, this.pointer, "xy");
+  }
+
+  fail(error) {
+    this.failure ??= document.createElement("div");
+    this.failure.textContent = `This chart could not be drawn: ${error.message}`;
+    this.failure.style.cssText = "position:absolute;inset:0;display:flex;align-items:center;" +
+      "justify-content:center;padding:1rem;text-align:center;opacity:0.7;pointer-events:none";
+    this.root.append(this.failure);
+  }
+
+  close() {
+    charts.delete(this.root);
+    sight.unobserve(this.root);
+    sizes.unobserve(this.root);
+    window.Plotly?.purge(this.plot);
+    this.root.remove();
+  }
+}
+
+function fullscreen(chart) {
+  return {
+    name: "fullscreen", title: "Fullscreen",
+    icon: { width: 1000, height: 1000, path: CORNERS },
+    click: () => {
+      if (document.fullscreenElement) document.exitFullscreen();
+      else chart.root.requestFullscreen().catch((error) => chart.fail(error));
+    },
+  };
+}
+
+// What is drawn when: whatever is near and has news, the nearest to the eye first.
+
+let isDrawing = false;
+
+const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+
+function next() {
+  let best = null;
+  for (const chart of charts.values()) {
+    if (!chart.isDirty || !chart.isNear) continue;
+    const place = chart.place();
+    if (place.width < 1) continue;
+    if (!best || place.away < best.away || (place.away === best.away && place.top < best.top))
+      best = { chart, ...place };
+  }
+  return best?.chart;
+}
+
+async function drain() {
+  if (isDrawing || document.hidden) return;
+  isDrawing = true;
+  for (let chart = next(); chart && !document.hidden; chart = next()) {
+    try {
+      await chart.draw();
+    } catch (error) {
+      chart.isDirty = false;
+      chart.fail(error);
+    }
+    if (chart.isDirty) break;  // the mouse holds it: later
+    await painted();
+  }
+  isDrawing = false;
+}
+
+const sight = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    const chart = charts.get(entry.target);
+    if (chart) chart.isNear = entry.isIntersecting;
+  }
+  drain();
+}, { rootMargin: NEAR, scrollMargin: NEAR });
+
+const sizes = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const chart = charts.get(target), width = Math.floor(target.clientWidth);
+    if (document.fullscreenElement === target) target.style.height = "100%";
+    else if (chart) target.style.height = `${chart.height}px`;
+    if (chart?.width && width > 0 && chart.plot._fullLayout) {
+      const { width: drawn, height } = chart.plot._fullLayout;
+      if (drawn !== width || height !== target.clientHeight) chart.resize(window.Plotly);
+    }
+  }
+});
+
+document.addEventListener("visibilitychange", drain);
+
+// Streamlit calls this for each place on the page, and again whenever its data or the theme change.
+
+const places = new WeakMap();
+
+export default function show({ data, parentElement }, address) {
+  let chart = places.get(parentElement);
+  if (!chart || !charts.has(chart.root)) places.set(parentElement, (chart = new Chart(parentElement)));
+  const ticket = ++chart.ticket;
+  if (chart.take(data, address)) {
+    const { away, width } = chart.place();
+    chart.isNear ||= away === 0 && width > 0;
+    drain();
+  }
+  return () => {
+    // Streamlit also ends a call that a later one has overtaken: the chart goes with its place only.
+    setTimeout(() => { if (ticket === chart.ticket && !parentElement.isConnected) chart.close(); });
+  };
+}

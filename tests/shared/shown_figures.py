@@ -1,0 +1,37 @@
+"""The figures on a page that AppTest drew, as a browser would get them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from streamlit.testing.v1 import AppTest
+
+COMPONENT = "echoscope_figure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFigure:
+    """One figure with its place on the page."""
+
+    head: dict[str, Any]
+    """`height`, `alt`, `revision`, `config`."""
+    text: str
+    """JSON of `data` and `layout`, without escapes of HTML's letters."""
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.text)["layout"]
+        return found
+
+
+def shown_figures(page: AppTest) -> dict[str, ShownFigure]:
+    """Element id -> figure, in the order of the page."""
+    out = {}
+    for element in page.get("bidi_component"):
+        if element.proto.component_name == COMPONENT:
+            head, _, spec = element.proto.bytes.decode().partition("\n")
+            text = json.dumps(json.loads(spec), ensure_ascii=False, separators=(",", ":"))
+            out[element.proto.id] = ShownFigure(head=json.loads(head), text=text)
+    return out
