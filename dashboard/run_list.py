@@ -31,6 +31,8 @@ _HEADER_BYTES = 1_048_576
 MAX_NAME = 255
 
 BUDGET_S = 0.8
+FIRST_BUDGET_S = 0.2
+"""Of the first call, for which somebody waits before a page that shows nothing yet."""
 LEAST_READ = 200
 """Runs that a call reads whatever it takes."""
 LARGE = 1_000
@@ -108,8 +110,9 @@ class _Known:
 class RunList:
     """The rows of one root. May be used from several threads.
 
-    The first look at thousands of runs takes seconds. A call reads for `BUDGET_S` at most, the
-    newest runs first; what it did not get to has a row with a name only, and the next call goes on.
+    The first look at thousands of runs takes seconds. A call reads for `BUDGET_S` at most (the
+    first one for less), the newest runs first; what it did not get to has a row with a name only,
+    and the next call goes on.
     """
 
     root: Path
@@ -168,7 +171,8 @@ class RunList:
         self.others.sort()
         # A pass over the newest first: they are what people look for.
         changed.sort(key=lambda pair: (-pair[0].created_ns, pair[1]))
-        deadline = time.monotonic() + self.budget_s
+        budget_s = self.budget_s if known else min(self.budget_s, FIRST_BUDGET_S)
+        deadline = time.monotonic() + budget_s
         unread = 0
         for number, (mark, name) in enumerate(changed):
             if number >= LEAST_READ and time.monotonic() > deadline:

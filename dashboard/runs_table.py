@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-import pandas as pd
-
 from ..store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
 from . import queries
 from .api import author
 from .escaping import visible
 from .run_details import RunDetails
 from .run_list import RunRow
+from .table import Cell, Column, Row
 from .words import STALE_S, duration
 
 SORTS: dict[str, Callable[[RunRow], Any]] = {
@@ -29,10 +28,44 @@ SORTS: dict[str, Callable[[RunRow], Any]] = {
 """What the address and the menu say -> order; pinned runs come first in all of them."""
 
 
-def run_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
-    """What the table shows of some runs, one row each."""
+_COLUMNS = (
+    Column(name="run", label="Run", kind="link"),
+    Column(name="status", label="Status"),
+    Column(name="state", label="Verdict", hint="Of the rules over what was measured so far."),
+    Column(name="step", label="Step", kind="number"),
+    Column(
+        name="success", label="Success", kind="number", hint="Of the last step's training rollouts."
+    ),
+    Column(name="history", label="Success so far", kind="spark"),
+    Column(name="alarm", label="Worst open alarm"),
+    Column(name="environment", label="Environment"),
+    Column(name="algorithm", label="Algorithm"),
+    Column(name="branched", label="Branched from"),
+    Column(name="started", label="Started"),
+    Column(name="tags", label="Tags"),
+    Column(name="note", label="Note"),
+    Column(name="pinned", label="Pinned"),
+)
+_MAY_BE_EMPTY = {"alarm", "branched", "note", "state", "tags", "pinned"}
+"""Columns that are left out where no run has anything in them."""
+
+
+def run_lines(rows: Sequence[RunRow], href: Callable[[str], str]) -> list[Row]:
+    """What the table shows of some runs; `href` is where the link of a run leads."""
     now = time.time()
-    return pd.DataFrame([_cells(row, _details(row), now) for row in rows])
+    return [
+        Row(id=row.run_id, cells=_cells(row, _details(row), now), href=href(row.run_id))
+        for row in rows
+    ]
+
+
+def run_columns(lines: Sequence[Row]) -> list[Column]:
+    """The columns that these runs need."""
+    return [
+        column
+        for column in _COLUMNS
+        if column.name not in _MAY_BE_EMPTY or any(line.cells[column.name] for line in lines)
+    ]
 
 
 def _details(row: RunRow) -> RunDetails:
@@ -42,24 +75,25 @@ def _details(row: RunRow) -> RunDetails:
         return RunDetails()
 
 
-def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
+def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Cell]:
     of = f" / {row.num_steps}" if row.num_steps else ""
     rule = details.alarm_rule.replace("_", " ").lower()
+    started = datetime.fromtimestamp(row.created_at) if row.created_at else None
     return {
         "run": visible(row.run_id, 120),
         "status": status_of(row, details, now),
         "state": _state(row, details),
         "step": f"{row.last_step}{of}" if row.last_step >= 0 else f"-{of}",
-        "success": None if row.success_rate is None else 100 * row.success_rate,
-        "history": list(details.success),
+        "success": None if row.success_rate is None else f"{row.success_rate:.0%}",
+        "history": details.success,
         "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",
         "environment": visible(", ".join(row.environments), 80),
         "algorithm": visible(row.algorithm, 40),
         "branched": branched_from(row),
-        "started": datetime.fromtimestamp(row.created_at) if row.created_at else None,
-        "tags": [visible(tag, 64) for tag in row.tags],
+        "started": f"{started:%Y-%m-%d %H:%M}" if started else None,
+        "tags": visible(", ".join(row.tags), 200),
         "note": visible(row.note, 200),
-        "pinned": row.is_pinned,
+        "pinned": "pinned" if row.is_pinned else "",
     }
 
 

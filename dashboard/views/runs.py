@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pandas as pd
 import streamlit as st
 from echoscope.dashboard import lineage, queries, ui
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.run_list import RunRow
-from echoscope.dashboard.runs_table import SORTS, branched_from, note_changes, run_frame
+from echoscope.dashboard.runs_table import (
+    SORTS,
+    branched_from,
+    note_changes,
+    run_columns,
+    run_lines,
+)
 from echoscope.dashboard.settings import settings
-from echoscope.dashboard.theme import ACCENT, ACCENT_ON_DARK
+from echoscope.dashboard.table import tick_table
 from echoscope.store.annotations import Change, annotate
 
 PER_PAGE = 25
@@ -40,27 +45,29 @@ def draw() -> None:
     sort = right.selectbox("Sort by", list(SORTS), key="sort", bind="query-params")
     is_any_live = any(row.is_live for row in all_rows)
     is_waiting = st.session_state.get(_WAITING, True)
-    every_s = WAITING_S if is_waiting else EVERY_S if is_any_live else None
 
-    @st.fragment(run_every=every_s, key="runs")
     def part() -> None:
         st.session_state[_WAITING] = False
-        ui.guarded(lambda: _list(pattern or "", sort or "newest"))
-        if is_waiting and not st.session_state[_WAITING]:
-            st.rerun()  # all verdicts are there: a slower beat, or none
+        st.session_state[_WAITING] = _list(pattern or "", sort or "newest")
 
-    part()
+    def is_complete() -> bool:
+        return is_waiting and not st.session_state[_WAITING]
+
+    # Once all verdicts are there, the page goes on at a slower beat, or at none.
+    every_s = WAITING_S if is_waiting else EVERY_S if is_any_live else None
+    ui.beat("runs", every_s, part, has_news=is_complete)
     _broken([row for row in all_rows if row.problem])
     _others()
 
 
-def _list(pattern: str, sort: str) -> None:
+def _list(pattern: str, sort: str) -> bool:
+    """Draw the runs that match; whether there is more to come of those that are shown."""
     rows = [row for row in queries.runs(pattern) if not row.problem]
     order = SORTS[sort]
     rows.sort(key=lambda row: (not row.is_pinned, order(row)))
     if not rows:
         ui.empty("No run matches the filter.")
-        return
+        return queries.num_unread_runs() > 0
     num_pages = -(-len(rows) // PER_PAGE)
     place = st.container()
     page = 1
@@ -75,68 +82,18 @@ def _list(pattern: str, sort: str) -> None:
     unread = queries.num_unread_runs()
     if unread:
         st.caption(f"{unread:,} more runs are being read; they are listed by name until then.")
-    st.session_state[_WAITING] = unread > 0 or any(queries.is_judging(row.run_id) for row in shown)
-    _actions([shown[i] for i in chosen if i < len(shown)])
+    _actions([row for row in shown if row.run_id in chosen])
+    return unread > 0 or any(queries.is_judging(row.run_id) for row in shown)
 
 
-def _table(rows: Sequence[RunRow]) -> list[int]:
-    """Draw the table; the positions of the ticked rows."""
-    frame = run_frame(rows)
-    colour = ACCENT_ON_DARK if st.context.theme.type == "dark" else ACCENT
-    # Ticks are positions: where the order changes, they must not move to another run.
-    key = f"run_table {hash(tuple(row.run_id for row in rows))}"
-    event = st.dataframe(
-        frame.style.map(lambda _: f"color: {colour}", subset=["run"]),
-        hide_index=True,
-        key=key,
-        on_select="rerun",
-        selection_mode=["multi-row", "single-cell"],
-        placeholder="",
-        height="content",
-        column_config=_columns(frame),
-        alt="Table of runs",
-    )
-    cells = event.selection.cells
-    if cells and cells[0][1] == "run" and cells[0][0] < len(rows):
-        _open(rows[cells[0][0]].run_id, key)
+def _table(rows: Sequence[RunRow]) -> tuple[str, ...]:
+    """Draw the table; the ticked runs."""
+    lines = run_lines(rows, lambda run_id: ui.url("live", run=run_id))
+    done = tick_table(lines, run_columns(lines), key="run_table", label="Runs")
+    if done.opened:
+        st.switch_page(ui.script("live"), query_params={"run": done.opened})
     st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
-    return list(event.selection.rows)
-
-
-def _open(run_id: str, key: str) -> None:
-    # The click is used up: coming back must not open the run again.
-    del st.session_state[key]
-    st.switch_page(ui.script("live"), query_params={"run": run_id})
-
-
-def _columns(frame: pd.DataFrame) -> dict[str, Any]:
-    c = st.column_config
-    columns: dict[str, Any] = {
-        "run": c.TextColumn("Run", width="medium"),
-        "status": c.TextColumn("Status"),
-        "state": c.TextColumn("Verdict", help="Of the rules over what was measured so far."),
-        "step": c.TextColumn("Step", alignment="right"),
-        "success": c.NumberColumn(
-            "Success", format="%.0f %%", help="Of the last step's training rollouts."
-        ),
-        "history": c.LineChartColumn("Success so far", y_min=0.0, y_max=1.0, width="small"),
-        "alarm": c.TextColumn("Worst open alarm"),
-        "environment": c.TextColumn("Environment"),
-        "algorithm": c.TextColumn("Algorithm"),
-        "branched": c.TextColumn("Branched from"),
-        "started": c.DatetimeColumn("Started", format="YYYY-MM-DD HH:mm"),
-        "tags": c.ListColumn("Tags"),
-        "note": c.TextColumn("Note"),
-        "pinned": c.CheckboxColumn("Pinned"),
-    }
-    for name in ("alarm", "branched", "note", "state"):
-        if not frame[name].any():
-            columns[name] = None
-    if not any(frame["tags"]):
-        columns["tags"] = None
-    if not frame["pinned"].any():
-        columns["pinned"] = None
-    return columns
+    return done.ticked
 
 
 def _actions(rows: Sequence[RunRow]) -> None:

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from echoscope.dashboard import queries
@@ -17,34 +16,31 @@ from echoscope.store.annotations import annotate, read_annotations
 from echoscope.store.errors import AnnotationError
 from made_run import add_steps, make_run, open_writer
 from streamlit.testing.v1 import AppTest
+from tables import columns_of
 
 OpenPage = Callable[..., AppTest]
 Serve = Callable[..., None]
 NOW = time.time()
 
 
-def frame_of(page: AppTest) -> dict[str, list[Any]]:
-    return {str(k): v for k, v in page.dataframe[0].value.to_dict("list").items()}
-
-
 def test_one_row_a_run(tmp_path: Path, open_page: OpenPage) -> None:
     make_run(tmp_path / "old", 3)
     make_run(tmp_path / "new", 5, status="failed")
-    found = frame_of(open_page("runs", tmp_path))
+    found = columns_of(open_page("runs", tmp_path))
     assert found["run"] == ["new", "old"]
     assert found["status"] == ["failed", "finished"]
     assert found["step"] == ["4 / 100", "2 / 100"]
-    assert found["success"] == [50.0, 50.0]
+    assert found["success"] == ["50%", "50%"]
     assert found["environment"] == ["frozen_lake"] * 2
-    assert [list(shares) for shares in found["history"]] == [[0.5] * 5, [0.5] * 3]
+    assert found["history"] == [[0.5] * 5, [0.5] * 3]
 
 
 def test_filter_and_sort_are_in_the_address(tmp_path: Path, open_page: OpenPage) -> None:
     for name, steps in (("a1", 2), ("a2", 4), ("b1", 3)):
         make_run(tmp_path / name, steps)
-    assert frame_of(open_page("runs", tmp_path, filter="^a"))["run"] == ["a2", "a1"]
-    assert frame_of(open_page("runs", tmp_path, sort="steps"))["run"] == ["a2", "b1", "a1"]
-    assert frame_of(open_page("runs", tmp_path, sort="name"))["run"] == ["a1", "a2", "b1"]
+    assert columns_of(open_page("runs", tmp_path, filter="^a"))["run"] == ["a2", "a1"]
+    assert columns_of(open_page("runs", tmp_path, sort="steps"))["run"] == ["a2", "b1", "a1"]
+    assert columns_of(open_page("runs", tmp_path, sort="name"))["run"] == ["a1", "a2", "b1"]
 
 
 def test_a_filter_that_matches_nothing_or_is_none(tmp_path: Path, open_page: OpenPage) -> None:
@@ -58,9 +54,9 @@ def test_a_filter_that_matches_nothing_or_is_none(tmp_path: Path, open_page: Ope
 def test_many_runs_come_in_pages(tmp_path: Path, open_page: OpenPage) -> None:
     for number in range(30):
         make_run(tmp_path / f"run-{number:02d}", 1)
-    assert len(frame_of(open_page("runs", tmp_path, sort="name"))["run"]) == 25
+    assert len(columns_of(open_page("runs", tmp_path, sort="name"))["run"]) == 25
     second = open_page("runs", tmp_path, sort="name", page="2")
-    assert frame_of(second)["run"] == [f"run-{number}" for number in range(25, 30)]
+    assert columns_of(second)["run"] == [f"run-{number}" for number in range(25, 30)]
 
 
 def test_a_broken_run_is_listed_with_the_reason(tmp_path: Path, open_page: OpenPage) -> None:
@@ -69,8 +65,8 @@ def test_a_broken_run_is_listed_with_the_reason(tmp_path: Path, open_page: OpenP
     (tmp_path / "bad" / "run.json").write_text("{")
     (tmp_path / "rollouts").mkdir()
     page = open_page("runs", tmp_path)
-    assert frame_of(page)["run"] == ["good"]
-    broken = page.dataframe[1].value.iloc[0]
+    assert columns_of(page)["run"] == ["good"]
+    broken = page.dataframe[0].value.iloc[0]
     assert (broken["folder"], broken["why"][:22]) == ("bad", "run.json: not JSON (Ex")
     assert any("rollouts" in text.value for text in page.text)
     assert any("echoscope diagnose" in code.value for code in page.code)
@@ -80,11 +76,11 @@ def test_a_live_run_says_so(tmp_path: Path, open_page: OpenPage) -> None:
     writer = open_writer(tmp_path / "a")
     add_steps(writer, "a", range(2))
     try:
-        assert frame_of(open_page("runs", tmp_path))["status"] == ["live"]
+        assert columns_of(open_page("runs", tmp_path))["status"] == ["live"]
         old = time.time() - 3600
         os.utime(tmp_path / "a" / "journal.ndjson", (old, old))
         queries.forget()
-        assert frame_of(open_page("runs", tmp_path))["status"] == ["live, silent for 60 min"]
+        assert columns_of(open_page("runs", tmp_path))["status"] == ["live, silent for 60 min"]
     finally:
         writer.close(status="finished")
 
