@@ -9,8 +9,9 @@ over a known number of tasks has at least the standard error of so many coin fli
 stay low one after the other count as more tasks.
 
 A departure is *raised* once its strength was 1 for several observations in a row, and ends once it
-was below one half for as many (hysteresis). A metric measured only now and then is not smoothed;
-there one observation of strength 1.5 is enough. Onset is where the departure first passed one half.
+was below one half for as many (hysteresis). A metric measured only now and then, or a rate over
+many tasks, is not smoothed; there one observation of strength 1.5 is enough. Onset is where the
+departure first passed one half.
 
 Everything a channel knows is in `state()`, as JSON values.
 """
@@ -204,6 +205,11 @@ class Channel:
         return self.gap >= SPARSE_GAP
 
     @property
+    def stands_alone(self) -> bool:
+        """One observation is enough to judge by: it is rare, or a rate over many trials."""
+        return self.is_sparse or POOLED_TRIALS <= self.num_trials < math.inf
+
+    @property
     def window(self) -> int:
         """Observations that the level is made of: as many steps, whatever the cadence.
 
@@ -221,11 +227,18 @@ class Channel:
 
         Or the last observation alone is twice as far as it takes, which no batch does.
         """
-        return self.half_streak >= (1 if self.is_sparse else 2) or self.jump >= DRASTIC
+        return self.half_streak >= (1 if self.stands_alone else 2) or self.jump >= DRASTIC
+
+    @property
+    def share_moved(self) -> float:
+        """How far the level is from the baseline, as a share of it; whatever its standard error."""
+        reference = self._reference()
+        scale = reference - min(self.low, 0.0)
+        return abs(self.level - reference) / scale if scale > 0 else math.nan
 
     @property
     def was_ready(self) -> bool:
-        return self.count >= (1 if self.is_sparse else self.spec.warmup)
+        return self.count >= (1 if self.stands_alone else self.spec.warmup)
 
     @property
     def baseline(self) -> float:
@@ -277,10 +290,10 @@ class Channel:
     def _standard_error(self, reference: float) -> float:
         """Of the level: from its noise, and of a rate at least that of its trials.
 
-        A rare metric is not smoothed, but must stay where it is for `persist` observations, which
-        are as good as a mean over them.
+        What stands alone is not smoothed, but must stay where it is for `persist` observations,
+        which are as good as a mean over them.
         """
-        repeats = max(self._persist, self.far_streak) if self.is_sparse else 1
+        repeats = max(self._persist, self.far_streak) if self.stands_alone else 1
         noise = self.noise / math.sqrt(repeats)
         if not math.isfinite(self.num_trials):
             return noise
@@ -385,7 +398,7 @@ class Channel:
     def _persist(self) -> int:
         """Observations in a row that it takes: as many steps, whatever the cadence."""
         persist = self.spec.persist
-        if self.is_sparse:
+        if self.stands_alone:
             return min(persist, 2)
         if self.gap > 1:
             return min(persist, max(2, math.ceil(persist / self.gap)))
@@ -393,7 +406,7 @@ class Channel:
 
     def _advance(self, step: int) -> None:
         """Persistence, hysteresis and onset."""
-        sparse, persist = self.is_sparse, self._persist
+        persist = self._persist
         if self.strength >= HALF:
             if self.half_streak == 0 and not self.is_raised:
                 self.onset_step = step
@@ -406,7 +419,7 @@ class Channel:
                 self.onset_step, self.last_quiet_step = None, step
         self.streak = self.streak + 1 if self.strength >= 1 else 0
         is_enough = self._is_conclusive or self.half_streak >= persist
-        is_strong = sparse and self.strength >= (1.0 if is_enough else SPARSE_STRENGTH)
+        is_strong = self.stands_alone and self.strength >= (1.0 if is_enough else SPARSE_STRENGTH)
         if not self.is_raised and (self.streak >= persist or is_strong):
             self.is_raised, self.raised_step = True, step
             self.latest_raise_step = step

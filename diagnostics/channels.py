@@ -24,6 +24,8 @@ _vanishing = partial(_measured, direction="fall", is_share=True, raise_at=0.75, 
 """Falls below a quarter of its best."""
 _lost = partial(ChannelSpec, direction="fall", is_share=True, raise_at=0.5)
 """Falls below half of its best."""
+_losing = partial(_lost, raise_at=0.375)
+"""Falls by three eighths of its best: on fixed tasks that is no matter of which were drawn."""
 _level = partial(ChannelSpec, direction="rise", against="zero")
 """Is wrong by its size alone."""
 
@@ -88,14 +90,14 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         raise_at=LN2,
     ),
     # --- success
-    _lost(
+    _losing(
         name="success_probe",
         label="success on the probe tasks",
         keys=("probe/*/success_rate", "probe/success_rate"),
         trials="num_tasks",
         least_baseline=0.02,
     ),
-    _lost(
+    _losing(
         name="success_eval",
         label="success in evaluation",
         keys=("eval/*/success_rate", "eval/success_rate"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..store.records import AlarmSeverity, CommandAction
-from .changes import DRASTIC, Channel
+from .changes import DRASTIC, HALF, Channel
 from .config import RuleName
 
 FIXED = ("success_probe", "success_eval")
@@ -94,7 +94,7 @@ class View:
         """Success stays below half of its peak, on whichever fixed tasks."""
         success = self.success
         measures = self._fixed or ([] if success is None else [success])
-        return any(channel.is_raised and channel.strength >= 1 for channel in measures)
+        return any(channel.is_raised and channel.share_moved >= HALF for channel in measures)
 
     @property
     def is_success_declining(self) -> bool:

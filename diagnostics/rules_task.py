@@ -33,7 +33,7 @@ SOLVED_RATE = 0.95
 
 
 def _low_success(view: View) -> Finding | None:
-    """Success below half of its peak for good, or never off the ground."""
+    """Success three eighths below its peak, or more, and no way back; or never off the ground."""
     lost = view.raised(*FIXED, "success_train", "reward")
     if lost:
         fixed = [channel for channel in lost if channel.spec.name in FIXED]
@@ -131,7 +131,7 @@ RULES: tuple[Rule, ...] = (
         ),
         advice="Resume from the checkpoint nearest the peak; compare rollouts from before and "
         "after the fall.",
-        refuted_by="success on a fixed set of tasks back above half of its peak",
+        refuted_by="success on a fixed set of tasks back near its peak",
         action=CommandAction.STOP,
     ),
     Rule(
