@@ -212,7 +212,8 @@ class AlarmConfig(FrozenModel):
         description="How far a channel must move to count, where its default (docs/alarms.md) does "
         "not suit: points of a rate, nats of the logarithm of an entropy or a length, a share of "
         "the best for success, dependence and reward spread.",
-        json_schema_extra=LIVE | {"defaults": {spec.name: round(spec.raise_at, 4) for spec in CHANNELS}},
+        json_schema_extra=LIVE
+        | {"defaults": {spec.name: round(spec.raise_at, 4) for spec in CHANNELS}},
     )
     actions: dict[RuleName, Literal["notify", "pause", "stop"]] = Field(
         default_factory=dict,
