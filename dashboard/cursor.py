@@ -1,10 +1,10 @@
 """One cursor and one zoom over all charts.
 
 Where the mouse is on one chart, the others have a line and their values; what is zoomed into on
-one is shown by all, and stays when they are drawn again (Streamlit builds a chart anew whenever its
-data change). Plotly cannot do this across figures. This component has no content: it listens on the
-page, asks the charts for their own scales, and draws over them. Its script is fixed text; nothing
-of a run goes into it, and values appear as text.
+one is shown by all, and the address keeps it, so that a link shows the same. Plotly cannot do this
+across figures. This component has no content: it listens on the page, asks the charts for their own
+scales, and draws over them. Its script is fixed text; nothing of a run goes into it, and values
+appear as text.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ from typing import Any
 
 import streamlit as st
 
+from . import ui, url_state
 from .curves import Zoom
 from .marks import MARK_AXIS
+
+PARAM = "zoom"
+"""In the address: `zoom=LOW,HIGH`, in the unit of the axis."""
+DRAWN, ZOOMED = "echoscope-drawn", "echoscope-zoomed"
+"""Events of charts (`figures.js`): drawn; zoomed by the mouse, with the range or null."""
+_SHOWN_AXIS = "_zoom_axis"
 
 _SCRIPT = f"""
 const MARK = "echoscope-cursor";
@@ -77,9 +84,8 @@ const draw = (chart, x) => {{
   chart.style.position = "relative";
   chart.appendChild(line);
 }};
-const RANGE = "zoom";
 export default function ({{ setStateValue }}) {{
-  let waiting = null, last = null, pressed = null;
+  let waiting = null, last = null;
   const paint = () => {{
     waiting = null;
     clear();
@@ -95,39 +101,17 @@ export default function ({{ setStateValue }}) {{
     last = event;
     if (waiting === null) waiting = requestAnimationFrame(paint);
   }};
-  // The chart may be built anew while the mouse is down: its scale is taken at the start.
-  const press = (event) => {{
-    const chart = event.target.closest && event.target.closest(".nsewdrag") && under(event);
-    pressed = chart && chart._fullLayout.dragmode === "zoom"
-      ? {{ axis: chart._fullLayout.xaxis, left: chart.getBoundingClientRect().left,
-           x: event.clientX }}
-      : null;
+  const zoom = (event) => {{
+    if (event.target.closest("[class*='st-key-chart_']")) setStateValue("{PARAM}", event.detail);
   }};
-  const release = (event) => {{
-    const from = pressed;
-    pressed = null;
-    if (!from || Math.abs(event.clientX - from.x) < 8) return;
-    const at = (x) => from.axis.p2d(
-      Math.min(from.axis._length, Math.max(0, x - from.left - from.axis._offset)));
-    const ends = [at(from.x), at(event.clientX)].sort((one, other) => one - other);
-    setStateValue(RANGE, ends);
-  }};
-  const back = (event) => {{
-    const button = event.target.closest && event.target.closest(".modebar-btn[data-val='auto']");
-    const twice = event.type === "dblclick" && event.target.closest(".nsewdrag");
-    if ((button || twice) && under(event)) setStateValue(RANGE, null);
-  }};
+  const again = () => last && move(last);
   document.addEventListener("mousemove", move, {{ passive: true }});
-  document.addEventListener("mousedown", press, true);
-  document.addEventListener("mouseup", release, true);
-  document.addEventListener("click", back, true);
-  document.addEventListener("dblclick", back, true);
+  document.addEventListener("{DRAWN}", again);
+  document.addEventListener("{ZOOMED}", zoom);
   return () => {{
     document.removeEventListener("mousemove", move);
-    document.removeEventListener("mousedown", press, true);
-    document.removeEventListener("mouseup", release, true);
-    document.removeEventListener("click", back, true);
-    document.removeEventListener("dblclick", back, true);
+    document.removeEventListener("{DRAWN}", again);
+    document.removeEventListener("{ZOOMED}", zoom);
     if (waiting !== null) cancelAnimationFrame(waiting);
     clear();
   }};
@@ -140,17 +124,44 @@ def _component() -> Callable[..., Any]:
     return st.components.v2.component("echoscope_cursor", js=_SCRIPT)
 
 
-def synchronise(key: str) -> Zoom | None:
+def synchronise(axis: str) -> Zoom | None:
     """Follow the mouse over every chart whose key begins with `chart_`, while the page is shown.
 
     Args:
-        key: Another key begins without zoom: whatever it is that the axis stands for belongs in it.
+        axis: Another one begins without zoom: whatever it is that the axis stands for is in it.
 
     Returns:
-        The part of the horizontal axis that was zoomed into; None for all of it.
+        The part of the horizontal axis that the address names; None for all of it.
     """
-    found = _component()(key=f"cursor:{key}", height=0, on_zoom_change=_nothing)
-    return checked_zoom(found.get("zoom"))
+    before = st.session_state.get(_SHOWN_AXIS, axis)
+    st.session_state[_SHOWN_AXIS] = axis
+    if before != axis:
+        st.query_params.pop(PARAM, None)
+    key = f"cursor:{axis}"
+    _component()(key=key, height=0, on_zoom_change=functools.partial(_keep, key))
+    text = st.query_params.get(PARAM, "")
+    zoom = read_zoom(text)
+    if text and zoom is None:
+        ui.notice(f"{PARAM}={text[:40]!r} in the address is no range LOW,HIGH; all is shown")
+    return zoom
+
+
+def _keep(key: str) -> None:
+    """What was zoomed into goes to the address, and from there to all charts."""
+    zoom = checked_zoom(st.session_state[key].get(PARAM))
+    url_state.go(**{PARAM: None if zoom is None else f"{zoom[0]:.7g},{zoom[1]:.7g}"})
+
+
+def read_zoom(text: str) -> Zoom | None:
+    """A range as the address has it.
+
+    >>> read_zoom("3,10.5"), read_zoom("10,3"), read_zoom("nan,1"), read_zoom("3")
+    ((3.0, 10.5), None, None, None)
+    """
+    try:
+        return checked_zoom([float(part) for part in text[:80].split(",")])
+    except ValueError:
+        return None
 
 
 def checked_zoom(value: object) -> Zoom | None:
@@ -162,7 +173,3 @@ def checked_zoom(value: object) -> Zoom | None:
     if not numbers or not (math.isfinite(low) and math.isfinite(high) and low < high):
         return None
     return float(low), float(high)
-
-
-def _nothing() -> None:
-    """Drawing the charts again is all that a change of zoom does."""

@@ -159,6 +159,7 @@ class Chart {
     this.failure?.remove();
     this.listen();
     this.point(Plotly);
+    document.dispatchEvent(new CustomEvent("echoscope-drawn"));
   }
 
   resize(Plotly) {
@@ -167,12 +168,18 @@ class Chart {
     return Plotly.relayout(this.plot, size).catch((error) => this.fail(error));
   }
 
-  // Hovering survives what is drawn anew under the mouse.
+  // Hovering survives what is drawn anew under the mouse; whoever wants to know hears of zooms.
   listen() {
     if (this.isHeard) return;
     this.isHeard = true;
     this.plot.on("plotly_hover", ({ event }) => { this.pointer = event; });
     this.plot.on("plotly_unhover", () => { this.pointer = null; });
+    this.plot.on("plotly_relayout", (change) => {
+      const low = change["xaxis.range[0]"], high = change["xaxis.range[1]"];
+      const detail = change["xaxis.autorange"] ? null : [low, high];
+      if (detail === null || (low !== undefined && high !== undefined))
+        this.root.dispatchEvent(new CustomEvent("echoscope-zoomed", { bubbles: true, detail }));
+    });
   }
 
   point(Plotly) {

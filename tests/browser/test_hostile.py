@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DashboardProcess, visit
+from browsing import DashboardProcess, until, visit
 from echoscope.dashboard import ui
 from made_run import make_run
 
@@ -17,6 +17,10 @@ MARKDOWN = "![x](http://evil.example/b.png) [click](javascript:window.hurt=1) :m
 ODD = "\u202eright to left\u202c \x00\x1b[31m \u200b\ufeff $E=mc^2$ `code` **bold** # title"
 HOSTILE = f"{SCRIPT}{HANDLER}{MARKDOWN}{ODD}</think><svg onload=window.hurt=1>"
 NAME = "<img src=x onerror=window.hurt=1> **b** ![x](http:evil)"
+ALL_DRAWN = """
+  [...document.querySelectorAll(".echoscope-figure")].every(
+    (chart) => chart.querySelector(".main-svg") || chart.offsetWidth === 0)
+"""
 
 
 @pytest.fixture
@@ -27,10 +31,11 @@ def hostile(tmp_path: Path, serve: Callable[..., DashboardProcess]) -> str:
 
 
 def test_no_page_gives_life_to_it(hostile: str, page: Any) -> None:
+    page.set_viewport_size({"width": 1440, "height": 6000})
     for name in ui.PAGES:
         path = "" if name == "runs" else name
         visit(page, f"{hostile}/{path}?trajectory=t00000003-00001&step=3&q={SCRIPT}")
-        page.wait_for_timeout(300)
+        until(lambda: page.evaluate(ALL_DRAWN), f"charts of {name}", page=page)
         assert page.evaluate("window.hurt") is None, name
         assert page.locator("#hurt").count() == 0, name
         assert page.locator("img[src*='evil']").count() == 0, name

@@ -59,6 +59,33 @@ def test_the_counter_follows_what_was_acknowledged(live_run: Any, serve: Serve, 
     until(lambda: step_shown(page) >= acknowledged + 1, "step on the page")
 
 
+RANGE = "document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range"
+
+
+def test_a_chart_keeps_its_element_and_its_zoom_when_a_step_comes(
+    live_run: Any, serve: Serve, page: Any
+) -> None:
+    run, _ = live_run
+    visit(page, f"{serve(run.parent).url}/live?run=live")
+    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    page.evaluate("document.querySelector('.js-plotly-plot .main-svg').isMine = true")
+    box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 40, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 160, middle, steps=5)
+    page.mouse.up()
+    until(lambda: "zoom=" in page.evaluate("location.href"), "zoom in the address", page=page)
+    low, high = page.evaluate(RANGE)
+    before = step_shown(page)
+    until(lambda: step_shown(page) >= before + 2, "two more steps", page=page)
+    assert page.evaluate("document.querySelector('.js-plotly-plot .main-svg').isMine") is True
+    assert page.evaluate(RANGE) == pytest.approx([low, high], rel=1e-3)
+    box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
+    page.mouse.dblclick(box["x"] + 40, box["y"] + box["height"] / 2)
+    until(lambda: "zoom=" not in page.evaluate("location.href"), "end of the zoom", page=page)
+
+
 def test_a_run_is_steered_and_stopped(live_run: Any, serve: Serve, page: Any) -> None:
     run, process = live_run
     visit(page, f"{serve(run.parent).url}/live?run=live")

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browsing import DashboardProcess, until, visit
+from browsing import DashboardProcess, Watch, until, visit
 from echoscope.dashboard import ui
 
 WIDTHS = ((1440, 900), (390, 844))
@@ -44,6 +44,41 @@ def test_an_address_restores_the_view(recorded: DashboardProcess, page: Any, bro
     assert fresh.locator(".es-text").first.inner_text() == shown
     fresh.get_by_role("heading", name="t00000004-00002").wait_for()
     other.close()
+
+
+IS_DRAWN = "[...document.querySelectorAll('.echoscope-figure')].map(f => !!f.querySelector('svg'))"
+
+
+def test_charts_are_drawn_once_they_are_in_sight(
+    recorded: DashboardProcess, page: Any, watch: Watch
+) -> None:
+    page.set_viewport_size({"width": 1440, "height": 700})
+    visit(page, f"{recorded.url}/live?run=tiny")
+    until(lambda: any(page.evaluate(IS_DRAWN)), "first chart", page=page)
+    page.wait_for_timeout(1_000)
+    drawn = page.evaluate(IS_DRAWN)
+    assert drawn == sorted(drawn, reverse=True)  # from the top
+    assert drawn[0]
+    assert not drawn[-1]
+    page.locator(".echoscope-figure").last.scroll_into_view_if_needed()
+    until(lambda: page.evaluate(IS_DRAWN)[-1], "last chart", page=page)
+    fetched = [one for one in watch.requests if "plotly" in one.lower()]
+    assert [one for one in fetched if "/assets/plotly-" not in one] == []
+    assert len(fetched) == 1
+
+
+def test_an_address_restores_a_zoom(recorded: DashboardProcess, page: Any) -> None:
+    visit(page, f"{recorded.url}/live?run=tiny&zoom=1.5,3.25")
+    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    found = page.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range")
+    assert found == [1.5, 3.25]
+
+
+def test_a_chart_that_cannot_be_drawn_says_so(recorded: DashboardProcess, page: Any) -> None:
+    page.add_init_script("window.Plotly = {react: () => Promise.reject(new Error('no room'))}")
+    page.route("**/assets/plotly-*", lambda route: route.fulfill(body="", status=200))
+    visit(page, f"{recorded.url}/live?run=tiny")
+    page.get_by_text("This chart could not be drawn: no room").first.wait_for()
 
 
 def press(page: Any, key: str, name: str, wanted: Callable[[str], bool]) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from echoscope.dashboard import charts
-from echoscope.dashboard.cursor import checked_zoom
+from echoscope.dashboard.cursor import checked_zoom, read_zoom
 from echoscope.dashboard.marks import (
     MARK_AXIS,
     Mark,
@@ -261,6 +261,24 @@ def test_zooming_in_shows_what_lies_there_at_full_height() -> None:
 )
 def test_a_zoom_from_the_browser_is_two_numbers_or_nothing(sent: object, zoom: object) -> None:
     assert checked_zoom(sent) == zoom
+
+
+@pytest.mark.parametrize(
+    ("text", "zoom"),
+    [
+        ("1,2.5", (1.0, 2.5)),
+        ("-3,1e4", (-3.0, 10_000.0)),
+        ("", None),
+        ("2,1", None),
+        ("nan,1", None),
+        ("0,inf", None),
+        ("1,2,3", None),
+        ("<b>,2", None),
+        ("1" * 200 + ",2", None),
+    ],
+)
+def test_a_zoom_in_the_address_is_a_range_or_nothing(text: str, zoom: object) -> None:
+    assert read_zoom(text) == zoom
 
 
 def test_the_toolbar_saves_svg_under_a_harmless_name() -> None:

@@ -175,6 +175,17 @@ def test_all_chart_options_come_from_the_address(recorded_root: Path, open_page:
     assert "before smoothing" in figures
 
 
+def test_a_zoom_in_the_address_is_shown_by_all_charts(
+    recorded_root: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", recorded_root, run="tiny", zoom="1,2.5")
+    assert not page.exception
+    ranges = [one.layout["xaxis"].get("range") for one in shown_figures(page).values()]
+    assert ranges.count([1.0, 2.5]) > 4
+    page = open_page("live", recorded_root, run="tiny", zoom="2,<b>")
+    assert "is no range LOW,HIGH" in shown(page)
+
+
 def test_metrics_are_found_by_a_regular_expression(
     recorded_root: Path, open_page: OpenPage
 ) -> None:

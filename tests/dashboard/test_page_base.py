@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from echoscope.dashboard.assets import PLOTLY, head_tags
 from echoscope.dashboard.page_base import SCRIPT, PageBase
 
 
-def answer(content_type: str, *parts: bytes, **headers: str) -> tuple[dict[str, str], bytes]:
+def answer(
+    content_type: str, *parts: bytes, path: str = "/", **headers: str
+) -> tuple[dict[str, str], bytes]:
     """What a browser gets for an answer in several parts."""
     sent: list[Any] = []
 
@@ -31,7 +34,7 @@ def answer(content_type: str, *parts: bytes, **headers: str) -> tuple[dict[str, 
     async def receive() -> Any:
         return {}
 
-    asyncio.run(PageBase(app)({"type": "http"}, receive, send))
+    asyncio.run(PageBase(app)({"type": "http", "path": path}, receive, send))
     found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return found, b"".join(message["body"] for message in sent[1:])
 
@@ -40,6 +43,12 @@ def test_a_page_gets_the_script_at_its_head_and_the_right_length() -> None:
     headers, body = answer("text/html; charset=utf-8", b"<html><he", b"ad><title>", b"</title>")
     assert body == f"<html><head><script>{SCRIPT}</script><title></title>".encode()
     assert headers["content-length"] == str(len(body))
+
+
+def test_a_page_with_charts_fetches_what_draws_them() -> None:
+    _, body = answer("text/html", b"<head></head>", path="/live")
+    assert body.endswith(head_tags("/live").encode() + b"</head>")
+    assert PLOTLY.path in body.decode()
 
 
 def test_other_answers_pass_as_they_are() -> None:
