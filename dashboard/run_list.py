@@ -30,14 +30,14 @@ _MAX_TAIL_BYTES = 16_777_216
 _HEADER_BYTES = 1_048_576
 MAX_NAME = 255
 
-BUDGET_S = 0.8
-FIRST_BUDGET_S = 0.2
-"""Of the first call, for which somebody waits before a page that shows nothing yet."""
+BUDGET_S = 0.25
 LEAST_READ = 200
 """Runs that a call reads whatever it takes."""
 LARGE = 1_000
-"""Runs from which on rows are used again for KEPT_S: a page asks several times."""
+"""Runs from which on rows are used again for a while: a page asks several times."""
 KEPT_S = 0.5
+KEPT_FACTOR = 20.0
+"""Rows of many runs are used for at least this many times as long as a look at them takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +110,8 @@ class _Known:
 class RunList:
     """The rows of one root. May be used from several threads.
 
-    The first look at thousands of runs takes seconds. A call reads for `BUDGET_S` at most (the
-    first one for less), the newest runs first; what it did not get to has a row with a name only,
-    and the next call goes on.
+    The first look at thousands of runs takes seconds. A call reads for `BUDGET_S` at most, the
+    newest runs first; what it did not get to has a row with a name only, and the next call goes on.
     """
 
     root: Path
@@ -133,10 +132,12 @@ class RunList:
             Problem: the root cannot be listed.
         """
         with self._lock:
-            if time.monotonic() >= self._kept_until:
+            began = time.monotonic()
+            if began >= self._kept_until:
                 self._kept = tuple(self._ordered())
-                is_large = len(self._kept) >= LARGE
-                self._kept_until = time.monotonic() + KEPT_S if is_large else 0.0
+                ended = time.monotonic()
+                kept_s = KEPT_S if self.num_unread else max(KEPT_S, KEPT_FACTOR * (ended - began))
+                self._kept_until = ended + kept_s if len(self._kept) >= LARGE else 0.0
             return list(self._kept)
 
     def look_again(self) -> None:
@@ -151,7 +152,7 @@ class RunList:
         except OSError as error:
             raise missing_root(self.root, error) from error
         rows = self._rows(folders)
-        return sorted(rows, key=lambda row: (not row.is_pinned, -row.created_at, row.run_id))
+        return sorted(rows, key=_in_order)
 
     def _rows(self, folders: Mapping[str, bool]) -> list[RunRow]:
         known, self._known, self.others = self._known, {}, []
@@ -171,8 +172,7 @@ class RunList:
         self.others.sort()
         # A pass over the newest first: they are what people look for.
         changed.sort(key=lambda pair: (-pair[0].created_ns, pair[1]))
-        budget_s = self.budget_s if known else min(self.budget_s, FIRST_BUDGET_S)
-        deadline = time.monotonic() + budget_s
+        deadline = time.monotonic() + self.budget_s
         unread = 0
         for number, (mark, name) in enumerate(changed):
             if number >= LEAST_READ and time.monotonic() > deadline:
@@ -191,6 +191,11 @@ class RunList:
             return found.row
         is_live = is_locked(Layout(found.row.path).writer_lock)
         return replace(found.row, status="running" if is_live else "crashed")
+
+
+def _in_order(row: RunRow) -> tuple[object, ...]:
+    """Pinned ones first, then the newest; what is not known yet comes last."""
+    return not row.is_pinned, row.is_unread, -row.created_at, row.run_id
 
 
 def missing_root(root: Path, error: OSError) -> Problem:
@@ -214,8 +219,8 @@ def run_path(root: Path, run_id: str) -> Path:
             "A run is named by its folder under the root. Choose one on the page Runs.",
         )
     path = root / run_id
-    home = root.resolve()
-    if path.resolve().parent != home:
+    # Only a link can lead out: what has a plain name directly under the root lies in it.
+    if path.is_symlink() and path.resolve().parent != root.resolve():
         raise Problem(
             f"{run_id!r} is a link that leads out of {root}",
             "Start the dashboard on the folder that holds it.",

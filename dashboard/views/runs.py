@@ -64,7 +64,8 @@ def _list(pattern: str, sort: str) -> bool:
     """Draw the runs that match; whether there is more to come of those that are shown."""
     rows = [row for row in queries.runs(pattern) if not row.problem]
     order = SORTS[sort]
-    rows.sort(key=lambda row: (not row.is_pinned, order(row)))
+    # What is not known yet comes last, whatever the order.
+    rows.sort(key=lambda row: (not row.is_pinned, row.is_unread, order(row)))
     if not rows:
         ui.empty("No run matches the filter.")
         return queries.num_unread_runs() > 0

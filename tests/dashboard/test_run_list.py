@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -262,3 +263,12 @@ def test_who_stopped_it_and_why(tmp_path: Path) -> None:
     writer.close(status="stopped")
     details = details_of(row_of(tmp_path, "a"))
     assert (details.ended_by, details.ended_because) == ("ann", "enough")
+
+
+def test_what_is_not_read_yet_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_list, "LEAST_READ", 1)
+    for name, at in (("old", 1_000), ("new", 2_000)):
+        run = make_run(tmp_path / name)
+        os.utime(run / "run.json", (at, at))
+    listed = RunList(tmp_path, budget_s=0.0)
+    assert [(row.run_id, row.is_unread) for row in listed.rows()] == [("new", False), ("old", True)]
