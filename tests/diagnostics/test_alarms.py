@@ -118,6 +118,33 @@ def test_a_drastic_fall_needs_no_warm_up() -> None:
     assert severity(engine, "FORMAT_COLLAPSE") == "critical"
 
 
+CLIFF = {"rollout/format_valid_frac": (1.0, 0.3), "rollout/length_limited_frac": (0.0, 0.7)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "at", "found"),
+    [
+        ({}, 30, "critical"),
+        ({"rollout/length_limited_frac": (0.0, 0.3)}, 30, "silent"),
+        ({"rollout/format_valid_frac": (1.0, 0.7)}, 30, "silent"),
+        ({}, 10, "silent"),
+    ],
+    ids=["two cliffs", "replies are not cut", "most replies parse", "during the warm-up"],
+)
+def test_two_cliffs_at_one_step_are_critical_at_once(
+    changed: dict[str, tuple[float, float]], at: int, found: str
+) -> None:
+    """Twice the distance of 0.2 in one observation, of two families: parsing and the cap."""
+    engine, events = judged(
+        at + 1, lambda s: {key: step_down(s, at, *ends) for key, ends in (CLIFF | changed).items()}
+    )
+    assert severity(engine, "FORMAT_COLLAPSE") == found
+    if found == "critical":
+        (raised,) = (event for event in events if event.rule == "FORMAT_COLLAPSE")
+        assert "was 1 at its best" in raised.message
+        assert "is 0.3 at this step" in raised.message
+
+
 def test_a_loss_of_success_on_fixed_tasks_needs_no_warm_up() -> None:
     def row(step: int) -> Row:
         values = {"rollout/action_valid_frac": step_down(step, 5, 0.6, 0.1)}

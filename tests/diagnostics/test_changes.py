@@ -227,6 +227,25 @@ def test_one_evaluation_is_enough_if_chance_cannot_explain_it() -> None:
     assert evaluated([32, 32, 16, 16], 64).is_raised
 
 
+def test_a_rate_over_many_tasks_stands_alone_at_any_cadence() -> None:
+    """At every second step 0.5, then 0.375 (half of the distance) and 0.25 (all) over 256 tasks.
+
+    Unsmoothed, two in a row are enough; over 16 tasks the level is a mean over three and more.
+    """
+    many = evaluated([128] * 6 + [96, 64], 256, every=2)
+    assert (many.window, many.level, many.is_raised) == (1, 0.25, True)
+    assert many.onset_step == 12
+    few = evaluated([8] * 6 + [6, 4], 16, every=2)
+    assert few.window == 3
+    assert not few.is_raised
+
+
+def test_how_far_a_share_moved_is_known_whatever_its_standard_error() -> None:
+    few = evaluated([4] * 6 + [2] * 5, 8)
+    assert not few.is_raised
+    assert few.share_moved == pytest.approx(0.5)
+
+
 def test_half_way_and_then_across_is_enough_for_a_rare_metric() -> None:
     """Best 0.6: 0.4 is two thirds of the distance of 0.3, 0.28 more than all of it."""
     assert fed(EVAL, [0.6, 0.6, 0.4, 0.28], every=10).is_raised
