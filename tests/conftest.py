@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from echoscope.core.config import RunConfig
@@ -21,6 +22,10 @@ SHARED = str(Path(__file__).parent / "shared")
 """Modules that several tests import, and that runs name as `module:function`."""
 sys.path.insert(0, SHARED)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SHARED, os.environ.get("PYTHONPATH")]))
+
+# A busy machine makes examples slow; that says nothing about the code.
+settings.register_profile("echoscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("echoscope")
 
 LAKE = {
     "env": "frozen_lake",
