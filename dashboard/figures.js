@@ -6,7 +6,6 @@
 // tab. Texts of figures were escaped where they were made; nothing here reads HTML.
 
 const NEAR = "15%";
-const TRY_AGAIN_MS = 200;
 const CORNERS = "M0 0h360v110H110v250H0zM640 0h360v360H890V110H640zM0 640h110v250h250v110H0z" +
   "M890 640h110v360H640V890h250z";
 const charts = new Map();
@@ -107,6 +106,8 @@ class Chart {
     this.isNear = false;
     this.pointer = null;
     this.isHeard = false;
+    this.isHeld = false;
+    this.root.addEventListener("pointerdown", () => { this.isHeld = true; }, true);
     this.ticket = 0;
     sight.observe(this.root);
     sizes.observe(this.root);
@@ -141,12 +142,8 @@ class Chart {
 
   async draw() {
     const Plotly = await plotly(this.address);
-    if (!this.isDirty || !this.parent.isConnected) return;
-    if (this.plot._dragging) {
-      setTimeout(drain, TRY_AGAIN_MS);
-      return;
-    }
     this.isDirty = false;
+    if (!this.parent.isConnected) return;
     // Plotly keeps and changes what it is given: the text is read again for each drawing.
     const { data, layout } = JSON.parse(this.text.slice(this.text.indexOf("\n")));
     this.width = Math.floor(this.root.clientWidth);
@@ -223,7 +220,7 @@ const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeo
 function next() {
   let best = null;
   for (const chart of charts.values()) {
-    if (!chart.isDirty || !chart.isNear) continue;
+    if (!chart.isDirty || !chart.isNear || chart.isHeld) continue;
     const place = chart.place();
     if (place.width < 1) continue;
     if (!best || place.away < best.away || (place.away === best.away && place.top < best.top))
@@ -242,7 +239,6 @@ async function drain() {
       chart.isDirty = false;
       chart.fail(error);
     }
-    if (chart.isDirty) break;  // the mouse holds it: later
     await painted();
   }
   isDrawing = false;
@@ -269,6 +265,15 @@ const sizes = new ResizeObserver((entries) => {
 });
 
 document.addEventListener("visibilitychange", drain);
+
+// While the mouse holds a chart, as in a zoom, nothing is drawn under it.
+
+function release() {
+  for (const chart of charts.values()) chart.isHeld = false;
+  setTimeout(drain);
+}
+
+for (const name of ["pointerup", "pointercancel"]) addEventListener(name, release, true);
 
 // Streamlit calls this for each place on the page, and again whenever its data or the theme change.
 

@@ -59,7 +59,17 @@ def test_the_counter_follows_what_was_acknowledged(live_run: Any, serve: Serve, 
     until(lambda: step_shown(page) >= acknowledged + 1, "step on the page")
 
 
-RANGE = "document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range"
+CHART = ".st-key-chart_success .js-plotly-plot"
+RANGE = f"document.querySelector('{CHART}')._fullLayout.xaxis.range"
+MARK = f"document.querySelector('{CHART} .main-svg')"
+
+
+def plot_area(page: Any) -> tuple[float, float]:
+    """Of the first chart, once it is drawn: its left end, and the middle from top to bottom."""
+    area = page.locator(f"{CHART} .nsewdrag").first
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    return box["x"], box["y"] + box["height"] / 2
 
 
 def test_a_chart_keeps_its_element_and_its_zoom_when_a_step_comes(
@@ -67,22 +77,22 @@ def test_a_chart_keeps_its_element_and_its_zoom_when_a_step_comes(
 ) -> None:
     run, _ = live_run
     visit(page, f"{serve(run.parent).url}/live?run=live")
-    page.locator(".js-plotly-plot .main-svg").first.wait_for()
-    page.evaluate("document.querySelector('.js-plotly-plot .main-svg').isMine = true")
-    box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
-    middle = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + 40, middle)
+    page.locator(".st-key-chart_success").scroll_into_view_if_needed()
+    page.locator(f"{CHART} .main-svg").first.wait_for()
+    page.evaluate(f"{MARK}.isMine = true")
+    left, middle = plot_area(page)
+    page.mouse.move(left + 40, middle)
     page.mouse.down()
-    page.mouse.move(box["x"] + 160, middle, steps=5)
+    page.mouse.move(left + 160, middle, steps=5)
     page.mouse.up()
     until(lambda: "zoom=" in page.evaluate("location.href"), "zoom in the address", page=page)
     low, high = page.evaluate(RANGE)
     before = step_shown(page)
     until(lambda: step_shown(page) >= before + 2, "two more steps", page=page)
-    assert page.evaluate("document.querySelector('.js-plotly-plot .main-svg').isMine") is True
+    assert page.evaluate(f"{MARK}.isMine") is True
     assert page.evaluate(RANGE) == pytest.approx([low, high], rel=1e-3)
-    box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
-    page.mouse.dblclick(box["x"] + 40, box["y"] + box["height"] / 2)
+    left, middle = plot_area(page)
+    page.mouse.dblclick(left + 40, middle)
     until(lambda: "zoom=" not in page.evaluate("location.href"), "end of the zoom", page=page)
 
 
