@@ -1,7 +1,8 @@
 """Rows of one step straight from its row groups: what SQL over all files would first have to find.
 
-A pack has one row group per step, and its footer says which. Footers are read once per file, as
-files never change.
+A pack has one row group per step, and its footer says which. Files never change: footers are read
+once, and the rows of the last few steps are kept, as whoever looks at one trajectory of a step
+looks at its neighbours next.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from .index import VisibleFile
 from .schema import arrow_schema
 
 _MAX_FOOTERS = 256
+_MAX_TABLES = 24
+_MAX_BYTES = 32_000_000
 StepRange = tuple[float, float]
 
 
@@ -28,6 +31,8 @@ class StepLookup:
 
     def __init__(self) -> None:
         self._footers: OrderedDict[Path, tuple[pq.FileMetaData, list[StepRange]]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Path, int], pa.Table] = OrderedDict()
+        self._num_bytes = 0
         self._lock = threading.Lock()
 
     def rows(self, root: Path, table: str, files: Sequence[VisibleFile], step: int) -> pa.Table:
@@ -38,18 +43,35 @@ class StepLookup:
         """
         found = [arrow_schema(table).empty_table()]
         for file in files:
-            if file.limit is not None and step > file.limit:
-                continue
-            path = root / file.entry.path
-            footer, ranges = self._footer(path)
-            groups = [number for number, (low, high) in enumerate(ranges) if low <= step <= high]
-            if groups:
-                with pq.ParquetFile(path, metadata=footer) as opened:
-                    rows = opened.read_row_groups(groups)
-                if len(groups) > 1 or file.first_step != file.last_step:
-                    rows = rows.filter(pc.equal(rows.column("step"), step))
-                found.append(conform(rows, table))
+            if file.limit is None or step <= file.limit:
+                found.append(self._rows_of(root / file.entry.path, table, step))
         return pa.concat_tables(found)
+
+    def _rows_of(self, path: Path, table: str, step: int) -> pa.Table:
+        with self._lock:
+            kept = self._kept.get((path, step))
+            if kept is not None:
+                self._kept.move_to_end((path, step))
+                return kept
+        rows = self._read(path, table, step)
+        with self._lock:
+            if (path, step) not in self._kept and rows.nbytes <= _MAX_BYTES:
+                self._kept[path, step] = rows
+                self._num_bytes += rows.nbytes
+            while len(self._kept) > _MAX_TABLES or self._num_bytes > _MAX_BYTES:
+                self._num_bytes -= self._kept.popitem(last=False)[1].nbytes
+        return rows
+
+    def _read(self, path: Path, table: str, step: int) -> pa.Table:
+        footer, ranges = self._footer(path)
+        groups = [number for number, (low, high) in enumerate(ranges) if low <= step <= high]
+        if not groups:
+            return arrow_schema(table).empty_table()
+        with pq.ParquetFile(path, metadata=footer) as opened:
+            rows = opened.read_row_groups(groups)
+        if any(ranges[number] != (step, step) for number in groups):
+            rows = rows.filter(pc.equal(rows.column("step"), step))
+        return conform(rows, table)
 
     def _footer(self, path: Path) -> tuple[pq.FileMetaData, list[StepRange]]:
         with self._lock:
