@@ -100,6 +100,7 @@ class Chart {
     this.root.append(this.plot);
     parent.append(this.root);
     this.text = "";
+    this.configName = "";
     this.theme = {};
     this.width = 0;
     this.isDirty = false;
@@ -123,15 +124,26 @@ class Chart {
       this.text = text;
       const head = JSON.parse(text.slice(0, text.indexOf("\n")));
       this.height = head.height;
-      this.config = head.config;
+      this.configure(head.config);
       this.revision = head.revision || "kept";
       this.root.style.height = `${head.height}px`;
       if (head.alt) this.root.setAttribute("aria-label", head.alt);
     }
     this.theme = theme;
+    this.root.style.backgroundColor = theme.ground;  // black otherwise, where it fills the screen
     this.address = address;
     this.isDirty = true;
     return true;
+  }
+
+  // The same settings stay the same object: for others plotly builds a chart anew.
+  configure(config) {
+    const name = JSON.stringify(config);
+    if (name === this.configName) return;
+    this.configName = name;
+    this.config = {
+      displaylogo: false, ...config, responsive: false, modeBarButtonsToAdd: [fullscreen(this)],
+    };
   }
 
   // How far the chart is out of sight, in pixels; how high it is on the page.
@@ -151,7 +163,7 @@ class Chart {
     await Plotly.react(
       this.plot, data,
       { ...layout, ...size, uirevision: this.revision, template: template(this.theme) },
-      { ...this.config, responsive: false, modeBarButtonsToAdd: [fullscreen(this)] },
+      this.config,
     );
     this.failure?.remove();
     this.listen();
@@ -195,7 +207,7 @@ class Chart {
     charts.delete(this.root);
     sight.unobserve(this.root);
     sizes.unobserve(this.root);
-    window.Plotly?.purge(this.plot);
+    if (this.plot._fullLayout) window.Plotly.purge(this.plot);
     this.root.remove();
   }
 }

@@ -84,8 +84,7 @@ export default async function (given) {{
     const {{ default: show }} = await import(location.origin + {script});
     return show(given, location.origin + {library});
   }} catch (error) {{
-    given.parentElement.textContent =
-      "Charts cannot be drawn: their script was not found. Reload the page.";
+    given.parentElement.textContent = `This chart cannot be drawn: ${{error.message}}`;
   }}
 }}
 """
