@@ -66,9 +66,7 @@ SHOTS = (
     ),
     Shot(name="alarms", path="/alarms?run=collapse-template", size=(1440, 760)),
     Shot(name="compare", path="/compare?runs=demo,collapse-template", size=(1440, 1150)),
-    Shot(
-        name="runs", path="/", theme="dark", size=(1440, 420), wait_for="[data-testid=stDataFrame]"
-    ),
+    Shot(name="runs", path="/", theme="dark", size=(1440, 420), wait_for=".es-table tbody tr"),
     Shot(name="phone", path="/live?run=demo", theme="dark", size=(390, 844)),
 )
 
