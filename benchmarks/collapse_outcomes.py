@@ -37,6 +37,7 @@ Values = NDArray[np.float64]
 HALF = 0.5
 LOST_EVALUATIONS = 2
 DEGRADED = 0.75
+FALLING = 0.75
 START_STEPS, START_MEASUREMENTS = 5, 2
 EXPLODED_FACTOR, EXPLODED_NATS = 4.0, 1.0
 BROKEN_FORMAT = 0.8
@@ -60,7 +61,8 @@ class Outcome:
     label: str
     collapsed: bool
     onset: tuple[int, str] | None
-    """First step from which the kind's sign stays more than half way there, and the sign."""
+    """First step from which the kind's sign stays more than half way there, and the sign; or from
+    which success stays below three quarters of its peak, if that is earlier."""
     interval: tuple[int, int] | None
     """Last evaluation before success had halved for good, and the first after."""
     regime: str
@@ -259,7 +261,7 @@ def outcome_of(table: MetricTable) -> Outcome:
     return Outcome(
         label=label,
         collapsed=interval is not None,
-        onset=_not_after(interval, _onset(table, label, facts)),
+        onset=_first_sign(success, interval, _onset(table, label, facts)),
         interval=interval,
         regime=_regime(facts),
         evidence=_words(success, facts),
@@ -291,13 +293,19 @@ def _onset(table: MetricTable, label: str, facts: Facts) -> tuple[int, str] | No
     return None
 
 
-def _not_after(
-    interval: tuple[int, int] | None, onset: tuple[int, str] | None
+def _first_sign(
+    success: Curve, interval: tuple[int, int] | None, onset: tuple[int, str] | None
 ) -> tuple[int, str] | None:
-    """What comes after success was lost is no first sign: then success itself is."""
-    if interval is None or onset is None or onset[0] <= interval[1]:
+    """The kind's sign, or success on its way down where that came first: then there was one."""
+    if interval is None:
         return onset
-    return interval[1], f"success itself; step {onset[0]}: {onset[1]}"
+    level = FALLING * success.values.max()
+    step = success.crossing(lambda v: v < level)
+    fallen = interval[1] if step is None else min(step, interval[1])
+    if onset is not None and onset[0] <= fallen:
+        return onset
+    words = f"success stays below {level:.2g}"
+    return fallen, words if onset is None else f"{words}; step {onset[0]}: {onset[1]}"
 
 
 def _regime(facts: Facts) -> str:

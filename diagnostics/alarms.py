@@ -15,9 +15,10 @@ from typing import Any
 
 from ..store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
 from . import rules_reasoning, rules_signal, rules_task
-from .changes import Channel, ChannelSpec, observed
+from .changes import Channel, ChannelSpec
 from .channels import CHANNELS, at_distance, derived
 from .config import AlarmConfig, RuleName
+from .observations import observed
 from .rules import Finding, Rule, View
 
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)

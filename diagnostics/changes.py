@@ -19,15 +19,13 @@ Everything a channel knows is in `state()`, as JSON values.
 from __future__ import annotations
 
 import copy
-import fnmatch
-import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-MAD_TO_SIGMA = 1.4826
-"""Standard deviation over median absolute deviation, for normal noise."""
+from .observations import MAD_TO_SIGMA, matches, median, observed, robust_scale
+
 LOG_FLOOR = 1e-9
 """What a logarithm sees of zero."""
 NOISE_SIGMAS = 4.0
@@ -74,51 +72,6 @@ class ChannelSpec:
     """Observations before the baseline counts; one where the metric is measured now and then."""
     trials: str = ""
     """Of a rate: the metric beside it that says over how many trials, `num_tasks` say."""
-
-
-def robust_scale(values: Sequence[float]) -> float:
-    """Standard deviation of normal noise with the same median absolute deviation; 0 of nothing.
-
-    >>> round(robust_scale([1.0, 2.0, 3.0, 4.0, 1000.0]), 4)
-    1.4826
-    """
-    if not len(values):
-        return 0.0
-    centre = median(values)
-    return MAD_TO_SIGMA * median([abs(value - centre) for value in values])
-
-
-@functools.lru_cache(maxsize=65_536)
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern)
-
-
-def median(values: Sequence[float]) -> float:
-    """The median of a short list, without numpy's overhead.
-
-    >>> median([3.0, 1.0, 2.0, 10.0])
-    2.5
-    """
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def observed(values: Mapping[str, float], keys: Sequence[str]) -> dict[str, float]:
-    """Finite values of the first of `keys` that has any, by name; several only for a `*`."""
-    for key in keys:
-        if "*" not in key:
-            value = values.get(key, math.nan)
-            if math.isfinite(value):
-                return {key: value}
-            continue
-        found = {
-            name: value
-            for name, value in values.items()
-            if _matches(name, key) and math.isfinite(value)
-        }
-        if found:
-            return found
-    return {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -317,7 +270,7 @@ class Channel:
 
     def _rank(self, key: str) -> int:
         keys = self.spec.keys
-        return next((n for n, k in enumerate(keys) if key == k or _matches(key, k)), len(keys))
+        return next((n for n, k in enumerate(keys) if key == k or matches(key, k)), len(keys))
 
     def _forget(self) -> None:
         """A better source of the same thing, or one more of them: start again with it."""

@@ -60,7 +60,7 @@ def test_recipes_load_and_measure_often(name: str) -> None:
     assert config.name == name
     assert config.diagnostics.information.every <= 5
     assert config.eval.every <= 5
-    assert config.steps <= 60
+    assert config.steps <= 80
 
 
 def _knobs(config: RunConfig) -> dict[str, object]:
@@ -181,7 +181,7 @@ def test_a_run_that_keeps_its_success_is_healthy() -> None:
             12,
             "template_collapse",
         ),
-        ("other_collapse", {}, None, "diverse"),
+        ("other_collapse", {}, 20, "diverse"),  # of nothing else: success itself
     ],
 )
 def test_what_is_true_after_success_was_lost_names_the_collapse(
@@ -191,6 +191,21 @@ def test_what_is_true_after_success_was_lost_names_the_collapse(
     assert (outcome.label, outcome.collapsed, outcome.interval) == (label, True, (15, 20))
     assert (None if outcome.onset is None else outcome.onset[0]) == onset
     assert outcome.regime == regime
+
+
+def test_success_on_its_way_down_is_a_first_sign_too() -> None:
+    """0.6, from step 10 on 0.4, below three quarters; reward spread is gone only from step 16."""
+    steps = np.arange(STEPS + 1)
+    success = np.where(steps < 10, 0.6, np.where(steps < 18, 0.4, 0.1))
+    changed = {"group_std_mean": _then(0.3, 0.02, 16), "near_duplicate_frac": _then(0.1, 0.8)}
+    outcome = outcomes.outcome_of(
+        _table(success_rate=np.where(steps % 5 == 0, success, np.nan), **changed)
+    )
+    assert outcome.label == "echo_trap"
+    assert outcome.interval == (15, 20)
+    assert outcome.onset is not None
+    assert outcome.onset[0] == 10
+    assert "step 16: reward std stays below" in outcome.onset[1]
 
 
 def test_success_that_comes_back_was_not_lost() -> None:

@@ -6,13 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from echoscope.diagnostics.changes import (
-    Channel,
-    ChannelSpec,
-    median,
-    observed,
-    robust_scale,
-)
+from echoscope.diagnostics.changes import Channel, ChannelSpec
+from echoscope.diagnostics.observations import median, observed, robust_scale
 from echoscope.diagnostics.resampling import block_bootstrap, without_trend
 from hypothesis import given
 from hypothesis import strategies as st
