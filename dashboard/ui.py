@@ -235,6 +235,9 @@ def beat(
     def look() -> None:
         nonlocal is_beat
         if is_beat and has_news():
+            # Streamlit looks for requests here: who has just chosen another page goes there, and is
+            # not brought back by what comes next.
+            st.empty()
             st.rerun()
         is_beat = True
         draw()
