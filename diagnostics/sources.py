@@ -49,12 +49,29 @@ FINDINGS: Mapping[str, tuple[str, ...]] = {
 """Which of the text's exemplars show a rule's finding."""
 
 
+LEAST_SHARED = 0.25
+"""A smaller part of the reasonings is no template worth naming."""
+
+
+def template_words(template: str, share: float) -> str:
+    """What part of the reasonings is one template.
+
+    >>> template_words("Maybe ___ works.", 0.8)
+    'Most reasonings are one template: "Maybe ___ works.".'
+    >>> template_words("No idea. I guess ___.", 0.39)
+    '39 % of the reasonings are one template: "No idea. I guess ___.".'
+    """
+    who = "Most reasonings" if share > 0.5 else f"{100 * share:.0f} % of the reasonings"
+    return f'{who} are one template: "{template}".'
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhibits:
     """Places in trajectories, and the template they share if there is one."""
 
     places: tuple[Shown, ...] = ()
     template: str = ""
+    """A sentence with its slots, and how many of the reasonings it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +98,11 @@ class Opened:
             Shown(trajectory_id=e.trajectory_id, turn=e.turn, spans=e.spans, note=e.note)
             for e in found[:MAX_SHOWN]
         ]
-        is_shared = report.values["template_match_frac"] > 0.5
-        template = report.template.text if report.template and is_shared else ""
+        share = report.values["template_match_frac"]
+        is_shared = report.template is not None and share >= LEAST_SHARED
+        template = (
+            template_words(report.template.text, share) if report.template and is_shared else ""
+        )
         wants_template = "template" in wanted
         return Exhibits(places=tuple(places), template=template if wants_template else "")
 

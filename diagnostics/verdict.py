@@ -98,7 +98,7 @@ class Diagnosis:
         Args:
             exemplars: Places in trajectories that show it.
             notes: What was said about the source.
-            template: The template that reasonings share, with slots, if one was found.
+            template: The sentence about the template that reasonings share, with slots, if any.
         """
         open_alarms = self.engine.open_alarms
         unseen = blindness(self._keys, self.engine.config)

@@ -53,7 +53,7 @@ def verdict_text(
     if regimes.num_measured and regimes.regime is not Regime.UNDETERMINED:
         parts.append(f"The regime is {regimes.regime.words} since step {regimes.since_step}.")
     if template:
-        parts.append(f'Most reasonings are one template: "{template}".')
+        parts.append(template)
     if actions and state is not RunState.INSUFFICIENT:
         command = next((action.command for action in actions if action.command), "")
         parts.append(actions[0].text + (f" Try: `{command}`." if command else ""))

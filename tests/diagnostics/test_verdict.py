@@ -11,6 +11,7 @@ from echoscope.diagnostics.alarms import RunState
 from echoscope.diagnostics.made_runs import make
 from echoscope.diagnostics.metric_table import MetricTable
 from echoscope.diagnostics.metrics_file import MetricsFileError
+from echoscope.diagnostics.sources import template_words
 from echoscope.diagnostics.verdict import Diagnosis, diagnose
 from echoscope.diagnostics.verdict_record import Shown
 
@@ -146,7 +147,7 @@ def test_exemplars_and_template_are_told() -> None:
     for step, values in make("template_collapse", 7).table.rows():
         diagnosis.observe(step, values)
     shown = Shown(trajectory_id="t00000120-00037", turn=0, spans=((3, 9),), note="template")
-    verdict = diagnosis.verdict(exemplars=[shown], template="I will go ___")
+    verdict = diagnosis.verdict(exemplars=[shown], template=template_words("I will go ___", 0.9))
     assert verdict.to_json()["exemplars"][0]["spans"] == [[3, 9]]
     assert '"I will go ___"' in verdict.text
     assert "echoscope ctl runs/a set selection.strategy=top_p" in verdict.text
@@ -165,14 +166,16 @@ def test_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
+        "alarm_settings",
         "alarms",
         "baselines",
-        "changes",
         "collapsebench",
         "metric_names",
         "metrics_file",
+        "observations",
         "regimes",
         "rules",
+        "sources",
         "verdict",
         "verdict_words",
     ],
