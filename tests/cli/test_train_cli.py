@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,7 @@ def test_a_second_ctrl_c_ends_at_once(config_file: Path, root: Path) -> None:
         *(config_file, path, "envs.train.0.max_turns=200", "context.max_prompt_tokens=2000"),
         ready="run ",
     )
+    time.sleep(1.5)  # into the long first step: before it, one Ctrl-C ends the run
     trainer.interrupt()
     trainer.wait_for("once more stops at once")
     trainer.interrupt()
