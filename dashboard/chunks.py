@@ -14,7 +14,7 @@ from pathlib import Path
 
 _COMMON = ("Html", "Selectbox")
 _KINDS: Mapping[str, tuple[str, ...]] = {
-    "": ("TextInput", "DataFrame"),
+    "": ("TextInput", "BidiComponent"),
     "live": (
         "PageLink",
         "Progress",
