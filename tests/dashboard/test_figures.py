@@ -103,3 +103,8 @@ def test_the_widgets_of_a_page_are_fetched_with_it(name: str) -> None:
     assert len(set(found)) == len(found)
     assert any("/Html." in path for path in found)
     assert not any("PlotlyChart" in path for path in found)
+
+
+@pytest.mark.parametrize("name", ["", "replay", "live"])
+def test_pages_without_a_data_frame_in_sight_do_not_wait_for_its_scripts(name: str) -> None:
+    assert not any("/DataFrame." in path for path in chunks(name))
