@@ -100,6 +100,12 @@ def specs(page: AppTest) -> dict[str, str]:
     return {key: figure.text for key, figure in shown_figures(page).items()}
 
 
+def with_settings(page: AppTest) -> AppTest:
+    """The page with its form of live settings open."""
+    page.session_state["steering_form"] = True
+    return page.run()
+
+
 def press(page: AppTest, key: str) -> AppTest:
     page.button(key=key).click().run()
     shown(page)
@@ -344,9 +350,7 @@ def test_different_wishes_of_two_people_are_shown_in_order(
 def test_settings_are_previewed_checked_and_sent_together(
     live_run: LiveRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
-    page = open_page("live", tmp_path, run="live")
-    page.session_state["steering_form"] = True
-    page.run()
+    page = with_settings(open_page("live", tmp_path, run="live"))
     field = {widget.label: widget for widget in page.text_input}
     field["lr"].set_value("-1").run()
     assert "optim.lr is -1, but must be more than 0" in shown(page)
@@ -371,9 +375,7 @@ def test_settings_are_previewed_checked_and_sent_together(
 def test_what_alarms_do_is_set_by_rule(
     live_run: LiveRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
-    page = open_page("live", tmp_path, run="live")
-    page.session_state["steering_form"] = True
-    page.run()
+    page = with_settings(open_page("live", tmp_path, run="live"))
     choice = next(w for w in page.multiselect if w.label.endswith("stop"))
     choice.set_value(["KL_DRIFT"]).run()
     press(page, "steering_review")
@@ -385,9 +387,7 @@ def test_what_alarms_do_is_set_by_rule(
 def test_a_threshold_of_the_alarms_is_moved_and_put_back(
     live_run: LiveRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
-    page = open_page("live", tmp_path, run="live")
-    page.session_state["steering_form"] = True
-    page.run()
+    page = with_settings(open_page("live", tmp_path, run="live"))
 
     def names() -> Any:
         return next(w for w in page.multiselect if w.label.endswith("thresholds"))
