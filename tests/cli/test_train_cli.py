@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,12 +224,13 @@ def test_ctrl_c_ends_after_the_step_with_a_checkpoint(
 
 
 def test_a_second_ctrl_c_ends_at_once(config_file: Path, root: Path) -> None:
+    """Both come within the first step: its episodes take their time, and say when they begin."""
     path = root / "run"
     trainer = start(
-        *(config_file, path, "envs.train.0.max_turns=200", "context.max_prompt_tokens=2000"),
-        ready="run ",
+        *(config_file, path, "context.max_prompt_tokens=2000"),
+        "envs.train=[{env: 'slow_bandit:SlowBandit', groups: 2}]",
+        ready="the bandit is slow",
     )
-    time.sleep(1.5)  # into the long first step: before it, one Ctrl-C ends the run
     trainer.interrupt()
     trainer.wait_for("once more stops at once")
     trainer.interrupt()
