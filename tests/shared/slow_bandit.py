@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 from echoscope.envs.bandit import Bandit
@@ -12,6 +13,7 @@ class SlowBandit(Bandit):
     """Says on the terminal that an episode begins, and then takes half a second to begin it."""
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        print("the bandit is slow", flush=True)
+        sys.stdout.write("the bandit is slow\n")
+        sys.stdout.flush()
         time.sleep(0.5)
         return super().reset(seed, noise_seed)
