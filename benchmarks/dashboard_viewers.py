@@ -1,13 +1,14 @@
 """What four viewers cost a training run: stretches of one run with them and without, in turn.
 
 Viewers come in two kinds. Browsers open the pages for real; where they run on the trainer's machine
-they take its processors, too. Clients speak to the dashboard as a browser does, the timers that the
-pages set included, and draw nothing: what they cost is the dashboard's share alone.
+they take its processors, too. Clients speak to the dashboard as a browser does, with the timers and
+the listeners that the pages set, and draw nothing: what they cost is the dashboard's share alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import statistics
@@ -15,7 +16,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+import urllib.request
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from browsing import DashboardProcess, until
-from dashboard_pages import address, settle, visitor
+from dashboard_pages import SIZE, address, settle
 from echoscope.store.reader import open_run
 
 if TYPE_CHECKING:
@@ -205,7 +207,10 @@ def browsers(browser: Browser, server: DashboardProcess, run_id: str) -> Iterato
     """Four people, each with a browser of their own."""
     with ExitStack() as stack:
         for name in PAGES:
-            page = stack.enter_context(visitor(browser)).new_page()
+            # Not a `visitor`: to look at every frame for what is drawn costs as much as the page.
+            context = browser.new_context(viewport=SIZE)  # type: ignore[arg-type]
+            stack.callback(context.close)
+            page = context.new_page()
             page.goto(address(server, name, **({"run": run_id} if name else {})))
             page.wait_for_selector("h1")
             settle(page)
@@ -238,6 +243,12 @@ async def _follow(following: Sequence[Follower], stop: threading.Event) -> None:
         if isinstance(found, Exception):
             raise found
     assert not was_cut, "the dashboard closed a connection"
+
+
+def _json_of(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(url) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
 
 
 class Follower:
@@ -295,11 +306,35 @@ class Follower:
             self._stop_timers(message.stop_auto_rerun.fragment_ids)
         elif kind == "auto_rerun":
             wish = message.auto_rerun
-            self._stop_timers([wish.fragment_id])
-            repeated = self._repeat(socket, wish.fragment_id, wish.interval)
-            self._timers[wish.fragment_id] = asyncio.ensure_future(repeated)
+            self._start_timer(
+                wish.fragment_id, self._repeat(socket, wish.fragment_id, wish.interval)
+            )
+        elif kind == "delta":
+            self._listen(socket, message.delta)
         elif kind == "script_finished":
             self.num_runs += 1
+
+    def _listen(self, socket: Any, delta: Any) -> None:
+        """A listener of the page (`pulse.js`): its fragment is drawn again when the run moves."""
+        if delta.WhichOneof("type") != "new_element":
+            return
+        component = delta.new_element.bidi_component
+        if component.component_name.endswith("echoscope_pulse"):
+            wish = json.loads(json.loads(component.json))
+            self._start_timer(delta.fragment_id, self._hear(socket, delta.fragment_id, wish))
+
+    async def _hear(self, socket: Any, fragment: str, wish: Mapping[str, Any]) -> None:
+        waited = -1
+        while waited < wish["patience"]:
+            await asyncio.sleep(wish["every"])
+            pulse = await asyncio.to_thread(_json_of, self._url + wish["address"])
+            is_new = any(pulse[name] != seen for name, seen in wish["seen"].items())
+            waited = waited + 1 if is_new else -1
+        await self._ask(socket, fragment)
+
+    def _start_timer(self, fragment: str, work: Coroutine[Any, Any, None]) -> None:
+        self._stop_timers([fragment])
+        self._timers[fragment] = asyncio.ensure_future(work)
 
     async def _repeat(self, socket: Any, fragment: str, interval_s: float) -> None:
         while True:

@@ -20,6 +20,7 @@ from ..store.records import CommandAction
 from ..store.steering import MAX_AUTHOR, check_settings, os_user, prepare, send, standing
 from . import queries
 from .problems import Problem
+from .pulses import pulse
 from .settings import settings
 
 COMMAND_HEADER = "x-echoscope-command"
@@ -39,6 +40,7 @@ def routes() -> list[Route]:
     return [
         Route("/api/runs", _answering(_runs), methods=["GET"]),
         Route("/api/runs/{run_id}/status", _answering(_status), methods=["GET"]),
+        Route("/api/runs/{run_id}/pulse", _answering(_pulse), methods=["GET"]),
         Route("/api/runs/{run_id}/commands", _answering(_command), methods=["POST"]),
     ]
 
@@ -105,6 +107,10 @@ def run_status(run_id: str) -> dict[str, Any]:
             for a in queries.open_alarms(run_id)
         ],
     }
+
+
+async def _pulse(request: Request) -> tuple[int, dict[str, Any]]:
+    return 200, {**await run_in_threadpool(pulse, request.path_params["run_id"])}
 
 
 async def _command(request: Request) -> tuple[int, dict[str, Any]]:

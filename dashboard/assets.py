@@ -1,4 +1,4 @@
-"""Files that pages fetch from this server: plotly as it is installed, and our script for charts.
+"""Files that pages fetch from this server: plotly as it is installed, and scripts of our own.
 
 Their addresses name their content, so a browser fetches each once and keeps it.
 """
@@ -77,12 +77,16 @@ def compiled_ahead(script: bytes) -> bytes:
     return script.replace(_HEAD, _EAGER_HEAD)[: -len(_TAIL)] + _EAGER_TAIL
 
 
-def _figures() -> bytes:
-    return Path(__file__).with_name("figures.js").read_bytes()
+def _own(name: str) -> Asset:
+    return Asset(name=name, read=Path(__file__).with_name(f"{name}.js").read_bytes)
 
 
 PLOTLY = Asset(name="plotly", read=_plotly)
-FIGURES = Asset(name="figures", read=_figures)
+FIGURES = _own("figures")
+"""Draws charts."""
+PULSE = _own("pulse")
+"""Listens to how a run stands."""
+_ALL = (PLOTLY, FIGURES, PULSE)
 
 
 def head_tags(page: str) -> str:
@@ -101,7 +105,7 @@ def head_tags(page: str) -> str:
 
 
 def routes() -> list[Route]:
-    return [Route(asset.path, _answering(asset), methods=["GET"]) for asset in (PLOTLY, FIGURES)]
+    return [Route(asset.path, _answering(asset), methods=["GET"]) for asset in _ALL]
 
 
 def _answering(asset: Asset) -> Callable[[Request], Awaitable[Response]]:

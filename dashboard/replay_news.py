@@ -5,16 +5,18 @@ from __future__ import annotations
 import streamlit as st
 
 from . import queries, ui
+from .pulses import Pulse
 from .replay_list import COLUMNS
 from .replay_sources import Source, asked_of_page
 from .url_state import go
 
-EVERY_S = 2.0
 _READING = ("step", "trajectory", "turn", "part", "page", "against")
 """URL parameters of somebody who looks at something: their page stays where it is."""
 
 
-def watch(run_id: str, source: Source, asked: tuple[object, ...]) -> None:
+def watch(
+    run_id: str, source: Source, asked: tuple[object, ...], seen: Pulse | None = None
+) -> None:
     """A line about newer steps, while the run is followed.
 
     The page goes on by itself only where nobody chose anything: neither step nor trajectory. It is
@@ -22,6 +24,7 @@ def watch(run_id: str, source: Source, asked: tuple[object, ...]) -> None:
 
     Args:
         asked: `asked_of_page` when the page was drawn.
+        seen: The pulse of the run before the page read anything of it.
     """
     if source.step is None or not ui.is_following(run_id):
         return
@@ -47,7 +50,7 @@ def watch(run_id: str, source: Source, asked: tuple[object, ...]) -> None:
                 type="tertiary",
             )
 
-    ui.beat("replay_news", EVERY_S, line, has_news=has_news)
+    ui.follow("replay_news", run_id, ("position",), line, has_news=has_news, seen=seen)
 
 
 def is_reading() -> bool:

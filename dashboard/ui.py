@@ -16,9 +16,7 @@ goes through `plain` first, or into `st.text`, `st.code` or `st.dataframe`, whic
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
@@ -29,9 +27,14 @@ from streamlit.errors import StreamlitAPIException
 from ..diagnostics.verdict_record import Verdict
 from ..store.errors import StoreError
 from ..store.layout import shown_path
-from . import queries
+from . import pulses, queries
 from .escaping import escape, visible
 from .problems import Problem
+from .refreshing import LISTENER, timed
+from .refreshing import beat as beat
+from .refreshing import follow as follow
+from .refreshing import guarded as guarded
+from .refreshing import problem as problem
 from .run_list import RunRow
 from .settings import settings
 from .words import Colour
@@ -55,15 +58,14 @@ CARRIED = ("run", "step", "trajectory", "turn")
 """URL parameters that a link keeps unless it sets them."""
 MAX_PICKED = 200
 """Runs in the picker; the page Runs has all of them."""
-BREATH = 4.0
-"""A page that follows a run draws itself at most this fraction of the time: one in four."""
-_SHOWN_RUN, _PICKER, _DRAW_S = "_shown_run", "_run_picker", "_draw_s"
+_SHOWN_RUN, _PICKER = "_shown_run", "_run_picker"
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding-top: 4.5rem; padding-bottom: 3rem; }
 [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere; }
 pre.command { margin: 0; padding: 0.6rem 0.8rem; border-radius: 0.5rem; font-size: 0.875rem;
   background: rgba(128, 128, 128, 0.12); white-space: pre-wrap; user-select: all; }
-</style>"""
+[class*="st-key-LISTENER"] { position: absolute; height: 0; }
+</style>""".replace("LISTENER", LISTENER)
 STATE_COLOURS: Mapping[str, Colour] = {
     "healthy": "green",
     "converged": "green",
@@ -80,7 +82,7 @@ def frame(title: str, draw: Callable[[], None]) -> None:
     """A page that belongs to no run: its title, what `draw` draws, and calm words for a Problem."""
     st.html(_STYLE)
     st.title(title, anchor=False)
-    with _timed():
+    with timed():
         guarded(draw)
 
 
@@ -102,36 +104,8 @@ def run_frame(title: str, draw: Callable[[str], None]) -> None:
         draw(run_id)
         warnings(run_id)
 
-    with _timed():
+    with timed():
         guarded(body)
-
-
-@contextmanager
-def _timed() -> Iterator[None]:
-    """Notes how long a page takes to draw: beats leave that time several times over to people."""
-    since = time.perf_counter()
-    yield
-    st.session_state[_DRAW_S] = time.perf_counter() - since
-
-
-def guarded(draw: Callable[[], None]) -> None:
-    """Draw, or say in calm words why that cannot be."""
-    try:
-        draw()
-    except Problem as found:
-        problem(found)
-
-
-def problem(found: Problem) -> None:
-    """What cannot be shown, and the way out; a command in it can be copied."""
-    with st.container(border=True):
-        st.badge("Cannot be shown", color="orange")
-        st.text(visible(found.text, 1000))
-        words, colon, command = found.advice.partition(": echoscope ")
-        if words:
-            st.text(visible(words + colon[:1], 1000))
-        if command:
-            st.code(visible(f"echoscope {command}", 1000), language="bash")
 
 
 def empty(text: str, command: str = "") -> None:
@@ -205,61 +179,27 @@ def _label(row: RunRow) -> str:
 
 
 def live_marker(run_id: str) -> None:
-    """The run's status and step; refreshes by itself while the run is live."""
+    """The run's status and step; drawn again when they change, while the run is live."""
     is_live = queries.info(run_id).status == "running"
     toggle = is_live and st.toggle("Follow", value=True, key="follow", bind="query-params")
 
     def mark() -> None:
-        words, colour = status_words(queries.info(run_id), updated_at(run_id))
+        words, colour = status_words(queries.info(run_id), pulses.updated_at(run_id))
         st.badge(words, color=colour)
 
     def has_ended() -> bool:
-        return is_live and queries.info(run_id).status != "running"
+        return queries.info(run_id).status != "running"
 
-    beat("live_marker", 1.0 if is_live and toggle else None, mark, has_news=has_ended)
-
-
-def beat(
-    key: str, every_s: float | None, draw: Callable[[], None], *, has_news: Callable[[], bool]
-) -> None:
-    """Draws a part every `every_s` seconds (None: once), and the whole page when there is news.
-
-    News is asked for at a beat and never while the page itself is being drawn: a page that takes
-    longer to draw than the news to come would begin anew for ever and never reach its end. On a
-    busy machine beats are further apart, so that a click does not wait behind them.
-    """
-    if every_s is not None:
-        every_s = max(every_s, BREATH * st.session_state.get(_DRAW_S, 0.0))
-    is_beat = False
-
-    def look() -> None:
-        nonlocal is_beat
-        if is_beat and has_news():
-            # Streamlit looks for requests here: who has just chosen another page goes there, and is
-            # not brought back by what comes next.
-            st.empty()
-            st.rerun()
-        is_beat = True
-        draw()
-
-    @st.fragment(run_every=every_s, key=key)
-    def part() -> None:
-        guarded(look)
-
-    part()
+    if toggle:
+        # What follows the whole page draws this, too: it comes first.
+        follow("marker", run_id, ("words",), mark, has_news=has_ended, is_last=True)
+    else:
+        mark()
 
 
 def is_following(run_id: str) -> bool:
     """Whether parts of the page should refresh by themselves."""
     return queries.info(run_id).status == "running" and bool(st.session_state.get("follow", True))
-
-
-def updated_at(run_id: str) -> float:
-    """When the run last acknowledged something, in seconds since the epoch."""
-    try:
-        return (queries.path_of(run_id) / "journal.ndjson").stat().st_mtime
-    except FileNotFoundError:
-        return time.time()  # between two pieces of the journal
 
 
 def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
@@ -276,9 +216,8 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
             if is_judging:
                 line.caption("a newer verdict is being worked out")
         if is_judging:
-            # The beat asks nothing of the store and draws nothing.
             judged = partial(_is_judged, run_id)
-            beat("await_verdict", 1.0, lambda: None, has_news=judged)
+            follow("verdict", run_id, ("judging",), lambda: None, has_news=judged)
         first, *others = verdict_sentences(found.text)
         st.markdown(f"**{plain(first, 400)}**")
         if others:

@@ -12,7 +12,9 @@ from echoscope.dashboard import (
     lineage,
     live_charts,
     metric_sections,
+    pulses,
     queries,
+    refreshing,
     steering,
     ui,
 )
@@ -35,7 +37,8 @@ STEADY = (
 
 
 def draw(run_id: str) -> None:
-    position = queries.position(run_id)  # first: whatever comes while the rest is read is news
+    seen = pulses.pulse(run_id)  # first: whatever comes while the rest is read is news
+    position = queries.position(run_id)
     page = Snapshot(
         run_id=run_id,
         position=position,
@@ -48,7 +51,7 @@ def draw(run_id: str) -> None:
     with verdict:
         ui.verdict_box(run_id)
     with progress:
-        watch(page, is_judging=queries.is_judging(run_id))
+        watch(page, seen)
         lineage.lineage(run_id)
     with desk:
         steering.panel(run_id)
@@ -80,15 +83,8 @@ def _draw_charts(page: Snapshot) -> None:
     metric_sections.draw(page.known, lambda keys: live_charts.plain(page, keys))
 
 
-def watch(page: Snapshot, *, is_judging: bool) -> None:
+def watch(page: Snapshot, seen: pulses.Pulse) -> None:
     """Where the run is; draws the page again when there is something new, and only then."""
-    is_live = page.info.status == "running"
-    every = (1.0 if ui.is_following(page.run_id) else None) if is_live else IDLE_S
-
-    def has_news() -> bool:
-        if queries.position(page.run_id) != page.position:
-            return True
-        return is_judging and not queries.is_judging(page.run_id)
 
     def look() -> None:
         now = standing(page.info, queries.commands(page.run_id))
@@ -96,7 +92,12 @@ def watch(page: Snapshot, *, is_judging: bool) -> None:
         words = progress_words(page, now, pace(page.steps))
         st.progress(min(1.0, done / now.steps) if now.steps > 0 else 0.0, text=words)
 
-    ui.beat("watch", every, look, has_news=has_news)
+    if page.info.status == "running" and not ui.is_following(page.run_id):
+        look()
+        return
+    every_s = refreshing.EVERY_S if page.info.status == "running" else IDLE_S
+    names = ("position", "words")
+    ui.follow("watch", page.run_id, names, look, has_news=lambda: True, seen=seen, every_s=every_s)
 
 
 def progress_words(page: Snapshot, now: Standing, speed: Pace) -> str:
@@ -106,7 +107,7 @@ def progress_words(page: Snapshot, now: Standing, speed: Pace) -> str:
     if page.info.status != "running":
         words.append(page.info.status)
     else:
-        silent = silence(speed, now=time.time(), heard_at=ui.updated_at(page.run_id))
+        silent = silence(speed, now=time.time(), heard_at=pulses.updated_at(page.run_id))
         left = remaining_s(speed, step=done, steps=now.steps)
         if now.is_paused:
             words.append("paused")

@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 from echoscope.dashboard import (
     keyboard,
+    pulses,
     queries,
     replay_html,
     replay_news,
@@ -46,6 +47,7 @@ KEYS = """
 def draw(run_id: str) -> None:
     st.html(tokens.STYLE + replay_html.STYLE)
     keyboard.listen()
+    seen = pulses.pulse(run_id)  # first: whatever comes while the rest is read is news
     info = queries.info(run_id)
     if info.last_step < 0 and not len(queries.listing(run_id, 0)):
         ui.empty(
@@ -55,7 +57,7 @@ def draw(run_id: str) -> None:
         return
     source = choose_source(run_id, max(info.last_step, 0))
     asked = asked_of_page(run_id)
-    replay_news.watch(run_id, source, asked)
+    replay_news.watch(run_id, source, asked, seen)
 
     is_click = False
 

@@ -1,0 +1,155 @@
+"""How a page, or a part of it, is drawn again: at a beat, or when something of a run has changed.
+
+A part that follows a run has a listener in the browser (`pulse.js`). It asks for a few bytes about
+the run once a second, and not at all while the tab is hidden; the part is drawn again when an
+answer differs from what it was drawn with, and at no other time. A page on which nothing happens
+costs the server and the browser next to nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import streamlit as st
+
+from . import assets
+from .escaping import visible
+from .problems import Problem
+from .pulses import Pulse, pulse
+
+EVERY_S = 1.0
+"""Between two questions of a listener."""
+BREATH = 4.0
+"""A page that follows a run draws itself at most this fraction of the time: one in four."""
+LISTENER = "listener_"
+"""How the keys of listeners begin."""
+_DRAW_S = "_draw_s"
+
+
+@contextmanager
+def timed() -> Iterator[None]:
+    """Notes how long a page takes to draw: beats leave that time several times over to people."""
+    since = time.perf_counter()
+    yield
+    st.session_state[_DRAW_S] = time.perf_counter() - since
+
+
+def guarded(draw: Callable[[], None]) -> None:
+    """Draw, or say in calm words why that cannot be."""
+    try:
+        draw()
+    except Problem as found:
+        problem(found)
+
+
+def problem(found: Problem) -> None:
+    """What cannot be shown, and the way out; a command in it can be copied."""
+    with st.container(border=True):
+        st.badge("Cannot be shown", color="orange")
+        st.text(visible(found.text, 1000))
+        words, colon, command = found.advice.partition(": echoscope ")
+        if words:
+            st.text(visible(words + colon[:1], 1000))
+        if command:
+            st.code(visible(f"echoscope {command}", 1000), language="bash")
+
+
+def beat(
+    key: str, every_s: float | None, draw: Callable[[], None], *, has_news: Callable[[], bool]
+) -> None:
+    """Draws a part every `every_s` seconds (None: once), and the whole page when there is news.
+
+    For what no pulse of a run tells. On a busy machine beats are further apart, so that a click
+    does not wait behind them.
+    """
+    look = _look(draw, has_news)
+
+    @st.fragment(run_every=None if every_s is None else _rested(every_s), key=key)
+    def part() -> None:
+        guarded(look)
+
+    part()
+
+
+def follow(
+    key: str,
+    run_id: str,
+    names: Sequence[str],
+    draw: Callable[[], None],
+    *,
+    has_news: Callable[[], bool],
+    seen: Pulse | None = None,
+    every_s: float = EVERY_S,
+    is_last: bool = False,
+) -> None:
+    """Draws a part, and again when the run's pulse has changed; the whole page when there is news.
+
+    Args:
+        names: What of the pulse counts.
+        seen: The pulse as it was before the page read anything of the run; None where only this
+            part is concerned.
+        is_last: Waits one question longer, and so for those who draw the whole page.
+    """
+    look = _look(draw, has_news)
+    first = seen
+
+    @st.fragment(key=key)
+    def part() -> None:
+        nonlocal first
+        # Before anything is read: what comes while the part is drawn is news.
+        now, first = first or pulse(run_id), None
+        guarded(look)
+        data = {
+            "address": f"/api/runs/{run_id}/pulse",
+            "seen": {name: now[name] for name in names},
+            "every": round(_rested(every_s), 1),
+            "patience": int(is_last),
+        }
+        _component()(key=f"{LISTENER}{key}", data=json.dumps(data), height=0, on_news_change=_heard)
+
+    part()
+
+
+def _look(draw: Callable[[], None], has_news: Callable[[], bool]) -> Callable[[], None]:
+    """News is asked for when a part is drawn by itself, and never while the page is being drawn.
+
+    A page that takes longer to draw than the news to come would begin anew for ever and never
+    reach its end.
+    """
+    is_alone = False
+
+    def look() -> None:
+        nonlocal is_alone
+        if is_alone and has_news():
+            # Streamlit looks for requests here: who has just chosen another page goes there, and is
+            # not brought back by what comes next.
+            st.empty()
+            st.rerun()
+        is_alone = True
+        draw()
+
+    return look
+
+
+def _rested(every_s: float) -> float:
+    return max(every_s, BREATH * float(st.session_state.get(_DRAW_S, 0.0)))
+
+
+def _heard() -> None:
+    """Streamlit tells a component's events to whoever asks; drawing again is all there is to it."""
+
+
+@functools.cache
+def _component() -> Callable[..., Any]:
+    script = f"""
+export default async function (given) {{
+  const {{ default: listen }} = await import(location.origin + {json.dumps(assets.PULSE.path)});
+  return listen(given);
+}}
+"""
+    return st.components.v2.component("echoscope_pulse", js=script)
