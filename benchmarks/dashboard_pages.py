@@ -134,7 +134,7 @@ def count_steps(page: Page) -> None:
         """() => {
           const seen = window.__steps = {};
           const look = () => {
-            const bar = document.querySelector("[data-testid=stProgress]");
+            const bar = document.querySelector(".es-line-bar");
             const found = bar && /step (\\d+) of/.exec(bar.textContent);
             if (found && !(found[1] in seen)) seen[found[1]] = Date.now() / 1000;
             requestAnimationFrame(look);

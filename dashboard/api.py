@@ -1,7 +1,7 @@
 """JSON beside the pages: how runs stand, and commands to them, as `echoscope ctl` sends them.
 
-Nothing that a model or an environment wrote is in an answer: whoever reads it may be a program that
-takes text for orders.
+Nothing that a model or an environment wrote is in an answer, but for charts, which only pages ask
+for: whoever reads it may be a program that takes text for orders.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -20,7 +21,7 @@ from ..store.records import CommandAction
 from ..store.steering import MAX_AUTHOR, check_settings, os_user, prepare, send, standing
 from . import queries
 from .problems import Problem
-from .pulses import pulse
+from .pulses import lines, pulse
 from .settings import settings
 
 COMMAND_HEADER = "x-echoscope-command"
@@ -41,6 +42,7 @@ def routes() -> list[Route]:
         Route("/api/runs", _answering(_runs), methods=["GET"]),
         Route("/api/runs/{run_id}/status", _answering(_status), methods=["GET"]),
         Route("/api/runs/{run_id}/pulse", _answering(_pulse), methods=["GET"]),
+        Route("/api/runs/{run_id}/chart", _chart, methods=["GET"]),
         Route("/api/runs/{run_id}/commands", _answering(_command), methods=["POST"]),
     ]
 
@@ -110,7 +112,30 @@ def run_status(run_id: str) -> dict[str, Any]:
 
 
 async def _pulse(request: Request) -> tuple[int, dict[str, Any]]:
-    return 200, {**await run_in_threadpool(pulse, request.path_params["run_id"])}
+    return 200, await run_in_threadpool(_pulse_of, request.path_params["run_id"])
+
+
+def _pulse_of(run_id: str) -> dict[str, Any]:
+    """200 for a run that is gone, too: whoever looks at it is to be told, and not to see errors."""
+    said = {name: asdict(line) for name, line in lines(run_id).items()}
+    return {**pulse(run_id), "lines": said}
+
+
+async def _chart(request: Request) -> Response:
+    """A chart of a live run as it is now; 204 where there is none, which is no error to show."""
+
+    def ask() -> Response:
+        from . import live_charts  # with plotly, which takes a while: not when the server starts
+
+        name, controls = live_charts.from_query(request.query_params)
+        try:
+            page = live_charts.snapshot(request.path_params["run_id"], controls, is_followed=True)
+            body = live_charts.sent(page, name)
+        except Problem:
+            return Response(status_code=204)
+        return Response(body, media_type="text/plain", headers={"cache-control": "no-store"})
+
+    return await run_in_threadpool(ask)
 
 
 async def _command(request: Request) -> tuple[int, dict[str, Any]]:

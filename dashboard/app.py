@@ -12,7 +12,9 @@ def main() -> None:
         st.Page(ui.script(name), title=title, url_path=name, default=name == "runs")
         for name, (title, _) in ui.PAGES.items()
     ]
-    st.navigation(pages, position="top").run()
+    page = st.navigation(pages, position="top")
+    ui.enter(page.url_path)
+    page.run()
 
 
 main()

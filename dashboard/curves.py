@@ -112,12 +112,8 @@ def curve(
     """
     rows = data[data["key"] == key].sort_values("step")
     steps = rows["step"].to_numpy(np.int64)
-    ends = []
-    for end in (low_key, high_key):
-        found = data[data["key"] == end]
-        by_step = dict(zip(found["step"].tolist(), found["value"].tolist(), strict=True))
-        ends.append(np.array([by_step.get(step, np.nan) for step in steps.tolist()], np.float64))
-    has_interval = bool(low_key) and bool(np.isfinite(ends[0]).any())
+    low, high = (_values_at(data, end, steps) for end in (low_key, high_key))
+    has_interval = low is not None and bool(np.isfinite(low).any())
     words = label(key)
     return Curve(
         key=key,
@@ -125,11 +121,20 @@ def curve(
         unit=words.unit,
         steps=steps,
         values=rows["value"].to_numpy(np.float64, na_value=np.nan),
-        low=ends[0] if has_interval else None,
-        high=ends[1] if has_interval else None,
+        low=low if has_interval else None,
+        high=high if has_interval else None,
         color=color,
         is_right=is_right,
     )
+
+
+def _values_at(data: pd.DataFrame, key: str, steps: NDArray[np.int64]) -> Values | None:
+    """The values of a key at some steps, NaN where it has none; None for no key."""
+    if not key:
+        return None
+    found = data[data["key"] == key]
+    by_step = dict(zip(found["step"].tolist(), found["value"].tolist(), strict=True))
+    return np.array([by_step.get(step, np.nan) for step in steps.tolist()], np.float64)
 
 
 def wilson_band(rates: Values, counts: Values, z: float = 1.96) -> tuple[Values, Values]:

@@ -115,25 +115,49 @@ class Chart {
     charts.set(this.root, this);
   }
 
-  // Takes what is to be shown; true if that, or the look of the page, is new.
-  take(bytes, address) {
-    const text = decoder.decode(bytes);
+  // Takes what is to be shown: a line about the chart, and the figure below it. True if something
+  // of it is to be seen, or the look of the page is another.
+  take(text, address) {
     const theme = pageTheme(this.parent);
     if (text === this.text && theme.name === this.theme.name) return false;
-    if (text !== this.text) {
-      this.text = text;
-      const head = JSON.parse(text.slice(0, text.indexOf("\n")));
-      this.height = head.height;
-      this.configure(head.config);
-      this.revision = head.revision || "kept";
-      this.root.style.height = `${head.height}px`;
-      if (head.alt) this.root.setAttribute("aria-label", head.alt);
-    }
-    this.theme = theme;
+    const end = text.indexOf("\n"), head = JSON.parse(text.slice(0, end));
+    const { height, alt, revision, config, source } = head, spec = text.slice(end);
+    const shown = JSON.stringify([height, alt, revision, config, theme.name]) + spec;
+    const isNew = shown !== this.shown;
+    Object.assign(this, { text, spec, shown, height, source, theme, address });
+    this.revision = revision || "kept";
+    this.configure(config);
+    this.root.style.height = `${height}px`;
     this.root.style.backgroundColor = theme.ground;  // black otherwise, where it fills the screen
-    this.address = address;
-    this.isDirty = true;
-    return true;
+    if (alt) this.root.setAttribute("aria-label", alt);
+    this.isDirty ||= isNew;
+    return isNew;
+  }
+
+  // Asks for the run's pulse, and for itself when the run has moved: near the eye, and at rest.
+  attend(follow) {
+    const pulse = this.source?.pulse;
+    if (pulse === this.pulse) return;
+    this.unfollow?.();
+    this.pulse = pulse;
+    this.unfollow = pulse && follow(pulse, this.source.every, (now) => { this.hear(now, follow); });
+  }
+
+  async hear({ position }, follow) {
+    if (position === this.source.position || !this.isNear || this.isHeld || this.isFetching) return;
+    this.isFetching = true;
+    try {
+      const source = this.source;
+      const answer = await fetch(source.address, { cache: "no-store" });
+      // Anything else is a run that has gone: the page says so.
+      if (answer.status !== 200 || source !== this.source) return;
+      if (this.take(await answer.text(), this.address)) drain();
+      this.attend(follow);
+    } catch {
+      // The server is away; the next pulse asks again.
+    } finally {
+      this.isFetching = false;
+    }
   }
 
   // The same settings stay the same object: for others plotly builds a chart anew.
@@ -157,7 +181,7 @@ class Chart {
     this.isDirty = false;
     if (!this.parent.isConnected) return;
     // Plotly keeps and changes what it is given: the text is read again for each drawing.
-    const { data, layout } = JSON.parse(this.text.slice(this.text.indexOf("\n")));
+    const { data, layout } = JSON.parse(this.spec);
     this.width = Math.floor(this.root.clientWidth);
     const size = { width: this.width, height: this.root.clientHeight };
     await Plotly.react(
@@ -204,6 +228,7 @@ class Chart {
   }
 
   close() {
+    this.unfollow?.();
     charts.delete(this.root);
     sight.unobserve(this.root);
     sizes.unobserve(this.root);
@@ -291,11 +316,16 @@ for (const name of ["pointerup", "pointercancel"]) addEventListener(name, releas
 
 const places = new WeakMap();
 
-export default function show({ data, parentElement }, address) {
+export default function show({ data, parentElement }, address, follow) {
   let chart = places.get(parentElement);
   if (!chart || !charts.has(chart.root)) places.set(parentElement, (chart = new Chart(parentElement)));
   const ticket = ++chart.ticket;
-  if (chart.take(data, address)) {
+  const text = decoder.decode(data);
+  // What a chart has fetched since is newer than what the page still has.
+  const isNew = chart.take(chart.given === text ? chart.text : text, address);
+  chart.given = text;
+  chart.attend(follow);
+  if (isNew) {
     const { away, width } = chart.place();
     chart.isNear ||= away === 0 && width > 0;
     drain();

@@ -2,7 +2,7 @@
 
 Streamlit's own chart is built anew whenever its data change; this one keeps its element, and with
 it zoom, legend and hover. Its script (`figures.js`) and plotly's are fetched from this server.
-What goes to the browser is one line of JSON about the chart, and the figure as JSON below it.
+A chart of a live run fetches itself anew when the run has moved: no script is run for that.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import plotly.graph_objects as go
@@ -18,6 +18,7 @@ import plotly.io
 import streamlit as st
 
 from . import assets
+from .pulses import EVERY_S
 
 DEFAULT_HEIGHT = 450
 """Pixels, for a figure that says nothing."""
@@ -43,6 +44,37 @@ def drawing(figure: go.Figure) -> Drawing:
     return Drawing(spec=text, height=int(height))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a chart fetches itself when its run has moved, so that the page need not be drawn."""
+
+    address: str
+    """Answers with `sent(...)` as it is now."""
+    pulse: str
+    """Address of the run's pulse."""
+    position: str
+    """What the pulse called `position` before the chart was made."""
+
+
+def sent(
+    figure: Drawing,
+    *,
+    alt: str,
+    revision: str = "",
+    config: Mapping[str, Any] | None = None,
+    source: Source | None = None,
+) -> bytes:
+    """What the browser gets: one line of JSON about the chart, and the figure as JSON below it."""
+    head = {
+        "height": figure.height,
+        "alt": alt,
+        "revision": revision,
+        "config": dict(config or {}),
+        "source": None if source is None else {**asdict(source), "every": EVERY_S},
+    }
+    return f"{json.dumps(head)}\n{figure.spec}".encode()
+
+
 def show(
     figure: go.Figure | Drawing,
     *,
@@ -60,13 +92,11 @@ def show(
         config: Of plotly.
     """
     shown = figure if isinstance(figure, Drawing) else drawing(figure)
-    head = {
-        "height": shown.height,
-        "alt": alt,
-        "revision": revision,
-        "config": dict(config or {}),
-    }
-    data = f"{json.dumps(head)}\n{shown.spec}".encode()
+    show_sent(sent(shown, alt=alt, revision=revision, config=config), key=key)
+
+
+def show_sent(data: bytes, *, key: str) -> None:
+    """Draw what `sent` made; `key` names the place."""
     _component()(key=key, data=data)
 
 
@@ -77,12 +107,15 @@ def _component() -> Callable[..., Any]:
 
 def _script() -> str:
     """Fixed text: a component's script is sent with every chart, so it only calls the real one."""
-    library, script = json.dumps(assets.PLOTLY.path), json.dumps(assets.FIGURES.path)
+    names = (assets.FIGURES, assets.PLOTLY, assets.PULSE)
+    script, library, pulse = (json.dumps(asset.path) for asset in names)
     return f"""
+const at = (path) => location.origin + path;
 export default async function (given) {{
   try {{
-    const {{ default: show }} = await import(location.origin + {script});
-    return show(given, location.origin + {library});
+    const [{{ default: show }}, {{ follow }}] =
+      await Promise.all([import(at({script})), import(at({pulse}))]);
+    return show(given, at({library}), follow);
   }} catch (error) {{
     given.parentElement.textContent = `This chart cannot be drawn: ${{error.message}}`;
   }}

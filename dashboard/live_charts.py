@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from urllib.parse import quote, urlencode
 
 import pandas as pd
 import streamlit as st
 
 from ..store.reader import RunInfo
-from . import charts, cursor, figures, queries
+from . import charts, cursor, figures, pulses, queries
 from .cache import AnswerCache
 from .curated import CHARTS, Chart, chart_curves, chart_keys
 from .escaping import visible
 from .marks import Mark, alarm_marks, command_marks, rewind_marks
+from .problems import Problem
 
 EXACT_STEPS = 20_000
 """Runs up to this long are smoothed from every point; longer ones from the extremes of ranges."""
@@ -51,6 +53,8 @@ class Snapshot:
     steps: pd.DataFrame
     known: Sequence[str]
     """The metrics that the run has."""
+    is_followed: bool = False
+    """Whether charts go on by themselves."""
     controls: Controls = field(default_factory=Controls)
 
     @property
@@ -75,6 +79,23 @@ class Snapshot:
             *command_marks(queries.commands(self.run_id)),
             *rewind_marks(self.steps),
         ]
+
+
+def snapshot(run_id: str, controls: Controls, *, is_followed: bool) -> Snapshot:
+    """The run as it is now.
+
+    Raises:
+        Problem: no such run, or it cannot be read.
+    """
+    return Snapshot(
+        run_id=run_id,
+        position=queries.position(run_id),  # first: what is read later is at least as new
+        info=queries.info(run_id),
+        steps=queries.step_table(run_id),
+        known=queries.metric_keys(run_id),
+        controls=controls,
+        is_followed=is_followed,
+    )
 
 
 def controls(run_id: str) -> Controls:
@@ -123,11 +144,10 @@ def controls(run_id: str) -> Controls:
 
 def curated(page: Snapshot) -> None:
     """The curated charts, and their numbers to take away."""
-    keys = chart_keys(CHARTS, page.known)
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
     for chart in CHARTS:
         with grid.cell():
-            _show(page, chart.name, chart, partial(_curves, page, chart, keys))
+            figures.show_sent(sent(page, chart.name), key=f"chart_{chart.name}")
     signs, export = st.columns([6, 1], vertical_alignment="center")
     signs.caption(
         "Diamond: critical alarm, triangle: warning, circle: information; open where it ended. "
@@ -136,37 +156,30 @@ def curated(page: Snapshot) -> None:
     )
     with export.popover("CSV", on_change="rerun", key="csv", width="stretch") as box:
         if box.open:
-            _downloads(page, keys)
+            _downloads(page, chart_keys(CHARTS, page.known))
 
 
 def plain(page: Snapshot, keys: Sequence[str]) -> None:
     """One chart for each metric, under its plain name."""
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
     for key in keys:
-        words = charts.label(key)
-        chart = Chart(
-            name=_PLAIN,
-            title=words.name,
-            help=words.help,
-            lines=(),
-            missing="Every value is NaN: it could not be computed.",
-        )
+        name = f"{_PLAIN}_{key}"
         with grid.cell():
-            _show(page, f"{_PLAIN}_{key}", chart, partial(_plain_curve, page, key, keys))
+            figures.show_sent(sent(page, name, beside=keys), key=f"chart_{name}")
 
 
-def _curves(page: Snapshot, chart: Chart, keys: Sequence[str]) -> list[charts.Curve]:
-    data = queries.series(page.run_id, keys, max_points=page.max_points)
-    return chart_curves(chart, data, page.steps, page.known)
+def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
+    """A chart as the browser gets it.
 
+    Args:
+        name: Of a curated one, or "metrics_" and the key of a metric.
+        beside: Keys of metrics that are asked for together with this one.
 
-def _plain_curve(page: Snapshot, key: str, keys: Sequence[str]) -> list[charts.Curve]:
-    return [charts.curve(queries.series(page.run_id, keys), key)]
+    Raises:
+        Problem: there is no such chart, or the run cannot be read.
+    """
+    chart, curves = _found(page, name, beside)
 
-
-def _show(
-    page: Snapshot, name: str, chart: Chart, curves: Callable[[], list[charts.Curve]]
-) -> None:
     def build() -> tuple[figures.Drawing, str]:
         found = curves()
         figure = charts.line_chart(
@@ -180,16 +193,81 @@ def _show(
         )
         return figures.drawing(figure), charts.describe(found)
 
-    identity = (page.run_id, name, page.controls)
-    drawn, words = _drawings.get(identity, page.position, build)
+    drawn, words = _drawings.get((page.run_id, name, page.controls), page.position, build)
     seen = page.controls
-    figures.show(
+    return figures.sent(
         drawn,
-        key=f"chart_{name}",
         revision=f"{page.run_id} {seen.axis} {seen.clip} {chart.name in seen.logged}",
         config=charts.export_config(file_name(page.run_id, name)),
         alt=visible(f"{chart.title}. {words}", 600),
+        source=_source(page, name) if page.is_followed else None,
     )
+
+
+def _found(
+    page: Snapshot, name: str, beside: Sequence[str]
+) -> tuple[Chart, Callable[[], list[charts.Curve]]]:
+    for chart in CHARTS:
+        if chart.name == name:
+            return chart, partial(_curves, page, chart)
+    key = name.removeprefix(f"{_PLAIN}_")
+    if key == name or key not in page.known:
+        raise Problem(f"there is no chart {name[:80]!r}")
+    words = charts.label(key)
+    chart = Chart(
+        name=_PLAIN,
+        title=words.name,
+        help=words.help,
+        lines=(),
+        missing="Every value is NaN: it could not be computed.",
+    )
+    return chart, partial(_plain_curve, page, key, beside or (key,))
+
+
+def _curves(page: Snapshot, chart: Chart) -> list[charts.Curve]:
+    keys = chart_keys(CHARTS, page.known)
+    data = queries.series(page.run_id, keys, max_points=page.max_points)
+    return chart_curves(chart, data, page.steps, page.known)
+
+
+def _plain_curve(page: Snapshot, key: str, keys: Sequence[str]) -> list[charts.Curve]:
+    return [charts.curve(queries.series(page.run_id, keys), key)]
+
+
+def _source(page: Snapshot, name: str) -> figures.Source:
+    return figures.Source(
+        address=f"/api/runs/{quote(page.run_id, safe='')}/chart?{to_query(name, page.controls)}",
+        pulse=pulses.address(page.run_id),
+        position=pulses.mark(page.position),
+    )
+
+
+def to_query(name: str, controls: Controls) -> str:
+    """A chart in an address."""
+    words: dict[str, object] = {
+        "name": name,
+        "x": controls.axis,
+        "smooth": controls.smooth,
+        "clip": int(controls.clip),
+        "log": ",".join(sorted(controls.logged)),
+        "zoom": "" if controls.zoom is None else "{:.7g},{:.7g}".format(*controls.zoom),
+    }
+    return urlencode(words)
+
+
+def from_query(query: Mapping[str, str]) -> tuple[str, Controls]:
+    """What `to_query` wrote; what is none of it counts as not set."""
+    axes: Mapping[str, charts.AxisKind] = {kind: kind for kind in charts.AXES}
+    smooth = re.fullmatch(r"0(\.\d{1,20})?", query.get("smooth", ""))
+    names = {*(chart.name for chart in CHARTS), _PLAIN}
+    controls = Controls(
+        axis=axes.get(query.get("x", ""), "step"),
+        smooth=min(0.99, float(smooth[0])) if smooth else 0.0,
+        clip=query.get("clip") == "1",
+        logged=frozenset(query.get("log", "").split(",")) & names,
+        zoom=cursor.read_zoom(query.get("zoom", "")),
+    )
+    return query.get("name", ""), controls
 
 
 def _downloads(page: Snapshot, keys: Sequence[str]) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+
+from ..store.reader import RunInfo
+from ..store.steering import Standing
+from .words import duration
 
 _RECENT = 20
 """Steps whose median stands for the pace."""
@@ -51,6 +56,33 @@ def silence(pace: Pace, *, now: float, heard_at: float) -> float | None:
     since = now - heard_at
     limit = max(30.0, 10 * pace.step_s) if math.isfinite(pace.step_s) else 300.0
     return since if since > limit else None
+
+
+def progress_words(
+    info: RunInfo, stands: Standing, speed: Pace, *, now: float, heard_at: float
+) -> str:
+    """`step 41 of 60, live, about 20 s to go, 1.1 s a step, 4,286 tokens/s`."""
+    done = max(0, info.last_step)
+    words = [f"step {done} of {stands.steps}"]
+    if info.status != "running":
+        words.append(info.status)
+    else:
+        silent = silence(speed, now=now, heard_at=heard_at)
+        left = remaining_s(speed, step=done, steps=stands.steps)
+        if stands.is_paused:
+            words.append("paused")
+        elif silent is not None:
+            since = time.strftime("%H:%M:%S", time.localtime(now - silent))
+            words.append(f"stale since {since} ({duration(silent)})")
+        else:
+            words.append("live")
+            if math.isfinite(left):
+                words.append(f"about {duration(left)} to go")
+    if math.isfinite(speed.step_s):
+        words.append(f"{speed.step_s:.3g} s a step")
+    if math.isfinite(speed.tokens_per_s):
+        words.append(f"{speed.tokens_per_s:,.0f} tokens/s")
+    return ", ".join(words)
 
 
 def _median(values: np.ndarray) -> float:

@@ -1,24 +1,26 @@
-// Asks how a run stands, and has a part of the page drawn again when that has changed.
+// Asks how a run stands: parts of the page that follow it are told when that has changed.
 //
-// All listeners of a page share one question; a hidden tab asks nothing. A listener is told once of
-// each change, and then waits until its part has been drawn: a slow page is never asked to begin anew
-// before it has reached its end.
+// All who follow a run share one question; a hidden tab asks nothing. Lines of text (`line`) say what
+// the answer has for them. A part that Streamlit draws (`listen`) is told once of each change, and
+// then left in peace until it has been drawn: a slow page is never asked to begin anew before it has
+// reached its end.
 
 const GIVEN_UP_MS = 15_000;  // a drawing that was asked for so long ago got lost
+const APART_MS = 10;
 const questions = new Map();
 
 class Question {
   constructor(address) {
     this.address = address;
-    this.listeners = new Set();
+    this.followers = new Set();
     this.timer = 0;
     this.isAsking = false;
   }
 
   plan() {
     clearTimeout(this.timer);
-    if (this.listeners.size && !document.hidden) {
-      const every = Math.min(...[...this.listeners].map((one) => one.every));
+    if (this.followers.size && !document.hidden) {
+      const every = Math.min(...[...this.followers].map((one) => one.every));
       this.timer = setTimeout(() => this.ask(), 1000 * every);
     }
   }
@@ -30,7 +32,7 @@ class Question {
       const answer = await fetch(this.address, { cache: "no-store" });
       if (answer.ok) {
         const pulse = await answer.json();
-        for (const one of this.listeners) one.hear(pulse);
+        for (const one of this.followers) await one.hear(pulse);
       }
     } catch {
       // The server is away; Streamlit says so on the page, and comes back by itself.
@@ -41,57 +43,122 @@ class Question {
   }
 }
 
-class Listener {
-  take({ address, seen, every, patience }, tell) {
-    Object.assign(this, { seen, every, patience, tell });
-    this.toldAt = this.waited = null;
-    if (this.question?.address !== address) {
-      this.leave();
-      if (!questions.has(address)) questions.set(address, new Question(address));
-      this.question = questions.get(address);
-      this.question.listeners.add(this);
-      this.question.plan();
-    }
-  }
-
-  hear(pulse) {
-    const names = Object.keys(this.seen);
-    if (names.every((name) => pulse[name] === this.seen[name])) {
-      this.toldAt = this.waited = null;
-      return;
-    }
-    this.waited = (this.waited ?? -1) + 1;
-    if (this.waited < this.patience) return;
-    const now = performance.now();
-    if (this.toldAt !== null && now < this.toldAt + GIVEN_UP_MS) return;
-    this.toldAt = now;
-    this.tell("news", true);
-  }
-
-  leave() {
-    if (!this.question) return;
-    this.question.listeners.delete(this);
-    if (!this.question.listeners.size) {
-      clearTimeout(this.question.timer);
-      questions.delete(this.question.address);
-    }
-    this.question = null;
-  }
-}
-
 document.addEventListener("visibilitychange", () => {
   for (const question of questions.values()) document.hidden ? question.plan() : question.ask();
 });
 
+// Calls `hear(pulse)` every so many seconds, until the function that it returns is called.
+
+export function follow(address, every, hear) {
+  if (!questions.has(address)) questions.set(address, new Question(address));
+  const question = questions.get(address), follower = { every, hear };
+  question.followers.add(follower);
+  question.plan();
+  return () => {
+    question.followers.delete(follower);
+    if (question.followers.size) return;
+    clearTimeout(question.timer);
+    if (questions.get(address) === question) questions.delete(address);
+  };
+}
+
+// What Streamlit places on the page: it calls again whenever the data or the theme change, and also
+// ends a call that a later one has overtaken.
+
 const places = new WeakMap();
 
-export default function listen({ data, parentElement, setTriggerValue }) {
-  if (!places.has(parentElement)) places.set(parentElement, new Listener());
-  const listener = places.get(parentElement);
-  const ticket = listener.ticket = (listener.ticket ?? 0) + 1;
-  listener.take(JSON.parse(data), setTriggerValue);
-  return () => {
-    // Streamlit also ends a call that a later one has overtaken.
-    setTimeout(() => { if (ticket === listener.ticket) listener.leave(); });
-  };
+function place(parentElement, begin, data) {
+  const known = places.get(parentElement);
+  const here = known ?? { ticket: 0, stop: null, state: begin() };
+  places.set(parentElement, here);
+  const ticket = ++here.ticket;
+  here.stop?.();
+  const { address, every } = data;
+  here.stop = address ? follow(address, every, (pulse) => here.state.hear(pulse)) : null;
+  return [here.state, () => {
+    setTimeout(() => { if (ticket === here.ticket) { here.stop?.(); here.stop = null; } });
+  }];
+}
+
+class Listener {
+  take(seen, tell) {
+    Object.assign(this, { seen, tell, toldAt: null });
+  }
+
+  async hear(pulse) {
+    if (Object.entries(this.seen).every(([name, value]) => pulse[name] === value)) {
+      this.toldAt = null;
+      return;
+    }
+    const now = performance.now();
+    if (this.toldAt !== null && now < this.toldAt + GIVEN_UP_MS) return;
+    this.toldAt = now;
+    this.tell("news", true);
+    // Streamlit sends what comes at one instant as one wish, for one part of the page.
+    await new Promise((done) => setTimeout(done, APART_MS));
+  }
+}
+
+export function listen({ data, parentElement, setTriggerValue }) {
+  const given = JSON.parse(data);
+  const [listener, end] = place(parentElement, () => new Listener(), given);
+  listener.take(given.seen, setTriggerValue);
+  return end;
+}
+
+// A line of text about the run, with a badge or a bar.
+
+const LOOKS = {
+  badge: "display:inline-block;padding:0.05rem 0.4rem;border-radius:0.5rem;font-size:0.875rem",
+  caption: "font-size:0.875rem;opacity:0.6",
+  bar: "font-size:1rem",
+};
+
+class Line {
+  constructor(parent, kind) {
+    this.words = document.createElement("div");
+    this.words.className = `es-line es-line-${kind}`;
+    this.words.style.cssText = LOOKS[kind];
+    this.kind = kind;
+    parent.append(this.words);
+    if (kind === "bar") {
+      this.track = document.createElement("div");
+      this.track.style.cssText = "height:0.5rem;margin-top:0.25rem;border-radius:0.25rem;" +
+        "overflow:hidden;background:var(--st-secondary-background-color)";
+      this.bar = document.createElement("div");
+      this.bar.style.cssText = "height:100%;background:var(--st-primary-color)";
+      this.track.setAttribute("role", "progressbar");
+      this.track.append(this.bar);
+      parent.append(this.track);
+    }
+  }
+
+  take(name, line) {
+    this.name = name;
+    this.say(line);
+  }
+
+  hear(pulse) {
+    if (pulse.lines?.[this.name]) this.say(pulse.lines[this.name]);
+  }
+
+  say({ text, colour, share }) {
+    if (this.words.textContent !== text) this.words.textContent = text;
+    if (this.kind === "badge") {
+      this.words.style.color = `var(--st-${colour}-text-color)`;
+      this.words.style.background = `var(--st-${colour}-background-color)`;
+    }
+    if (this.kind === "bar") {
+      this.bar.style.width = `${100 * share}%`;
+      this.track.setAttribute("aria-valuenow", String(Math.round(100 * share)));
+      this.track.setAttribute("aria-label", text);
+    }
+  }
+}
+
+export function line({ data, parentElement }) {
+  const given = JSON.parse(data);
+  const [shown, end] = place(parentElement, () => new Line(parentElement, given.kind), given);
+  shown.take(given.name, given.line);
+  return end;
 }

@@ -1,46 +1,138 @@
-"""A few bytes about a run that change when a page about it should."""
+"""A few bytes about a run that change when a page about it should, and lines on how it stands.
+
+Nothing that a model or an environment wrote is in them.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
 
 from ..store.layout import Layout
+from ..store.records import Alarm
+from ..store.steering import standing
 from . import queries
 from .cache import AnswerCache
 from .problems import Problem
-from .progress import Pace, pace, silence
-from .words import status_words
+from .progress import Pace, pace, progress_words
+from .words import Colour, status_words
 
+EVERY_S = 1.0
+"""Between two questions about a run that is live."""
 Pulse = Mapping[str, str]
 """Name -> short text that changes with what it stands for; it tells nothing about the run.
 
-`position` changes with what is acknowledged or asked for, `judging` when a verdict is begun or
-done, `words` when a run is called otherwise than before: another step, another status, silent for
-a minute more.
+`position` changes with what is acknowledged or asked for, `status` when the run begins or ends to
+be live, `verdict` and `alarms` with what stands in them, `commands` with what was asked for and
+answered, and `keys` when there is another metric.
 """
+_NAMES = ("position", "status", "verdict", "alarms", "commands", "keys")
 _paces = AnswerCache()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """How something stands, in words."""
+
+    text: str
+    colour: Colour = "gray"
+    """Of a badge."""
+    share: float = 0.0
+    """Of a bar, from 0 to 1."""
+
+
+def address(run_id: str) -> str:
+    """Where a browser asks for the pulse of a run."""
+    return f"/api/runs/{quote(run_id, safe='')}/pulse"
+
+
 def pulse(run_id: str) -> Pulse:
-    """The pulse of a run; one that cannot be read has one, too. Cheap."""
+    """The pulse of a run; one that cannot be read has one, too. Cheap where nothing is new."""
     try:
+        found = queries.verdict(run_id, wait_s=0.0)
+        said = (found.last_step is None, found.state, found.text, found.actions)
+        commands = queries.commands(run_id)
         return {
-            "position": _digest(queries.position(run_id)),
-            "judging": str(int(queries.is_judging(run_id))),
-            "words": _digest(_words(run_id)),
+            "position": mark(queries.position(run_id)),
+            "status": _digest(queries.info(run_id).status),
+            "verdict": _digest(said),
+            "alarms": _digest([_alarm(one) for one in queries.open_alarms(run_id)]),
+            "commands": _digest([(one.command.command_id, one.ack) for one in commands]),
+            "keys": _digest(queries.metric_keys(run_id)),
         }
     except Problem as found:
-        return dict.fromkeys(("position", "judging", "words"), _digest(found.text))
+        return dict.fromkeys(_NAMES, _digest(found.text))
 
 
-def _words(run_id: str) -> object:
-    info, heard_at = queries.info(run_id), updated_at(run_id)
-    silent = None
-    if info.status == "running":
-        silent = silence(_pace(run_id), now=time.time(), heard_at=heard_at)
-    return status_words(info, heard_at), None if silent is None else int(silent // 60)
+def mark(position: queries.Position) -> str:
+    """What a pulse calls a position."""
+    return _digest(position)
+
+
+def lines(run_id: str) -> dict[str, Line]:
+    """What pages say of a run in a line; nothing of one that cannot be read."""
+    try:
+        return {
+            "status": status_line(run_id),
+            "progress": progress_line(run_id),
+            "verdict": verdict_line(run_id),
+            "newest": newest_line(run_id),
+        }
+    except Problem:
+        return {}
+
+
+def status_line(run_id: str) -> Line:
+    """Status and step.
+
+    Raises:
+        Problem: no such run, or it cannot be read.
+    """
+    words, colour = status_words(queries.info(run_id), updated_at(run_id))
+    return Line(text=words, colour=colour)
+
+
+def progress_line(run_id: str) -> Line:
+    """How far the run is, and how fast.
+
+    Raises:
+        Problem: no such run, or it cannot be read.
+    """
+    info = queries.info(run_id)
+    now = standing(info, queries.commands(run_id))
+    words = progress_words(info, now, _pace(run_id), now=time.time(), heard_at=updated_at(run_id))
+    share = max(0, info.last_step) / now.steps if now.steps > 0 else 0.0
+    return Line(text=words, share=min(1.0, share) if math.isfinite(share) else 0.0)
+
+
+def verdict_line(run_id: str) -> Line:
+    """How new the verdict is.
+
+    Raises:
+        Problem: no such run, or it cannot be read.
+    """
+    found = queries.verdict(run_id, wait_s=0.0)
+    if found.last_step is None:
+        return Line(text="")
+    words = f"as of step {found.last_step}, confidence {found.confidence}"
+    return Line(text=words + (", a newer one is being worked out" * queries.is_judging(run_id)))
+
+
+def newest_line(run_id: str) -> Line:
+    """How far the run has come meanwhile.
+
+    Raises:
+        Problem: no such run, or it cannot be read.
+    """
+    return Line(text=f"The newest step is {queries.info(run_id).last_step}.")
+
+
+def _alarm(alarm: Alarm) -> object:
+    return alarm.alarm_id, alarm.step, alarm.severity, alarm.message
 
 
 def _pace(run_id: str) -> Pace:

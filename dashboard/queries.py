@@ -285,8 +285,11 @@ def series(
     def ask(run: RunReader) -> pd.DataFrame:
         width = 1 if max_points is None else 3 * (run.info().last_step + 1) // max_points
         if width <= 3:  # most ranges would keep all of their steps
-            return _frame(run.sql(_PLAIN, [list(wanted), phase]))
-        return _frame(run.sql(_COARSE, [list(wanted), phase, width]))
+            found = _frame(run.sql(_PLAIN, [list(wanted), phase]))
+        else:
+            found = _frame(run.sql(_COARSE, [list(wanted), phase, width]))
+        # Each chart looks for a few keys: as categories they are found by number.
+        return found.assign(key=found["key"].astype("category"))
 
     return _answer("series", run_id, ask, (wanted, phase, max_points))
 

@@ -2,8 +2,9 @@
 
 A part that follows a run has a listener in the browser (`pulse.js`). It asks for a few bytes about
 the run once a second, and not at all while the tab is hidden; the part is drawn again when an
-answer differs from what it was drawn with, and at no other time. A page on which nothing happens
-costs the server and the browser next to nothing.
+answer differs from what it was drawn with, and at no other time. To draw the smallest part again
+Streamlit's page looks at all others, which costs more than the part: what changes at every step is
+therefore not drawn again at all (`live_lines`, `chart_api`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,8 @@ import streamlit as st
 from . import assets
 from .escaping import visible
 from .problems import Problem
-from .pulses import Pulse, pulse
+from .pulses import EVERY_S, Pulse, address, pulse
 
-EVERY_S = 1.0
-"""Between two questions of a listener."""
 BREATH = 4.0
 """A page that follows a run draws itself at most this fraction of the time: one in four."""
 LISTENER = "listener_"
@@ -39,7 +38,7 @@ def timed() -> Iterator[None]:
     st.session_state[_DRAW_S] = time.perf_counter() - since
 
 
-def guarded(draw: Callable[[], None]) -> None:
+def guarded(draw: Callable[[], object]) -> None:
     """Draw, or say in calm words why that cannot be."""
     try:
         draw()
@@ -80,22 +79,21 @@ def follow(
     key: str,
     run_id: str,
     names: Sequence[str],
-    draw: Callable[[], None],
+    draw: Callable[[], object],
     *,
-    has_news: Callable[[], bool],
+    has_news: Callable[[], bool] | None = None,
     seen: Pulse | None = None,
     every_s: float = EVERY_S,
-    is_last: bool = False,
 ) -> None:
     """Draws a part, and again when the run's pulse has changed; the whole page when there is news.
 
     Args:
         names: What of the pulse counts.
+        has_news: Whether more than this part has to be drawn; None where that is never so.
         seen: The pulse as it was before the page read anything of the run; None where only this
             part is concerned.
-        is_last: Waits one question longer, and so for those who draw the whole page.
     """
-    look = _look(draw, has_news)
+    look = _look(draw, has_news) if has_news else draw
     first = seen
 
     @st.fragment(key=key)
@@ -105,17 +103,16 @@ def follow(
         now, first = first or pulse(run_id), None
         guarded(look)
         data = {
-            "address": f"/api/runs/{run_id}/pulse",
+            "address": address(run_id),
             "seen": {name: now[name] for name in names},
             "every": round(_rested(every_s), 1),
-            "patience": int(is_last),
         }
         _component()(key=f"{LISTENER}{key}", data=json.dumps(data), height=0, on_news_change=_heard)
 
     part()
 
 
-def _look(draw: Callable[[], None], has_news: Callable[[], bool]) -> Callable[[], None]:
+def _look(draw: Callable[[], object], has_news: Callable[[], bool]) -> Callable[[], None]:
     """News is asked for when a part is drawn by itself, and never while the page is being drawn.
 
     A page that takes longer to draw than the news to come would begin anew for ever and never
@@ -148,7 +145,7 @@ def _heard() -> None:
 def _component() -> Callable[..., Any]:
     script = f"""
 export default async function (given) {{
-  const {{ default: listen }} = await import(location.origin + {json.dumps(assets.PULSE.path)});
+  const {{ listen }} = await import(location.origin + {json.dumps(assets.PULSE.path)});
   return listen(given);
 }}
 """

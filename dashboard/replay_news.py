@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import streamlit as st
 
-from . import queries, ui
+from . import live_lines, pulses, queries, ui
 from .pulses import Pulse
 from .replay_list import COLUMNS
-from .replay_sources import Source, asked_of_page
+from .replay_sources import Source
 from .url_state import go
 
 _READING = ("step", "trajectory", "turn", "part", "page", "against")
-"""URL parameters of somebody who looks at something: their page stays where it is."""
+"""URL parameters of somebody who looks at something."""
 
 
-def watch(
-    run_id: str, source: Source, asked: tuple[object, ...], seen: Pulse | None = None
-) -> None:
-    """A line about newer steps, while the run is followed.
+def watch(run_id: str, source: Source, seen: Pulse | None = None) -> None:
+    """A line about newer steps with a way there, while the run is followed.
 
-    The page goes on by itself only where nobody chose anything: neither step nor trajectory. It is
-    drawn anew, too, when the update has come to trajectories of its list; what is shown stays.
+    The page stays where it is: nobody can read what changes under their eyes. It is drawn anew only
+    when the update has come to trajectories of its list, and for the first newer step.
 
     Args:
-        asked: `asked_of_page` when the page was drawn.
         seen: The pulse of the run before the page read anything of it.
     """
     if source.step is None or not ui.is_following(run_id):
@@ -31,31 +28,30 @@ def watch(
     step = source.step
     is_pending = bool(source.rows["kept"].isna().any())
 
-    def has_news() -> bool:
-        if asked_of_page(run_id) != asked:  # the button, or a newer step where none was chosen
-            return "step" in st.query_params or not is_reading()
-        return is_pending and has_come(run_id, source)
+    def is_behind() -> bool:
+        return queries.info(run_id).last_step > step
 
-    def line() -> None:
-        newer = queries.info(run_id).last_step - step
-        if newer <= 0:
-            return
+    if is_behind():
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.caption("1 newer step" if newer == 1 else f"{newer:,} newer steps")
-            st.button(
-                "Go to the newest",
-                key="replay_newest",
-                on_click=go,
-                kwargs=dict.fromkeys(_READING),
-                type="tertiary",
-            )
+            line = pulses.newest_line(run_id)
+            live_lines.show(run_id, "newest", line, kind="caption", every_s=pulses.EVERY_S)
+            st.button("Go to the newest", key="replay_newest", on_click=_forget, type="tertiary")
+        return
 
-    ui.follow("replay_news", run_id, ("position",), line, has_news=has_news, seen=seen)
+    def has_news() -> bool:
+        return is_behind() or (is_pending and has_come(run_id, source))
+
+    ui.follow("news", run_id, ("position",), lambda: None, has_news=has_news, seen=seen)
 
 
-def is_reading() -> bool:
-    """Whether somebody looks at a certain step, trajectory or turn."""
-    return any(st.query_params.get(name) for name in _READING)
+def await_the_first(run_id: str, seen: Pulse) -> None:
+    """Draws the page again when a run that had no trajectory does something."""
+    ui.follow("news", run_id, ("position",), lambda: None, has_news=lambda: True, seen=seen)
+
+
+def _forget() -> None:
+    st.session_state.pop(ui.SEEN_STEP, None)
+    go(**dict.fromkeys(_READING))
 
 
 def has_come(run_id: str, source: Source) -> bool:

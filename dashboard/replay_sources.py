@@ -54,19 +54,29 @@ class Source:
 
 def asked_of_page(run_id: str) -> tuple[object, ...]:
     """What the address says of the list: another answer needs the whole page drawn anew."""
-    step = st.query_params.get("step") or str(max(queries.info(run_id).last_step, 0))
+    step = st.query_params.get("step") or str(newest_step(run_id))
     return step, *(st.query_params.get(name) for name in _LIST_PARAMS)
 
 
-def choose_source(run_id: str, last_step: int) -> Source:
+def newest_step(run_id: str) -> int:
+    """The newest step when somebody came here: what they read stays while the run goes on."""
+    last = max(queries.info(run_id).last_step, 0)
+    seen = st.session_state.get(ui.SEEN_STEP)
+    if seen is None or seen[0] != run_id or seen[1] > last:
+        seen = st.session_state[ui.SEEN_STEP] = (run_id, last)
+    return int(seen[1])
+
+
+def choose_source(run_id: str) -> Source:
     """Draw the controls above the page, and answer with the list that they ask for."""
+    last_step = max(queries.info(run_id).last_step, 0)
     follow_trajectory()
     mode = _mode()
     words = ui.text_param(PARAM_OF[mode], most=MAX_TEXT).strip()
     alarm_id = ui.text_param("alarm", most=200)
     stepper, seek, order_place, more = st.columns([3, 5, 3, 2], vertical_alignment="bottom")
     with stepper:
-        step = _stepper(last_step)
+        step = _stepper(newest_step(run_id), last_step)
     with seek:
         _search_field(mode, words)
     against = None
@@ -110,17 +120,17 @@ def follow_trajectory() -> None:
         st.query_params["step"] = str(step)
 
 
-def _stepper(last_step: int) -> int:
+def _stepper(newest: int, last_step: int) -> int:
     """Step number between its two buttons."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        now = ui.int_param("step", last_step, least=0, most=last_step)
-        now = last_step if now is None else now
+        now = ui.int_param("step", newest, least=0, most=last_step)
+        now = newest if now is None else now
         _step_button("[", keyboard.PREVIOUS_STEP, now - 1, last_step)
         with st.container(width=120):
             step = number(
                 "step",
                 f"Step, 0 to {last_step}",
-                default=last_step,
+                default=newest,
                 least=0,
                 most=last_step,
                 clears=_CLEARS,

@@ -96,11 +96,13 @@ def panel(run_id: str) -> None:
         _ended(info)
         return
 
-    @st.fragment(key="steering")
     def draw() -> None:
-        ui.guarded(lambda: _panel(run_id))
+        _panel(run_id)
 
-    draw()
+    if ui.is_following(run_id):
+        ui.follow("steering", run_id, ("commands",), draw)
+    else:
+        st.fragment(lambda: ui.guarded(draw), key="steering")()
 
 
 def _ended(info: RunInfo) -> None:

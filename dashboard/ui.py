@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -27,7 +26,7 @@ from streamlit.errors import StreamlitAPIException
 from ..diagnostics.verdict_record import Verdict
 from ..store.errors import StoreError
 from ..store.layout import shown_path
-from . import pulses, queries
+from . import live_lines, pulses, queries
 from .escaping import escape, visible
 from .problems import Problem
 from .refreshing import LISTENER, timed
@@ -40,7 +39,6 @@ from .settings import settings
 from .words import Colour
 from .words import duration as duration
 from .words import plain as plain
-from .words import status_words as status_words
 
 PAGES: Mapping[str, tuple[str, str]] = {
     "runs": ("Runs", "views/runs.py"),
@@ -56,9 +54,13 @@ PAGES: Mapping[str, tuple[str, str]] = {
 HERE = Path(__file__).parent
 CARRIED = ("run", "step", "trajectory", "turn")
 """URL parameters that a link keeps unless it sets them."""
+IDLE_S = 5.0
+"""Between two looks at a run that is not live."""
 MAX_PICKED = 200
 """Runs in the picker; the page Runs has all of them."""
-_SHOWN_RUN, _PICKER = "_shown_run", "_run_picker"
+SEEN_STEP = "_seen_step"
+"""Session state: (run, step) that was the newest when somebody came to the page."""
+_SHOWN_RUN, _PICKER, _PAGE = "_shown_run", "_run_picker", "_page"
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding-top: 4.5rem; padding-bottom: 3rem; }
 [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere; }
@@ -76,6 +78,13 @@ STATE_COLOURS: Mapping[str, Colour] = {
 }
 """State of a verdict -> colour of a Streamlit badge."""
 SEVERITY_COLOURS: Mapping[str, Colour] = {"info": "gray", "warning": "orange", "critical": "red"}
+
+
+def enter(page: str) -> None:
+    """Somebody is on a page of the menu: whoever comes from another one finds the newest there."""
+    if st.session_state.get(_PAGE) != page:
+        st.session_state[_PAGE] = page
+        st.session_state.pop(SEEN_STEP, None)
 
 
 def frame(title: str, draw: Callable[[], None]) -> None:
@@ -179,22 +188,16 @@ def _label(row: RunRow) -> str:
 
 
 def live_marker(run_id: str) -> None:
-    """The run's status and step; drawn again when they change, while the run is live."""
-    is_live = queries.info(run_id).status == "running"
+    """The run's status and step, as they are and as they become, and whether to follow them."""
+    status = queries.info(run_id).status
+    is_live = status == "running"
     toggle = is_live and st.toggle("Follow", value=True, key="follow", bind="query-params")
-
-    def mark() -> None:
-        words, colour = status_words(queries.info(run_id), pulses.updated_at(run_id))
-        st.badge(words, color=colour)
-
-    def has_ended() -> bool:
-        return queries.info(run_id).status != "running"
-
-    if toggle:
-        # What follows the whole page draws this, too: it comes first.
-        follow("marker", run_id, ("words",), mark, has_news=has_ended, is_last=True)
-    else:
-        mark()
+    every_s = None if is_live and not toggle else pulses.EVERY_S if is_live else IDLE_S
+    line = pulses.status_line(run_id)
+    live_lines.show(run_id, "status", line, kind="badge", every_s=every_s)
+    if every_s is not None:
+        # A run that began or ended to be live has another page.
+        follow("status", run_id, ("status",), lambda: None, has_news=lambda: True, every_s=every_s)
 
 
 def is_following(run_id: str) -> bool:
@@ -203,7 +206,7 @@ def is_following(run_id: str) -> bool:
 
 
 def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
-    """The verdict in words, with its state, since when, and what to do; refreshes by itself."""
+    """The verdict in words, with its state, since when, and what to do."""
     found = queries.verdict(run_id)
     with st.container(border=True):
         line = st.container(horizontal=True, vertical_alignment="center")
@@ -212,12 +215,10 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
         badge = "being judged" if is_first else state
         line.badge(badge, color="gray" if is_first else STATE_COLOURS.get(state, "gray"))
         if found.last_step is not None:
-            line.caption(f"as of step {found.last_step}, confidence {found.confidence}")
-            if is_judging:
-                line.caption("a newer verdict is being worked out")
-        if is_judging:
-            judged = partial(_is_judged, run_id)
-            follow("verdict", run_id, ("judging",), lambda: None, has_news=judged)
+            with line:
+                every_s = pulses.EVERY_S if is_following(run_id) else None
+                newest = pulses.verdict_line(run_id)
+                live_lines.show(run_id, "verdict", newest, kind="caption", every_s=every_s)
         first, *others = verdict_sentences(found.text)
         st.markdown(f"**{plain(first, 400)}**")
         if others:
@@ -232,10 +233,6 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
         if with_link:
             link("Evidence", "diagnosis", run=run_id)
     return found
-
-
-def _is_judged(run_id: str) -> bool:
-    return not queries.is_judging(run_id)
 
 
 def verdict_sentences(text: str) -> list[str]:

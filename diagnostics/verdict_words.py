@@ -47,7 +47,7 @@ def verdict_text(
         known = ", ".join(measured) or "no metric that a rule reads"
         parts.append(f"Insufficient evidence: {num_rows} steps, {known}.")
     elif not open_alarms:
-        parts.append(f"Nothing alarming in what was measured over {num_rows} steps.")
+        parts.append("Nothing alarming in what was measured.")
     else:
         parts += _alarm_sentences(state, open_alarms, onset, channels)
     if regimes.num_measured and regimes.regime is not Regime.UNDETERMINED:

@@ -27,6 +27,8 @@ TIERS = (
 
 def draw(run_id: str) -> None:
     _why(run_id, ui.verdict_box(run_id, with_link=False))
+    if queries.is_judging(run_id):
+        ui.follow("judged", run_id, ("verdict",), lambda: None, has_news=lambda: True)
     steps = queries.diagnostic_steps(run_id, "information")
     text_steps = queries.diagnostic_steps(run_id, "text")
     gradient_steps = queries.diagnostic_steps(run_id, "gradients")

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import time
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import streamlit as st
 from echoscope.dashboard import (
     branch_form,
     lineage,
     live_charts,
+    live_lines,
     metric_sections,
     pulses,
     queries,
-    refreshing,
     steering,
     ui,
 )
 from echoscope.dashboard.escaping import visible
-from echoscope.dashboard.live_charts import Snapshot
-from echoscope.dashboard.progress import Pace, pace, remaining_s, silence
 from echoscope.dashboard.settings import settings
 from echoscope.store.records import Alarm, AlarmSeverity
-from echoscope.store.steering import Standing, standing
 
-IDLE_S = 5.0
-"""Between two looks at a run that is not live: somebody may resume it."""
 SEVERITIES = (AlarmSeverity.CRITICAL, AlarmSeverity.WARNING, AlarmSeverity.INFO)
 SHOWN_ALARMS = 3
 """More than these are folded, so that the charts stay in sight."""
@@ -37,92 +30,75 @@ STEADY = (
 
 
 def draw(run_id: str) -> None:
-    seen = pulses.pulse(run_id)  # first: whatever comes while the rest is read is news
-    position = queries.position(run_id)
-    page = Snapshot(
-        run_id=run_id,
-        position=position,
-        info=queries.info(run_id),
-        steps=queries.step_table(run_id),
-        known=queries.metric_keys(run_id),
-    )
-    # One place for each part: what comes and goes in one must not rebuild the charts below it.
+    # One place for each part, each drawn again by itself: a step does not touch what has no news.
     verdict, progress, desk, alarms, body = (st.container() for _ in range(5))
     with verdict:
-        ui.verdict_box(run_id)
+        part("verdict", run_id, ("verdict",), lambda: ui.verdict_box(run_id))
     with progress:
-        watch(page, seen)
+        every_s = pulses.EVERY_S if ui.is_following(run_id) else None
+        where = pulses.progress_line(run_id)
+        live_lines.show(run_id, "progress", where, kind="bar", every_s=every_s)
         lineage.lineage(run_id)
     with desk:
         steering.panel(run_id)
         branch_form.panel(run_id)
     with alarms:
-        open_alarms(run_id)
+        part("alarms", run_id, ("alarms",), lambda: open_alarms(run_id))
     with body:
         st.html(STEADY)
-        if len(page.steps) or page.known:
-            draw_charts(page)
+        if has_curves(run_id):
+            draw_charts(run_id)
         else:
-            ui.empty("No step is finished yet: the curves begin with the first one.")
+            part("body", run_id, ("position",), before_the_first, lambda: has_curves(run_id))
             commands(run_id)
 
 
-def draw_charts(page: Snapshot) -> None:
-    """Controls, charts and metrics: touching one of them draws these again and nothing else."""
+def part(
+    key: str,
+    run_id: str,
+    names: Sequence[str],
+    draw: Callable[[], object],
+    has_news: Callable[[], bool] | None = None,
+) -> None:
+    """A part of the page: drawn again when the run's pulse changes, as long as that is followed."""
+    if ui.is_following(run_id):
+        ui.follow(key, run_id, names, draw, has_news=has_news)
+    elif "verdict" in names and queries.is_judging(run_id):
+        ui.follow(key, run_id, names, draw)
+    else:
+        ui.guarded(draw)
+
+
+def has_curves(run_id: str) -> bool:
+    return bool(len(queries.step_table(run_id)) or queries.metric_keys(run_id))
+
+
+def before_the_first() -> None:
+    ui.empty("No step is finished yet: the curves begin with the first one.")
+
+
+def draw_charts(run_id: str) -> None:
+    """Controls, charts and metrics. A control draws all of these again, a step none of them: the
+    charts themselves fetch what is new."""
+
+    def snapshot(controls: live_charts.Controls) -> live_charts.Snapshot:
+        return live_charts.snapshot(run_id, controls, is_followed=ui.is_following(run_id))
+
+    def controlled() -> None:
+        controls = live_charts.controls(run_id)
+        live_charts.curated(snapshot(controls))
+        part("commands", run_id, ("commands",), lambda: commands(run_id))
+        part("sections", run_id, ("keys",), lambda: sections(controls))
+
+    def sections(controls: live_charts.Controls) -> None:
+        page = snapshot(controls)
+        metric_sections.draw(page.known, lambda keys: live_charts.plain(page, keys))
 
     @st.fragment(key="charts")
-    def part() -> None:
-        ui.guarded(lambda: _draw_charts(replace(page, controls=live_charts.controls(page.run_id))))
+    def both() -> None:
+        ui.guarded(controlled)
 
-    part()
-
-
-def _draw_charts(page: Snapshot) -> None:
-    live_charts.curated(page)
-    commands(page.run_id)
-    metric_sections.draw(page.known, lambda keys: live_charts.plain(page, keys))
-
-
-def watch(page: Snapshot, seen: pulses.Pulse) -> None:
-    """Where the run is; draws the page again when there is something new, and only then."""
-
-    def look() -> None:
-        now = standing(page.info, queries.commands(page.run_id))
-        done = max(0, page.info.last_step)
-        words = progress_words(page, now, pace(page.steps))
-        st.progress(min(1.0, done / now.steps) if now.steps > 0 else 0.0, text=words)
-
-    if page.info.status == "running" and not ui.is_following(page.run_id):
-        look()
-        return
-    every_s = refreshing.EVERY_S if page.info.status == "running" else IDLE_S
-    names = ("position", "words")
-    ui.follow("watch", page.run_id, names, look, has_news=lambda: True, seen=seen, every_s=every_s)
-
-
-def progress_words(page: Snapshot, now: Standing, speed: Pace) -> str:
-    """`step 41 of 60, live, about 20 s to go, 1.1 s a step, 4,286 tokens/s`."""
-    done = max(0, page.info.last_step)
-    words = [f"step {done} of {now.steps}"]
-    if page.info.status != "running":
-        words.append(page.info.status)
-    else:
-        silent = silence(speed, now=time.time(), heard_at=pulses.updated_at(page.run_id))
-        left = remaining_s(speed, step=done, steps=now.steps)
-        if now.is_paused:
-            words.append("paused")
-        elif silent is not None:
-            since = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
-            words.append(f"stale since {since} ({ui.duration(silent)})")
-        else:
-            words.append("live")
-            if math.isfinite(left):
-                words.append(f"about {ui.duration(left)} to go")
-    if math.isfinite(speed.step_s):
-        words.append(f"{speed.step_s:.3g} s a step")
-    if math.isfinite(speed.tokens_per_s):
-        words.append(f"{speed.tokens_per_s:,.0f} tokens/s")
-    return ", ".join(words)
+    both()
 
 
 def open_alarms(run_id: str) -> None:
@@ -159,12 +135,10 @@ def _alarm(run_id: str, alarm: Alarm) -> None:
             ui.link("Evidence", "diagnosis", run=run_id, step=alarm.step)
         may_steer = queries.info(run_id).status == "running" and not settings().is_read_only
         if alarm.suggested is not None and may_steer:
-            st.button(
-                "Do what it suggests",
-                key=f"suggest_{alarm.alarm_id}",
-                on_click=steering.propose,
-                args=(run_id, alarm.suggested.action, dict(alarm.suggested.settings), alarm.rule),
-            )
+            wish = alarm.suggested
+            if st.button("Do what it suggests", key=f"suggest_{alarm.alarm_id}"):
+                steering.propose(run_id, wish.action, dict(wish.settings), alarm.rule)
+                st.rerun()  # the question is asked elsewhere on the page
 
 
 def commands(run_id: str) -> None:

@@ -54,10 +54,12 @@ def draw(run_id: str) -> None:
             "This run has no finished step yet, so there is nothing to replay. "
             "Trajectories appear here within seconds of being sampled."
         )
+        if ui.is_following(run_id):
+            replay_news.await_the_first(run_id, seen)
         return
-    source = choose_source(run_id, max(info.last_step, 0))
+    source = choose_source(run_id)
     asked = asked_of_page(run_id)
-    replay_news.watch(run_id, source, asked, seen)
+    replay_news.watch(run_id, source, seen)
 
     is_click = False
 

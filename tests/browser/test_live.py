@@ -33,7 +33,7 @@ def live_run(make_config: Callable[..., Any], tmp_path: Path) -> Iterator[tuple[
 
 def step_shown(page: Any) -> int:
     """The step counter of the Live page."""
-    found = STEP.search(page.locator("[data-testid=stProgress]").first.inner_text())
+    found = STEP.search(page.locator(".es-line-bar").first.inner_text())
     return int(found[1]) if found else -1
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from echoscope.dashboard import api
+from echoscope.dashboard import api, live_charts, queries
 from echoscope.store.commands import read_commands
-from echoscope.store.records import CommandAction
+from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CommandAction
 from echoscope.store.writer import RunWriter
 from made_run import add_steps, make_run, open_writer
 from starlette.applications import Starlette
@@ -55,6 +57,109 @@ def test_the_status_of_a_run(client: TestClient, live: RunWriter) -> None:
     assert (status["is_paused"], status["num_commands_waiting"]) == (False, 0)
     assert status["verdict"]["state"] == "insufficient evidence"
     assert answer.headers["cache-control"] == "no-store"
+
+
+# -- pulses: what a page asks once a second ------------------------------------------------------
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    names = before.keys() - {"as_of", "lines"}
+    assert names == after.keys() - {"as_of", "lines"}
+    return {name for name in names if before[name] != after[name]}
+
+
+def pulse_of(client: TestClient) -> dict[str, Any]:
+    """The pulse of the run once its verdict has been worked out."""
+    queries.verdict("a", wait_s=60.0)
+    found: dict[str, Any] = client.get("/api/runs/a/pulse").json()
+    return found
+
+
+def test_a_pulse_stays_while_nothing_happens(client: TestClient, live: RunWriter) -> None:
+    assert changed(pulse_of(client), pulse_of(client)) == set()
+
+
+def test_a_step_changes_position_and_lines_and_nothing_that_is_drawn(
+    client: TestClient, live: RunWriter
+) -> None:
+    before = pulse_of(client)
+    assert before["lines"]["status"]["text"] == "live, step 2 of 100"
+    add_steps(live, "a", range(3, 4), text=SECRET)
+    after = pulse_of(client)
+    assert changed(before, after) - {"verdict"} == {"position"}
+    assert after["lines"]["status"]["text"] == "live, step 3 of 100"
+    assert after["lines"]["progress"]["text"].startswith("step 3 of 100, live")
+    assert after["lines"]["progress"]["share"] == 0.03
+    assert after["lines"]["newest"]["text"] == "The newest step is 3."
+
+
+def test_commands_alarms_metrics_and_the_end_change_a_pulse(
+    client: TestClient, live: RunWriter
+) -> None:
+    at = pulse_of(client)
+    client.post("/api/runs/a/commands", json={"action": "pause"}, headers=SENT)
+    before, at = at, pulse_of(client)
+    assert changed(before, at) - {"verdict"} == {"position", "commands"}
+    alarm = Alarm(
+        alarm_id="entropy:2",
+        rule="ENTROPY_COLLAPSE",
+        severity=AlarmSeverity.WARNING,
+        state=AlarmState.RAISED,
+        step=2,
+        onset_step=1,
+        metric="policy/entropy",
+        value=0.1,
+        baseline=1.0,
+        threshold=0.5,
+        window=5,
+        message=SECRET,
+    )
+    live.record_alarms([alarm])
+    live.flush()
+    before, at = at, pulse_of(client)
+    assert "alarms" in changed(before, at)
+    assert SECRET not in json.dumps(at)
+    add_steps(live, "a", range(3, 4), lambda step: {"mine/new": 1.0}, text=SECRET)
+    before, at = at, pulse_of(client)
+    assert "keys" in changed(before, at)
+    live.close(status="finished")
+    before, at = at, pulse_of(client)
+    assert "status" in changed(before, at)
+    assert at["lines"]["status"]["text"] == "finished, step 3 of 100"
+
+
+def test_a_run_that_goes_has_another_pulse_and_is_no_error(
+    client: TestClient, live: RunWriter, tmp_path: Path
+) -> None:
+    before = pulse_of(client)
+    (tmp_path / "a").rename(tmp_path.parent / "elsewhere")
+    answer = client.get("/api/runs/a/pulse")
+    assert answer.status_code == 200
+    assert changed(before, answer.json()) == set(before) - {"as_of", "lines"}
+    assert answer.json()["lines"] == {}
+    assert client.get("/api/runs/a/chart?name=entropy").status_code == 204
+    (tmp_path.parent / "elsewhere").rename(tmp_path / "a")
+
+
+# -- charts that fetch themselves ----------------------------------------------------------------
+
+
+def test_a_chart_is_as_the_page_would_draw_it(client: TestClient, live: RunWriter) -> None:
+    answer = client.get("/api/runs/a/chart?name=success&x=step&smooth=0.5")
+    head, _, spec = answer.text.partition("\n")
+    assert json.loads(head)["source"]["position"] == pulse_of(client)["position"]
+    assert json.loads(head)["source"]["address"].startswith("/api/runs/a/chart?name=success&")
+    assert json.loads(spec)["layout"]
+    page = live_charts.snapshot("a", live_charts.Controls(smooth=0.5), is_followed=True)
+    assert answer.content == live_charts.sent(page, "success")
+
+
+@pytest.mark.parametrize("query", ["", "name=nothing", "name=metrics_", "name=metrics_no/such"])
+def test_a_chart_that_does_not_exist_is_no_content(
+    client: TestClient, live: RunWriter, query: str
+) -> None:
+    answer = client.get(f"/api/runs/a/chart?{query}")
+    assert (answer.status_code, answer.content) == (204, b"")
 
 
 def test_what_a_model_wrote_is_withheld(client: TestClient, live: RunWriter) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
-from echoscope.dashboard import live_charts, queries, steering
+from echoscope.dashboard import charts, live_charts, queries, steering
 from echoscope.store.commands import Mailbox, new_command, post
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
@@ -19,8 +20,10 @@ from echoscope.store.records import (
     CommandOutcome,
 )
 from echoscope.store.writer import RunWriter
+from hypothesis import given
+from hypothesis import strategies as st
 from made_run import add_steps, make_run, open_writer
-from shown_figures import shown_figures
+from shown_figures import listened_to, shown_figures, shown_lines
 from streamlit.testing.v1 import AppTest
 
 OpenPage = Callable[..., AppTest]
@@ -92,7 +95,7 @@ def shown(page: AppTest) -> str:
     assert not page.exception, page.exception
     kinds = ("text", "markdown", "caption", "code", "info", "warning", "error")
     parts = [str(element.value) for kind in kinds for element in page.get(kind)]
-    return "\n".join(parts + [bar.proto.text for bar in page.get("progress")])
+    return "\n".join(parts + [data["line"]["text"] for data in shown_lines(page).values()])
 
 
 def specs(page: AppTest) -> dict[str, str]:
@@ -134,12 +137,56 @@ def test_a_live_run_shows_where_it_is_and_can_be_steered(
     assert {"Pause", "Checkpoint", "Evaluate", "Stop"} <= set(labels)
 
 
+def test_a_live_run_goes_on_by_itself_and_a_finished_one_stays(
+    live_run: LiveRun, recorded_root: Path, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    heads = [figure.head["source"] for figure in shown_figures(page).values()]
+    assert len(heads) == len(live_charts.CHARTS)
+    assert {head["pulse"] for head in heads} == {"/api/runs/live/pulse"}
+    assert {name: line["address"] for name, line in shown_lines(page).items()} == {
+        name: "/api/runs/live/pulse" for name in ("status", "progress", "verdict")
+    }
+    assert listened_to(page) == {"status", "verdict", "alarms", "commands", "keys"}
+    page = open_page("live", recorded_root, run="tiny")
+    assert {figure.head["source"] for figure in shown_figures(page).values()} == {None}
+    assert listened_to(page) == {"status"}  # somebody may resume it
+
+
 def test_a_new_step_appears_with_the_next_drawing(
     live_run: LiveRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     live_run.advance()
     assert "step 3 of 100" in shown(page.run())
+
+
+@given(
+    axis=st.sampled_from(charts.AXES),
+    smooth=st.integers(0, 99).map(lambda part: part / 100),
+    clip=st.booleans(),
+    logged=st.frozensets(st.sampled_from([chart.name for chart in live_charts.CHARTS])),
+    zoom=st.none() | st.tuples(st.integers(-9, 9), st.integers(10, 99)),
+    name=st.text(),
+)
+def test_a_chart_and_how_it_is_seen_fit_into_an_address(
+    axis: charts.AxisKind,
+    smooth: float,
+    clip: bool,
+    logged: frozenset[str],
+    zoom: tuple[int, int] | None,
+    name: str,
+) -> None:
+    seen = live_charts.Controls(axis=axis, smooth=smooth, clip=clip, logged=logged, zoom=zoom)
+    query = dict(parse_qsl(live_charts.to_query(name, seen), keep_blank_values=True))
+    assert live_charts.from_query(query) == (name, seen)
+
+
+@given(st.dictionaries(st.sampled_from(["name", "x", "smooth", "clip", "log", "zoom"]), st.text()))
+def test_any_address_of_a_chart_is_read(query: dict[str, str]) -> None:
+    _, seen = live_charts.from_query(query)
+    assert 0 <= seen.smooth <= 0.99
+    assert seen.axis in charts.AXES
 
 
 def test_an_unchanged_run_is_not_drawn_anew(
@@ -469,3 +516,6 @@ def test_following_can_be_paused_by_the_address(
     page = open_page("live", tmp_path, run="live", follow="false")
     shown(page)
     assert page.session_state["follow"] is False
+    assert listened_to(page) == set()
+    assert {line["address"] for line in shown_lines(page).values()} == {None}
+    assert {figure.head["source"] for figure in shown_figures(page).values()} == {None}

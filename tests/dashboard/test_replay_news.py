@@ -1,4 +1,4 @@
-"""The replay of a live run: newer steps are announced, and followed where nobody chose a step."""
+"""The replay of a live run: newer steps are announced, and what is read stays where it is."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from echoscope.dashboard.replay_sources import Source
 from echoscope.store.records import StepMetrics, TrajectoryOutcome
 from echoscope.store.writer import RunWriter
 from made_run import add_steps, made_trajectory, open_writer
+from shown_figures import listened_to, shown_lines
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
@@ -34,46 +35,55 @@ def metrics_of(step: int) -> StepMetrics:
     )
 
 
-def captions(page: AppTest) -> str:
-    return "\n".join(str(found.value) for found in page.caption)
+def newest(page: AppTest) -> str:
+    """What the page says about newer steps."""
+    assert not page.exception, page.exception
+    line = shown_lines(page).get("newest")
+    return line["line"]["text"] if line else ""
 
 
 def test_a_step_behind_is_said_and_a_button_goes_to_the_newest(
     writer: RunWriter, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("replay", tmp_path, run="live", step="0", trajectory="t00000000-00002")
-    assert "1 newer step" in captions(page)
+    assert newest(page) == "The newest step is 1."
     assert page.query_params["trajectory"] == "t00000000-00002"
     page.button(key="replay_newest").click().run()
     assert columns_of(page)["id"][0] == "t00000001-00000"
-    assert "newer" not in captions(page)
+    assert newest(page) == ""
 
 
-def test_who_chose_something_stays_there(
-    writer: RunWriter, tmp_path: Path, open_page: OpenPage
+@pytest.mark.parametrize("chosen", [{"step": "1"}, {}])
+def test_what_is_read_stays_where_it_is(
+    writer: RunWriter, tmp_path: Path, open_page: OpenPage, chosen: dict[str, str]
 ) -> None:
-    page = open_page("replay", tmp_path, run="live", step="1")
+    page = open_page("replay", tmp_path, run="live", **chosen)
+    assert newest(page) == ""
     add_steps(writer, "live", range(2, 5))
     page.run()
-    assert "3 newer steps" in captions(page)
+    assert newest(page) == "The newest step is 4."
     assert columns_of(page)["id"][0] == "t00000001-00000"
+    page.button(key="replay_newest").click().run()
+    assert columns_of(page)["id"][0] == "t00000004-00000"
 
 
-def test_who_chose_nothing_is_taken_along(
-    writer: RunWriter, tmp_path: Path, open_page: OpenPage
+def test_a_run_before_its_first_trajectory_is_waited_for(
+    tmp_path: Path, open_page: OpenPage
 ) -> None:
-    page = open_page("replay", tmp_path, run="live")
-    add_steps(writer, "live", range(2, 3))
-    page.run()
-    assert columns_of(page)["id"][0] == "t00000002-00000"
-    assert "newer" not in captions(page)
+    young = open_writer(tmp_path / "young")
+    page = open_page("replay", tmp_path, run="young")
+    assert "nothing to replay" in "\n".join(str(found.value) for found in page.text)
+    assert "position" in listened_to(page)
+    young.close(status="finished")
 
 
 def test_a_finished_run_has_no_news(tmp_path: Path, open_page: OpenPage) -> None:
     writer = open_writer(tmp_path / "done")
     add_steps(writer, "done", range(3))
     writer.close(status="finished")
-    assert "newer" not in captions(open_page("replay", tmp_path, run="done", step="0"))
+    page = open_page("replay", tmp_path, run="done", step="0")
+    assert newest(page) == ""
+    assert "position" not in listened_to(page)
 
 
 def test_an_update_that_came_to_the_list_is_news(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from echoscope.dashboard import queries, ui
+from echoscope.dashboard.words import status_words
 from echoscope.store.reader import RunInfo
 from made_run import make_run
 from streamlit.testing.v1 import AppTest
@@ -75,12 +76,27 @@ def test_words_about_a_run(tmp_path: Path, serve_root: Serve) -> None:
     make_run(tmp_path / "a", 3)
     done: RunInfo = queries.info("a")
     now = time.time()
-    assert ui.status_words(done, now) == ("finished, step 2 of 100", "green")
+    assert status_words(done, now) == ("finished, step 2 of 100", "green")
     live = replace(done, status="running")
-    assert ui.status_words(live, now) == ("live, step 2 of 100", "blue")
-    assert ui.status_words(live, now - 600) == ("live, silent for 10 min, step 2 of 100", "orange")
+    assert status_words(live, now) == ("live, step 2 of 100", "blue")
+    assert status_words(live, now - 600) == ("live, silent for 10 min, step 2 of 100", "orange")
     young = replace(live, last_step=-1)
-    assert ui.status_words(young, now) == ("live, before its first step", "blue")
+    assert status_words(young, now) == ("live, before its first step", "blue")
+
+
+def test_who_comes_from_another_page_finds_the_newest() -> None:
+    def app() -> None:
+        import streamlit as st
+        from echoscope.dashboard import ui
+
+        ui.enter(st.session_state["at"])
+
+    page = AppTest.from_function(app)
+    for at, is_kept in (("replay", False), ("replay", True), ("live", False), ("replay", False)):
+        page.session_state["at"] = at
+        page.session_state[ui.SEEN_STEP] = ("a", 3)
+        page.run()
+        assert (ui.SEEN_STEP in page.session_state) is is_kept
 
 
 # -- the address -----------------------------------------------------------------------------------

@@ -102,6 +102,16 @@ def test_nothing_alarming() -> None:
     assert "Nothing alarming" in verdict.text or "spike" in verdict.text
 
 
+def test_a_step_on_which_nothing_happens_leaves_the_words_as_they_are() -> None:
+    """A page that shows them need not be drawn again."""
+    live = Diagnosis()
+    texts = []
+    for step, values in list(make("healthy", 0).table.rows())[:60]:
+        live.observe(step, values)
+        texts.append(live.verdict().text)
+    assert len(set(texts[-10:])) == 1
+
+
 def test_step_by_step_and_all_at_once_agree() -> None:
     made = make("entropy_explosion", 4).table
     whole = diagnose(made)
