@@ -184,9 +184,10 @@ def _cancel() -> None:
 
 
 def _confirm(draft: Draft) -> None:
-    """Send the draft, once: whoever takes it away from the session sends it."""
-    if st.session_state.pop("steering_draft", None) is not draft:
+    """Send the draft, once. A click on the question before leaves the one that stands now."""
+    if st.session_state.get("steering_draft") is not draft:
         return
+    st.session_state.pop("steering_draft")
     author = str(st.session_state.get("steering_author", "")).strip() or os_user()
     reason = str(st.session_state.get("steering_reason", ""))
     st.session_state["author_name"] = author

@@ -44,12 +44,14 @@ def answered(run: Path, action: str) -> CommandState | None:
 
 
 def confirm(page: Any, button: str, why: str) -> None:
-    """Press a button of the panel, give a reason, and confirm."""
+    """Press a button of the panel, wait for its question, give a reason, and confirm."""
     page.get_by_role("button", name=button, exact=True).click()
+    sure = page.get_by_role("button", name=f"Confirm: {button.lower()}", exact=True)
+    sure.wait_for()
     page.get_by_label("Who", exact=True).fill("kim")
     page.get_by_label("Why", exact=True).fill(why)
     page.get_by_label("Why", exact=True).press("Tab")
-    page.get_by_role("button", name=re.compile("^Confirm")).click()
+    sure.click()
 
 
 def test_the_counter_follows_what_was_acknowledged(live_run: Any, serve: Serve, page: Any) -> None:

@@ -149,6 +149,8 @@ def test_a_live_run_goes_on_by_itself_and_a_finished_one_stays(
     }
     assert listened_to(page) == {"status", "verdict", "alarms", "commands", "keys"}
     page = open_page("live", recorded_root, run="tiny")
+    queries.verdict("tiny", wait_s=60.0)
+    page.run()
     assert {figure.head["source"] for figure in shown_figures(page).values()} == {None}
     assert listened_to(page) == {"status"}  # somebody may resume it
 
