@@ -144,9 +144,8 @@ def test_a_live_run_goes_on_by_itself_and_a_finished_one_stays(
     heads = [figure.head["source"] for figure in shown_figures(page).values()]
     assert len(heads) == len(live_charts.CHARTS)
     assert {head["pulse"] for head in heads} == {"/api/runs/live/pulse"}
-    assert {name: line["address"] for name, line in shown_lines(page).items()} == dict.fromkeys(
-        ("status", "progress", "verdict"), "/api/runs/live/pulse"
-    )
+    asked = {name: line["address"] for name, line in shown_lines(page).items()}
+    assert asked == dict.fromkeys(("status", "progress", "verdict"), "/api/runs/live/pulse")
     assert listened_to(page) == {"status", "verdict", "alarms", "commands", "keys"}
     page = open_page("live", recorded_root, run="tiny")
     queries.verdict("tiny", wait_s=60.0)
