@@ -245,9 +245,14 @@ async def _follow(following: Sequence[Follower], stop: threading.Event) -> None:
     assert not was_cut, "the dashboard closed a connection"
 
 
-def _json_of(url: str) -> dict[str, Any]:
+def _bytes_of(url: str) -> bytes:
     with urllib.request.urlopen(url) as answer:
-        found: dict[str, Any] = json.load(answer)
+        found: bytes = answer.read()
+    return found
+
+
+def _json_of(url: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_bytes_of(url))
     return found
 
 
@@ -319,6 +324,11 @@ class Follower:
         if delta.WhichOneof("type") != "new_element":
             return
         component = delta.new_element.bidi_component
+        if component.component_name.endswith("echoscope_figure"):
+            head = json.loads(component.bytes.partition(b"\n")[0])
+            if head["source"]:
+                name = f"chart {component.id}"
+                self._start_timer(name, self._fetch(head["source"]))
         if component.component_name.endswith("echoscope_pulse"):
             wish = json.loads(json.loads(component.json))
             self._start_timer(delta.fragment_id, self._hear(socket, delta.fragment_id, wish))
@@ -331,6 +341,16 @@ class Follower:
             is_new = any(pulse[name] != seen for name, seen in wish["seen"].items())
             waited = waited + 1 if is_new else -1
         await self._ask(socket, fragment)
+
+    async def _fetch(self, source: Mapping[str, Any]) -> None:
+        """A chart that fetches itself whenever the run has moved."""
+        position = source["position"]
+        while True:
+            await asyncio.sleep(source["every"])
+            now = await asyncio.to_thread(_json_of, self._url + source["pulse"])
+            if now["position"] != position:
+                position = now["position"]
+                await asyncio.to_thread(_bytes_of, self._url + source["address"])
 
     def _start_timer(self, fragment: str, work: Coroutine[Any, Any, None]) -> None:
         self._stop_timers([fragment])

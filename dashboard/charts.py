@@ -32,7 +32,7 @@ from .curves import (
 from .downsampling import Values, clipped_range, downsample, full_range, smoothed
 from .escaping import visible
 from .labels import LABELS, SHARE, Label, label, section, section_title
-from .marks import MARK_AXIS, Mark, mark_traces
+from .marks import MARK_AXIS, Mark, Trace, mark_traces, scatter
 
 __all__ = [
     "AXES",
@@ -50,6 +50,7 @@ __all__ = [
     "figure_text",
     "label",
     "line_chart",
+    "line_spec",
     "section",
     "section_title",
     "step_axis",
@@ -109,7 +110,22 @@ def line_chart(
     help: str = "",
     missing: str = "",
 ) -> go.Figure:
-    """Curves over one axis with their intervals, gaps and marks.
+    """What `line_spec` describes, checked by plotly, which takes a while."""
+    spec = line_spec(curves, axis, marks, options, title=title, help=help, missing=missing)
+    return go.Figure(spec)
+
+
+def line_spec(
+    curves: Sequence[Curve],
+    axis: Axis,
+    marks: Sequence[Mark] = (),
+    options: LineOptions | None = None,
+    *,
+    title: str = "",
+    help: str = "",
+    missing: str = "",
+) -> dict[str, Any]:
+    """Curves over one axis with their intervals, gaps and marks: `data` and `layout` of a figure.
 
     `missing` is said instead where no curve has a value. All texts may be foreign.
     """
@@ -135,10 +151,10 @@ def line_chart(
     else:
         notes.append(_nothing(missing or "Nothing measured yet."))
         layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
-    return go.Figure(traces, layout | {"annotations": notes})
+    return {"data": traces, "layout": layout | {"annotations": notes}}
 
 
-def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -> list[go.Scatter]:
+def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -> list[Trace]:
     shown = smoothed(one.values, options.smooth)
     traces = []
     if one.low is not None and one.high is not None:
@@ -147,7 +163,7 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -
     if options.smooth > 0:
         raw = downsample(one.values, options.max_points)
         traces.append(
-            go.Scatter(
+            scatter(
                 x=axis.at(one.steps[raw]),
                 y=_drawable(one.values[raw], options),
                 name=f"{name}, raw",
@@ -162,7 +178,7 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -
     at = downsample(shown, options.max_points)
     few = len(at) <= _MARKED_BELOW
     traces.append(
-        go.Scatter(
+        scatter(
             x=axis.at(one.steps[at]),
             y=_drawable(shown[at], options),
             customdata=_hover_data(one, at),
@@ -211,7 +227,7 @@ def _hover_template(one: Curve, name: str, *, is_smoothed: bool) -> str:
 
 def _band(
     one: Curve, interval: tuple[Values, Values], axis: Axis, options: LineOptions, yaxis: str
-) -> go.Scatter:
+) -> Trace:
     """The interval as filled polygons, one for each stretch without a gap."""
     thinned = [downsample(end, options.max_points // 2) for end in interval]
     edges = np.union1d(*thinned)
@@ -226,7 +242,7 @@ def _band(
         xs += [x[part], x[part][::-1], np.array([np.nan])]
         ys += [low[part], high[part][::-1], np.array([np.nan])]
     empty = np.empty(0)
-    return go.Scatter(
+    return scatter(
         x=np.concatenate(xs) if xs else empty,
         y=np.concatenate(ys) if ys else empty,
         fill="toself",

@@ -7,12 +7,14 @@ A chart of a live run fetches itself anew when the run has moved: no script is r
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 import plotly.io
 import streamlit as st
@@ -34,14 +36,31 @@ class Drawing:
     """Pixels."""
 
 
-def drawing(figure: go.Figure) -> Drawing:
-    """A figure without plotly's template: the browser puts the page's own in its place."""
-    spec = figure.to_dict()
-    spec["layout"].pop("template", None)
-    height = spec["layout"].pop("height", DEFAULT_HEIGHT)
-    text = plotly.io.to_json(spec, validate=False)
+def drawing(figure: go.Figure | Mapping[str, Any]) -> Drawing:
+    """A figure, or its `data` and `layout` as they are, without plotly's template.
+
+    The browser puts the page's own template in its place.
+    """
+    spec = figure.to_dict() if isinstance(figure, go.Figure) else figure
+    layout = {key: value for key, value in spec["layout"].items() if key != "template"}
+    height = layout.pop("height", DEFAULT_HEIGHT)
+    shown = {"data": spec["data"], "layout": layout}
+    if isinstance(figure, go.Figure):
+        text = plotly.io.to_json(shown, validate=False)
+    else:
+        text = json.dumps(shown, default=_packed, allow_nan=False)
     assert isinstance(text, str)
     return Drawing(spec=text, height=int(height))
+
+
+def _packed(value: object) -> object:
+    """Arrays of numbers as plotly's script takes them, which keeps what is not finite a gap."""
+    if isinstance(value, np.ndarray) and value.dtype == np.float64:
+        packed = {"dtype": "f8", "bdata": base64.b64encode(value.tobytes()).decode("ascii")}
+        return packed | ({"shape": ", ".join(map(str, value.shape))} if value.ndim > 1 else {})
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} does not belong into a figure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +95,7 @@ def sent(
 
 
 def show(
-    figure: go.Figure | Drawing,
+    figure: go.Figure | Mapping[str, Any] | Drawing,
     *,
     key: str,
     alt: str,

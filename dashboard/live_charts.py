@@ -182,7 +182,7 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
 
     def build() -> tuple[figures.Drawing, str]:
         found = curves()
-        figure = charts.line_chart(
+        figure = charts.line_spec(
             found,
             page.axis,
             page.marks(),

@@ -123,7 +123,7 @@ def _curves(runs: list[str], keys: list[str], kind: lines.AxisKind, smooth: floa
             positions=axis.steps.astype(np.float64),
             wall_times=axis.wall_times,
         )
-        figure = lines.line_chart(
+        figure = lines.line_spec(
             drawn,
             plain_axis,
             options=lines.LineOptions(smooth=smooth, height=290),

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 from echoscope.dashboard import figures, queries, theme, ui
-from echoscope.dashboard.charts import Curve, LineOptions, export_config, line_chart, step_axis
+from echoscope.dashboard.charts import Curve, LineOptions, export_config, line_spec, step_axis
 from echoscope.dashboard.evaluating import Evaluated, carries_over, evaluations_of, leaderboard
 from echoscope.dashboard.labels import SHARE
 from echoscope.dashboard.problems import Problem
@@ -128,7 +128,7 @@ def _over_steps(found: list[Evaluated]) -> None:
     with left:
         axis = step_axis(queries.step_table(next(iter(by_run))))
         figures.show(
-            line_chart(curves, axis, options=LineOptions(height=320), title="Success, evaluated"),
+            line_spec(curves, axis, options=LineOptions(height=320), title="Success, evaluated"),
             key="success",
             revision=str(tag),
             config=export_config("evaluations"),

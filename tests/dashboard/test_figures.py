@@ -30,6 +30,22 @@ def test_what_is_not_finite_is_a_gap_and_numbers_are_packed() -> None:
     assert spec["data"][0]["y"]["dtype"] == "f8"
 
 
+def test_data_as_they_are_are_sent_as_plotly_would_send_them() -> None:
+    values = np.array([[1.0, np.nan], [2.0, 3.0]])
+    trace = {"type": "scatter", "y": values[:, 0].copy(), "customdata": values, "text": ["a", "b"]}
+    layout = {"height": 100, "hovermode": "closest"}
+    mine, theirs = (
+        json.loads(figures.drawing(figure).spec)
+        for figure in ({"data": [trace], "layout": layout}, go.Figure(trace, layout))
+    )
+    assert mine == theirs
+
+
+def test_what_is_no_number_in_data_as_they_are_is_refused() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        figures.drawing({"data": [], "layout": {"title": float("nan")}})
+
+
 def test_a_figure_without_a_height_gets_one() -> None:
     assert figures.drawing(go.Figure()).height == figures.DEFAULT_HEIGHT
 
@@ -48,7 +64,9 @@ def client() -> TestClient:
     return TestClient(Starlette(routes=assets.routes()), client=("127.0.0.1", 1))
 
 
-@pytest.mark.parametrize("asset", [assets.PLOTLY, assets.FIGURES], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "asset", [assets.PLOTLY, assets.FIGURES, assets.PULSE], ids=lambda one: one.name
+)
 def test_a_script_is_kept_for_ever_under_the_name_of_its_content(
     client: TestClient, asset: assets.Asset
 ) -> None:

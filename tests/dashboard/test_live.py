@@ -194,7 +194,7 @@ def test_an_unchanged_run_is_not_drawn_anew(
     live_run: LiveRun, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = open_page("live", tmp_path, run="live")
-    monkeypatch.setattr(live_charts.charts, "line_chart", None)  # calling it would fail
+    monkeypatch.setattr(live_charts.charts, "line_spec", None)  # calling it would fail
     shown(page.run())
 
 
