@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from urllib.parse import urlencode
 
 from browsing import DashboardProcess, until
 from dashboard_pages import SIZE, address, settle
+from echoscope.dashboard.pulses import EVERY_S
 from echoscope.store.reader import open_run
 
 if TYPE_CHECKING:
@@ -267,6 +268,8 @@ class Follower:
         self._query = urlencode({"run": run_id}) if run_id else ""
         self._script = ""
         self._timers: dict[str, asyncio.Task[None]] = {}
+        self._questions: dict[str, asyncio.Task[None]] = {}
+        self._pulses: dict[str, Mapping[str, Any]] = {}
 
     async def follow(self) -> None:
         """Until it is cancelled."""
@@ -285,6 +288,8 @@ class Follower:
                     self._take(socket, data)
             finally:
                 self._stop_timers()
+                for question in self._questions.values():
+                    question.cancel()
 
     async def _ask(self, socket: Any, fragment: str = "") -> None:
         from streamlit.proto.BackMsg_pb2 import BackMsg
@@ -334,23 +339,34 @@ class Follower:
             self._start_timer(delta.fragment_id, self._hear(socket, delta.fragment_id, wish))
 
     async def _hear(self, socket: Any, fragment: str, wish: Mapping[str, Any]) -> None:
-        waited = -1
-        while waited < wish["patience"]:
-            await asyncio.sleep(wish["every"])
-            pulse = await asyncio.to_thread(_json_of, self._url + wish["address"])
-            is_new = any(pulse[name] != seen for name, seen in wish["seen"].items())
-            waited = waited + 1 if is_new else -1
+        def is_new(pulse: Mapping[str, Any]) -> bool:
+            return any(pulse[name] != seen for name, seen in wish["seen"].items())
+
+        await self._pulse(wish["address"], is_new)
         await self._ask(socket, fragment)
 
     async def _fetch(self, source: Mapping[str, Any]) -> None:
         """A chart that fetches itself whenever the run has moved."""
         position = source["position"]
         while True:
-            await asyncio.sleep(source["every"])
-            now = await asyncio.to_thread(_json_of, self._url + source["pulse"])
-            if now["position"] != position:
-                position = now["position"]
-                await asyncio.to_thread(_bytes_of, self._url + source["address"])
+            pulse = await self._pulse(source["pulse"], lambda now: now["position"] != position)
+            position = pulse["position"]
+            await asyncio.to_thread(_bytes_of, self._url + source["address"])
+
+    async def _pulse(
+        self, address: str, is_awaited: Callable[[Mapping[str, Any]], bool]
+    ) -> Mapping[str, Any]:
+        """The first pulse that is awaited; all of a page share one question a second."""
+        if address not in self._questions:
+            self._questions[address] = asyncio.ensure_future(self._question(address))
+        while address not in self._pulses or not is_awaited(self._pulses[address]):
+            await asyncio.sleep(0.1)
+        return self._pulses[address]
+
+    async def _question(self, address: str) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            self._pulses[address] = await asyncio.to_thread(_json_of, self._url + address)
 
     def _start_timer(self, fragment: str, work: Coroutine[Any, Any, None]) -> None:
         self._stop_timers([fragment])
