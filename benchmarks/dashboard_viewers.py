@@ -347,10 +347,10 @@ class Follower:
 
     async def _fetch(self, source: Mapping[str, Any]) -> None:
         """A chart that fetches itself whenever the run has moved."""
-        position = source["position"]
+        seen = {source["position"]}
         while True:
-            pulse = await self._pulse(source["pulse"], lambda now: now["position"] != position)
-            position = pulse["position"]
+            pulse = await self._pulse(source["pulse"], lambda now: now["position"] not in seen)
+            seen.add(pulse["position"])
             await asyncio.to_thread(_bytes_of, self._url + source["address"])
 
     async def _pulse(

@@ -6,6 +6,9 @@
 // tab. Texts of figures were escaped where they were made; nothing here reads HTML.
 
 const NEAR = "15%";
+// Charts that go on by themselves rest so many times what drawing them took, but not for long: a
+// fast run must not keep a browser busy. Lines of text say each step at once.
+const REST = 25, MAX_REST_MS = 4_000;
 const CORNERS = "M0 0h360v110H110v250H0zM640 0h360v360H890V110H640zM0 640h110v250h250v110H0z" +
   "M890 640h110v360H640V890h250z";
 const charts = new Map();
@@ -144,7 +147,8 @@ class Chart {
   }
 
   async hear({ position }, follow) {
-    if (position === this.source.position || !this.isNear || this.isHeld || this.isFetching) return;
+    if (position === this.source.position || performance.now() < restUntil) return;
+    if (!this.isNear || this.isHeld || this.isFetching) return;
     this.isFetching = true;
     try {
       const source = this.source;
@@ -181,7 +185,7 @@ class Chart {
     this.isDirty = false;
     if (!this.parent.isConnected) return;
     // Plotly keeps and changes what it is given: the text is read again for each drawing.
-    const { data, layout } = JSON.parse(this.spec);
+    const { data, layout } = JSON.parse(this.spec), began = performance.now();
     this.width = Math.floor(this.root.clientWidth);
     const size = { width: this.width, height: this.root.clientHeight };
     await Plotly.react(
@@ -193,6 +197,8 @@ class Chart {
     this.listen();
     this.point(Plotly);
     document.dispatchEvent(new CustomEvent("echoscope-drawn"));
+    const now = performance.now();
+    restUntil = Math.min(Math.max(now, restUntil) + REST * (now - began), now + MAX_REST_MS);
   }
 
   resize(Plotly) {
@@ -250,7 +256,7 @@ function fullscreen(chart) {
 
 // What is drawn when: whatever is near and has news, the nearest to the eye first.
 
-let isDrawing = false;
+let isDrawing = false, restUntil = 0;
 
 const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 
