@@ -258,16 +258,19 @@ class Bench:
         *,
         limit: float = 1.0,
     ) -> None:
-        titles: list[float] = []
+        earlier = ("title", "verdict") if page == "live" else ("title",)
+        before: dict[str, list[float]] = {name: [] for name in earlier}
 
         def visit() -> float:
             with self._page() as opened:
                 found = drawn(opened, _address(server, page, run), wanted)
-                titles.append(seen(opened, "title"))
+                for name, times in before.items():
+                    times.append(seen(opened, name))
                 return found
 
         self._add(row(f"{what}: warm", _settled(visit), limit))
-        self._add(row(f"{what}: warm, its title", titles[1:]))
+        for name, times in before.items():
+            self._add(row(f"{what}: warm, its {name}", times[1:]))
 
     def _trajectories(self, server: DashboardProcess, run: Path, steps: int) -> None:
         reader = open_run(run)

@@ -19,7 +19,14 @@ TITLE = "h1"
 CHART = ".js-plotly-plot .scatterlayer .trace path.js-line"
 LIST = ".es-table tbody tr"
 TRAJECTORY = "h3"
-WANTED = {"title": TITLE, "chart": CHART, "list": LIST, "trajectory": TRAJECTORY}
+VERDICT = ".st-key-verdict_box strong"
+WANTED = {
+    "title": TITLE,
+    "verdict": VERDICT,
+    "chart": CHART,
+    "list": LIST,
+    "trajectory": TRAJECTORY,
+}
 
 _LOOK = """
 (() => {

@@ -208,7 +208,7 @@ def is_following(run_id: str) -> bool:
 def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
     """The verdict in words, with its state, since when, and what to do."""
     found = queries.verdict(run_id)
-    with st.container(border=True):
+    with st.container(border=True, key="verdict_box"):
         line = st.container(horizontal=True, vertical_alignment="center")
         state, is_judging = found.state.value, queries.is_judging(run_id)
         is_first = is_judging and found.last_step is None
