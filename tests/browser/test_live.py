@@ -98,6 +98,49 @@ def test_a_chart_keeps_its_element_and_its_zoom_when_a_step_comes(
     until(lambda: "zoom=" not in page.evaluate("location.href"), "end of the zoom", page=page)
 
 
+POINTS = f"document.querySelector('{CHART}').data.find((one) => one.text).x"
+SIZE = f"({POINTS}.length ?? atob({POINTS}.bdata).length / 8)"
+
+
+def test_charts_and_counter_go_on_without_the_page_being_drawn(
+    live_run: Any, serve: Serve, page: Any
+) -> None:
+    run, _ = live_run
+    sent: list[bytes] = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda data: sent.append(data)))
+    visit(page, f"{serve(run.parent).url}/live?run=live")
+    page.locator(f"{CHART} .main-svg").first.wait_for()
+    page.wait_for_timeout(3_000)  # until the verdict has been worked out
+    num_sent, steps, points = len(sent), step_shown(page), page.evaluate(SIZE)
+    until(lambda: step_shown(page) >= steps + 20, "twenty steps", page=page)
+    page.locator(CHART).scroll_into_view_if_needed()  # alarms push it out of sight
+    until(lambda: page.evaluate(SIZE) > points, "a longer curve", page=page)
+    assert len(sent) - num_sent < 10  # a verdict, an alarm: not once a step
+
+
+def test_a_hidden_tab_asks_nothing_and_one_that_comes_back_asks_at_once(
+    live_run: Any, serve: Serve, page: Any
+) -> None:
+    run, _ = live_run
+    visit(page, f"{serve(run.parent).url}/live?run=live")
+    page.locator(f"{CHART} .main-svg").first.wait_for()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    turn = (
+        "is => { Object.defineProperty(document, 'hidden', {get: () => is, configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange')); }"
+    )
+    page.evaluate(turn, True)
+    page.wait_for_timeout(500)  # what was on its way
+    asked.clear()
+    page.wait_for_timeout(3_000)
+    assert [url for url in asked if "/api/" in url] == []
+    before = step_shown(page)
+    page.evaluate(turn, False)
+    until(lambda: any("/pulse" in url for url in asked), "a question", page=page)
+    until(lambda: step_shown(page) > before, "a later step", page=page)
+
+
 def test_a_run_is_steered_and_stopped(live_run: Any, serve: Serve, page: Any) -> None:
     run, process = live_run
     visit(page, f"{serve(run.parent).url}/live?run=live")
