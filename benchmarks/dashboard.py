@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 VISITS = 5
 LIVE_STEPS = 20
 CHARTS_OF_PAGE = 12
-_VIEW_STEPS, _VIEW_ROUNDS = 6, 3
+_VIEW_STEPS, _VIEW_ROUNDS = 6, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

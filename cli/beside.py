@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import IO
 
 PATIENCE_S = 5.0
 """How long a dashboard may take to end when it is told to."""
+GLANCE_S = 0.25
+"""Between two looks at it."""
 
 
 class Beside:
@@ -63,10 +66,13 @@ class Beside:
         if self._process is None:
             return
         with contextlib.suppress(KeyboardInterrupt):
-            self._answered.wait()
+            # Looked at, not waited for: a Ctrl-C in the instant before a wait would be lost in it.
+            while not self._answered.wait(GLANCE_S):
+                pass
             if self.url and self._process.poll() is None:
                 say(f"the dashboard is still open at {self.url}; Ctrl-C ends it")
-                self._process.wait()
+                while self._process.poll() is None:
+                    time.sleep(GLANCE_S)
 
     def end(self) -> None:
         """End it; nothing of it is left."""

@@ -56,11 +56,13 @@ def preset(run_id: str, changes: Mapping[str, Any]) -> None:
 def panel(run_id: str) -> None:
     """What was started from here, and the form; or why a page may not."""
 
-    @st.fragment(key="branch")
     def draw() -> None:
-        ui.guarded(lambda: _panel(run_id))
+        _panel(run_id)
 
-    draw()
+    if ui.is_following(run_id):
+        ui.follow("branch", run_id, ("checkpoints",), draw)
+    else:
+        st.fragment(lambda: ui.guarded(draw), key="branch")()
 
 
 def _panel(run_id: str) -> None:

@@ -152,8 +152,9 @@ class Chart {
     this.isFetching = true;
     try {
       const source = this.source;
-      const answer = await fetch(source.address, { cache: "no-store" });
-      // Anything else is a run that has gone: the page says so.
+      const signal = AbortSignal.timeout(15_000);
+      const answer = await fetch(source.address, { cache: "no-store", signal });
+      // Anything else is a run that has gone, or a password's time: whoever asks for pulses hears.
       if (answer.status !== 200 || source !== this.source) return;
       if (this.take(await answer.text(), this.address)) drain();
       this.attend(follow);

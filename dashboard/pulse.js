@@ -5,7 +5,7 @@
 // then left in peace until it has been drawn: a slow page is never asked to begin anew before it has
 // reached its end.
 
-const GIVEN_UP_MS = 15_000;  // a drawing that was asked for so long ago got lost
+const GIVEN_UP_MS = 15_000;  // an answer or a drawing that was asked for so long ago got lost
 const APART_MS = 10;
 const questions = new Map();
 
@@ -29,7 +29,9 @@ class Question {
     if (this.isAsking) return;
     this.isAsking = true;
     try {
-      const answer = await fetch(this.address, { cache: "no-store" });
+      const signal = AbortSignal.timeout(GIVEN_UP_MS);
+      const answer = await fetch(this.address, { cache: "no-store", signal });
+      if (answer.status === 401) location.reload();  // the time of the password is over
       if (answer.ok) {
         const pulse = await answer.json();
         for (const one of this.followers) await one.hear(pulse);
@@ -81,8 +83,8 @@ function place(parentElement, begin, data) {
 }
 
 class Listener {
-  take(seen, tell) {
-    Object.assign(this, { seen, tell, toldAt: null });
+  take({ seen, every }, tell) {
+    Object.assign(this, { seen, tell, toldAt: null, restUntil: performance.now() + 1000 * every });
   }
 
   async hear(pulse) {
@@ -91,6 +93,7 @@ class Listener {
       return;
     }
     const now = performance.now();
+    if (now < this.restUntil) return;
     if (this.toldAt !== null && now < this.toldAt + GIVEN_UP_MS) return;
     this.toldAt = now;
     this.tell("news", true);
@@ -102,7 +105,7 @@ class Listener {
 export function listen({ data, parentElement, setTriggerValue }) {
   const given = JSON.parse(data);
   const [listener, end] = place(parentElement, () => new Listener(), given);
-  listener.take(given.seen, setTriggerValue);
+  listener.take(given, setTriggerValue);
   return end;
 }
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from ..diagnostics.verdict_record import Verdict
 from ..store.layout import Layout
 from ..store.records import Alarm
 from ..store.steering import standing
@@ -28,9 +29,9 @@ Pulse = Mapping[str, str]
 
 `position` changes with what is acknowledged or asked for, `status` when the run begins or ends to
 be live, `verdict` and `alarms` with what stands in them, `commands` with what was asked for and
-answered, and `keys` when there is another metric.
+answered, `checkpoints` and `keys` with the checkpoints and the metrics that there are.
 """
-_NAMES = ("position", "status", "verdict", "alarms", "commands", "keys")
+_NAMES = ("position", "status", "verdict", "alarms", "commands", "checkpoints", "keys")
 _paces = AnswerCache()
 
 
@@ -53,19 +54,32 @@ def address(run_id: str) -> str:
 def pulse(run_id: str) -> Pulse:
     """The pulse of a run; one that cannot be read has one, too. Cheap where nothing is new."""
     try:
-        found = queries.verdict(run_id, wait_s=0.0)
-        said = (found.last_step is None, found.state, found.text, found.actions)
-        commands = queries.commands(run_id)
+        info, commands = queries.info(run_id), queries.commands(run_id)
         return {
             "position": mark(queries.position(run_id)),
-            "status": _digest(queries.info(run_id).status),
-            "verdict": _digest(said),
+            "status": _digest((info.status, info.attempt)),
+            "verdict": verdict_mark(_verdict(run_id)),
             "alarms": _digest([_alarm(one) for one in queries.open_alarms(run_id)]),
             "commands": _digest([(one.command.command_id, one.ack) for one in commands]),
+            "checkpoints": _digest([one.path for one in queries.checkpoints(run_id)]),
             "keys": _digest(queries.metric_keys(run_id)),
         }
     except Problem as found:
         return dict.fromkeys(_NAMES, _digest(found.text))
+
+
+def _verdict(run_id: str) -> Verdict | None:
+    """The newest verdict, where somebody wanted one: for others a run is not judged."""
+    if queries.known_verdict(run_id) is None:
+        return None
+    return queries.verdict(run_id, wait_s=0.0)
+
+
+def verdict_mark(found: Verdict | None) -> str:
+    """What a pulse calls a verdict."""
+    if found is None or found.last_step is None:
+        return _digest(None)
+    return _digest((found.state, found.text, found.actions))
 
 
 def mark(position: queries.Position) -> str:
@@ -115,8 +129,8 @@ def verdict_line(run_id: str) -> Line:
     Raises:
         Problem: no such run, or it cannot be read.
     """
-    found = queries.verdict(run_id, wait_s=0.0)
-    if found.last_step is None:
+    found = _verdict(run_id)
+    if found is None or found.last_step is None:
         return Line(text="")
     words = f"as of step {found.last_step}, confidence {found.confidence}"
     return Line(text=words + (", a newer one is being worked out" * queries.is_judging(run_id)))

@@ -23,19 +23,24 @@ def watch(run_id: str, source: Source, seen: Pulse | None = None) -> None:
     Args:
         seen: The pulse of the run before the page read anything of it.
     """
-    if source.step is None or not ui.is_following(run_id):
+    if source.step is None:
         return
     step = source.step
+    is_following = ui.is_following(run_id)
     is_pending = bool(source.rows["kept"].isna().any())
 
     def is_behind() -> bool:
         return queries.info(run_id).last_step > step
 
-    if is_behind():
+    # A step of a run that has ended is a choice, unless it was the newest when the page was opened.
+    if is_behind() and (is_following or "step" not in st.query_params):
+        every_s = pulses.EVERY_S if is_following else None
         with st.container(horizontal=True, vertical_alignment="center"):
             line = pulses.newest_line(run_id)
-            live_lines.show(run_id, "newest", line, kind="caption", every_s=pulses.EVERY_S)
+            live_lines.show(run_id, "newest", line, kind="caption", every_s=every_s)
             st.button("Go to the newest", key="replay_newest", on_click=_forget, type="tertiary")
+        return
+    if not is_following:
         return
 
     def has_news() -> bool:

@@ -212,7 +212,7 @@ def run_path(root: Path, run_id: str) -> Path:
     Raises:
         Problem: not the name of a folder directly under the root, or a link that leads out of it.
     """
-    is_name = 0 < len(run_id) <= MAX_NAME and run_id not in (".", "..")
+    is_name = 0 < len(run_id.encode("utf-8", "replace")) <= MAX_NAME and run_id not in (".", "..")
     if not is_name or any(c in run_id for c in "/\\\0") or not run_id.isprintable():
         raise Problem(
             f"{run_id[:80]!r} is not the name of a run",

@@ -189,6 +189,7 @@ def _label(row: RunRow) -> str:
 
 def live_marker(run_id: str) -> None:
     """The run's status and step, as they are and as they become, and whether to follow them."""
+    seen = pulses.pulse(run_id)  # first: whatever comes while the rest is read is news
     status = queries.info(run_id).status
     is_live = status == "running"
     toggle = is_live and st.toggle("Follow", value=True, key="follow", bind="query-params")
@@ -197,7 +198,15 @@ def live_marker(run_id: str) -> None:
     live_lines.show(run_id, "status", line, kind="badge", every_s=every_s)
     if every_s is not None:
         # A run that began or ended to be live has another page.
-        follow("status", run_id, ("status",), lambda: None, has_news=lambda: True, every_s=every_s)
+        follow(
+            "status",
+            run_id,
+            ("status",),
+            lambda: None,
+            has_news=lambda: True,
+            seen=seen,
+            every_s=every_s,
+        )
 
 
 def is_following(run_id: str) -> bool:
@@ -216,7 +225,8 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
         line.badge(badge, color="gray" if is_first else STATE_COLOURS.get(state, "gray"))
         if found.last_step is not None:
             with line:
-                every_s = pulses.EVERY_S if is_following(run_id) else None
+                is_moving = is_following(run_id) or queries.is_judging(run_id)
+                every_s = pulses.EVERY_S if is_moving else None
                 newest = pulses.verdict_line(run_id)
                 live_lines.show(run_id, "verdict", newest, kind="caption", every_s=every_s)
         first, *others = verdict_sentences(found.text)

@@ -60,7 +60,7 @@ def standing(info: RunInfo, states: Iterable[CommandState]) -> Standing:
                 is_paused = action is CommandAction.PAUSE
     steps = current_settings(info, all_states).get("steps", info.config.get("steps", 0))
     return Standing(
-        steps=int(steps),
+        steps=int(steps) if isinstance(steps, int | float) and math.isfinite(steps) else 0,
         is_paused=is_paused and is_running,
         is_stopping=is_stopping and is_running,
         waiting=tuple(state.command for state in all_states if state.ack is None),

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 from echoscope.dashboard import diagnosis_charts as charts
 from echoscope.dashboard import diagnosis_data as data
-from echoscope.dashboard import figures, queries, ui
+from echoscope.dashboard import figures, pulses, queries, ui
 from echoscope.dashboard.charts import export_config
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.group_reads import groups_of
@@ -26,9 +26,11 @@ TIERS = (
 
 
 def draw(run_id: str) -> None:
-    _why(run_id, ui.verdict_box(run_id, with_link=False))
-    if queries.is_judging(run_id):
-        ui.follow("judged", run_id, ("verdict",), lambda: None, has_news=lambda: True)
+    verdict = ui.verdict_box(run_id, with_link=False)
+    _why(run_id, verdict)
+    drawn = {"verdict": pulses.verdict_mark(verdict)}
+    if ui.is_following(run_id) or queries.is_judging(run_id) or verdict.last_step is None:
+        ui.follow("judged", run_id, ("verdict",), lambda: None, has_news=lambda: True, seen=drawn)
     steps = queries.diagnostic_steps(run_id, "information")
     text_steps = queries.diagnostic_steps(run_id, "text")
     gradient_steps = queries.diagnostic_steps(run_id, "gradients")

@@ -26,7 +26,7 @@ SHOWN_ALARMS = 3
 STEADY = (
     "<style>[data-stale='true'] { opacity: 1 !important; transition: none !important; }</style>"
 )
-"""Streamlit fades what it draws again; a page that does so every second must not."""
+"""Streamlit fades what it draws again; a page that does so by itself must not."""
 
 
 def draw(run_id: str) -> None:
@@ -50,7 +50,7 @@ def draw(run_id: str) -> None:
             draw_charts(run_id)
         else:
             part("body", run_id, ("position",), before_the_first, lambda: has_curves(run_id))
-            commands(run_id)
+            part("commands", run_id, ("commands",), lambda: commands(run_id))
 
 
 def part(
@@ -63,7 +63,7 @@ def part(
     """A part of the page: drawn again when the run's pulse changes, as long as that is followed."""
     if ui.is_following(run_id):
         ui.follow(key, run_id, names, draw, has_news=has_news)
-    elif "verdict" in names and queries.is_judging(run_id):
+    elif "verdict" in names and queries.known_verdict(run_id) is None:
         ui.follow(key, run_id, names, draw)
     else:
         ui.guarded(draw)

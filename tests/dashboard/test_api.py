@@ -141,6 +141,14 @@ def test_a_run_that_goes_has_another_pulse_and_is_no_error(
     (tmp_path.parent / "elsewhere").rename(tmp_path / "a")
 
 
+@pytest.mark.parametrize("run_id", ["x" * 300, "\u00e9" * 255])
+def test_a_name_that_is_too_long_for_a_folder_is_no_run(
+    client: TestClient, live: RunWriter, run_id: str
+) -> None:
+    assert client.get(f"/api/runs/{run_id}/pulse").json()["lines"] == {}
+    assert client.get(f"/api/runs/{run_id}/status").status_code == 404
+
+
 # -- charts that fetch themselves ----------------------------------------------------------------
 
 

@@ -146,7 +146,8 @@ def test_a_live_run_goes_on_by_itself_and_a_finished_one_stays(
     assert {head["pulse"] for head in heads} == {"/api/runs/live/pulse"}
     asked = {name: line["address"] for name, line in shown_lines(page).items()}
     assert asked == dict.fromkeys(("status", "progress", "verdict"), "/api/runs/live/pulse")
-    assert listened_to(page) == {"status", "verdict", "alarms", "commands", "keys"}
+    parts = {"verdict", "alarms", "commands", "checkpoints", "keys"}
+    assert listened_to(page) == {"status", *parts}
     page = open_page("live", recorded_root, run="tiny")
     queries.verdict("tiny", wait_s=60.0)
     page.run()
@@ -517,6 +518,8 @@ def test_following_can_be_paused_by_the_address(
     page = open_page("live", tmp_path, run="live", follow="false")
     shown(page)
     assert page.session_state["follow"] is False
+    queries.verdict("live", wait_s=60.0)
+    page.run()
     assert listened_to(page) == set()
     assert {line["address"] for line in shown_lines(page).values()} == {None}
     assert {figure.head["source"] for figure in shown_figures(page).values()} == {None}
