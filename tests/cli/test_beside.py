@@ -36,7 +36,7 @@ class Terminal:
         self.text = ""
         self.pid, self._screen = pty.fork()
         if self.pid == 0:
-            # Whoever runs the tests in the background may have them ignore what a terminal does not.
+            # Tests that run in the background may have been told to ignore it.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execv(sys.executable, [sys.executable, "-m", "echoscope", *words])
         self._code: int | None = None
