@@ -29,8 +29,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from echoscope.diagnostics.metric_table import MetricTable
 from numpy.typing import NDArray
+
+from echoscope.diagnostics.metric_table import MetricTable
 
 Values = NDArray[np.float64]
 

@@ -25,6 +25,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collapse_outcomes import outcome_of
+from rich.progress import Progress
+
 from echoscope import open_run
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import load_config
@@ -32,7 +34,6 @@ from echoscope.core.events import SilentEvents
 from echoscope.core.runs import resume, start
 from echoscope.diagnostics.metric_table import MetricTable, table_of_run
 from echoscope.diagnostics.metrics_file import read_metrics
-from rich.progress import Progress
 
 TWINS: Mapping[str, str] = {
     "collapse-template": "healthy-frozen-lake",

@@ -23,12 +23,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from machine import describe_machine
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
 from echoscope.diagnostics.families import Draw
 from echoscope.diagnostics.ragen_keys import draw_first_turn, draw_trajectory
 from echoscope.diagnostics.scoring import ModelScorer, score_draw
 from echoscope.store.records import IntArray, Split, StopReason, Trajectory, Turn
-from machine import describe_machine
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 GROUPS, SIBLINGS, TURNS, SAMPLES = 8, 16, 5, 64
 FIRST_PROMPT, PROMPT_GROWTH, LONGEST_REASONING = 450, 325, 150

@@ -48,9 +48,9 @@ from dashboard_pages import (
 )
 from dashboard_runs import make_many, make_million, make_wide, once, write_steps
 from dashboard_viewers import OVERRIDES, Training, compare
+
 from echoscope.store.reader import open_run
 from echoscope.store.records import Split, Trajectory, trajectory_id
-
 from store import TRAJECTORIES
 
 if TYPE_CHECKING:

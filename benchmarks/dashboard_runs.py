@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from echoscope.dashboard.curated import CHARTS
 from echoscope.store.durable import new_id, parquet_options, sha256_of, to_json_bytes
 from echoscope.store.journal import encode_line, read_chunk
@@ -26,7 +27,6 @@ from echoscope.store.manifest import Manifest, read_manifest, write_manifest
 from echoscope.store.records import StepMetrics
 from echoscope.store.schema import SCHEMA_VERSION, STEP_METRICS, arrow_schema
 from echoscope.store.writer import RunWriter
-
 from store import TRAJECTORIES, Steps, build_large, sources
 
 RUN_ID = "bench"

@@ -46,6 +46,7 @@ def played() -> list[tuple[Trajectory, ...]]:
 def write(path: Path, groups: Sequence[Sequence[Trajectory]], num_trajectories: int) -> None:
     """A run of that many trajectories; eight groups a step."""
     import numpy as np
+
     from echoscope.store.records import Split, StepMetrics
     from echoscope.store.writer import RunWriter
 

@@ -21,6 +21,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
+from machine import describe_machine
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
 from echoscope.core.batch import TokenBatch, microbatches, select_rows
 from echoscope.core.config import ClipLossConfig, LoraConfig, ModelConfig
 from echoscope.core.losses import Denominators, LossTerms, compute_loss
@@ -28,9 +32,6 @@ from echoscope.core.policy import Policy, load_model, with_adapters
 from echoscope.diagnostics.config import GradientConfig
 from echoscope.diagnostics.gradient_norms import trajectory_norms
 from echoscope.diagnostics.gradients import GradientUnit, decompose
-from machine import describe_machine
-from torch import Tensor
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 LOSS = ClipLossConfig()
 

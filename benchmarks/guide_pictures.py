@@ -25,13 +25,14 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+
 from echoscope import open_run
 from echoscope.core.config_loading import load_config
 from echoscope.core.events import SilentEvents
 from echoscope.core.runs import start
 from echoscope.diagnostics.metric_table import MetricTable, table_of_run
 from echoscope.diagnostics.metrics_file import read_metrics
-from matplotlib.axes import Axes
 
 ROOT = Path(__file__).parents[1]
 CURVES = ROOT / "diagnostics" / "collapse_runs"

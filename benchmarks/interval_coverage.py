@@ -19,9 +19,10 @@ from dataclasses import asdict, dataclass
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from echoscope.diagnostics.information import CrossScores, estimate
 from machine import describe_machine
 from numpy.typing import NDArray
+
+from echoscope.diagnostics.information import CrossScores, estimate
 
 Table = NDArray[np.float64]
 NUM_PROMPTS, NUM_SUBSETS = 3000, 3000

@@ -24,6 +24,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np
+from machine import describe_machine
+
 from echoscope import open_run
 from echoscope.core.config_loading import load_config
 from echoscope.core.events import SilentEvents
@@ -35,7 +37,6 @@ from echoscope.diagnostics.monitor import (
     Monitor,
 )
 from echoscope.store.records import Split
-from machine import describe_machine
 
 TIERS = {"tier 1": ("rewards", "text"), "tier 2": ("information", "gradients")}
 

@@ -15,11 +15,12 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from machine import describe_machine
+
 from echoscope import open_run
 from echoscope.core.config_loading import load_config
 from echoscope.core.events import SilentEvents
 from echoscope.core.runs import resume, start
-from machine import describe_machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

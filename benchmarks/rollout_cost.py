@@ -20,10 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
 from echoscope.core.config import HfEngineConfig
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf_engine import HfEngine
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 VOCAB_SIZE = 399
 PROMPT_TOKENS = 96

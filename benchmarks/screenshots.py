@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from echoscope import open_run
 from PIL import Image
+
+from echoscope import open_run
 
 HOME = Path(__file__).parents[1]
 sys.path.insert(0, str(HOME / "tests" / "shared"))

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from echoscope.store.durable import new_id, parquet_options, sha256_of
 from echoscope.store.layout import FileEntry, Layout, Pack
 from echoscope.store.manifest import Manifest, write_manifest

@@ -22,6 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np
+from machine import describe_machine
+
 from echoscope import open_run
 from echoscope.core.config_loading import load_config
 from echoscope.core.events import SilentEvents
@@ -29,7 +31,6 @@ from echoscope.core.runs import start
 from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.text import text_metrics
 from echoscope.store.records import Split, StopReason, Trajectory, Turn
-from machine import describe_machine
 
 REPEATS = 3
 PROSE = (

@@ -27,11 +27,12 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
 from echoscope import open_run
 from echoscope.diagnostics.metric_table import MetricTable, table_of_run
 from echoscope.diagnostics.metrics_file import read_metrics
-from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 ROOT = Path(__file__).parents[1]
 INFORMATION = "info/first_turn/mutual_information"

@@ -27,6 +27,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
+from machine import describe_machine
+
 from echoscope import open_run
 from echoscope.core.chat import ChatFormat, load_tokenizer
 from echoscope.core.config_loading import load_config
@@ -36,7 +38,6 @@ from echoscope.core.policy_assets import resolve_model
 from echoscope.core.runs import start
 from echoscope.core.sources import build_pool
 from echoscope.store.records import Split
-from machine import describe_machine
 
 GROUPS, SIBLINGS, MAX_TOKENS, WARM_UP = 8, 8, 40, 3
 

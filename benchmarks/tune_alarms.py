@@ -22,14 +22,15 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from echoscope.diagnostics.bench_json import scores_json
-from echoscope.diagnostics.bench_report import BenchReport, made_set, report_of, small_set
-from echoscope.diagnostics.bench_tuning import MARGIN, Setting, Sweep, Tuned, split, tune
-from echoscope.diagnostics.collapsebench import load_curves
 from machine import describe_machine
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+
+from echoscope.diagnostics.bench_json import scores_json
+from echoscope.diagnostics.bench_report import BenchReport, made_set, report_of, small_set
+from echoscope.diagnostics.bench_tuning import MARGIN, Setting, Sweep, Tuned, split, tune
+from echoscope.diagnostics.collapsebench import load_curves
 
 
 def is_as_good(new: BenchReport, old: BenchReport) -> bool:

@@ -38,13 +38,14 @@ LAKE = {
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an untrained policy of two layers and its byte-level tokenizer."""
+    from transformers.utils import logging
+
     from echoscope.core.policy_assets import (
         PolicyShape,
         create_policy,
         save_tokenizer,
         train_tokenizer,
     )
-    from transformers.utils import logging
 
     logging.disable_progress_bar()
     folder = tmp_path_factory.mktemp("models") / "random"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import streamlit as st
+
 from echoscope.dashboard import figures, queries, ui
 from echoscope.dashboard.alarm_history import AlarmHistory, histories, timeline
 from echoscope.dashboard.charts import export_config

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import streamlit as st
+
 from echoscope.dashboard import charts as lines
 from echoscope.dashboard import figures, queries, theme, ui
 from echoscope.dashboard.comparing import (

@@ -6,6 +6,7 @@ import math
 
 import pandas as pd
 import streamlit as st
+
 from echoscope.dashboard import diagnosis_charts as charts
 from echoscope.dashboard import diagnosis_data as data
 from echoscope.dashboard import figures, pulses, queries, ui

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import streamlit as st
+
 from echoscope.dashboard import figures, queries, theme, ui
 from echoscope.dashboard.charts import Curve, LineOptions, export_config, line_spec, step_axis
 from echoscope.dashboard.evaluating import Evaluated, carries_over, evaluations_of, leaderboard

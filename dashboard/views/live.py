@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import streamlit as st
+
 from echoscope.dashboard import (
     branch_form,
     lineage,

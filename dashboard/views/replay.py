@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import streamlit as st
+
 from echoscope.dashboard import (
     keyboard,
     pulses,

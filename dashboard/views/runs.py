@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 import streamlit as st
+
 from echoscope.dashboard import lineage, queries, ui
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.run_list import RunRow

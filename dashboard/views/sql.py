@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow as pa
 import streamlit as st
+
 from echoscope.dashboard import figures, queries, sql_box, ui
 from echoscope.dashboard.charts import export_config
 from echoscope.dashboard.settings import settings

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from browsing import DashboardProcess, until, visit
-from echoscope.dashboard import ui
 from made_run import make_run
+
+from echoscope.dashboard import ui
 
 SCRIPT = "<script>window.hurt=1</script>"
 HANDLER = '<img id=hurt src="http://evil.example/a.png" onerror="window.hurt=1">'

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from browsing import DashboardProcess, until, visit
+from trainer_process import TrainerProcess, train
+
 from echoscope.store.reader import CommandState, open_run
 from echoscope.store.records import CommandOutcome
-from trainer_process import TrainerProcess, train
 
 STEP = re.compile(r"step (\d+) of")
 Serve = Callable[..., DashboardProcess]

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browsing import DashboardProcess, Watch, until, visit
+
 from echoscope.dashboard import ui
 
 WIDTHS = ((1440, 900), (390, 844))

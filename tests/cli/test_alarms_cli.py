@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from echoscope.store.annotations import read_annotations
 from echoscope.store.records import (
     Alarm,

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
 from echoscope.cli import bench
 from echoscope.diagnostics import bench_report
-from typer.testing import CliRunner
 
 RUNNER = CliRunner()
 

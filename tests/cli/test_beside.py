@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from echoscope.cli.beside import Beside, dashboard_beside
 from echoscope.store.reader import open_run
 

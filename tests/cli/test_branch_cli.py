@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from echoscope.store.reader import open_run
 from trainer_process import TrainerProcess, echoscope
+
+from echoscope.store.reader import open_run
 
 Type = Callable[..., Any]
 

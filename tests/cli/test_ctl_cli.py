@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded import metric
+from trainer_process import PATIENCE_S, TrainerProcess, echoscope
+
 from echoscope.core.checkpoint import list_checkpoints, read_state
 from echoscope.core.config import RunConfig
 from echoscope.store.commands import new_command, post
 from echoscope.store.reader import open_run
 from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
-from recorded import metric
-from trainer_process import PATIENCE_S, TrainerProcess, echoscope
 
 Type = Callable[..., Any]
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from typer.testing import CliRunner
+
 from echoscope.cli.diagnose import diagnose
 from echoscope.store.records import StepMetrics
 from echoscope.store.writer import RunWriter
-from typer.testing import CliRunner
 
 app = typer.Typer()
 app.command("diagnose")(diagnose)

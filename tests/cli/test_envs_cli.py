@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
+
 from echoscope.cli.envs import app
 from echoscope.envs.base import EnvError
-from typer.testing import CliRunner, Result
 
 
 def run(*words: str, stdin: str = "") -> Result:

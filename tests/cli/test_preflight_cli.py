@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from echoscope.cli.preflight import train_command, warm_start_command
 
 Command = Callable[..., Any]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from echoscope.cli import app
 from made_run import make_run
 from typer.testing import CliRunner
+
+from echoscope.cli import app
 
 
 def test_it_writes_one_file_and_does_not_replace_one_unasked(tmp_path: Path) -> None:

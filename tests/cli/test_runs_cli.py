@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from echoscope.cli import main
 from echoscope.store.records import Split, StepMetrics, StopReason, Trajectory, Turn
 from echoscope.store.writer import RunWriter

@@ -13,6 +13,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+
 from echoscope.cli import main
 
 SETTINGS = ("--iterations", "4", "--batch-episodes", "4")

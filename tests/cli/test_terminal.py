@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
 from echoscope.cli.terminal import TerminalEvents, clock, number, spark_line, watch
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import load_config
 from echoscope.store.records import StepMetrics
-from rich.console import Console
 
 
 @pytest.fixture

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded import assert_same_recording
+from trainer_process import TrainerProcess, echoscope
+
 from echoscope.core.checkpoint import list_checkpoints, read_state
 from echoscope.store.reader import open_run
 from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
-from recorded import assert_same_recording
-from trainer_process import TrainerProcess, echoscope
 
 Type = Callable[..., Any]
 LONG = ("steps=100000", "eval.every=0", "eval.before=false", "checkpoint.every=0")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from echoscope.core.config import RunConfig
 from echoscope.core.events import SilentEvents
 from echoscope.core.runs import start

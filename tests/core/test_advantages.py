@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from echoscope.core.advantages import estimate_advantages
 from echoscope.core.batch import TokenBatch
 from echoscope.core.config import (
@@ -18,8 +21,6 @@ from echoscope.core.config import (
     ReinforcePpConfig,
     RlooConfig,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 @dataclass

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from listening import Listener
+from recorded import metric
+
 from echoscope.core.checkpoint import list_checkpoints, read_state
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import load_config
@@ -13,8 +16,6 @@ from echoscope.core.runs import resume, start
 from echoscope.store.reader import CommandState, open_run
 from echoscope.store.records import Alarm, CommandAction, CommandOutcome
 from echoscope.store.verify import verify
-from listening import Listener
-from recorded import metric
 
 MakeConfig = Callable[..., RunConfig]
 UNMEASURED = tuple(f"diagnostics.{name}.every=0" for name in ("text", "information", "gradient"))

@@ -8,6 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from echoscope.core.batch import (
     TokenBatch,
     credit_rewards,
@@ -18,8 +21,6 @@ from echoscope.core.batch import (
     select_rows,
 )
 from echoscope.store.records import Split, StopReason, Trajectory, Turn
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def turn(prompt: Sequence[int], response: Sequence[int], **fields: object) -> Turn:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from recorded import assert_same_recording, metric, recorded
+
 from echoscope.core.branching import plan_branch, start_branch
 from echoscope.core.checkpoint import checkpoint_path, list_checkpoints, read_state
 from echoscope.core.config import BranchedFrom, RunConfig
@@ -20,7 +22,6 @@ from echoscope.store.errors import NotARunError
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
 from echoscope.store.verify import verify
-from recorded import assert_same_recording, metric, recorded
 
 MakeConfig = Callable[..., RunConfig]
 UNWATCHED = ("diagnostics.enabled=false", "checkpoint.every=1", "checkpoint.keep=9")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from echoscope.core.chat import ChatFormat, ChatFormatError, load_tokenizer
 from transformers import AutoTokenizer, ByT5Tokenizer
+
+from echoscope.core.chat import ChatFormat, ChatFormatError, load_tokenizer
 
 
 def templated(tokenizer, *contents: str, system: str = "") -> list[int]:

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from bench import Bench, make_bench
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from echoscope.core import checkpoint as checkpoint_module
 from echoscope.core.checkpoint import (
     CheckpointError,
@@ -24,8 +27,6 @@ from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import ConfigError
 from echoscope.core.update import update
 from echoscope.store.artifacts import CheckpointRecord
-from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 MakeConfig = Callable[..., RunConfig]
 VARIANTS = {

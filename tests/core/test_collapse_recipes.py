@@ -15,6 +15,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from listening import Listener
+
 from echoscope.core.config import EnvGroupConfig, RunConfig
 from echoscope.core.config_loading import load_config, recipe_names
 from echoscope.core.runs import start
@@ -24,7 +26,6 @@ from echoscope.diagnostics.metrics_file import read_metrics
 from echoscope.diagnostics.verdict import diagnose
 from echoscope.store.commands import new_command, post
 from echoscope.store.reader import open_run
-from listening import Listener
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "diagnostics" / "collapse_runs"

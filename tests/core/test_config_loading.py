@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
+
 from echoscope.core.config import GspoLossConfig, ModelCriticConfig, RunConfig
 from echoscope.core.config_loading import (
     ConfigError,
@@ -22,7 +24,6 @@ from echoscope.core.config_loading import (
     validate,
     value_at,
 )
-from pydantic import ValidationError
 
 BANDIT = "envs.train=[{env: bandit}]"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from echoscope.core.chat import ChatFormat, ChatFormatError
 from echoscope.core.config import ContextConfig
 from echoscope.core.context import Conversation, Prompt, format_hint, read_response

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import load_config
 from echoscope.core.control import NO_CHANGE, Control, Wishes, overridden, replayed

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from echoscope.core.arm_names import BOLD, STEADY
 from echoscope.core.chat import ChatFormat
 from echoscope.core.config import ContextConfig, EnvGroupConfig
@@ -33,8 +36,6 @@ from echoscope.envs import bandit, registry
 from echoscope.envs.frozen_lake import FrozenLake
 from echoscope.envs.grids import offset_words
 from echoscope.store.parsing import parse_response
-from hypothesis import given
-from hypothesis import strategies as st
 
 LAKE = EnvGroupConfig(
     env="frozen_lake",

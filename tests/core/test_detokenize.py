@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from echoscope.core.detokenize import Detokenizer, token_span
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from echoscope.core.detokenize import Detokenizer, token_span
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config
+from transformers import Qwen2ForCausalLM as Qwen2
+
 from echoscope.core.config import HfEngineConfig
 from echoscope.core.engines.base import GenerationEngine, Sample, SamplingParams
 from echoscope.core.engines.hf_engine import HfEngine
 from echoscope.store.records import FinishReason
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config
-from transformers import Qwen2ForCausalLM as Qwen2
 
 VOCAB_SIZE = 97
 

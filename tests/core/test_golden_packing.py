@@ -12,15 +12,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
 from echoscope.core.batch import TokenBatch, credit_rewards, pack
 from echoscope.core.chat import ChatFormat
 from echoscope.core.config import ContextConfig
 from echoscope.core.context import Conversation
 from echoscope.store.records import FinishReason, Split, StopReason, Trajectory, Turn, prompt_key
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 # One character is one token, except for control tokens and tags.
 PAD, END, USER, BOT = 0, 1, 2, 3

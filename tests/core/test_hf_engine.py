@@ -7,12 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from echoscope.core.config import HfEngineConfig
-from echoscope.core.engines import decoding, forward
-from echoscope.core.engines.base import Sample, SamplingParams
-from echoscope.core.engines.hf_engine import HfEngine
-from echoscope.core.engines.sampling import PolicyNumericsError
-from echoscope.store.records import FinishReason
 from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
 from transformers import (
     MambaConfig,
@@ -23,6 +17,13 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
 )
+
+from echoscope.core.config import HfEngineConfig
+from echoscope.core.engines import decoding, forward
+from echoscope.core.engines.base import Sample, SamplingParams
+from echoscope.core.engines.hf_engine import HfEngine
+from echoscope.core.engines.sampling import PolicyNumericsError
+from echoscope.store.records import FinishReason
 
 VOCAB_SIZE = 61
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recorded import assert_same_recording
+from trainer_process import TrainerProcess, train
+
 from echoscope.core.config import RunConfig
 from echoscope.core.events import SilentEvents
 from echoscope.core.runs import start
 from echoscope.store.reader import open_run
 from echoscope.store.verify import verify
-from recorded import assert_same_recording
-from trainer_process import TrainerProcess, train
 
 MakeConfig = Callable[..., RunConfig]
 STEPS = 8

@@ -7,13 +7,14 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
 from echoscope.core.batch import PolicyOutputs, TokenBatch
 from echoscope.core.config import CispoLossConfig, ClipLossConfig, GspoLossConfig
 from echoscope.core.loss_metrics import MetricTotals
 from echoscope.core.losses import Denominators, compute_loss, importance_ratio
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor
 
 AGGREGATIONS = [
     "token_mean",

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from listening import Listener
+from recorded import assert_same_recording, metric
+
 from echoscope.core import monitoring
 from echoscope.core.checkpoint import list_checkpoints, read_state
 from echoscope.core.config import RunConfig
@@ -21,8 +24,6 @@ from echoscope.diagnostics.verdict import Diagnosis
 from echoscope.store.commands import new_command, post
 from echoscope.store.reader import open_run
 from echoscope.store.verify import verify
-from listening import Listener
-from recorded import assert_same_recording, metric
 
 MakeConfig = Callable[..., RunConfig]
 OFTEN = (

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recorded import assert_same_recording, metric
+
 from echoscope.core.checkpoint import list_checkpoints
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import ConfigError
@@ -17,7 +19,6 @@ from echoscope.core.sources import StoredSource
 from echoscope.store.reader import open_run
 from echoscope.store.records import Split, Trajectory
 from echoscope.store.writer import RunWriter
-from recorded import assert_same_recording, metric
 
 MakeConfig = Callable[..., RunConfig]
 

@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from echoscope.core.config import OptimConfig
 from echoscope.core.optim import Optimizer, lr_multiplier
-from torch import Tensor, nn
 
 
 def parameter(*values: float, dtype: torch.dtype = torch.float32) -> nn.Parameter:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from bench import Bench, make_bench
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
 from echoscope.core import policy as policy_module
 from echoscope.core.batch import TokenBatch, select_rows
 from echoscope.core.config import ModelConfig, RunConfig
 from echoscope.core.config_loading import ConfigError
 from echoscope.core.policy import ModelCritic, ValueHead, build_policy, load_model, resolve_device
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 MakeConfig = Callable[..., RunConfig]
 LORA = "model.lora={rank: 4, alpha: 8}"

@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench import make_bench
+from listening import Listener
+from recorded import assert_same_recording, metric
+
 from echoscope.core.checkpoint import list_checkpoints, read_state
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import ConfigError
@@ -20,8 +23,6 @@ from echoscope.store.commands import new_command, post
 from echoscope.store.reader import open_run
 from echoscope.store.records import RolloutBatch, Split
 from echoscope.store.verify import verify
-from listening import Listener
-from recorded import assert_same_recording, metric
 
 MakeConfig = Callable[..., RunConfig]
 SUCCESS = "probe/frozen_lake/success_rate"

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from recorded import assert_same_recording, metric, recorded
+
 from echoscope.core.checkpoint import checkpoint_path, list_checkpoints, read_state
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import ConfigError
@@ -18,7 +20,6 @@ from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
 from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
-from recorded import assert_same_recording, metric, recorded
 
 MakeConfig = Callable[..., RunConfig]
 STEPS = 4

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
 from echoscope.core.batch import credit_rewards, pack
 from echoscope.core.chat import ChatFormat
 from echoscope.core.config import ContextConfig, HfEngineConfig, ModelConfig, SamplingConfig
@@ -28,7 +30,6 @@ from echoscope.store.records import (
     Trajectory,
     prompt_key,
 )
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 GOOD = "I go.</think><answer>Up</answer>"
 BARE = {"system": "", "instructions": False, "format_hint": False}

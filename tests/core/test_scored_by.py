@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import ConfigError
 from echoscope.core.events import SilentEvents

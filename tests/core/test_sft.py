@@ -8,6 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
+from pydantic import ValidationError
+from transformers import Qwen2ForCausalLM
+
 from echoscope.core.chat import load_tokenizer
 from echoscope.core.config import EnvGroupConfig, LoraConfig
 from echoscope.core.config_loading import ConfigError
@@ -33,9 +37,6 @@ from echoscope.core.warm_start import (
     teach,
     warm_start,
 )
-from peft import PeftModel
-from pydantic import ValidationError
-from transformers import Qwen2ForCausalLM
 
 SHAPE = PolicyShape(
     vocab_size=300, hidden_size=32, intermediate_size=32, num_layers=2, num_kv_heads=1

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+
 from echoscope.core.config import ShapingTerm
 from echoscope.core.config_loading import ConfigError
 from echoscope.core.shaping import (

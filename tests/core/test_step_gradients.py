@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from echoscope import open_run
 from echoscope.core.assemble import pack_kept, with_advantages
 from echoscope.core.batch import pack

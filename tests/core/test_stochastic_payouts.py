@@ -11,6 +11,7 @@ import math
 
 import pytest
 import torch
+
 from echoscope.core.advantages import estimate_advantages
 from echoscope.core.batch import TokenBatch
 from echoscope.core.config import DrGrpoConfig, GrpoConfig, RlooConfig

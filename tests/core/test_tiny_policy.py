@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
 from echoscope.core.chat import ChatFormat, load_tokenizer
 from echoscope.core.config import EnvGroupConfig, HfEngineConfig, ModelConfig, SamplingConfig
 from echoscope.core.config_loading import load_config
@@ -33,7 +35,6 @@ from echoscope.core.shipped import list_shipped, shipped_folder
 from echoscope.core.sources import build_pool
 from echoscope.core.warm_start import BARE_CONTEXT
 from echoscope.store.records import Split, Trajectory
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 TINY = shipped_folder("tiny")
 HOSTILE = [

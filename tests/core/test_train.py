@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from listening import Listener
+from recorded import assert_same_recording, metric, recorded
+
 from echoscope.core.checkpoint import list_checkpoints
 from echoscope.core.config import RunConfig
 from echoscope.core.events import SilentEvents
@@ -18,8 +21,6 @@ from echoscope.store.commands import new_command, post
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
 from echoscope.store.verify import verify
-from listening import Listener
-from recorded import assert_same_recording, metric, recorded
 
 MakeConfig = Callable[..., RunConfig]
 

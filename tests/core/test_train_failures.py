@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from listening import Listener
+from recorded import assert_same_recording, metric
+
 from echoscope.core import train as train_module
 from echoscope.core.checkpoint import checkpoint_path
 from echoscope.core.config import RunConfig
@@ -20,8 +23,6 @@ from echoscope.store.errors import NotARunError, RunBusyError, RunExistsError
 from echoscope.store.reader import open_run
 from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
-from listening import Listener
-from recorded import assert_same_recording, metric
 
 MakeConfig = Callable[..., RunConfig]
 

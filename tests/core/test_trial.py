@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import ConfigError
 from echoscope.core.events import SilentEvents

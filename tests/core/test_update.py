@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from bench import Bench, make_bench
+
 from echoscope.core.batch import TokenBatch, select_rows
 from echoscope.core.config import RunConfig
 from echoscope.core.losses import Denominators, compute_loss

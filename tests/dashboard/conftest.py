@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from streamlit.testing.v1 import AppTest
+
 from echoscope.core.config import RunConfig
 from echoscope.dashboard import queries, settings, ui
-from streamlit.testing.v1 import AppTest
 
 APP = Path(ui.__file__).parent / "app.py"
 PATIENCE_S = 60.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from echoscope.dashboard.alarm_history import AlarmHistory, histories, timeline
 from echoscope.store.annotations import AlarmNote
 from echoscope.store.reader import CommandState

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_run import add_steps, make_run, open_writer
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
 from echoscope.dashboard import api, live_charts, queries
 from echoscope.store.commands import read_commands
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CommandAction
 from echoscope.store.writer import RunWriter
-from made_run import add_steps, make_run, open_writer
-from starlette.applications import Starlette
-from starlette.testclient import TestClient
 
 Serve = Callable[..., None]
 KNOBS = {"optim.lr": {"type": "number", "exclusiveMinimum": 0, "value": 0.1}}

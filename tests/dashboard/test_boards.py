@@ -8,13 +8,14 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from echoscope.dashboard.boards import board_html, board_svg, describe, player_position
 from echoscope.dashboard.frames import Card, Grid, read_frame
 from echoscope.envs.frames import card_frame, grid_frame
 from echoscope.envs.frozen_lake import FrozenLake
 from echoscope.envs.sokoban import Sokoban
-from hypothesis import given
-from hypothesis import strategies as st
 
 SVG = "{http://www.w3.org/2000/svg}"
 SHAPES = {"rect", "g", "path", "circle", "ellipse", "text"}

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_run import make_run
+from streamlit.testing.v1 import AppTest
+
 from echoscope.dashboard import branch_form, branching, queries, runs_table
 from echoscope.dashboard.branch_orders import (
     BranchError,
@@ -29,8 +32,6 @@ from echoscope.dashboard.branch_orders import (
 from echoscope.dashboard.branching import BranchState, Launch, launch, launches
 from echoscope.dashboard.run_list import RunList
 from echoscope.store.reader import open_run
-from made_run import make_run
-from streamlit.testing.v1 import AppTest
 
 OpenPage = Callable[..., AppTest]
 PATIENCE_S = 200.0

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+
 from echoscope.dashboard import charts
 from echoscope.dashboard.cursor import checked_zoom, read_zoom
 from echoscope.dashboard.marks import (

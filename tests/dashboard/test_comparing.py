@@ -7,6 +7,7 @@ import math
 
 import pandas as pd
 import pytest
+
 from echoscope.dashboard import comparing
 from echoscope.dashboard.comparing import (
     config_diff,

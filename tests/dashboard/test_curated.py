@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+
 from echoscope.dashboard.curated import CHARTS, Chart, chart_curves, chart_keys, eval_keys
 
 

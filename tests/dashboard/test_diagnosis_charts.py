@@ -6,6 +6,7 @@ import doctest
 
 import numpy as np
 import pandas as pd
+
 from echoscope.dashboard import diagnosis_charts, diagnosis_data
 from echoscope.dashboard.diagnosis_charts import (
     gradient_bars,

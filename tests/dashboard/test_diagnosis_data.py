@@ -8,6 +8,9 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from echoscope.dashboard.diagnosis_data import (
     families_of,
     gradient_table,
@@ -18,8 +21,6 @@ from echoscope.dashboard.diagnosis_data import (
     thin,
 )
 from echoscope.store.artifacts import DiagnosticRecord
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def long(rows: dict[int, dict[str, float]]) -> pd.DataFrame:

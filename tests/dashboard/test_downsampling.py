@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from echoscope.dashboard.downsampling import clipped_range, downsample, smoothed
 from hypothesis import given
 from hypothesis import strategies as st
+
+from echoscope.dashboard.downsampling import clipped_range, downsample, smoothed
 
 VALUES = st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_size=1, max_size=300)
 

@@ -6,9 +6,10 @@ import unicodedata
 import xml.etree.ElementTree as ET
 
 import pytest
-from echoscope.dashboard.escaping import attribute, escape, visible
 from hypothesis import given
 from hypothesis import strategies as st
+
+from echoscope.dashboard.escaping import attribute, escape, visible
 
 ANY_TEXT = st.text(alphabet=st.characters(codec=None), max_size=60)
 """Every code point, lone surrogates included."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+
 from echoscope.dashboard.evaluating import carries_over, evaluations_of, leaderboard
 
 

@@ -8,11 +8,12 @@ import json
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
 from echoscope.dashboard import assets, figures
 from echoscope.dashboard.chunks import chunks
 from echoscope.dashboard.ui import PAGES
-from starlette.applications import Starlette
-from starlette.testclient import TestClient
 
 
 def test_a_drawing_has_the_data_and_leaves_the_look_to_the_page() -> None:

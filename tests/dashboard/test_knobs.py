@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from echoscope.dashboard.knobs import group_of, parse_number, rule_words, value_words
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from echoscope.dashboard.labels import LABELS, label, section, section_title
 
 

@@ -8,6 +8,12 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_run import add_steps, make_run, open_writer
+from shown_figures import listened_to, shown_figures, shown_lines
+from streamlit.testing.v1 import AppTest
+
 from echoscope.dashboard import charts, live_charts, queries, steering
 from echoscope.store.commands import Mailbox, new_command, post
 from echoscope.store.reader import open_run
@@ -20,11 +26,6 @@ from echoscope.store.records import (
     CommandOutcome,
 )
 from echoscope.store.writer import RunWriter
-from hypothesis import given
-from hypothesis import strategies as st
-from made_run import add_steps, make_run, open_writer
-from shown_figures import listened_to, shown_figures, shown_lines
-from streamlit.testing.v1 import AppTest
 
 OpenPage = Callable[..., AppTest]
 HOSTILE = "<img src=x onerror=alert(1)> **b** [a](http://evil.example) %{z} \u202e\x1b[31m"

@@ -10,12 +10,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from made_run import add_steps, open_writer
+from streamlit.testing.v1 import AppTest
+
 from echoscope.dashboard import judging, ui
 from echoscope.store import layout
 from echoscope.store.annotations import read_annotations
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, StepMetrics
-from made_run import add_steps, open_writer
-from streamlit.testing.v1 import AppTest
 
 OpenPage = Callable[..., AppTest]
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from echoscope.dashboard import ui
 from made_run import make_run
 from streamlit.testing.v1 import AppTest
+
+from echoscope.dashboard import ui
 
 OpenPage = Callable[..., AppTest]
 PAGES = list(ui.PAGES)

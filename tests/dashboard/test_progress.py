@@ -6,6 +6,7 @@ import math
 
 import pandas as pd
 import pytest
+
 from echoscope.dashboard.progress import Pace, pace, remaining_s, silence
 
 

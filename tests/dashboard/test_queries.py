@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from made_run import add_steps, made_trajectory, make_run, open_writer
+
 from echoscope.dashboard import judging, queries
 from echoscope.dashboard.cache import AnswerCache
 from echoscope.dashboard.problems import Problem
@@ -18,7 +20,6 @@ from echoscope.diagnostics.verdict import diagnose
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
 from echoscope.store.writer import RunWriter
-from made_run import add_steps, made_trajectory, make_run, open_writer
 
 Serve = Callable[..., None]
 

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_run import add_steps, made_trajectory, make_run, open_writer
+from streamlit.testing.v1 import AppTest
+from tables import columns_of
+
 from echoscope.store.records import (
     Alarm,
     AlarmSeverity,
@@ -20,9 +24,6 @@ from echoscope.store.records import (
     TrajectoryOutcome,
     Turn,
 )
-from made_run import add_steps, made_trajectory, make_run, open_writer
-from streamlit.testing.v1 import AppTest
-from tables import columns_of
 
 OpenPage = Callable[..., AppTest]
 EVIL = (

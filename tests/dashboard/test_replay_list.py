@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+
 from echoscope.dashboard.replay_export import trajectory_json
 from echoscope.dashboard.replay_list import (
     ORDERS,

@@ -7,15 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_run import add_steps, made_trajectory, open_writer
+from shown_figures import listened_to, shown_lines
+from streamlit.testing.v1 import AppTest
+from tables import columns_of
+
 from echoscope.dashboard import queries, replay_news
 from echoscope.dashboard.replay_list import COLUMNS
 from echoscope.dashboard.replay_sources import Source
 from echoscope.store.records import StepMetrics, TrajectoryOutcome
 from echoscope.store.writer import RunWriter
-from made_run import add_steps, made_trajectory, open_writer
-from shown_figures import listened_to, shown_lines
-from streamlit.testing.v1 import AppTest
-from tables import columns_of
 
 OpenPage = Callable[..., AppTest]
 

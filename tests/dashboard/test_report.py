@@ -9,10 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from made_run import make_run
+
 from echoscope.dashboard.problems import Problem
 from echoscope.dashboard.report import make_report
 from echoscope.dashboard.report_page import POLICY
-from made_run import make_run
 
 Serve = Callable[..., None]
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(2)> {title} "quoted"'

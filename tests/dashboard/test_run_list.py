@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
+from made_run import add_steps, make_run, open_writer
+
 from echoscope.dashboard import run_list
 from echoscope.dashboard.problems import Problem
 from echoscope.dashboard.run_details import details_of
@@ -24,7 +26,6 @@ from echoscope.store.records import (
     CommandOutcome,
 )
 from echoscope.store.writer import RunWriter
-from made_run import add_steps, make_run, open_writer
 
 
 def row_of(root: Path, name: str) -> RunRow:

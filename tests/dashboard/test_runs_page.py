@@ -8,15 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from made_run import add_steps, make_run, open_writer
+from streamlit.testing.v1 import AppTest
+from tables import columns_of
+
 from echoscope.dashboard import queries
 from echoscope.dashboard.run_details import RunDetails
 from echoscope.dashboard.run_list import RunRow
 from echoscope.dashboard.runs_table import note_changes, status_of
 from echoscope.store.annotations import annotate, read_annotations
 from echoscope.store.errors import AnnotationError
-from made_run import add_steps, make_run, open_writer
-from streamlit.testing.v1 import AppTest
-from tables import columns_of
 
 OpenPage = Callable[..., AppTest]
 Serve = Callable[..., None]

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
 from echoscope.dashboard.security import (
     AttemptLimit,
     ExposureError,
@@ -16,13 +24,6 @@ from echoscope.dashboard.security import (
     is_known_host,
     require_safe,
 )
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route, WebSocketRoute
-from starlette.testclient import TestClient
-from starlette.websockets import WebSocket, WebSocketDisconnect
 
 HOME = "http://127.0.0.1:8501"
 SOCKET = "ws://127.0.0.1:8501/_stcore/stream"

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from made_run import make_run
+
 from echoscope.dashboard import ui
 from echoscope.dashboard.server import PortError, open_port
-from made_run import make_run
 
 PATIENCE_S = 60.0
 PASSWORD = "correct horse"

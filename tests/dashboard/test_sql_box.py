@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from made_run import make_run
+
 from echoscope.dashboard import sql_box
 from echoscope.dashboard.problems import Problem
-from made_run import make_run
 
 Serve = Callable[..., None]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-from echoscope.dashboard.sql_result import chart, numeric_columns, shown_frame
 from made_run import make_run
 from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
+
+from echoscope.dashboard.sql_result import chart, numeric_columns, shown_frame
 
 OpenPage = Callable[..., AppTest]
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from echoscope.dashboard import table
 from made_run import make_run
 from streamlit.testing.v1 import AppTest
 from tables import table_data
+
+from echoscope.dashboard import table
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def draw_pick() -> None:
     import streamlit as st
+
     from echoscope.dashboard.table import Column, Row, pick_table
 
     rows = [Row(id=name, cells={"a": "<b>", "b": None}) for name in ("one", "two")]
@@ -24,6 +26,7 @@ def draw_pick() -> None:
 
 def draw_tick() -> None:
     import streamlit as st
+
     from echoscope.dashboard.table import Column, Row, tick_table
 
     rows = [Row(id="one", cells={"h": (0.0, 0.5)}, href="/live?run=one")]

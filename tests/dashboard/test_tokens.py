@@ -7,6 +7,9 @@ import xml.etree.ElementTree as ET
 from html import unescape
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
 from echoscope.dashboard.heats import HEATS, LEVELS, Scale, available, scale_of, trajectory_scale
 from echoscope.dashboard.tokens import heat_html, legend_html, text_html
 from echoscope.store.records import (
@@ -16,8 +19,6 @@ from echoscope.store.records import (
     TrajectoryOutcome,
     Turn,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 RESPONSE = "go<b></think><answer>up</answer>"
 PIECES = ["go", "<b>", "</think>", "<answer>", "up", "</answer>", "<|end|>"]

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_run import make_run
+from streamlit.testing.v1 import AppTest
+
 from echoscope.dashboard import queries, ui
 from echoscope.dashboard.words import status_words
 from echoscope.store.reader import RunInfo
-from made_run import make_run
-from streamlit.testing.v1 import AppTest
 
 Serve = Callable[..., None]
 JOINER = "\u2060"
@@ -87,6 +88,7 @@ def test_words_about_a_run(tmp_path: Path, serve_root: Serve) -> None:
 def test_who_comes_from_another_page_finds_the_newest() -> None:
     def app() -> None:
         import streamlit as st
+
         from echoscope.dashboard import ui
 
         ui.enter(st.session_state["at"])
@@ -107,6 +109,7 @@ def asking(**params: str) -> AppTest:
 
     def page() -> None:
         import streamlit as st
+
         from echoscope.dashboard import ui
 
         st.json(

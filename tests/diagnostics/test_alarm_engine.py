@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import get_args
 
 import pytest
+from pydantic import ValidationError
+
 from echoscope.diagnostics.alarms import (
     AlarmEngine,
     action_commands,
@@ -18,7 +20,6 @@ from echoscope.diagnostics.channels import CHANNELS, derived
 from echoscope.diagnostics.config import AlarmConfig, ChannelName
 from echoscope.diagnostics.made_runs import make
 from echoscope.store.records import Alarm
-from pydantic import ValidationError
 
 Row = Mapping[str, float]
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.alarms import (
     ALL_RULES,
     RULE_ORDER,

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from echoscope.diagnostics.answer_swap import swap_answers
 from letter_tokens import TableScorer, decode, episode, turn
+
+from echoscope.diagnostics.answer_swap import swap_answers
 
 
 class FollowingScorer(TableScorer):

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from letter_tokens import TableScorer, batch, decode
+
 from echoscope.diagnostics.alarms import RunState
 from echoscope.diagnostics.config import DiagnosticsConfig, InformationConfig
 from echoscope.diagnostics.metric_table import table_of_run
@@ -24,7 +26,6 @@ from echoscope.diagnostics.verdict import Verdict, diagnose
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import RolloutBatch, StepMetrics, Trajectory, Turn
 from echoscope.store.writer import RunWriter
-from letter_tokens import TableScorer, batch, decode
 
 Change = Callable[[Trajectory], Trajectory]
 NUM_STEPS = 24

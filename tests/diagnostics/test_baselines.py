@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+
 from echoscope.diagnostics.baselines import (
     FAMILIES,
     as_used,

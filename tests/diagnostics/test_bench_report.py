@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.alarms import RULE_ORDER, RunState
 from echoscope.diagnostics.bench_json import report_json
 from echoscope.diagnostics.bench_judge import Judged, RuleCalls, judge

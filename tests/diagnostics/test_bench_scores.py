@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.bench_scores import Call, score
 from echoscope.diagnostics.collapsebench import LabelledRun
 from echoscope.diagnostics.metric_table import MetricTable

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.bench_report import made_set
 from echoscope.diagnostics.bench_scores import Scores
 from echoscope.diagnostics.bench_tuning import (

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from echoscope.diagnostics.changes import Channel, ChannelSpec
 from echoscope.diagnostics.observations import median, observed, robust_scale
 from echoscope.diagnostics.resampling import block_bootstrap, without_trend
-from hypothesis import given
-from hypothesis import strategies as st
 
 RATE = ChannelSpec(name="rate", label="the rate", keys=("rate",), direction="fall", raise_at=0.2)
 ENTROPY = ChannelSpec(

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from echoscope.diagnostics.information import CrossScores, InformationEstimate, estimate
 from scipy.special import log_softmax
+
+from echoscope.diagnostics.information import CrossScores, InformationEstimate, estimate
 
 REPETITIONS = 400
 

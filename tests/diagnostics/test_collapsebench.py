@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.baselines import baselines, ragen_stop
 from echoscope.diagnostics.bench_judge import judge
 from echoscope.diagnostics.bench_report import made_set, report

@@ -6,8 +6,9 @@ import doctest
 import importlib
 from pathlib import Path
 
-import echoscope.diagnostics
 import pytest
+
+import echoscope.diagnostics
 
 FOLDER = Path(echoscope.diagnostics.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if ">>> " in path.read_text("utf-8"))

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from letter_tokens import TableScorer, batch, decode, encode, episode, turn
+
 from echoscope.diagnostics.config import InformationConfig
 from echoscope.diagnostics.cross_scores import CrossScores
 from echoscope.diagnostics.families import (
@@ -18,7 +20,6 @@ from echoscope.diagnostics.families import (
 from echoscope.diagnostics.information import estimate
 from echoscope.diagnostics.scoring import score_draw
 from echoscope.store.records import FinishReason, Trajectory, Turn
-from letter_tokens import TableScorer, batch, decode, encode, episode, turn
 
 
 def config(**changes) -> InformationConfig:

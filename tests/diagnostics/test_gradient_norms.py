@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from echoscope.diagnostics.gradient_norms import UnsupportedLayerError, trajectory_norms
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+from echoscope.diagnostics.gradient_norms import UnsupportedLayerError, trajectory_norms
 
 VOCABULARY, WIDTH = 11, 6
 

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.config import GradientConfig
 from echoscope.diagnostics.gradient_stats import (
     cosine,

@@ -7,13 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
+
 from echoscope.diagnostics.config import GradientConfig
 from echoscope.diagnostics.gradients import (
     GradientMemoryError,
     GradientUnit,
     decompose,
 )
-from torch import nn
 
 GROUPS, ROWS = 6, 3
 STDS = (0.0, 0.0, 0.2, 0.4, 0.6, 0.8)

@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
 from echoscope.core.batch import TokenBatch, select_rows
 from echoscope.core.config import ClipLossConfig, CriticConfig, LoraConfig, ModelConfig
 from echoscope.core.losses import Denominators, LossTerms, compute_loss
@@ -17,8 +20,6 @@ from echoscope.core.policy import Policy, build_policy
 from echoscope.diagnostics.config import GradientConfig
 from echoscope.diagnostics.gradient_norms import trajectory_norms
 from echoscope.diagnostics.gradients import GradientUnit, decompose
-from pydantic import TypeAdapter
-from torch import Tensor, nn
 
 GROUPS, SIBLINGS = 4, 2
 LOSS = ClipLossConfig(entropy_coef=0.05, kl_coef=0.02)

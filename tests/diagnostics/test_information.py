@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from echoscope.diagnostics.information import CrossScores, estimate
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from echoscope.diagnostics.information import CrossScores, estimate
 
 
 def random_scores(seed: int, prompts: int, per_prompt: int, longest: int, **more) -> CrossScores:

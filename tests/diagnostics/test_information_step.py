@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from letter_tokens import TableScorer, batch, decode, encode
+
 from echoscope.diagnostics.config import InformationConfig
 from echoscope.diagnostics.information_step import StepInformation, measure_information
 from echoscope.diagnostics.scoring import ScoringError
-from letter_tokens import TableScorer, batch, decode, encode
 
 EVERYTHING = InformationConfig(
     families=("first_turn", "all_turns", "state"),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.channels import known_keys
 from echoscope.diagnostics.metric_names import (
     Conversion,

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from echoscope.diagnostics.metric_names import parse_map
 from echoscope.diagnostics.metric_table import TableBuilder
 from echoscope.diagnostics.metrics_file import (
@@ -13,8 +16,6 @@ from echoscope.diagnostics.metrics_file import (
     read_metrics,
     to_number,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def written(folder: Path, text: str | bytes, name: str = "metrics") -> Path:

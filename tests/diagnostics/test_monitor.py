@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from letter_tokens import TableScorer, batch, decode
+
 from echoscope.diagnostics.config import DiagnosticsConfig, GradientConfig, InformationConfig
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
 from echoscope.diagnostics.scoring import ScoringError
 from echoscope.store.artifacts import DiagnosticRecord
 from echoscope.store.records import RolloutBatch
-from letter_tokens import TableScorer, batch, decode
 
 TRAJECTORIES = batch(4, 4, (2,))
 ROLLOUTS = RolloutBatch(groups=tuple(tuple(TRAJECTORIES[k : k + 4]) for k in range(0, 16, 4)))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.preflight import (
     Cost,

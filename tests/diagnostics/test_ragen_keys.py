@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.cross_scores import CrossScores
 from echoscope.diagnostics.ragen_keys import (
     FIRST_TURN,

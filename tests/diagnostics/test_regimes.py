@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from echoscope.diagnostics.regimes import Point, Regime, RegimeTracker, classify, point_of
 
 

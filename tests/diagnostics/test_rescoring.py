@@ -7,6 +7,7 @@ import importlib
 from dataclasses import replace
 
 import pytest
+
 from echoscope.diagnostics.made_runs import make
 from echoscope.diagnostics.rescoring import as_cross_entropy
 from echoscope.diagnostics.verdict import diagnose

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.rewards import reward_stats
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
 

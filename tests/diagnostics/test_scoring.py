@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from echoscope.diagnostics import scoring
-from echoscope.diagnostics.scoring import ModelScorer, ScoringError, cross_score
 from peft import LoraConfig, get_peft_model
 from transformers import (
     GPT2Config,
@@ -18,6 +16,9 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
 )
+
+from echoscope.diagnostics import scoring
+from echoscope.diagnostics.scoring import ModelScorer, ScoringError, cross_score
 
 SHAPE = {
     "vocab_size": 50,

@@ -6,6 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from pydantic import ValidationError
+
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.selection import (
     arrays_of,
@@ -16,10 +21,6 @@ from echoscope.diagnostics.selection import (
     trajectory_values,
 )
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
-from pydantic import ValidationError
 
 
 def of_groups(batch, metric):

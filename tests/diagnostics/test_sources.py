@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics import sources
 from echoscope.diagnostics.sources import open_source, sample_of_step
 from echoscope.diagnostics.verdict import diagnose

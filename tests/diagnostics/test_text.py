@@ -8,14 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from episodes import episode, one_turn_each, text_turn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.text import text_metrics
 from echoscope.diagnostics.text_report import METRICS
 from echoscope.diagnostics.text_sample import draw
 from echoscope.store.records import RolloutBatch
-from episodes import episode, one_turn_each, text_turn
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 NAMES = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel"]
 

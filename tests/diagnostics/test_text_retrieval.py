@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.text_retrieval import information_bound, retrieve
 from echoscope.diagnostics.text_similarity import similarity
 

@@ -6,6 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from episodes import one_turn_each
+from hypothesis import given
+from hypothesis import strategies as st
+
 from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.text_sample import draw
 from echoscope.diagnostics.text_siblings import (
@@ -15,9 +19,6 @@ from echoscope.diagnostics.text_siblings import (
     sibling_metrics,
 )
 from echoscope.diagnostics.text_similarity import similarity
-from episodes import one_turn_each
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def metrics(groups):

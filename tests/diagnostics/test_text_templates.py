@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from episodes import one_turn_each
+
 from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.text_sample import draw
 from echoscope.diagnostics.text_similarity import similarity
 from echoscope.diagnostics.text_templates import CommonGrams, find_template
-from episodes import one_turn_each
 
 PLACES = ["garden", "kitchen", "cellar", "attic"]
 MOVES = ["up", "down", "left", "right"]

@@ -6,6 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from episodes import episode, text_turn
+from hypothesis import given
+from hypothesis import strategies as st
+
 from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.text_actions import (
     action_entropies,
@@ -17,9 +21,6 @@ from echoscope.diagnostics.text_copying import copied_share, masked_texts
 from echoscope.diagnostics.text_form import form_metrics
 from echoscope.diagnostics.text_repetition import echo_share, loops, repeated_action_shares
 from echoscope.diagnostics.text_sample import draw, ngrams, word_spans, words
-from episodes import episode, text_turn
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def sample(*pairs):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from echoscope.diagnostics.alarms import RunState
 from echoscope.diagnostics.made_runs import make
 from echoscope.diagnostics.metric_table import MetricTable

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from echoscope.core.config import RunConfig
 from echoscope.core.events import SilentEvents
 from echoscope.core.runs import resume, start

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from echoscope.envs import registry
 from echoscope.envs.bandit import Bandit, BanditConfig
 from echoscope.envs.base import EnvParamsError

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from echoscope.envs import registry
 from echoscope.envs.base import EnvSpec, Observation, StepResult, TextEnv
 from echoscope.envs.checker import check_env

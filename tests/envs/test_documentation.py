@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import echoscope
 import pytest
+
+import echoscope
 from echoscope.envs.checker import check_env
 
 PAGE = Path(echoscope.__file__).parent / "docs" / "environments.md"

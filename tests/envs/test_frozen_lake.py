@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError
 from echoscope.envs.frozen_lake import FrozenLake, FrozenLakeConfig, Lake, draw_lake
 from echoscope.envs.grids import distances
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def lake_at(monkeypatch: pytest.MonkeyPatch, rows: list[str], **config: Any) -> FrozenLake:

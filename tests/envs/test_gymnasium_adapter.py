@@ -7,10 +7,11 @@ from typing import Any
 
 import gymnasium
 import pytest
+from gymnasium.utils.env_checker import check_env as gymnasium_check
+
 from echoscope.envs import gymnasium_adapter, registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
 from echoscope.envs.frames import card_frame, grid_frame, read_frame, to_rgb
-from gymnasium.utils.env_checker import check_env as gymnasium_check
 
 
 @pytest.mark.parametrize("name", gymnasium_adapter.register_all())

@@ -6,6 +6,7 @@ import dataclasses
 import time
 
 import pytest
+
 from echoscope.envs import registry
 from echoscope.envs.base import (
     EnvParamsError,

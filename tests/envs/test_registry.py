@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+
 from echoscope.envs import registry
 from echoscope.envs.bandit import Bandit, BanditConfig
 from echoscope.envs.base import (

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
 from echoscope.envs.grids import MOVES, shift
 from echoscope.envs.sokoban import Sokoban, SokobanConfig
 from echoscope.envs.sokoban_levels import LevelSettings, draw_level, parse_level
 from echoscope.envs.sokoban_search import is_deadlocked, solve, states_by_distance
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PUSH_RIGHT = ["######", "#@$ .#", "######"]
 ROOM = ["######", "#.   #", "#    #", "#$   #", "# @  #", "######"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+
 from echoscope.envs import registry
 from echoscope.envs.wrappers import TurnEnv, TurnResult, TurnSettings, runner_of, wrap
 

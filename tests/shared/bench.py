@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
 from echoscope.core.assemble import pack_kept, with_advantages
 from echoscope.core.batch import TokenBatch
 from echoscope.core.chat import ChatFormat, load_tokenizer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from echoscope.diagnostics.scoring import Tally
 from echoscope.store.records import FinishReason, IntArray, Split, StopReason, Trajectory, Turn
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
     Split,

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from echoscope.store import annotations as module
 from echoscope.store.annotations import (
     MAX_FILE_BYTES,
@@ -28,8 +31,6 @@ from echoscope.store.annotations import (
 )
 from echoscope.store.errors import AnnotationError, NotARunError, StoreError
 from echoscope.store.verify import verify
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 ME: dict[str, Any] = {"author": "me", "at": 100.0}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from echoscope.store.commands import Mailbox, new_command, post
 from echoscope.store.packing import pack
 from echoscope.store.reader import open_run

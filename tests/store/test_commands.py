@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from echoscope.store.commands import Mailbox, new_command, post, wait_for_ack
 from echoscope.store.errors import NotARunError, StoreError
 from echoscope.store.packing import pack

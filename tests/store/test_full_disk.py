@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from echoscope.store.commands import new_command, post
 from echoscope.store.errors import StoreError, StoreWriteError
 from echoscope.store.packing import pack

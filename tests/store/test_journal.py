@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from echoscope.store.errors import StoreError
 from echoscope.store.journal import Journal, decode_line, encode_line, read_chunk
 from echoscope.store.layout import Layout

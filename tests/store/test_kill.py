@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from echoscope.store.packing import pack
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.verify import verify

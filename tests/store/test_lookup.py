@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from made_run import make_run
+
 from echoscope.store import lookup
 from echoscope.store.index import RunIndex
 from echoscope.store.lookup import StepLookup
 from echoscope.store.packing import pack
-from made_run import make_run
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 import pytest
+
 from echoscope.store import packing
 from echoscope.store.durable import FileLock
 from echoscope.store.errors import RunBusyError, StoreError
@@ -212,6 +213,7 @@ def test_verify_finds_contradictions_between_whole_files(
 ) -> None:
     """Files that are what the journal promises, and yet do not belong together."""
     import pyarrow.parquet as pq
+
     from echoscope.store import verify as module
 
     monkeypatch.setattr(module, "damage_of", lambda root, entry: "")

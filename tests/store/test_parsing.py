@@ -7,9 +7,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from echoscope.store.parsing import ParsedResponse, parse_response, split_actions
 from hypothesis import given
 from hypothesis import strategies as st
+
+from echoscope.store.parsing import ParsedResponse, parse_response, split_actions
 
 
 def parse(text: str, **settings: Any) -> ParsedResponse:

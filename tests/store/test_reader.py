@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+
 from echoscope.store.errors import (
     NotARunError,
     QueryError,

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from echoscope.store.packing import pack
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
@@ -22,8 +25,6 @@ from echoscope.store.records import (
 )
 from echoscope.store.rows import OUTCOME_ARRAYS, clean_text, shared_prefix
 from echoscope.store.writer import RunWriter
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 TEXT = st.text(max_size=20)  # any character of any plane, NUL included, lone surrogates not
 SEEDS = st.integers(-(2**63), 2**63 - 1)

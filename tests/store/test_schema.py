@@ -8,6 +8,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
+
 from echoscope.store import schema
 from echoscope.store.durable import parquet_options
 from echoscope.store.schema import DATA_TABLES, EVENT_TABLES, TABLES

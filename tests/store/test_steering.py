@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from echoscope.store.commands import Mailbox
 from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome

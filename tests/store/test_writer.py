@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from echoscope.store.artifacts import CheckpointRecord, DiagnosticRecord
 from echoscope.store.errors import (
     NotARunError,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from echoscope.core.engines.prefixes import (
     PrefillPlan,
     PrefixIndex,
@@ -12,8 +15,6 @@ from echoscope.core.engines.prefixes import (
     common_prefix,
     plan_prefill,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 TOKEN = st.integers(0, 2)
 PROMPTS = st.lists(st.lists(TOKEN, min_size=1, max_size=8), min_size=1, max_size=8)

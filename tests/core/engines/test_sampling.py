@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.sampling import (
     UNIFORM_BLOCK,
