@@ -31,7 +31,7 @@ MAY_USE_TORCH = {
     "diagnostics/gradients.py",
     "diagnostics/gradient_norms.py",
 }
-MAX_LINES = 450
+MAX_LINES = 700
 
 
 def sources() -> list[Path]:
