@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from collections.abc import Sequence
 
 MAX_CHARS = 20_000
 """Characters of one text that are shown unless the caller says otherwise."""
@@ -87,6 +88,23 @@ def escape_fragment(text: str) -> str:
     """As `escape`, for text that is short already: without a limit."""
     found: str = _UNSEEN_RUN.sub(_boxed, html.escape(text))
     return found
+
+
+def marked(text: str, hits: Sequence[str]) -> str:
+    """As `escape_fragment`, with each of `hits` in a `<span class="es-hit">`, longest first.
+
+    >>> marked("a <b> b", ["b"])
+    'a &lt;<span class="es-hit">b</span>&gt; <span class="es-hit">b</span>'
+    """
+    if not hits:
+        return escape_fragment(text)
+    pattern = "|".join(re.escape(hit) for hit in sorted(hits, key=len, reverse=True))
+    parts, end = [], 0
+    for hit in re.finditer(pattern, text):
+        shown = f'<span class="es-hit">{escape_fragment(hit.group())}</span>'
+        parts += [escape_fragment(text[end : hit.start()]), shown]
+        end = hit.end()
+    return "".join([*parts, escape_fragment(text[end:])])
 
 
 def escape(text: str, limit: int | None = MAX_CHARS) -> str:

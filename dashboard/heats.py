@@ -1,7 +1,8 @@
 """Per-token numbers of a response, and how strongly each colours its token.
 
-A heat is a number per sampled token with a meaning, a unit and a neutral value. Colours are steps
-of one scale per trajectory, so that turns compare: orange above the neutral value, blue below.
+A heat is a number per sampled token with a meaning, a unit and a neutral value. A colour means the
+same number in every trajectory of every run: orange above the neutral value, blue below. Only
+advantages, whose unit depends on the estimator, are scaled to what is shown.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ Read = Callable[[Turn, TrajectoryOutcome | None], Values | None]
 LEVELS = 5
 """Steps of colour on each side of the neutral value."""
 _TYPICAL_SHARE = 0.98
-"""The scale ends at this quantile of the distances; the rest has the strongest colour."""
+"""A fitted scale ends at this quantile of the distances; the rest has the strongest colour."""
+LEAST_REACH = 0.01
+"""A fitted scale reaches at least this far: rounding errors shall not look like findings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +38,11 @@ class Heat:
     meaning: str
     neutral: float
     """Has no colour."""
-    least: float
-    """The scale reaches at least this far: rounding errors shall not look like findings."""
+    reach: float | None
+    """The distance from `neutral` that has the strongest colour; None to fit it to what is shown.
+
+    A tenth of it and less has no colour.
+    """
     read: Read
 
 
@@ -116,7 +122,7 @@ _ALL = (
         unit="nats",
         meaning="log-probability of each sampled token; strong colour = unlikely",
         neutral=0.0,
-        least=0.01,
+        reach=5.0,
         read=_of_turn("logprobs"),
     ),
     Heat(
@@ -125,7 +131,7 @@ _ALL = (
         unit="nats",
         meaning="entropy of the distribution that each token was drawn from; strong = open choice",
         neutral=0.0,
-        least=0.01,
+        reach=2.0,
         read=_of_turn("entropies"),
     ),
     Heat(
@@ -134,7 +140,7 @@ _ALL = (
         unit="",
         meaning="what the update multiplied each token's gradient with; orange = reinforced",
         neutral=0.0,
-        least=0.01,
+        reach=None,
         read=_of_outcome("advantages"),
     ),
     Heat(
@@ -143,7 +149,7 @@ _ALL = (
         unit="",
         meaning="trainer's probability over the sampler's, before the update; 1 = they agree",
         neutral=1.0,
-        least=0.01,
+        reach=0.2,
         read=_ratio,
     ),
     Heat(
@@ -152,7 +158,7 @@ _ALL = (
         unit="nats",
         meaning="log-prob under the policy minus log-prob under the reference; orange = learned",
         neutral=0.0,
-        least=0.01,
+        reach=2.0,
         read=_reference_gap,
     ),
     Heat(
@@ -162,7 +168,7 @@ _ALL = (
         meaning="how much more likely the own prompt makes each token than the other prompts do: "
         "the words that carry the prompt",
         neutral=0.0,
-        least=0.01,
+        reach=1.0,
         read=_of_outcome("information"),
     ),
 )
@@ -179,17 +185,23 @@ def available(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> list
 
 
 def scale_of(heat: Heat, values: Iterable[Values | None]) -> Scale:
-    """One scale for several turns; without any finite number it reaches as little as it may."""
+    """The scale of a heat. The values only say which sides of it a legend needs.
+
+    A heat without a fixed reach gets that of the values, and at least LEAST_REACH.
+    """
     present = [array[np.isfinite(array)] for array in values if array is not None]
     distance = np.concatenate(present) - heat.neutral if present else np.empty(0)
-    sizes = np.abs(distance)
-    sizes = sizes[sizes > 1e-12]
-    reach = float(np.quantile(sizes, _TYPICAL_SHARE)) if sizes.size else 0.0
+    reach = heat.reach
+    if reach is None:
+        sizes = np.abs(distance)
+        sizes = sizes[sizes > 1e-12]
+        typical = float(np.quantile(sizes, _TYPICAL_SHARE)) if sizes.size else 0.0
+        reach = _round_up(max(typical, LEAST_REACH))
     return Scale(
         neutral=heat.neutral,
-        reach=_round_up(max(reach, heat.least)),
+        reach=reach,
         has_below=bool((distance < 0).any()),
-        has_above=bool((distance > 0).any()) or not sizes.size,
+        has_above=bool((distance > 0).any()) or not (distance < 0).any(),
     )
 
 

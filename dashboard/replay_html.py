@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from ..store.records import Trajectory, TrajectoryOutcome, Turn
 from .boards import board_html, player_position
-from .escaping import attribute, escape
+from .escaping import attribute, cut, cut_note, escape, marked
 from .frames import Position
+from .replay_list import NEVER_TRAINED, SPLITS
 
 STYLE = (
     "<style>"
@@ -66,7 +67,7 @@ def trajectory_facts(
     terms = {k: v for k, v in trajectory.reward_terms.items() if v or k == "env"}
     parts = [
         success_badge(trajectory.is_success),
-        _kept_badge(outcome),
+        _kept_badge(trajectory, outcome),
         fact("return", _number(trajectory.episode_return), hint="environment, format and shaping"),
         *(fact(name, _number(value)) for name, value in list(terms.items())[:12]),
         fact("advantage", _number(outcome.advantage if outcome else advantage)),
@@ -84,7 +85,10 @@ def trajectory_facts(
     return f'<div class="es-facts">{"".join(parts)}</div>'
 
 
-def _kept_badge(outcome: TrajectoryOutcome | None) -> str:
+def _kept_badge(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
+    split = trajectory.split.value
+    if split in NEVER_TRAINED:
+        return _badge(f"{SPLITS[split].lower()}, never trained on", "plain")
     if outcome is None:
         return _badge("not in an update yet", "plain")
     if outcome.kept:
@@ -175,9 +179,11 @@ def heading(text: str) -> str:
     return f'<div class="es-head">{escape(text, _FACT_CHARS)}</div>'
 
 
-def text_box(text: str) -> str:
-    """Hostile text in a box, newlines kept."""
-    return f'<div class="es-text" dir="auto">{escape(text) or "&#160;"}</div>'
+def text_box(text: str, hits: Sequence[str] = ()) -> str:
+    """Hostile text in a box, newlines kept, with what a search matched in it marked."""
+    shown, left_out = cut(text)
+    note = f'<span class="es-cut">[{cut_note(left_out)}]</span>' if left_out else ""
+    return f'<div class="es-text" dir="auto">{marked(shown, hits) or "&#160;"}{note}</div>'
 
 
 def sibling_card(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import streamlit as st
 
 from . import live_lines, pulses, queries, ui
 from .pulses import Pulse
-from .replay_list import COLUMNS
+from .replay_list import COLUMNS, NEVER_TRAINED
 from .replay_sources import Source
 from .url_state import go
 
@@ -27,7 +28,7 @@ def watch(run_id: str, source: Source, seen: Pulse | None = None) -> None:
         return
     step = source.step
     is_following = ui.is_following(run_id)
-    is_pending = bool(source.rows["kept"].isna().any())
+    is_pending = bool(_pending(source).any())
 
     def is_behind() -> bool:
         return queries.info(run_id).last_step > step
@@ -62,6 +63,11 @@ def _forget() -> None:
 def has_come(run_id: str, source: Source) -> bool:
     """Whether the update has come to trajectories that it had not seen when they were listed."""
     assert source.step is not None
-    pending = source.rows.loc[source.rows["kept"].isna(), "id"]
+    pending = source.rows.loc[_pending(source), "id"]
     now = queries.listing(run_id, source.step)[list(COLUMNS)]
     return bool(now.loc[now["id"].isin(pending), "kept"].notna().any())
+
+
+def _pending(source: Source) -> pd.Series[bool]:
+    """Which rows an update will still come to."""
+    return source.rows["kept"].isna() & ~source.rows["split"].isin(NEVER_TRAINED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 import streamlit as st
 
@@ -20,8 +22,16 @@ _MAX_PROMPT = 20_000
 _MAX_COPY = 200_000
 
 
+Matched = Callable[[str], list[str]]
+"""Text -> the pieces of it that the search which led here matched."""
+
+
 def turn_panel(
-    run_id: str, trajectory: Trajectory, outcome: TrajectoryOutcome | None, turn: Turn
+    run_id: str,
+    trajectory: Trajectory,
+    outcome: TrajectoryOutcome | None,
+    turn: Turn,
+    matched: Matched,
 ) -> None:
     """One turn: boards, what was observed, what was said, what happened."""
     left, right = st.columns([1, 1])
@@ -31,7 +41,7 @@ def turn_panel(
             st.html(boards)
         st.html(
             replay_html.heading(f"Observation of turn {turn.index}")
-            + replay_html.text_box(turn.observation)
+            + replay_html.text_box(turn.observation, matched(turn.observation))
         )
         if turn.index == trajectory.num_turns - 1 and trajectory.final_observation:
             st.html(
@@ -40,7 +50,7 @@ def turn_panel(
             )
     with right:
         st.html(replay_html.turn_facts(turn))
-        response(run_id, trajectory, outcome, turn)
+        response(run_id, trajectory, outcome, turn, matched)
         if turn.prompt_tokens is not None and flag(
             "prompt", "Show the prompt as the policy saw it"
         ):
@@ -50,7 +60,11 @@ def turn_panel(
 
 
 def response(
-    run_id: str, trajectory: Trajectory, outcome: TrajectoryOutcome | None, turn: Turn
+    run_id: str,
+    trajectory: Trajectory,
+    outcome: TrajectoryOutcome | None,
+    turn: Turn,
+    matched: Matched,
 ) -> None:
     """The response with its regions, or its tokens with the chosen heat, part by part."""
     found = available(trajectory, outcome)
@@ -67,7 +81,7 @@ def response(
         if heat is not None:
             st.caption(f"{heat.label} was not recorded for this turn.")
         start = _part_start(len(turn.response), TEXT_PART, "characters")
-        st.html(tokens.text_html(turn, start, TEXT_PART))
+        st.html(tokens.text_html(turn, start, TEXT_PART, matched(turn.response)))
         return
     assert turn.response_tokens is not None  # or there would be no values
     start = _part_start(len(values), tokens.MAX_TOKENS, "tokens")
@@ -203,7 +217,7 @@ def prompt_panel(run_id: str, trajectory: Trajectory, turn: int) -> None:
         record = {str(k): v for k, v in row.items()}
         with column:
             words = f"step {row['step']}: {success_word(row['is_success'])}, "
-            st.caption(ui.plain(words + kept_word(row["kept"])))
+            st.caption(ui.plain(words + kept_word(row["kept"], row["split"])))
             _card(column, run_id, record, turn, trajectory.id)
 
 

@@ -29,10 +29,12 @@ _COLUMNS = (
 
 
 def list_columns(extra: Extra = ()) -> list[Column]:
-    """The columns, those of `extra` behind the id."""
-    kinds: Mapping[str, Any] = dict.fromkeys(_NUMBERS, "number")
-    more = [Column(name=name, label=label, kind=kinds.get(name, "text")) for name, label in extra]
-    return [Column(name="id", label="id"), *more, *_COLUMNS]
+    """The columns; those of `extra` behind return and success, which every list leads with."""
+    more = [
+        Column(name=name, label=label, kind="number" if name in _NUMBERS else "text")
+        for name, label in extra
+    ]
+    return [Column(name="id", label="id"), *_COLUMNS[:2], *more, *_COLUMNS[2:]]
 
 
 def list_rows(rows: pd.DataFrame, extra: Extra = ()) -> list[Row]:
@@ -48,7 +50,7 @@ def _cells(row: Mapping[str, Any], extra: Extra) -> dict[str, str | None]:
         "return": _number(row["episode_return"], "{:.3g}"),
         "success": success_word(row["is_success"]),
         "advantage": _number(row["advantage"], "{:+.2f}"),
-        "update": kept_word(row["kept"]),
+        "update": kept_word(row["kept"], row["split"]),
         "turns": _number(row["num_turns"], "{:.0f}"),
         "tokens": _number(row["num_sampled_tokens"], "{:,.0f}"),
         "ended": visible(str(row["stop_reason"]), 60),

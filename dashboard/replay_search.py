@@ -5,15 +5,18 @@ Text and regular expressions are matched by DuckDB, whose RE2 takes linear time 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import pandas as pd
 
 from . import queries, sql_box
-from .replay_list import COLUMNS
+from .replay_list import COLUMNS, NEWEST, OLDEST, ORDERS, RETURN, Filters
 
 MAX_HITS = 200
+MAX_MARKED = 200_000
+"""Characters of a text that are looked through for what a search matched."""
 MAX_PARTS = 20
 """Ranges that a search of text is cut into: progress is shown after each."""
 _CONDITION_PARTS = 4
@@ -29,12 +32,15 @@ PARAM_OF = {TEXT: "q", REGEX: "filter", WHERE: "where"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What to look for, in steps `first` to `last`."""
+    """What to look for in steps `first` to `last`, and which of the matches to show."""
 
     mode: str
     words: str
     first: int
     last: int
+    filters: Filters = field(default_factory=Filters)
+    order: str = OLDEST
+    """A key of ORDERS. The rows shown are the first `limit` of all matches in this order."""
     limit: int = MAX_HITS
 
 
@@ -45,51 +51,117 @@ class Found:
     rows: pd.DataFrame
     """COLUMNS, and for text `turn` and `excerpt`: one row per trajectory, its first hit."""
     done_share: float
-    next_step: int
+    searched: tuple[int, int]
+    """First and last step that were searched so far."""
+    num_matches: int
+    """Trajectories that match in the steps searched so far."""
     is_cut: bool
-    """The limit was reached before the last step."""
+    """There are more matches than rows."""
 
 
 def search(run_id: str, wanted: Search) -> Iterator[Found]:
     """Results so far, after each range of steps; the last one is complete or cut.
 
+    By age (`id`, `newest`), the search ends as soon as it has enough. In any other order it looks
+    at every match before it says which come first.
+
     Raises:
         Problem: the pattern is no regular expression, or the condition is no SQL.
     """
-    parts = _CONDITION_PARTS if wanted.mode == WHERE else MAX_PARTS
-    size = max(-(-(wanted.last - wanted.first + 1) // parts), _LEAST_STEPS)
-    rows = pd.DataFrame(columns=[*COLUMNS, "turn", "excerpt"])
-    for start in range(wanted.first, wanted.last + 1, size):
-        end = min(start + size - 1, wanted.last)
-        left = wanted.limit - len(rows)
-        part = _part(run_id, wanted, start, end, left + 1)
-        is_cut = len(part) > left
+    keys, share_before = ORDERS[wanted.order].keys, 0.0
+    if any("{return_median}" in key for key in keys):
+        medians = _medians(run_id, wanted)
+        keys, share_before = tuple(key.format(**medians) for key in keys), 0.5
+    places = [f"_{n}" for n in range(len(keys))]
+    extra = [] if wanted.mode == WHERE else ["turn", "excerpt"]
+    rows = pd.DataFrame(columns=[*COLUMNS, *extra, *places])
+    num_matches = num_steps = 0
+    for start, end in _ranges(wanted):
+        part, num_found = _part(run_id, wanted, keys, start, end)
+        num_matches += num_found
         if len(part):
-            rows = pd.concat([rows, part.head(left)], ignore_index=True) if len(rows) else part
+            both = part if rows.empty else pd.concat([rows, part], ignore_index=True)
+            rows = both.sort_values([*places, "id"], na_position="last", ignore_index=True)
             rows = rows.head(wanted.limit)
-        share = (end - wanted.first + 1) / (wanted.last - wanted.first + 1)
-        yield Found(rows=rows, done_share=share, next_step=end + 1, is_cut=is_cut)
-        if is_cut:
+        num_steps += end - start + 1
+        share = num_steps / (wanted.last - wanted.first + 1)
+        is_cut = num_matches > wanted.limit
+        yield Found(
+            rows=rows.drop(columns=places),
+            done_share=share_before + share * (1 - share_before),
+            searched=(start, wanted.last) if wanted.order == NEWEST else (wanted.first, end),
+            num_matches=num_matches,
+            is_cut=is_cut,
+        )
+        if is_cut and wanted.order in (OLDEST, NEWEST):
             return
 
 
-def _part(run_id: str, wanted: Search, start: int, end: int, limit: int) -> pd.DataFrame:
-    columns = ", ".join(f"t.{name}" for name in COLUMNS)
+def _ranges(wanted: Search) -> list[tuple[int, int]]:
+    """The steps in parts; the newest part first where the newest matches are wanted."""
+    parts = _CONDITION_PARTS if wanted.mode == WHERE else MAX_PARTS
+    size = max(-(-(wanted.last - wanted.first + 1) // parts), _LEAST_STEPS)
+    ranges = [
+        (start, min(start + size - 1, wanted.last))
+        for start in range(wanted.first, wanted.last + 1, size)
+    ]
+    return ranges[::-1] if wanted.order == NEWEST else ranges
+
+
+def _medians(run_id: str, wanted: Search) -> dict[str, float]:
+    """Median return and length of all matches."""
+    columns = f"median({RETURN}) AS return_median, median(t.num_sampled_tokens) AS tokens_median"
+    row = _select(run_id, wanted, columns, wanted.first, wanted.last).iloc[0]
+    return {str(name): 0.0 if pd.isna(value) else float(value) for name, value in row.items()}
+
+
+def _part(
+    run_id: str, wanted: Search, keys: Sequence[str], start: int, end: int
+) -> tuple[pd.DataFrame, int]:
+    """The first `limit` matches of some steps, and how many there are."""
+    names = [f"t.{name}" for name in COLUMNS]
+    if wanted.mode != WHERE:
+        names += ["h.turn", "h.excerpt"]
+    names += [f"{key} AS _{n}" for n, key in enumerate(keys)]
+    names.append("count(*) OVER () AS num_found")
+    order = ", ".join([*(f"_{n} NULLS LAST" for n in range(len(keys))), "t.id"])
+    ending = f"ORDER BY {order} LIMIT {wanted.limit}"
+    rows = _select(run_id, wanted, ", ".join(names), start, end, ending)
+    num_found = int(rows["num_found"].iloc[0]) if len(rows) else 0
+    return rows.drop(columns="num_found"), num_found
+
+
+def _select(
+    run_id: str, wanted: Search, columns: str, start: int, end: int, ending: str = ""
+) -> pd.DataFrame:
+    """Some columns of the matches within some steps."""
+    within = f"t.step BETWEEN {start} AND {end} AND {wanted.filters.condition()}"
     if wanted.mode == WHERE:
-        # A comment in the condition ends with its line; everything is read-only anyway.
+        # The line break ends a comment at the end of the condition.
         sql = (
-            f"SELECT {columns} FROM trajectories t WHERE t.step BETWEEN {start} AND {end} AND (\n"
-            f"{wanted.words}\n) ORDER BY t.id LIMIT {limit}"
+            f"SELECT {columns} FROM trajectories t WHERE {within} AND (\n{wanted.words}\n) {ending}"
         )
         answer: pd.DataFrame = sql_box.ask(run_id, sql).table.to_pandas()
         return answer
     hits = _HITS[wanted.mode].format(excerpt=_EXCERPT)
     sql = (
-        f"SELECT {columns}, h.turn, h.excerpt FROM ({hits}) h "
-        "JOIN trajectories t ON t.id = h.id AND t.attempt = h.attempt "
-        "WHERE t.step BETWEEN $2 AND $3 ORDER BY t.id LIMIT $4"
+        f"SELECT {columns} FROM ({hits}) h "
+        f"JOIN trajectories t ON t.id = h.id AND t.attempt = h.attempt WHERE {within} {ending}"
     )
-    return queries.table(run_id, sql, (wanted.words, start, end, limit))
+    return queries.table(run_id, sql, (wanted.words, start, end))
+
+
+def hits_in(run_id: str, mode: str, words: str, text: str) -> list[str]:
+    """The pieces of `text` that a search matched, to be marked; none for an SQL condition.
+
+    The database matches them, as it did for the search: its expressions take linear time.
+    """
+    if mode == WHERE or not words:
+        return []
+    pattern = f"(?i){re.escape(words)}" if mode == TEXT else words
+    sql = "SELECT regexp_extract_all($1, $2) AS hits"
+    found = queries.table(run_id, sql, (text[:MAX_MARKED], pattern))["hits"][0]
+    return sorted({str(hit) for hit in found if hit}, key=len, reverse=True)[:MAX_HITS]
 
 
 _FIRST_HIT = """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ..store.records import Alarm, parse_trajectory_id
 from . import keyboard, queries, ui
@@ -16,10 +18,14 @@ from .replay_list import (
     CHANGED,
     COLUMNS,
     KEPT,
+    NEWEST,
+    OLDEST,
     ORDERS,
+    SPLITS,
     SUCCESS,
     Filters,
     changed_since,
+    first_split,
     present,
 )
 from .replay_search import MODES, PARAM_OF, Found, Search, search
@@ -32,9 +38,20 @@ _HINTS = {
     "where": "for example  is_success AND num_turns > 3",
 }
 _MAX_EVIDENCE = 64
-_FILTERS = ("success", "kept", "split", "tag", "stop")
+_FILTERS = ("success", "kept", "tag", "stop")
 _CLEARS = ("trajectory", "turn", "part", "page")
-_LIST_PARAMS = (*_FILTERS, *PARAM_OF.values(), "run", "by", "from", "to", "order", "since", "alarm")
+_LIST_PARAMS = (
+    "split",
+    *_FILTERS,
+    *PARAM_OF.values(),
+    "run",
+    "by",
+    "from",
+    "to",
+    "order",
+    "since",
+    "alarm",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +67,8 @@ class Source:
     """(column, heading) of what this source knows besides."""
     step: int | None = None
     """The step whose trajectories these are; None for a search and the evidence of an alarm."""
+    search: tuple[str, str] | None = None
+    """(mode, words) of the search that made the list."""
 
 
 def asked_of_page(run_id: str) -> tuple[object, ...]:
@@ -79,30 +98,32 @@ def choose_source(run_id: str) -> Source:
         step = _stepper(newest_step(run_id), last_step)
     with seek:
         _search_field(mode, words)
-    against = None
+    is_search = bool(words) and not alarm_id
     with order_place:
-        order = choose(
-            "order",
-            "Order",
-            [*ORDERS, CHANGED],
-            default="id",
-            words=lambda name: "Changed since step ..." if name == CHANGED else ORDERS[name].label,
-            clears=_CLEARS,
+        order = _order(is_search)
+    with more:
+        filters_place = st.popover(_filters_label(), width="stretch", key="replay_filters")
+    if is_search:
+        split = _split(_splits_of_run(run_id), {})
+        filters = replace(_filters(run_id, None, filters_place), split=split)
+        _alarm_choice(run_id, alarm_id, filters_place)
+        return _searched(
+            run_id,
+            Search(mode=mode, words=words, first=0, last=last_step, filters=filters, order=order),
         )
     if alarm_id:
         source = _evidence(run_id, alarm_id)
-    elif words:
-        source = _searched(run_id, mode, words, last_step)
     else:
         rows = queries.listing(run_id, step)[list(COLUMNS)]
         source = Source(
             title=f"Step {step}", rows=rows, if_empty=_no_rows(step, last_step), step=step
         )
-    active = sum(bool(st.query_params.get(name)) for name in (*_FILTERS, "alarm"))
-    label = f"Filters, {active} active" if active else "Filters"
-    with more, st.popover(label, width="stretch", key="replay_filters"):
-        filters = _filters(source.rows)
-        _alarm_choice(run_id, alarm_id)
+    counts = {str(name): int(n) for name, n in source.rows["split"].value_counts().items()}
+    split = _split(_splits_of_run(run_id), counts)
+    source = _of_split(run_id, source, split, counts)
+    filters = _filters(run_id, source.rows, filters_place)
+    _alarm_choice(run_id, alarm_id, filters_place)
+    against = None
     if order == CHANGED:
         against = number(
             "since", "Changed since step", default=0, least=0, most=last_step, clears=_CLEARS
@@ -110,14 +131,90 @@ def choose_source(run_id: str) -> Source:
     return _ordered(run_id, _filtered(source, filters), order, against)
 
 
+def _order(is_search: bool) -> str:
+    """Of a search, the newest matches come first; prompts are compared within a step only."""
+    options = [*ORDERS] if is_search else [*ORDERS, CHANGED]
+    return choose(
+        "order",
+        "Order",
+        options,
+        default=NEWEST if is_search else OLDEST,
+        words=lambda name: "Changed since step ..." if name == CHANGED else ORDERS[name].label,
+        clears=_CLEARS,
+    )
+
+
+def _filters_label() -> str:
+    active = sum(bool(st.query_params.get(name)) for name in (*_FILTERS, "alarm"))
+    return f"Filters, {active} active" if active else "Filters"
+
+
+_SPLITS = "SELECT DISTINCT split FROM trajectories"
+
+
+def _splits_of_run(run_id: str) -> list[str]:
+    """The splits that the run has trajectories of, training first."""
+    stored = set(queries.table(run_id, _SPLITS)["split"])
+    return [split for split in SPLITS if split in stored]
+
+
+def _split(splits: list[str], counts: Mapping[str, int]) -> str:
+    """One split at a time: training and evaluation episodes are different distributions.
+
+    Args:
+        splits: What the run has.
+        counts: Trajectories of each split in the list, if it is known.
+    """
+    default = first_split(list(counts) or splits)
+    if len(splits) < 2 and st.query_params.get("split") in (None, *splits):
+        return default
+
+    def label_of(split: str) -> str:
+        return f"{SPLITS[split]} {counts[split]:,}" if split in counts else SPLITS[split]
+
+    return choose(
+        "split",
+        "Split",
+        splits or [default],
+        default=default,
+        words=label_of,
+        clears=_CLEARS,
+        is_segmented=True,
+        hides_label=True,
+    )
+
+
+_SPLIT_STEPS = "SELECT DISTINCT step FROM trajectories WHERE split = $1 ORDER BY step"
+
+
+def _of_split(run_id: str, source: Source, split: str, counts: Mapping[str, int]) -> Source:
+    """The part of a list that belongs to one split."""
+    if_empty = source.if_empty
+    if source.step is not None and counts and split not in counts:
+        steps = queries.table(run_id, _SPLIT_STEPS, (split,))["step"].tolist()
+        near = sorted(sorted(steps, key=lambda step: abs(step - (source.step or 0)))[:5])
+        if_empty = (
+            f"Step {source.step} has no {SPLITS[split].lower()} trajectories. "
+            f"Steps that have some: {', '.join(map(str, near))}."
+        )
+    return replace(
+        source,
+        title=f"{source.title}, {SPLITS[split].lower()}",
+        rows=source.rows[source.rows["split"] == split],
+        if_empty=if_empty,
+    )
+
+
 def follow_trajectory() -> None:
-    """A link to a trajectory is a link to its step."""
+    """A link to a trajectory is a link to its step and its split."""
     try:
-        _, step, _ = parse_trajectory_id(st.query_params.get("trajectory", ""))
+        split, step, _ = parse_trajectory_id(st.query_params.get("trajectory", ""))
     except ValueError:
         return
     if st.query_params.get("step") != str(step):
         st.query_params["step"] = str(step)
+    if st.query_params.get("split") != split.value:
+        st.query_params["split"] = split.value
 
 
 def _stepper(newest: int, last_step: int) -> int:
@@ -187,7 +284,8 @@ def _store_mode(before: str) -> None:
     go(**{PARAM_OF[before]: None, PARAM_OF[mode]: words, "by": mode})
 
 
-def _searched(run_id: str, mode: str, words: str, last_step: int) -> Source:
+def _searched(run_id: str, wanted: Search) -> Source:
+    last_step = wanted.last
     first_place, last_place, _ = st.columns([2, 2, 9])
     with first_place:
         first = number("from", "From step", default=0, least=0, most=last_step, clears=_CLEARS)
@@ -196,24 +294,38 @@ def _searched(run_id: str, mode: str, words: str, last_step: int) -> Source:
     if last < first:
         ui.notice(f"the search ends at step {last}, before it begins; both are taken as {first}")
         last = first
-    wanted = Search(mode=mode, words=words, first=first, last=last)
-    found = _run_search(run_id, wanted)
-    extra: tuple[tuple[str, str], ...] = () if mode == "where" else (("excerpt", "found"),)
-    title = f"Steps {first} to {last}, {_WORDS_OF_MODE[mode]} {words!r}"
-    if found.is_cut:
-        title += f"; the first {wanted.limit}, up to step {found.next_step - 1}"
-    return Source(title=title, rows=found.rows, if_empty="Nothing was found.", extra_columns=extra)
+    found = _run_search(run_id, replace(wanted, first=first, last=last))
+    extra: tuple[tuple[str, str], ...] = () if wanted.mode == "where" else (("excerpt", "match"),)
+    split = SPLITS[wanted.filters.split].lower()
+    title = f"Steps {first} to {last}, {split}, {_WORDS_OF_MODE[wanted.mode]} {wanted.words!r}"
+    order = ORDERS[wanted.order]
+    if found.is_cut and wanted.order in (OLDEST, NEWEST):
+        low, high = found.searched
+        title += f". {order.label}: the first {wanted.limit}, from steps {low} to {high}"
+    elif found.is_cut:
+        title += f". {order.label}: {wanted.limit} of {found.num_matches:,} matches"
+    elif wanted.order != OLDEST:
+        title += f". {order.label}"
+    return Source(
+        title=title,
+        rows=found.rows,
+        if_empty=f"No {split} trajectory matches.",
+        extra_columns=extra,
+        search=(wanted.mode, wanted.words),
+    )
 
 
 def _run_search(run_id: str, wanted: Search) -> Found:
     empty = pd.DataFrame(columns=[*COLUMNS, "turn", "excerpt"])
-    found = Found(rows=empty, done_share=0.0, next_step=wanted.first, is_cut=False)
+    searched = (wanted.first, wanted.first)
+    found = Found(rows=empty, done_share=0.0, searched=searched, num_matches=0, is_cut=False)
     bar = st.progress(0.0, text="Searching")
     try:
         for found in search(run_id, wanted):
+            low, high = found.searched
             bar.progress(
                 min(found.done_share, 1.0),
-                text=f"Searching: {len(found.rows)} found up to step {found.next_step - 1}",
+                text=f"Searching: {found.num_matches:,} matches in steps {low} to {high}",
             )
     except Problem as problem:
         ui.problem(problem)
@@ -248,74 +360,74 @@ def _evidence_ids(run_id: str, alarm: Alarm) -> tuple[list[str], str]:
     return [str(found) for found in rows["id"]], f"No trajectory is named; step {step}, its onset"
 
 
-def _filters(rows: pd.DataFrame) -> Filters:
+_TAGS = "SELECT DISTINCT tag, stop_reason FROM trajectories"
+
+
+def _filters(run_id: str, rows: pd.DataFrame | None, place: DeltaGenerator) -> Filters:
+    """What the form asks for.
+
+    Args:
+        rows: The list, whose values are offered; None offers those of the whole run.
+    """
+    values = queries.table(run_id, _TAGS) if rows is None else rows
+
     def pick(param: str, label: str, options: list[str]) -> str:
         asked = st.query_params.get(param)
         known = options if asked in (None, *options) else [*options, str(asked)[:80]]
         return choose(param, label, known, default=ANY, words=ui.plain, clears=_CLEARS)
 
-    return Filters(
-        success=choose("success", "Success", SUCCESS, default=ANY, clears=_CLEARS),
-        kept=choose("kept", "Update", KEPT, default=ANY, clears=_CLEARS),
-        split=pick("split", "Split", present(rows, "split")),
-        tag=pick("tag", "Tag", present(rows, "tag")),
-        stop=pick("stop", "Ended by", present(rows, "stop_reason")),
-    )
+    with place:
+        return Filters(
+            success=choose("success", "Success", SUCCESS, default=ANY, clears=_CLEARS),
+            kept=choose("kept", "Update", KEPT, default=ANY, clears=_CLEARS),
+            tag=pick("tag", "Tag", present(values, "tag")),
+            stop=pick("stop", "Ended by", present(values, "stop_reason")),
+        )
 
 
-def _alarm_choice(run_id: str, asked: str) -> None:
-    """The alarms of the run: their evidence is a list, too."""
-    known = {alarm.alarm_id: alarm for alarm in reversed(queries.alarms(run_id))}
-    if not known and not asked:
+def _alarm_choice(run_id: str, asked: str, place: DeltaGenerator) -> None:
+    """The alarms of the run: the evidence of each is a list, too."""
+    alarms = {alarm.alarm_id: alarm for alarm in reversed(queries.alarms(run_id))}
+    if not alarms and not asked:
         return
-    ids = ["", *reversed(known), *([asked] if asked and asked not in known else [])]
-    choose(
-        "alarm",
-        "Evidence of an alarm",
-        ids,
-        default="",
-        words=lambda found: (
-            visible(f"{known[found].rule}, step {known[found].step}", 80)
-            if found in known
-            else visible(found, 80) or "any"
-        ),
-        clears=_CLEARS,
-    )
+    ids = ["", *reversed(alarms), *([asked] if asked and asked not in alarms else [])]
+    with place:
+        choose(
+            "alarm",
+            "Evidence of an alarm",
+            ids,
+            default="",
+            words=lambda name: (
+                visible(f"{alarms[name].rule}, step {alarms[name].step}", 80)
+                if name in alarms
+                else visible(name, 80) or "any"
+            ),
+            clears=_CLEARS,
+        )
 
 
 def _filtered(source: Source, filters: Filters) -> Source:
     if filters.is_open:
         return source
     rows = filters.apply(source.rows)
-    return Source(
-        title=f"{source.title}, {len(source.rows) - len(rows)} filtered out",
-        rows=rows,
-        if_empty=f"All {len(source.rows)} are filtered out."
-        if len(source.rows)
-        else source.if_empty,
-        extra_columns=source.extra_columns,
-        step=source.step,
-    )
+    if_empty = f"All {len(source.rows)} are filtered out." if len(source.rows) else source.if_empty
+    title = f"{source.title}, {len(source.rows) - len(rows)} filtered out"
+    return replace(source, title=title, rows=rows, if_empty=if_empty)
 
 
 def _ordered(run_id: str, source: Source, order: str, against: int | None) -> Source:
-    extra: tuple[tuple[str, str], ...] = ()
-    if order != CHANGED:
-        chosen = ORDERS[order]
-        words = "" if order == "id" else f". {chosen.label}: {chosen.meaning}"
-        rows, if_empty = chosen.sort(source.rows), source.if_empty
-    else:
-        rows = changed_since(source.rows, queries.listing(run_id, against or 0))
-        words = f". Prompts that step {against} had too, largest change of mean return first"
-        extra = (("change", "change"),)
-        if_empty = f"No prompt of these was sampled at step {against}."
-    return Source(
-        title=source.title + words,
-        rows=rows,
-        if_empty=if_empty,
-        extra_columns=(*source.extra_columns, *extra),
-        step=source.step,
-    )
+    if order == CHANGED:
+        title = f"{source.title}. Prompts that step {against} had too, largest change first"
+        return replace(
+            source,
+            title=title,
+            rows=changed_since(source.rows, queries.listing(run_id, against or 0)),
+            if_empty=f"No prompt of these was sampled at step {against}.",
+            extra_columns=(*source.extra_columns, ("change", "change")),
+        )
+    chosen = ORDERS[order]
+    words = "" if order == OLDEST else f". {chosen.label}: {chosen.meaning}"
+    return replace(source, title=source.title + words, rows=chosen.sort(source.rows))
 
 
 def _no_rows(step: int, last_step: int) -> str:

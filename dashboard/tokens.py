@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from ..store.records import Span, Turn
-from .escaping import attribute, cut_note, escape, escape_fragment, visible
+from .escaping import attribute, cut_note, escape, escape_fragment, marked, visible
 from .heats import HEATS, LEVELS, Heat, Scale, Values
 
 __all__ = [
@@ -54,6 +54,7 @@ STYLE = (
     "margin:0 1px;opacity:.8;white-space:nowrap;unicode-bidi:isolate}"
     ".es-cut,.es-note{opacity:.75;font-style:italic}"
     ".es-nl,.es-tag,.es-outside{color:color-mix(in srgb,currentColor 60%,transparent)}"
+    ".es-hit{background:light-dark(#ffe58a,#7a5f00);border-radius:2px}"
     ".es-answer{font-weight:600}"
     ".es-region{border-left:3px solid rgba(128,128,128,.5);padding-left:.55rem;margin:.15rem 0}"
     ".es-region-answer{border-left-color:#3b6fd4}"
@@ -78,8 +79,10 @@ def level_class(level: int) -> str:
     return "" if level == 0 else f"es-{'p' if level > 0 else 'n'}{min(abs(level), LEVELS)}"
 
 
-def text_html(turn: Turn, start: int = 0, size: int = 20_000) -> str:
+def text_html(turn: Turn, start: int = 0, size: int = 20_000, hits: Sequence[str] = ()) -> str:
     """`turn.response[start : start + size]` with reasoning, answer and tags marked; a `<div>`.
+
+    `hits` are pieces of text that a search matched: they are marked, too.
 
     Says what it leaves out before and after.
     """
@@ -88,7 +91,7 @@ def text_html(turn: Turn, start: int = 0, size: int = 20_000) -> str:
     for name, span in _regions(turn):
         low, high = max(span[0], start), min(span[1], end)
         if low < high:
-            blocks.append(_region_html(name, turn.response[low:high]))
+            blocks.append(_region_html(name, turn.response[low:high], hits))
     body = "".join(blocks) or '<span class="es-note">empty response</span>'
     notes = [f"{start:,} characters before this"] if start else []
     notes += [cut_note(len(turn.response) - end)] if end < len(turn.response) else []
@@ -96,22 +99,22 @@ def text_html(turn: Turn, start: int = 0, size: int = 20_000) -> str:
     return f'<div class="es-text" dir="auto">{body}</div>{note}'
 
 
-def _region_html(name: str, text: str) -> str:
+def _region_html(name: str, text: str, hits: Sequence[str]) -> str:
     if name == "outside":
         parts, at = [], 0
         for tag in _TAG.finditer(text):
-            parts.append(_outside(text[at : tag.start()]))
+            parts.append(_outside(text[at : tag.start()], hits))
             parts.append(f'<span class="es-tag">{escape_fragment(tag.group())}</span>')
             at = tag.end()
-        return "".join([*parts, _outside(text[at:])])
+        return "".join([*parts, _outside(text[at:], hits)])
     return (
         f'<div class="es-region es-region-{name}"><span class="es-name">{name}</span>'
-        f'<span class="es-{name}">{escape_fragment(text)}</span></div>'
+        f'<span class="es-{name}">{marked(text, hits)}</span></div>'
     )
 
 
-def _outside(text: str) -> str:
-    return f'<span class="es-outside">{escape_fragment(text)}</span>' if text else ""
+def _outside(text: str, hits: Sequence[str]) -> str:
+    return f'<span class="es-outside">{marked(text, hits)}</span>' if text else ""
 
 
 def _regions(turn: Turn) -> list[tuple[str, Span]]:

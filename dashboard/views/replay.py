@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pandas as pd
 import streamlit as st
 
@@ -19,6 +21,7 @@ from echoscope.dashboard.problems import Problem
 from echoscope.dashboard.replay_export import trajectory_json
 from echoscope.dashboard.replay_list import summary
 from echoscope.dashboard.replay_rows import list_columns, list_rows
+from echoscope.dashboard.replay_search import hits_in
 from echoscope.dashboard.replay_sources import (
     Source,
     asked_of_page,
@@ -86,7 +89,7 @@ def _list_and_trajectory(run_id: str, source: Source) -> None:
         if shown is None:
             st.caption("Choose a trajectory.")
         else:
-            _trajectory(run_id, shown, source.rows)
+            _trajectory(run_id, shown, source)
 
 
 def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
@@ -155,7 +158,12 @@ def _first_turn(rows: pd.DataFrame, shown: str, num_turns: int) -> int:
     return min(int(found.iloc[0]), max(num_turns - 1, 0)) if len(found) else 0
 
 
-def _trajectory(run_id: str, shown: str, rows: pd.DataFrame) -> None:
+def _matched(run_id: str, search: tuple[str, str] | None, text: str) -> list[str]:
+    return [] if search is None else hits_in(run_id, *search, text)
+
+
+def _trajectory(run_id: str, shown: str, source: Source) -> None:
+    rows = source.rows
     trajectory = queries.trajectory(run_id, shown)
     outcome = queries.outcome(run_id, shown)
     replay_panels.facts_of(trajectory, outcome)
@@ -183,7 +191,8 @@ def _trajectory(run_id: str, shown: str, rows: pd.DataFrame) -> None:
         if film and panel == "turn":
             st.html(film)
         if panel == "turn":
-            replay_panels.turn_panel(run_id, trajectory, outcome, trajectory.turns[turn])
+            matched = functools.partial(_matched, run_id, source.search)
+            replay_panels.turn_panel(run_id, trajectory, outcome, trajectory.turns[turn], matched)
         elif panel == "siblings":
             replay_panels.siblings_panel(run_id, trajectory, turn)
         else:

@@ -19,6 +19,7 @@ from echoscope.store.records import (
     Alarm,
     AlarmSeverity,
     AlarmState,
+    Split,
     StepMetrics,
     Trajectory,
     TrajectoryOutcome,
@@ -40,6 +41,11 @@ def shown_html(page: AppTest) -> str:
 def words(page: AppTest) -> str:
     kinds = ("text", "markdown", "caption", "code", "info", "subheader")
     return "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
+
+
+def read(page: AppTest) -> str:
+    """The words as a person reads them: without what keeps Markdown from acting."""
+    return words(page).replace("\\", "").replace("\u2060", "")
 
 
 def listed(page: AppTest) -> list[str]:
@@ -65,7 +71,7 @@ class TestRecordedRun:
     ) -> None:
         page = open_page("replay", recorded_root, run="tiny")
         assert not page.exception
-        assert page.subheader[0].value.startswith("e00000004\\-")
+        assert page.subheader[0].value.startswith("t00000004\\-")
         assert "es-board-img" in shown_html(page)
 
     def test_a_link_restores_trajectory_turn_and_heat(
@@ -161,6 +167,53 @@ class TestRecordedRun:
         )
         assert not page.exception
         assert "at this step only" in words(page)
+
+
+class TestOneSplitAtATime:
+    """Training and evaluation episodes are different distributions: nobody adds them up."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        trained = [made_trajectory(0, n) for n in range(4)]
+        evaluated = [replace(made_trajectory(0, n), split=Split.EVAL) for n in range(6)]
+        probed = [replace(made_trajectory(0, n), split=Split.PROBE) for n in range(2)]
+        commit(tmp_path / "made", [*evaluated, *probed, *trained])
+        return tmp_path
+
+    def test_c5_it_opens_on_training(self, root: Path, open_page: OpenPage) -> None:
+        page = open_page("replay", root, run="made")
+        assert listed(page) == [f"t00000000-0000{n}" for n in range(4)]
+        assert "4 trajectories: 2 solved of 4" in read(page)
+
+    def test_c5_evaluation_is_said_to_be_never_trained_on(
+        self, root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", root, run="made", split="eval")
+        assert listed(page) == [f"e00000000-0000{n}" for n in range(6)]
+        assert "6 trajectories: 3 solved of 6, mean return 0.5, never trained on" in read(page)
+        assert set(columns_of(page)["update"]) == {"never trained on"}
+        assert "evaluation, never trained on" in shown_html(page)
+        assert "not in an update yet" not in shown_html(page)
+
+    def test_c5_a_link_to_an_evaluation_lists_evaluations(
+        self, root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", root, run="made", trajectory="e00000000-00003")
+        assert listed(page)[0] == "e00000000-00000"
+
+    def test_c5_a_step_without_the_split_names_the_steps_that_have_it(
+        self, tmp_path: Path, open_page: OpenPage
+    ) -> None:
+        writer = open_writer(tmp_path / "made")
+        add_steps(writer, "made", range(0, 3))
+        evaluated = replace(made_trajectory(3, 0), split=Split.EVAL)
+        metrics = StepMetrics(
+            run_id="made", step=3, phase="train", policy_version=3, wall_time=1.0, values={}
+        )
+        writer.commit_step(metrics=[metrics], trajectories=[evaluated], outcomes=[])
+        writer.close(status="finished")
+        page = open_page("replay", tmp_path, run="made", step="1", split="eval")
+        assert "Step 1 has no evaluation trajectories. Steps that have some: 3." in words(page)
 
 
 class TestNavigation:
@@ -260,6 +313,67 @@ class TestSearch:
         writer.close(status="finished")
         page = open_page("replay", tmp_path, run="many", q="go up")
         assert "the first 200" in words(page)
+
+    @pytest.mark.parametrize(
+        ("order", "first"),
+        [
+            ("id", ["t00000000-00000", "t00000000-00001"]),
+            ("newest", ["t00000003-00000", "t00000003-00001"]),
+            ("worst", ["t00000002-00077", "t00000000-00001"]),  # the only one below 0
+            ("best", ["t00000003-00078", "t00000000-00000"]),  # the only one above 1
+            ("longest", ["t00000001-00040", "t00000000-00000"]),
+            ("typical", ["t00000000-00000", "t00000000-00002"]),  # more than half have return 1
+        ],
+    )
+    @pytest.mark.parametrize("search", [{"q": "go up"}, {"where": "num_turns = 1"}])
+    def test_c10_the_first_in_order_of_all_matches_not_of_the_first_200(
+        self,
+        order: str,
+        first: list[str],
+        search: dict[str, str],
+        tmp_path: Path,
+        open_page: OpenPage,
+    ) -> None:
+        writer = open_writer(tmp_path / "many")
+        for step in range(4):
+            some = [made_trajectory(step, n, "I go up.") for n in range(80)]
+            some += [made_trajectory(step, n, "I go up.") for n in range(80, 90, 2)]
+            for place, reward in ((77, -1.0),) * (step == 2) + ((78, 2.0),) * (step == 3):
+                turns = (replace(some[place].turns[0], reward=reward),)
+                some[place] = replace(some[place], turns=turns)
+            if step == 1:
+                tokens = {"prompt_tokens": np.array([1]), "response_tokens": np.zeros(9, np.int32)}
+                some[40] = replace(some[40], turns=(replace(some[40].turns[0], **tokens),))
+            metrics = StepMetrics(
+                run_id="many", step=step, phase="train", policy_version=0, wall_time=1.0, values={}
+            )
+            writer.commit_step(metrics=[metrics], trajectories=some, outcomes=[])
+        writer.close(status="finished")
+        page = open_page("replay", tmp_path, run="many", order=order, **search)
+        assert not page.exception
+        assert listed(page)[:2] == first
+        if order not in ("id", "newest"):
+            assert "200 of 340 matches" in words(page)
+
+    def test_c10_filters_choose_among_all_matches(
+        self, tmp_path: Path, open_page: OpenPage
+    ) -> None:
+        writer = open_writer(tmp_path / "many")
+        add_steps(writer, "many", range(0, 8), num_trajectories=80)
+        writer.close(status="finished")
+        page = open_page("replay", tmp_path, run="many", q="go up", success="failed", order="id")
+        assert {name[-1] for name in listed(page)} <= set("13579")
+        assert "200 trajectories" in words(page)
+
+    def test_c10_a_search_keeps_its_columns_and_marks_its_hits(
+        self, root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", root, run="made", q="go UP (really")
+        names = list(columns_of(page))
+        assert names[:4] == ["id", "return", "success", "excerpt"]
+        assert '<span class="es-hit">go UP (really</span>' in shown_html(page)
+        page = open_page("replay", root, run="made", filter=r"\w+ \(.*?\)")
+        assert '<span class="es-hit">UP (really)</span>' in shown_html(page)
 
     def test_the_way_to_search_moves_the_words(self, root: Path, open_page: OpenPage) -> None:
         page = open_page("replay", root, run="made", q="really")

@@ -84,6 +84,7 @@ def test_words_for_three_states() -> None:
         "undefined",
     ]
     assert [kept_word(v) for v in (np.True_, False, None)] == ["kept", "dropped", "pending"]
+    assert {kept_word(None, split) for split in ("eval", "probe")} == {"never trained on"}
 
 
 def test_changed_since_compares_the_mean_return_of_a_prompt() -> None:

@@ -101,11 +101,10 @@ class TestScale:
 
     def test_one_outlier_of_a_hundred_does_not_wash_out_the_rest(self) -> None:
         values = np.array([1.0] * 199 + [1000.0])
-        assert scale_of(HEATS["entropy"], [values]).reach == 1.0
+        assert scale_of(HEATS["advantage"], [values]).reach == 1.0
 
     def test_rounding_errors_are_no_finding(self) -> None:
         scale = scale_of(HEATS["ratio"], [np.array([1.0, 1.0 + 1e-6])])
-        assert scale.reach == 0.01
         assert scale.levels(np.array([1.0 + 1e-6])).tolist() == [0]
 
     def test_levels_go_from_far_below_to_far_above(self) -> None:
@@ -114,7 +113,15 @@ class TestScale:
         assert scale.levels(values).tolist() == [-LEVELS, -LEVELS, -1, 0, 0, 0, 1, LEVELS]
 
     def test_nothing_measured_has_a_scale_all_the_same(self) -> None:
-        assert scale_of(HEATS["entropy"], [None, np.array([np.nan])]).reach == 0.01
+        assert scale_of(HEATS["advantage"], [None, np.array([np.nan])]).reach == 0.01
+
+    def test_c9_a_colour_means_the_same_in_a_collapsed_and_a_healthy_run(self) -> None:
+        # Words of a healthy run carry 0.6 nats and more; a collapsed run has noise.
+        healthy, collapsed = np.array([0.62, 1.4, 0.0]), np.array([0.05, 0.03, -0.04])
+        heat = HEATS["information"]
+        assert scale_of(heat, [healthy]).reach == scale_of(heat, [collapsed]).reach == 1.0
+        assert scale_of(heat, [collapsed]).levels(collapsed).tolist() == [0, 0, 0]
+        assert scale_of(heat, [healthy]).levels(healthy).tolist() == [3, 5, 0]
 
 
 class TestHeat:
