@@ -162,7 +162,15 @@ def _send(
     from ..store.commands import wait_for_ack
     from ..store.reader import open_run
     from ..store.records import CommandOutcome
-    from ..store.steering import NO_CHANGE, SteeringError, os_user, prepare, send
+    from ..store.steering import (
+        NO_CHANGE,
+        SteeringError,
+        current_settings,
+        os_user,
+        prepare,
+        send,
+        setting_warnings,
+    )
 
     reader = open_run(run)
     info = reader.info()
@@ -171,6 +179,12 @@ def _send(
         out["settings"] = settings
     try:
         command = prepare(info, action, settings=settings, issued_by=os_user(), reason=reason)
+        if settings:
+            current = current_settings(info, reader.commands())
+            out["warnings"] = setting_warnings(info, current, settings)
+            if not as_json:
+                for warning in out["warnings"]:
+                    typer.echo(f"warning: {warning}", err=True)
         if dry_run:
             _report(out | {"outcome": "dry_run", "detail": "nothing was sent"}, as_json)
             return

@@ -276,6 +276,9 @@ class AlarmEngine:
             suggested=None if ended else suggestion(rule, alarm, self.run_id),
             evidence=evidence or (),
             refuted_by=rule.refuted_by,
+            earliest_onset_step=view.first_step
+            if alarm.earliest_onset is None
+            else alarm.earliest_onset + 1,
         )
 
     def state(self) -> dict[str, Any]:

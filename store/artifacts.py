@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+REQUESTED = "command"
+"""`CheckpointRecord.reason` of a checkpoint that a person asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord:
@@ -24,6 +27,16 @@ class CheckpointRecord:
     reason: str = "schedule"
     """`"schedule"`, `"command"`, `"final"`, `"interrupt"`: who asked for it."""
     is_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsRecord:
+    """The live settings changed, or an attempt began: an event, never updated."""
+
+    step: int
+    """The first step that trains with them."""
+    values: Mapping[str, Any]
+    """Every live setting by dotted key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,6 +6,7 @@ them. Only that record makes them exist; until then a reader sees nothing of the
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from .artifacts import CheckpointRecord, DiagnosticRecord
+from .artifacts import CheckpointRecord, DiagnosticRecord, SettingsRecord
 from .commands import read_commands
 from .durable import new_id, sync_folder, write_parquet
 from .events import event_fields, metric_values, plain, step_row
@@ -58,6 +59,7 @@ class Committer:
         self._steps_in_piece = 0
         self._known_commands: set[str] = set()
         self._replaced: list[tuple[float, str]] = []
+        self._sequence = itertools.count()
         # zstd and fsync of one table overlap with building the next.
         self._pool = ThreadPoolExecutor(
             max_workers=len(DATA_TABLES), thread_name_prefix="echoscope-segments"
@@ -88,6 +90,7 @@ class Committer:
         row = step_row(step, wall_time, content.metrics, content.trajectories, outcomes)
         events = event_fields(
             wall_time=wall_time,
+            sequence=self._sequence,
             alarms=content.alarms,
             acks=content.acks,
             commands=self._bodies(content.acks),
@@ -121,16 +124,19 @@ class Committer:
         acks: Sequence[CommandAck] = (),
         commands: Sequence[Command] = (),
         checkpoint: CheckpointRecord | None = None,
+        settings: SettingsRecord | None = None,
     ) -> None:
         """Acknowledge events between two steps."""
         bodies = [c for c in commands if c.command_id not in self._known_commands]
         self._known_commands.update(c.command_id for c in bodies)
         fields = event_fields(
             wall_time=time.time(),
+            sequence=self._sequence,
             alarms=alarms,
             acks=acks,
             commands=[*bodies, *self._bodies(acks)],
             checkpoints=() if checkpoint is None else (checkpoint,),
+            settings=() if settings is None else (settings,),
         )
         self._append({"kind": "event", "step": self.state.last_step, **fields})
 

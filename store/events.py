@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from .artifacts import CheckpointRecord
+from .artifacts import CheckpointRecord, SettingsRecord
 from .records import (
     Alarm,
     AlarmSeverity,
@@ -105,6 +105,7 @@ _ALARM_PLAIN = (
     "message",
     "advice",
     "refuted_by",
+    "earliest_onset_step",
 )
 
 
@@ -152,6 +153,18 @@ def checkpoint_row(checkpoint: CheckpointRecord) -> dict[str, Any]:
 
 def checkpoint_from_row(row: Row) -> CheckpointRecord:
     return CheckpointRecord(**{name: row[name] for name in _CHECKPOINT_NAMES})
+
+
+def settings_row(record: SettingsRecord) -> dict[str, Any]:
+    return {"step": record.step, "settings": json.dumps(plain(record.values))}
+
+
+def settings_from_row(row: Row) -> SettingsRecord:
+    """Raises ValueError or TypeError where the row does not hold settings."""
+    values = json.loads(row["settings"])
+    if not isinstance(values, dict):
+        raise TypeError(f"settings is {values!r}, but must be an object")
+    return SettingsRecord(step=row["step"], values=values)
 
 
 def metric_values(metrics: StepMetrics) -> dict[str, float]:
@@ -260,16 +273,27 @@ def _is_double(table: str, column: str) -> bool:
 def event_fields(
     *,
     wall_time: float,
+    sequence: Iterator[int],
     alarms: Iterable[Alarm] = (),
     acks: Iterable[CommandAck] = (),
     commands: Iterable[Command] = (),
     checkpoints: Iterable[CheckpointRecord] = (),
+    settings: Iterable[SettingsRecord] = (),
 ) -> dict[str, Any]:
-    """The parts of a journal record that hold events; empty ones are left out."""
+    """The parts of a journal record that hold events; empty ones are left out.
+
+    Args:
+        sequence: numbers the events of an attempt whose order counts.
+    """
+
+    def numbered(row: dict[str, Any]) -> Any:
+        return plain(row | {"sequence": next(sequence)})
+
     fields = {
         "alarms": [plain(alarm_row(alarm)) for alarm in alarms],
-        "command_events": [plain(ack_row(ack, wall_time)) for ack in acks],
+        "command_events": [numbered(ack_row(ack, wall_time)) for ack in acks],
         "commands": [plain(command_row(command)) for command in commands],
-        "checkpoints": [plain(checkpoint_row(checkpoint)) for checkpoint in checkpoints],
+        "checkpoints": [numbered(checkpoint_row(checkpoint)) for checkpoint in checkpoints],
+        "settings": [numbered(settings_row(record)) for record in settings],
     }
     return {name: rows for name, rows in fields.items() if rows}

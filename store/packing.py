@@ -275,6 +275,7 @@ def _write(
     row_group_size: int | None,
 ) -> FileEntry:
     path = layout.root / relative
+    path.parent.mkdir(exist_ok=True)  # a table that came after the run began
     num_rows = 0
     sink = _HashingFile(path)
     try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from .artifacts import CheckpointRecord, DiagnosticRecord
+from .artifacts import REQUESTED, CheckpointRecord, DiagnosticRecord, SettingsRecord
 from .database import RunDatabase, require_read_only, run_row
 from .errors import NotARunError, StoreError
-from .events import ack_from_row, alarm_from_row, checkpoint_from_row, command_from_row
+from .events import (
+    ack_from_row,
+    alarm_from_row,
+    checkpoint_from_row,
+    command_from_row,
+    settings_from_row,
+)
 from .index import RunIndex
 from .layout import Layout
 from .rebuild import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
 from .records import Alarm, Command, CommandAck, Trajectory, TrajectoryOutcome, parse_trajectory_id
+
+_JOURNAL_ORDER = "attempt, sequence NULLS FIRST, wall_time"
+"""Runs of store version 1.0 have no sequence: their clock must do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,18 +210,31 @@ class RunReader(_SqlReader):
         return outcome_from_rows(*self._row_and_tokens(trajectory_id))
 
     def commands(self) -> list[CommandState]:
-        """Every command in the order of issue, with its latest acknowledgement."""
-        acks = {
-            row["command_id"]: (ack_from_row(row), row["attempt"])
-            for row in self.sql("SELECT * FROM command_events ORDER BY wall_time").to_pylist()
-        }
+        """Every command with its latest acknowledgement, in the order of the journal.
+
+        That is the order in which the trainer answered them, whatever the clocks said. Those that
+        still wait come last, by the time they were issued.
+        """
         rows = self.sql("SELECT * FROM commands ORDER BY issued_at, command_id").to_pylist()
-        out = []
-        for row in rows:
-            ack, attempt = acks.get(row["command_id"], (None, None))
-            command = command_from_row(row, row["run_id"])
-            out.append(CommandState(command=command, ack=ack, attempt=attempt))
-        return out
+        commands = {row["command_id"]: command_from_row(row, row["run_id"]) for row in rows}
+        answered: dict[str, CommandState] = {}
+        for row in self.sql(f"SELECT * FROM command_events ORDER BY {_JOURNAL_ORDER}").to_pylist():
+            command = commands.get(row["command_id"])
+            if command is not None:
+                answered[command.command_id] = CommandState(
+                    command=command, ack=ack_from_row(row), attempt=row["attempt"]
+                )
+        waiting = [
+            CommandState(command=command, ack=None)
+            for command in commands.values()
+            if command.command_id not in answered
+        ]
+        return [*answered.values(), *waiting]
+
+    def settings(self) -> list[SettingsRecord]:
+        """The live settings whenever they changed, in order (`live_settings` asks for a step)."""
+        rows = self.sql("SELECT * FROM settings ORDER BY step, attempt, sequence").to_pylist()
+        return [settings_from_row(row) for row in rows]
 
     def alarms(self) -> list[Alarm]:
         """Every alarm raised or cleared, by step."""
@@ -220,9 +242,18 @@ class RunReader(_SqlReader):
         return [alarm_from_row(row) for row in rows]
 
     def checkpoints(self) -> list[CheckpointRecord]:
-        """Checkpoints that exist, by step: the last event of each path, deletions left out."""
-        rows = self.sql("SELECT * FROM checkpoints ORDER BY wall_time").to_pylist()
-        last = {row["path"]: checkpoint_from_row(row) for row in rows}
+        """Checkpoints that exist, by step: the last event of each path, deletions left out.
+
+        One that a person asked for has the reason `command`, also where a schedule wrote it first.
+        """
+        rows = self.sql(f"SELECT * FROM checkpoints ORDER BY {_JOURNAL_ORDER}").to_pylist()
+        last: dict[str, CheckpointRecord] = {}
+        for row in rows:
+            record = checkpoint_from_row(row)
+            before = last.get(record.path)
+            if before is not None and before.reason == REQUESTED and not record.is_deleted:
+                record = replace(record, reason=REQUESTED)  # it was asked for, and still is
+            last[record.path] = record
         return sorted((c for c in last.values() if not c.is_deleted), key=lambda c: c.step)
 
     def diagnostics(self, step: int) -> list[DiagnosticRecord]:

@@ -446,3 +446,5 @@ class Alarm:
     evidence: tuple[str, ...] = ()
     """Trajectory ids."""
     refuted_by: str = ""
+    earliest_onset_step: int | None = None
+    """The lower end of the onset: the first step after the last quiet observation."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from .errors import StoreVersionError
 
 SCHEMA_MAJOR = 1
-SCHEMA_MINOR = 0
+SCHEMA_MINOR = 1
 SCHEMA_VERSION = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 
 
@@ -54,6 +54,9 @@ _TRAJECTORY = Column(
     "trajectory_id", "VARCHAR", "Split letter, step and index, for example `t00000120-00037`."
 )
 _WALL = Column("wall_time", "DOUBLE", "Seconds since the epoch; `to_timestamp(wall_time)`.")
+_SEQUENCE = Column(
+    "sequence", "BIGINT", "Order within the attempt, whatever the clock did.", since=1
+)
 
 STEP_METRICS: Mapping[str, str] = MappingProxyType(
     {
@@ -264,6 +267,7 @@ _ALARMS = Table(
         Column("suggested", "VARCHAR", "JSON text: the command that would act on it."),
         Column("evidence", "VARCHAR[]", "Trajectory ids."),
         Column("refuted_by", "VARCHAR", "What would show that the alarm is wrong."),
+        Column("earliest_onset_step", "INTEGER", "The earliest step of the onset.", since=1),
     ),
 )
 
@@ -294,6 +298,7 @@ _COMMAND_EVENTS = Table(
         Column("outcome", "VARCHAR", "applied, rejected or expired."),
         Column("detail", "VARCHAR", "In words."),
         _WALL,
+        _SEQUENCE,
     ),
     is_audit=True,
 )
@@ -311,6 +316,19 @@ _CHECKPOINTS = Table(
         Column("reason", "VARCHAR", "schedule, command, final or interrupt."),
         Column("is_deleted", "BOOLEAN", "Removed to save space."),
         _WALL,
+        _SEQUENCE,
+    ),
+)
+
+_SETTINGS = Table(
+    "settings",
+    "The live settings changed, or an attempt began: all of them, as they hold from this step on.",
+    (
+        Column("run_id", "VARCHAR", "The run.", since=1),
+        Column("step", "INTEGER", "The first step that trains with them.", since=1),
+        Column("attempt", "INTEGER", "The attempt that trained with them.", since=1),
+        Column("settings", "VARCHAR", "JSON text: dotted key to value.", since=1),
+        _SEQUENCE,
     ),
 )
 
@@ -329,12 +347,21 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             _COMMANDS,
             _COMMAND_EVENTS,
             _CHECKPOINTS,
+            _SETTINGS,
         )
     }
 )
 DATA_TABLES = ("tokens", "turns", "trajectories", "diagnostics")
 """Written as Parquet segments, one per step, in this order."""
-EVENT_TABLES = ("steps", "metrics", "alarms", "commands", "command_events", "checkpoints")
+EVENT_TABLES = (
+    "steps",
+    "metrics",
+    "alarms",
+    "commands",
+    "command_events",
+    "checkpoints",
+    "settings",
+)
 """Written in the journal and moved to Parquet when it is packed."""
 
 _ARROW_TYPES = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import getpass
+import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -156,6 +157,114 @@ def _mapping_problem(value: Any, schema: Mapping[str, Any]) -> str:
         if isinstance(below, Mapping) and (problem := _problem(entry, below)):
             return f"{name} {problem}"
     return ""
+
+
+def setting_warnings(
+    info: RunInfo, current: Mapping[str, Any], changes: Mapping[str, Any]
+) -> list[str]:
+    """What a change of settings would not do, or would end: one sentence each, before it is sent.
+
+    Nothing here is wrong (`check_settings` refuses that); each sentence says why the run would not
+    train differently, or would stop, and which setting to change as well.
+
+    Args:
+        current: The live settings that hold now, by dotted key.
+        changes: What is about to be sent; values of the same command count together.
+
+    >>> info = RunInfo(run_id="r", path=Path("r"), name="", project="", status="running",
+    ...     created_at=0, ended_at=None, attempt=1, last_step=40, base_model="", parent_run_id=None,
+    ...     tags=(), config={}, live_knobs={})
+    >>> setting_warnings(info, {"steps": 100}, {"steps": 20})
+    ['steps=20 ends the run at once: step 40 is finished already. To go on, set steps above 40.']
+    """
+    after = {**current, **changes}
+    out = []
+    for key, value in changes.items():
+        shown = value if isinstance(value, str) else json.dumps(value)
+        if key in current and current[key] == value:
+            out.append(f"{key} is {shown} already: nothing changes.")
+            continue
+        reason = _end_words(info, value) if key == "steps" else _inert_words(info, after, key)
+        if reason:
+            out.append(f"{key}={shown} {reason}")
+    return out
+
+
+def _end_words(info: RunInfo, steps: Any) -> str:
+    done = info.last_step
+    if not isinstance(steps, int | float) or done < 1 or steps > done:
+        return ""
+    return (
+        f"ends the run at once: step {done} is finished already. To go on, set steps above {done}."
+    )
+
+
+def _inert_words(info: RunInfo, after: Mapping[str, Any], key: str) -> str:
+    """Why a setting has no effect with the other settings; empty where it has one."""
+
+    def of(name: str) -> Any:
+        """A setting after the change: live, or fixed in the configuration; None if unknown."""
+        if name in after:
+            return after[name]
+        value: Any = info.config
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    strategy = of("selection.strategy")
+    is_reused = of("optim.epochs") != 1 or of("optim.minibatches") != 1
+    cases = (
+        (
+            key.startswith("selection.") and key != "selection.strategy" and strategy == "none",
+            "selection.strategy is none, so every group trains. Set for example "
+            "selection.strategy=top_p as well.",
+        ),
+        (
+            key in ("selection.mode", "selection.eps") and strategy not in (None, "top_p"),
+            f"only selection.strategy=top_p uses it, and the strategy is {strategy}.",
+        ),
+        (
+            key == "selection.eps" and of("selection.mode") == "softmax",
+            "only selection.mode=linear uses it.",
+        ),
+        (
+            key in ("loss.clip_low", "loss.clip_high")
+            and info.config.get("optim") is not None
+            and not is_reused
+            and of("from_run") is None,
+            "each batch is used for one update, so the importance ratio is 1 and nothing is "
+            "clipped. The clip acts with optim.epochs or optim.minibatches above 1.",
+        ),
+        (key == "loss.value_coef" and of("critic.kind") == "none", "the run has no critic."),
+        (
+            key.startswith("sampling.") and of("from_run") is not None,
+            "the run learns from stored trajectories and samples none itself.",
+        ),
+        (key == "eval.every" and of("envs.eval") == [], "envs.eval is empty."),
+        (
+            key.startswith("diagnostics.") and of("diagnostics.enabled") is False,
+            "diagnostics.enabled is false, so nothing is measured or judged.",
+        ),
+        (
+            key == "diagnostics.information.every" and of("from_run") is not None,
+            "the weights of this run did not sample the stored trajectories.",
+        ),
+    )
+    for is_so, why in cases:
+        if is_so:
+            return f"has no effect: {why}"
+    if key == "diagnostics.alarms.actions":
+        return _disabled_words(after[key], of("diagnostics.alarms.disabled"))
+    return ""
+
+
+def _disabled_words(actions: Any, disabled: Any) -> str:
+    names = [*actions] if isinstance(actions, Mapping) else []
+    silent = [name for name in names if isinstance(disabled, list | tuple) and name in disabled]
+    if not silent:
+        return ""
+    rules = ", ".join(silent)
+    return f"has no effect for {rules}: diagnostics.alarms.disabled keeps those rules silent."
 
 
 def os_user() -> str:

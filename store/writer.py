@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .artifacts import CheckpointRecord, DiagnosticRecord
+from .artifacts import CheckpointRecord, DiagnosticRecord, SettingsRecord
 from .committer import Committer, StepContent, load_committer
 from .durable import FileLock, replace_file, sync_folder, to_json_bytes
 from .errors import RunExistsError, StoreError, StoreWriteError
@@ -269,10 +269,22 @@ class RunWriter:
 
         self._put(commit)
 
-    def record_acks(self, acks: Sequence[CommandAck], commands: Sequence[Command] = ()) -> None:
-        """Acknowledge commands outside a step. Bodies not given are read from the mailbox."""
-        if acks or commands:
-            self._put(lambda committer: committer.commit_events(acks=acks, commands=commands))
+    def record_acks(
+        self,
+        acks: Sequence[CommandAck],
+        commands: Sequence[Command] = (),
+        settings: SettingsRecord | None = None,
+    ) -> None:
+        """Acknowledge commands outside a step, with the live settings that they leave if any did.
+
+        Bodies not given are read from the mailbox.
+        """
+        if acks or commands or settings is not None:
+            self._put(
+                lambda committer: committer.commit_events(
+                    acks=acks, commands=commands, settings=settings
+                )
+            )
 
     def record_alarms(self, alarms: Sequence[Alarm]) -> None:
         """Alarms outside a step."""

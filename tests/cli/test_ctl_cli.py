@@ -228,6 +228,18 @@ def test_waiting_for_a_run_that_is_over(ended: Path, type_command: Type) -> None
     assert (answer.code, answer.err) == (4, "ended: still at step -1\n")
 
 
+def test_c12_ctl_warns_of_a_setting_without_effect_and_sends_it(
+    ended: Path, type_command: Type
+) -> None:
+    words = ("ctl", ended, "set", "selection.value=0.5", "--dry-run")
+    with RunWriter.resume(ended, from_step=-1):
+        text, answer = type_command(*words), type_command(*words, "--json")
+    assert text.code == 0
+    assert text.err.startswith("warning: selection.value=0.5 has no effect: selection.strategy is")
+    (warning,) = json.loads(answer.out)["warnings"]
+    assert text.err == f"warning: {warning}\n"
+
+
 def test_status_in_words_counts_changed_steps(ended: Path, type_command: Type) -> None:
     assert type_command("ctl", ended, "status").out == "ended: finished, step -1 of 4\n"
 

@@ -19,6 +19,7 @@ from echoscope.store.steering import (
     prepare,
     same_waiting,
     send,
+    setting_warnings,
     standing,
 )
 from echoscope.store.writer import RunWriter
@@ -192,6 +193,43 @@ def test_a_right_value_passes(key: str, value: Any) -> None:
 def test_nothing_to_set_is_refused() -> None:
     with pytest.raises(SteeringError, match="nothing to set"):
         check_settings(KNOBS, {})
+
+
+# What would change nothing, or end the run
+
+
+INERT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"selection.value": 0.5}, "selection.value=0.5 has no effect: selection.strategy is none"),
+    ({}, {"selection.eps": 0.1, "selection.strategy": "min_p"}, "only selection.strategy=top_p"),
+    ({}, {"steps": 5}, "steps=5 ends the run at once: step 5 is finished already. To go on, set"),
+    ({}, {"steps": 3}, "steps=3 ends the run at once"),
+    ({}, {"steps": 100}, "steps is 100 already: nothing changes."),
+    ({"critic": {"kind": "none"}}, {"loss.value_coef": 1.0}, "the run has no critic"),
+    ({"envs": {"eval": []}}, {"eval.every": 5}, "envs.eval is empty"),
+    ({"from_run": "other"}, {"sampling.top_p": 0.5}, "learns from stored trajectories"),
+    ({"optim": {"epochs": 1, "minibatches": 1}}, {"loss.clip_low": 0.1}, "used for one update"),
+    ({"diagnostics": {"enabled": False}}, {"diagnostics.text.every": 1}, "nothing is measured"),
+    (
+        {"diagnostics": {"alarms": {"disabled": ["KL_DRIFT"]}}},
+        {"diagnostics.alarms.actions": {"KL_DRIFT": "stop"}},
+        "has no effect for KL_DRIFT",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "changes", "words"), INERT)
+def test_c12_a_setting_without_effect_is_told_before_it_is_sent(
+    config: dict[str, Any], changes: dict[str, Any], words: str
+) -> None:
+    current = {key: schema["value"] for key, schema in KNOBS.items()}
+    (warning,) = setting_warnings(info(config=config), current, changes)
+    assert words in warning
+
+
+def test_c12_a_setting_with_an_effect_is_sent_without_a_word() -> None:
+    current = {key: schema["value"] for key, schema in KNOBS.items()}
+    changes = {"selection.strategy": "top_p", "selection.value": 0.5, "steps": 6, "optim.lr": 0.2}
+    assert setting_warnings(info(), current, changes) == []
 
 
 # Sending

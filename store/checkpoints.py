@@ -1,0 +1,166 @@
+"""Which checkpoints a run keeps, and which of them is the last good one.
+
+`kept_steps` decides what stays on the disk; `last_good_checkpoint` names the one to go back to.
+Both work from what the run has recorded, so the trainer, the command line and the dashboard agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from .artifacts import REQUESTED, CheckpointRecord
+from .reader import RunReader
+from .records import Alarm, AlarmSeverity, AlarmState
+
+_SUCCESS_KEYS = ("eval/all/success_rate", "probe/all/success_rate")
+_SUCCESS_NAMES = ("eval/%/success_rate", "probe/%/success_rate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointChoice:
+    """The checkpoint to go back to, and why."""
+
+    step: int | None
+    """None where no checkpoint is left that could be called good."""
+    reason: str
+    """One sentence: why this one, or why there is none."""
+    onset_step: int | None = None
+    """Earliest step at which an open alarm's change may have begun; None without such an alarm."""
+
+
+def kept_steps(
+    steps: Collection[int],
+    *,
+    keep: int,
+    success: Mapping[int, float],
+    onsets: Iterable[int],
+    requested: Collection[int] = (),
+) -> frozenset[int]:
+    """The checkpoints that stay: no other rule ever protects one, so the disk stays bounded.
+
+    The newest `keep`, the best by evaluation, for each open alarm the newest from before its onset,
+    and every one that a person asked for. At most `keep` + 1 + (open alarms) + (requested).
+
+    Args:
+        steps: Steps of the checkpoints on the disk.
+        success: Evaluation step to success rate; a checkpoint counts by the last one at its step
+            or before.
+        onsets: Of each open alarm, the earliest step at which its change may have begun.
+        requested: Steps of the checkpoints that a person asked for.
+
+    >>> sorted(kept_steps(range(20, 201, 20), keep=2, success={40: 0.8, 60: 0.5}, onsets=[91]))
+    [40, 80, 180, 200]
+    """
+    ordered = sorted(steps)
+    kept = set(ordered[max(0, len(ordered) - keep) :]) | (set(requested) & set(ordered))
+    best = best_step(ordered, success)
+    before = (newest_before(ordered, onset) for onset in onsets)
+    return frozenset(kept | {step for step in (best, *before) if step is not None})
+
+
+def newest_before(steps: Iterable[int], onset: int) -> int | None:
+    """The newest of the checkpoints that were written before a step; None where there is none."""
+    return max((step for step in steps if step < onset), default=None)
+
+
+def best_step(steps: Iterable[int], success: Mapping[int, float]) -> int | None:
+    """The checkpoint with the highest success, the newest of equals; None without evaluations."""
+    known = sorted(step for step, rate in success.items() if math.isfinite(rate))
+
+    def rate_of(step: int) -> float | None:
+        at = [other for other in known if other <= step]
+        return success[at[-1]] if at else None
+
+    rated = [(rate, step) for step in steps if (rate := rate_of(step)) is not None]
+    return max(rated)[1] if rated else None
+
+
+def earliest_onset(alarm: Alarm) -> int | None:
+    """The earliest step at which the change that an alarm reports may have begun."""
+    known = [s for s in (alarm.earliest_onset_step, alarm.onset_step) if s is not None]
+    return min(known, default=None)
+
+
+def open_alarms(alarms: Iterable[Alarm]) -> list[Alarm]:
+    """The alarms whose last event raised them: `alarms` in the order of the steps.
+
+    A note (severity info, such as `CONVERGED`) asks for nothing and is left out.
+    """
+    last = {alarm.alarm_id: alarm for alarm in alarms}
+    return [
+        alarm
+        for alarm in last.values()
+        if alarm.state is AlarmState.RAISED and alarm.severity is not AlarmSeverity.INFO
+    ]
+
+
+def evaluation_success(run: RunReader) -> dict[int, float]:
+    """Step to success on the fixed tasks: the evaluation's, or the probe's without an evaluation.
+
+    Over all tags where there are several.
+    """
+    for all_tags, any_tag in zip(_SUCCESS_KEYS, _SUCCESS_NAMES, strict=True):
+        rows = run.sql(
+            "SELECT step, coalesce(avg(value) FILTER (key = $1), avg(value)) success FROM metrics "
+            "WHERE phase = 'eval' AND key LIKE $2 AND NOT isnan(value) GROUP BY step ORDER BY step",
+            [all_tags, any_tag],
+        ).to_pylist()
+        if rows:
+            return {row["step"]: row["success"] for row in rows}
+    return {}
+
+
+def last_good_checkpoint(run: RunReader) -> CheckpointChoice:
+    """The checkpoint to go back to: for suggestions, the form of a branch and `ctl RUN branch`."""
+    return choose_checkpoint(
+        [checkpoint.step for checkpoint in run.checkpoints()],
+        open_alarms(run.alarms()),
+        evaluation_success(run),
+    )
+
+
+def choose_checkpoint(
+    steps: Collection[int], alarms: Collection[Alarm], success: Mapping[int, float]
+) -> CheckpointChoice:
+    """The checkpoint to go back to.
+
+    Each open alarm offers the newest checkpoint from before its onset; the one with the highest
+    success is chosen. Without evaluations it is the one before the earliest onset of the most
+    serious alarms. Without an open alarm it is the best by evaluation, or else the newest.
+
+    Args:
+        steps: Steps of the checkpoints that are left.
+        alarms: The open ones.
+        success: Evaluation step to success rate.
+    """
+    if not steps:
+        return CheckpointChoice(step=None, reason="The run has no checkpoint.")
+    worst = [alarm for alarm in alarms if alarm.severity is AlarmSeverity.CRITICAL] or alarms
+    onsets = {a.alarm_id: o for a in alarms if (o := earliest_onset(a)) is not None}
+    if not onsets:
+        best = best_step(steps, success)
+        if best is None or best == max(steps):
+            return CheckpointChoice(step=max(steps), reason="It is the newest; no alarm is open.")
+        return CheckpointChoice(step=best, reason="It has the highest success on the fixed tasks.")
+    offered = {o: s for o in onsets.values() if (s := newest_before(steps, o)) is not None}
+    serious = [onsets[alarm.alarm_id] for alarm in worst if alarm.alarm_id in onsets]
+    onset = min(serious or onsets.values())
+    best = best_step(set(offered.values()), success)
+    if best is not None:
+        onset = min(o for o, step in offered.items() if step == best)
+    if onset not in offered:
+        return CheckpointChoice(step=None, reason=none_before(onset), onset_step=onset)
+    reason = f"It is the newest from before step {onset}, where the change may have begun."
+    return CheckpointChoice(step=offered[onset], reason=reason, onset_step=onset)
+
+
+def none_before(onset: int) -> str:
+    """The sentence of a run that has nothing good to go back to."""
+    return f"No checkpoint is left from before step {onset}, where the change may have begun."
+
+
+def requested_steps(checkpoints: Iterable[CheckpointRecord]) -> set[int]:
+    """Steps of the checkpoints that a person asked for."""
+    return {checkpoint.step for checkpoint in checkpoints if checkpoint.reason == REQUESTED}
