@@ -68,7 +68,7 @@ class Case:
 
     def terms(self, micro: TokenBatch) -> LossTerms:
         outputs = self.policy.outputs(micro, temperature=1.0)
-        return compute_loss(outputs, micro, LOSS, Denominators.of(self.batch))
+        return compute_loss(outputs, micro, LOSS, Denominators.of(self.batch, norm_tokens=1))
 
     def forward(self) -> None:
         for micro, _ in microbatches(self.batch, self.max_tokens):

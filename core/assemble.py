@@ -65,7 +65,7 @@ def outcomes(
     information = information or {}
     kept = kept_trajectories(rollouts, selection)
     advantages = _per_turn(batch, batch.advantages, kept)
-    trainer = _per_turn(batch, trainer_logprobs, kept)
+    trainer = [_if_known(arrays) for arrays in _per_turn(batch, trainer_logprobs, kept)]
     reference = _per_turn(batch, batch.ref_logprobs, kept)
     out = [
         TrajectoryOutcome(
@@ -99,6 +99,13 @@ def _per_turn(
     if values_BT is None:
         return [None] * len(kept)
     return scatter_to_turns(batch, values_BT, kept)
+
+
+def _if_known(arrays: tuple[FloatArray, ...] | None) -> tuple[FloatArray, ...] | None:
+    """None for a trajectory some of whose tokens no pass computed, which are NaN."""
+    if arrays is None or any(np.isnan(array).any() for array in arrays):
+        return None
+    return arrays
 
 
 def _mean(arrays: tuple[FloatArray, ...] | None) -> float | None:

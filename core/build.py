@@ -11,7 +11,7 @@ import torch
 from ..store.commands import Mailbox
 from ..store.records import Command, Split
 from ..store.writer import RunWriter
-from .chat import ChatFormat, load_tokenizer
+from .chat import ChatFormat, load_chat
 from .config import RunConfig
 from .config_loading import ConfigError
 from .control import Control
@@ -72,7 +72,7 @@ class Builder:
             torch.set_num_threads(config.threads)
         policy = build_policy(config.model, config.critic, seed=config.seed)
         _check_context(policy, config)
-        chat = ChatFormat(load_tokenizer(resolve_model(config.model.path)))
+        chat = load_chat(resolve_model(config.model.path))
         return Model(policy=policy, optimizer=_optimizer(policy, config), chat=chat)
 
     def build(
@@ -158,5 +158,4 @@ def _check_context(policy: Policy, config: RunConfig) -> None:
 
 
 def _optimizer(policy: Policy, config: RunConfig) -> Optimizer:
-    groups = [(policy.policy_parameters(), "policy"), (policy.critic_parameters(), "critic")]
-    return Optimizer(groups, config.optim)
+    return Optimizer(policy.parameter_groups(), config.optim)

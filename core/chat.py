@@ -23,7 +23,12 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from ..store.parsing import THINK_OPEN
 from ..store.records import IntArray
@@ -61,12 +66,33 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     raise ChatFormatError(f"cannot load a tokenizer from {str(path)!r}: {'; '.join(reasons)}")
 
 
+def load_chat(path: str | Path) -> ChatFormat:
+    """The chat format of a model folder or id, with all stop tokens that its model names.
+
+    Raises:
+        ChatFormatError: its tokenizer cannot be loaded, or has no usable chat template.
+    """
+    return ChatFormat(load_tokenizer(path), stop_token_ids=_generation_stops(path))
+
+
+def _generation_stops(path: str | Path) -> tuple[int, ...]:
+    """`eos_token_id` of `generation_config.json`, one id or several; none without the file."""
+    try:
+        stops = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:
+        return ()
+    if stops is None:
+        return ()
+    return tuple(int(i) for i in (stops if isinstance(stops, Sequence) else (stops,)))
+
+
 class ChatFormat:
     """Token ids of the parts of a conversation. Holds no state of any one conversation.
 
     Attributes:
         turn_end_id: the control token that closes an assistant turn.
-        stop_token_ids: where sampling stops: the turn's end and the tokenizer's end of text.
+        stop_token_ids: where sampling stops: the turn's end, the tokenizer's end of text, and what
+            the model's generation configuration names.
         pad_token_id: any valid id to fill rows with; never says what is padding.
         template_forces_think: the template itself ends a prompt with `<think>`.
 
@@ -74,7 +100,9 @@ class ChatFormat:
         ChatFormatError: the tokenizer has no chat template, or one that this class cannot use.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, stop_token_ids: Sequence[int] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._with_control = _backend(tokenizer, split_special=False)
         self._plain = _backend(tokenizer, split_special=True)
@@ -91,7 +119,7 @@ class ChatFormat:
         self.turn_end_id = self._check_turn_end(closing, after_response)
         self._after_turn = closing[1:]
         self._first = first
-        ends = (self.turn_end_id, tokenizer.eos_token_id)
+        ends = (self.turn_end_id, tokenizer.eos_token_id, *stop_token_ids)
         self.stop_token_ids: tuple[int, ...] = tuple(
             dict.fromkeys(i for i in ends if i is not None)
         )

@@ -159,12 +159,21 @@ AdvantageConfig = Annotated[
 ]
 
 
+Aggregation = Literal[
+    "token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"
+]
+
+
 class _SurrogateConfig(FrozenModel):
     clip_low: float = Field(0.2, ge=0, json_schema_extra=LIVE)
     clip_high: float = Field(0.28, ge=0, json_schema_extra=LIVE)
-    aggregation: Literal[
-        "token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"
-    ] = "token_mean"
+    aggregation: Aggregation = "token_mean"
+    norm_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="What seq_mean_token_sum_norm divides each trajectory's sum by; null for the "
+        "tokens that an episode may sample at most, by the context limits.",
+    )
     kl_coef: float = Field(0.0, ge=0, json_schema_extra=LIVE)
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     entropy_coef: float = Field(0.0, json_schema_extra=LIVE)
@@ -186,12 +195,20 @@ class GspoLossConfig(_SurrogateConfig):
     # A ratio of whole sequences hardly moves: the paper's limits are a thousandth of PPO's.
     clip_low: float = Field(3e-4, ge=0, json_schema_extra=LIVE)
     clip_high: float = Field(4e-4, ge=0, json_schema_extra=LIVE)
+    # The paper averages over sequences (Zheng et al. 2025, equation 5).
+    aggregation: Aggregation = "seq_mean_token_mean"
 
 
 class CispoLossConfig(_SurrogateConfig):
     """CISPO: the importance weight is clipped and carries no gradient."""
 
     kind: Literal["cispo"] = "cispo"
+    clip_low: float = Field(
+        1.0,
+        ge=0,
+        description="1 for no lower bound, as in MiniMax-M1.",
+        json_schema_extra=LIVE,
+    )
 
 
 LossConfig = Annotated[
@@ -357,6 +374,21 @@ class RunConfig(FrozenModel):
                 self, "context", self.context.model_copy(update={"force_think": False})
             )
         return self
+
+    @property
+    def norm_tokens(self) -> int:
+        """The constant divisor of `seq_mean_token_sum_norm`: `loss.norm_tokens` if it is set.
+
+        Otherwise the tokens that an episode may sample at most: `context.max_episode_tokens`, or
+        `context.max_response_tokens` times the largest `max_turns` in `envs.train`. An entry
+        without `max_turns` counts as one turn.
+        """
+        if self.loss.norm_tokens is not None:
+            return self.loss.norm_tokens
+        if self.context.max_episode_tokens is not None:
+            return self.context.max_episode_tokens
+        turns = max(group.max_turns or 1 for group in self.envs.train)
+        return self.context.max_response_tokens * turns
 
     def _what_compares_siblings(self) -> list[str]:
         settings = {

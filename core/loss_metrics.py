@@ -19,7 +19,6 @@ _PER_TOKEN = {
     "approx_kl": "policy/approx_kl",
     "entropy": "policy/update_entropy",
     "ref_kl": "policy/ref_kl",
-    "advantage": "policy/advantage_mean",
     "value": "critic/value_mean",
     "return": "critic/return_mean",
 }
@@ -52,10 +51,15 @@ class MetricTotals:
 
     Losses keep the unit of `loss.aggregation`; everything else is per sampled token, whatever the
     aggregation. Nothing waits for the device before `result`.
+
+    Tokens without a gradient need no pass: their advantage is zero, and they count in the metrics
+    of advantages only.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     maxima: dict[str, Tensor] = field(default_factory=dict)
+    num_idle: int = 0
+    """Sampled tokens that needed no pass."""
 
     def add(self, terms: LossTerms) -> None:
         for name, value in terms.metrics.items():
@@ -63,6 +67,10 @@ class MetricTotals:
         for name, value in terms.maxima.items():
             known = self.maxima.get(name, value)
             self.maxima[name] = torch.maximum(known, value)
+
+    def add_idle(self, num_tokens: int) -> None:
+        """Count tokens that needed no pass."""
+        self.num_idle += num_tokens
 
     def result(self, *, num_updates: int = 1) -> dict[str, float]:
         """Metrics of the step; NaN where there were no tokens.
@@ -75,13 +83,16 @@ class MetricTotals:
         """
         sums = _ALWAYS | {name: float(value) for name, value in self.sums.items()}
         count = sums["num_tokens"]
+        count_all = count + self.num_idle
         out = {key: _ratio(sums[name], count) for name, key in _PER_TOKEN.items() if name in sums}
         losses = {key: sums[name] for name, key in _LOSSES.items() if name in sums}
         losses["loss/total"] = sum(losses.values())
-        updates = num_updates if count else 0
+        updates = num_updates if count_all else 0
         out |= {key: _ratio(value, updates) for key, value in losses.items()}
         out["policy/ratio_max"] = float(self.maxima["ratio"]) if count else math.nan
-        out["policy/advantage_std"] = math.sqrt(_variance(sums, "advantage", count))
+        out["policy/advantage_mean"] = _ratio(sums["advantage"], count_all)
+        out["policy/advantage_std"] = math.sqrt(_variance(sums, "advantage", count_all))
+        out["optim/idle_token_frac"] = _ratio(float(self.num_idle), count_all)
         if "residual" in sums:
             out["critic/explained_variance"] = explained_variance(sums, count)
         return out

@@ -24,17 +24,16 @@ class Denominators:
     num_tokens: int
     """Sampled tokens."""
     num_trajectories: int
-    max_trajectory_tokens: int
-    """Sampled tokens of the longest trajectory."""
+    norm_tokens: int
+    """Divisor of `seq_mean_token_sum_norm`: a constant of the run, see `RunConfig.norm_tokens`."""
 
     @classmethod
-    def of(cls, batch: TokenBatch) -> Denominators:
+    def of(cls, batch: TokenBatch, norm_tokens: int) -> Denominators:
         """Of all rows of one optimizer step. Trajectories must be whole."""
-        lengths = batch.trajectory_num_tokens
         return cls(
             num_tokens=batch.num_loss_tokens,
             num_trajectories=len(set(batch.trajectory_index.tolist())),
-            max_trajectory_tokens=int(lengths.max()) if lengths.numel() else 0,
+            norm_tokens=norm_tokens,
         )
 
 
@@ -135,7 +134,7 @@ def token_weights(
 
     token_mean: 1 / tokens; seq_mean_token_sum: 1 / trajectories; seq_mean_token_mean:
     1 / (trajectories * tokens of its trajectory); seq_mean_token_sum_norm:
-    1 / (trajectories * tokens of the longest trajectory).
+    1 / (trajectories * norm_tokens), a constant (Liu et al. 2025, Dr. GRPO).
     """
     num_trajectories = max(denominators.num_trajectories, 1)
     ones = torch.ones_like(row_L, dtype=batch.behaviour_logprobs.dtype)
@@ -145,7 +144,22 @@ def token_weights(
         return ones / num_trajectories
     if config.aggregation == "seq_mean_token_mean":
         return ones / (num_trajectories * batch.trajectory_num_tokens[row_L])
-    return ones / (num_trajectories * max(denominators.max_trajectory_tokens, 1))
+    return ones / (num_trajectories * denominators.norm_tokens)
+
+
+def rows_with_gradient(batch: TokenBatch, config: LossConfig) -> Tensor:
+    """(B,) False for rows whose loss terms all have a zero gradient, so that no pass is needed.
+
+    The policy term of a token is proportional to its advantage. KL, entropy and value terms act on
+    every sampled token.
+    """
+    if batch.advantages is None:
+        raise ValueError("the batch has no advantages: call estimate_advantages on the step first")
+    acts_everywhere = (
+        config.kl_coef or config.entropy_coef or (batch.values is not None and config.value_coef)
+    )
+    chosen = batch.loss_mask if acts_everywhere else (batch.advantages * batch.loss_mask).ne(0)
+    return chosen.any(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -182,7 +196,8 @@ def policy_loss(
 
     clip: max(-A r, -A clip(r, 1 - low, 1 + high)), and for A < 0 no more than -A c with dual clip
     (Schulman et al. 2017; Ye et al. 2020). gspo: the same with the sequence's ratio, without dual
-    clip. cispo: -A stop(clip(r)) log pi (MiniMax 2025): every token keeps a gradient.
+    clip. cispo: -A stop(clip(r)) log pi (MiniMax 2025): every token keeps a gradient. The paper has
+    no lower bound, which is `clip_low` 1.
     """
     ratio_L = importance_ratio(logprobs_L, behaviour_L, row_L, config)
     low, high = 1 - config.clip_low, 1 + config.clip_high

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,12 +29,32 @@ def lr_multiplier(config: OptimConfig, step: int, total_steps: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterGroup:
+    """Parameters that share a learning rate and a gradient clip."""
+
+    name: str
+    """Key of the group's learning rate and of its gradient norm."""
+    parameters: Sequence[nn.Parameter]
+    is_decayed: bool = True
+    """Weight decay applies to the group's matrices. Norms and biases never decay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """What one optimizer step did."""
 
-    grad_norm: float
-    """L2 norm over all parameters before clipping; NaN or infinite when the step was skipped."""
+    grad_norms: Mapping[str, float]
+    """Group name to the L2 norm of its gradient before clipping; NaN or infinite in at least one
+    group when the step was skipped. A group without parameters has no entry."""
     is_skipped: bool
+    """A NaN or infinite gradient: no weight moved."""
+
+    @property
+    def moved(self) -> frozenset[str]:
+        """The groups whose weights moved: those with a gradient other than zero."""
+        if self.is_skipped:
+            return frozenset()
+        return frozenset(name for name, norm in self.grad_norms.items() if norm > 0)
 
 
 class Optimizer:
@@ -43,27 +63,31 @@ class Optimizer:
     Weights in bfloat16 have a float32 master: at learning rates near 1e-6 an update is smaller
     than bfloat16 can add. Their gradients are summed over microbatches in float32 too.
 
+    Each group is clipped on its own, so that a large gradient of the critic does not scale the
+    policy's. A group whose gradient is zero does not move: AdamW's momentum and weight decay would
+    move it without a signal.
+
     Args:
-        groups: `(parameters, name)` pairs; learning rates are given at each step by name.
+        groups: learning rates are given at each step by name.
     """
 
-    def __init__(
-        self, groups: Sequence[tuple[Sequence[nn.Parameter], str]], config: OptimConfig
-    ) -> None:
+    def __init__(self, groups: Sequence[ParameterGroup], config: OptimConfig) -> None:
         self._pairs: list[tuple[nn.Parameter, Tensor]] = []
-        param_groups = []
-        for parameters, name in groups:
-            masters = [self._master(p) for p in parameters]
-            self._pairs += list(zip(parameters, masters, strict=True))
+        self._masters: dict[str, list[Tensor]] = {}
+        param_groups: list[dict[str, object]] = []
+        for group in groups:
+            masters = [self._master(p) for p in group.parameters]
+            self._pairs += list(zip(group.parameters, masters, strict=True))
             if masters:
-                param_groups.append({"params": masters, "name": name})
-        self._adamw = torch.optim.AdamW(
-            param_groups,
-            lr=config.lr,
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+                self._masters[group.name] = masters
+            decayed = [m for m in masters if group.is_decayed and m.ndim > 1]
+            plain = [m for m in masters if not (group.is_decayed and m.ndim > 1)]
+            for chosen, decay in ((decayed, config.weight_decay), (plain, 0.0)):
+                if chosen:
+                    param_groups.append(
+                        {"params": chosen, "name": group.name, "weight_decay": decay}
+                    )
+        self._adamw = torch.optim.AdamW(param_groups, lr=config.lr, betas=config.betas, fused=True)
 
     @staticmethod
     def _master(parameter: nn.Parameter) -> Tensor:
@@ -86,11 +110,23 @@ class Optimizer:
             parameter.grad = None
 
     def step(self, *, lrs: dict[str, float], grad_clip: float) -> StepResult:
-        """Clip and apply the gathered gradients, unless one of them is NaN or infinite."""
-        masters = [master for _, master in self._pairs]
-        norm = float(torch.nn.utils.clip_grad_norm_(masters, grad_clip))
-        finite = math.isfinite(norm)
-        if finite:
+        """Clip and apply the gathered gradients, unless one of them is NaN or infinite.
+
+        Args:
+            lrs: learning rate of each group by name.
+            grad_clip: the largest gradient norm of each group.
+        """
+        norms = {
+            name: float(torch.nn.utils.clip_grad_norm_(masters, grad_clip))
+            for name, masters in self._masters.items()
+        }
+        done = StepResult(
+            grad_norms=norms, is_skipped=not all(math.isfinite(norm) for norm in norms.values())
+        )
+        if done.moved:
+            for name in self._masters.keys() - done.moved:
+                for master in self._masters[name]:
+                    master.grad = None  # AdamW leaves what has no gradient alone
             for group in self._adamw.param_groups:
                 group["lr"] = lrs[group["name"]]
             self._adamw.step()
@@ -99,7 +135,7 @@ class Optimizer:
                     if master is not parameter:
                         parameter.copy_(master)
         self.zero_grad()
-        return StepResult(grad_norm=norm, is_skipped=not finite)
+        return done
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Moments, step counts and masters by position: what a checkpoint holds."""
@@ -114,6 +150,7 @@ class Optimizer:
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `state_tensors` gave."""
         state: dict[int, dict[str, Tensor]] = {}
+        place_of = {id(master): place for place, master in enumerate(self._in_adamw_order())}
         for key, value in tensors.items():
             index, _, name = key.partition(".")
             parameter, master = self._pairs[int(index)]
@@ -122,6 +159,10 @@ class Optimizer:
                     master.copy_(value)
                     parameter.copy_(master)
             else:
-                state.setdefault(int(index), {})[name] = value
+                state.setdefault(place_of[id(master)], {})[name] = value
         groups = self._adamw.state_dict()["param_groups"]
         self._adamw.load_state_dict({"state": state, "param_groups": groups})
+
+    def _in_adamw_order(self) -> Iterator[Tensor]:
+        for group in self._adamw.param_groups:
+            yield from group["params"]

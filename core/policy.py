@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 from .batch import PolicyOutputs, TokenBatch
 from .config import CriticConfig, LoraConfig, ModelConfig
 from .config_loading import ConfigError
+from .optim import ParameterGroup
 from .policy_assets import resolve_model
 
 MAX_LOGITS = 1 << 27
@@ -142,6 +143,35 @@ class Policy:
 
     def critic_parameters(self) -> list[nn.Parameter]:
         return [] if self.critic is None else list(self.critic.parameters())
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """What the optimizer clips apart: the policy, the critic's own trunk, its value head."""
+        groups = [ParameterGroup(name="policy", parameters=self.policy_parameters())]
+        head = self.critic
+        if isinstance(self.critic, ModelCritic):
+            trunk = list(self.critic.trunk.parameters())
+            groups.append(ParameterGroup(name="critic_trunk", parameters=trunk))
+            head = self.critic.head
+        if head is not None:
+            parameters = list(head.parameters())
+            groups.append(
+                ParameterGroup(name="critic_head", parameters=parameters, is_decayed=False)
+            )
+        return groups
+
+    def values(self, batch: TokenBatch) -> Tensor:
+        """The critic's values of the sampled tokens, (B, T) float32, without a pass for log-probs.
+
+        Raises:
+            ValueError: the policy has no critic.
+        """
+        if isinstance(self.critic, ModelCritic):
+            out: Tensor = self.critic(batch)
+            return out
+        if isinstance(self.critic, ValueHead):
+            trunk = causal_model(self.model).base_model
+            return _values(self.critic, _hidden(trunk, batch.input_ids[:, :-1]), batch)
+        raise ValueError("the policy has no critic: set critic.kind to head or model")
 
     def outputs(self, batch: TokenBatch, *, temperature: float) -> PolicyOutputs:
         """Log-probs, entropies and values of the sampled tokens, (B, T), zero elsewhere.

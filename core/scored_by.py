@@ -13,7 +13,7 @@ from ..diagnostics.cross_scoring import Scorer
 from ..diagnostics.rescoring import Weights
 from ..diagnostics.scoring import ModelScorer
 from ..store.reader import RunReader
-from .chat import ChatFormat, ChatFormatError, load_tokenizer
+from .chat import ChatFormat, ChatFormatError, load_chat, load_tokenizer
 from .checkpoint import checkpoint_path, list_checkpoints, read_state
 from .config import ModelConfig
 from .config_loading import ConfigError
@@ -78,7 +78,7 @@ def by_model(reader: RunReader, path: str) -> Weights:
 
 def _chat(folder: str) -> ChatFormat:
     try:
-        return ChatFormat(load_tokenizer(folder))
+        return load_chat(folder)
     except ChatFormatError as error:
         raise ConfigError(str(error)) from None
 

@@ -28,7 +28,7 @@ from .assemble import pack_kept, with_advantages
 from .batch import TokenBatch, microbatches, select_rows
 from .chat import ChatFormat
 from .config import RunConfig
-from .losses import Denominators, LossTerms, compute_loss
+from .losses import Denominators, LossTerms, compute_loss, rows_with_gradient
 from .policy import Policy
 from .update import annotate
 
@@ -112,11 +112,11 @@ class _Step:
     ) -> None:
         self._policy, self._batch, self._config = policy, batch, config
         self._selection = selection
-        self._denominators = Denominators.of(batch)
+        self._denominators = Denominators.of(batch, config.norm_tokens)
         self._max_tokens = config.optim.microbatch_tokens(policy.device.type)
         group_of = torch.from_numpy(np.argwhere(selection.keep_PG)[:, 0])
         self._group_B = group_of[batch.trajectory_index.cpu()]
-        self._matters_B = _matters(batch, config)
+        self._matters_B = rows_with_gradient(batch, config.loss).cpu()
         self._modules: dict[str, nn.Module] = {"model": policy.model}
         if policy.critic is not None:
             self._modules["critic"] = policy.critic
@@ -171,14 +171,6 @@ class _Step:
     def _terms(self, micro: TokenBatch) -> LossTerms:
         outputs = self._policy.outputs(micro, temperature=self._config.sampling.temperature)
         return compute_loss(outputs, micro, self._config.loss, self._denominators)
-
-
-def _matters(batch: TokenBatch, config: RunConfig) -> Tensor:
-    """(B,) False for rows whose gradient is zero beyond doubt: no pass is spent on them."""
-    assert batch.advantages is not None
-    has_more = config.loss.kl_coef or config.loss.entropy_coef or batch.values is not None
-    nonzero = (batch.advantages * batch.loss_mask).ne(0).any(1).cpu()
-    return torch.ones_like(nonzero) if has_more else nonzero
 
 
 def _whole_trajectories(

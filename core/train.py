@@ -146,7 +146,8 @@ class Trainer:
         if not batch.num_rows:
             self.events.message(f"step {step}: no update, {selection.reason or 'nothing to train'}")
         if result.num_skipped:
-            num_tried = result.num_skipped + round(result.metrics["optim/num_updates"])
+            kinds = ("num_updates", "num_skipped", "num_without_gradient")
+            num_tried = round(sum(result.metrics[f"optim/{kind}"] for kind in kinds))
             self.events.message(
                 f"step {step}: {result.num_skipped} of {num_tried} updates skipped, the gradient "
                 f"was NaN or infinite ({self.num_nonfinite} such steps in a row)"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from .batch import TokenBatch, microbatches, minibatches
+from .batch import TokenBatch, microbatches, minibatches, select_rows
 from .config import RunConfig
 from .kl import mismatch_kl
 from .loss_metrics import MetricTotals
-from .losses import Denominators, compute_loss
-from .optim import Optimizer, lr_multiplier
+from .losses import Denominators, compute_loss, rows_with_gradient
+from .optim import Optimizer, StepResult, lr_multiplier
 from .policy import Policy
 
 
@@ -25,7 +26,8 @@ class UpdateResult:
     num_skipped: int
     """Optimizer steps skipped because of a NaN or infinite gradient."""
     trainer_logprobs: Tensor | None
-    """(B, T) at the weights that sampled; None if weights moved before every row was seen."""
+    """(B, T) at the weights that sampled, NaN at sampled tokens of rows that needed no pass; None
+    if weights moved before every row was seen."""
 
 
 def annotate(
@@ -33,22 +35,26 @@ def annotate(
 ) -> tuple[TokenBatch, Tensor | None]:
     """Reference log-probs and values, where the algorithm needs them, before the update.
 
-    Also returns log-probs (B, T) at the weights that sampled, unless the update's own forward
-    pass will give them.
+    Also returns log-probs (B, T) at the weights that sampled where several optimizer steps move
+    the weights; with a single one, the update's own forward pass gives them.
     """
     wants_ref = config.loss.kl_coef > 0
+    wants_logprobs = _num_updates(config) > 1
     wants_values = policy.critic is not None
-    if not (wants_ref or wants_values or _num_updates(config) > 1):
+    if not (wants_ref or wants_values or wants_logprobs):
         return batch, None
     temperature = config.sampling.temperature
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
     values, ref = torch.zeros_like(logprobs), torch.zeros_like(logprobs)
     with torch.no_grad():
         for micro, rows in microbatches(batch, config.optim.microbatch_tokens(policy.device.type)):
-            outputs = policy.outputs(micro, temperature=temperature)
-            logprobs[rows, : micro.width] = outputs.logprobs
-            if outputs.values is not None:
-                values[rows, : micro.width] = outputs.values
+            if wants_logprobs:
+                outputs = policy.outputs(micro, temperature=temperature)
+                logprobs[rows, : micro.width] = outputs.logprobs
+                if outputs.values is not None:
+                    values[rows, : micro.width] = outputs.values
+            elif wants_values:
+                values[rows, : micro.width] = policy.values(micro)
             if wants_ref:
                 scored = policy.reference_logprobs(micro, temperature=temperature)
                 ref[rows, : micro.width] = scored
@@ -57,7 +63,7 @@ def annotate(
         values=values if wants_values else None,
         ref_logprobs=ref if wants_ref else None,
     )
-    return annotated, logprobs
+    return annotated, logprobs if wants_logprobs else None
 
 
 def update(
@@ -66,26 +72,28 @@ def update(
     """Train on a step's batch: `epochs` passes of `minibatches` optimizer steps.
 
     Rows are used in their order, none twice in a pass. A NaN or infinite gradient skips its
-    optimizer step and leaves the weights as they were.
+    optimizer step and leaves the weights as they were; a policy gradient of zero leaves the policy
+    as it was.
     """
     lrs = _learning_rates(config, step)
-    totals, norms, num_skipped = MetricTotals(), [], 0
+    totals, done = MetricTotals(), []
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
     if batch.num_rows:
         for _ in range(config.optim.epochs):
             for part, rows in minibatches(batch, config.optim.minibatches):
                 logprobs[rows, : part.width] = _accumulate(policy, optimizer, part, config, totals)
-                done = optimizer.step(lrs=lrs, grad_clip=config.optim.grad_clip)
-                norms.append(done.grad_norm)
-                num_skipped += done.is_skipped
-                policy.version += not done.is_skipped
+                done.append(optimizer.step(lrs=lrs, grad_clip=config.optim.grad_clip))
+                policy.version += "policy" in done[-1].moved
     is_single = _num_updates(config) == 1
-    metrics = totals.result(num_updates=max(len(norms), 1))
+    num_skipped = sum(one.is_skipped for one in done)
+    num_updates = sum("policy" in one.moved for one in done)
+    metrics = totals.result(num_updates=max(len(done), 1))
+    metrics |= _grad_norms(done, has_critic=policy.critic is not None)
     metrics |= {
-        "optim/grad_norm": sum(norms) / len(norms) if norms else math.nan,
         "optim/lr": lrs["policy"],
-        "optim/num_updates": float(len(norms) - num_skipped),
+        "optim/num_updates": float(num_updates),
         "optim/num_skipped": float(num_skipped),
+        "optim/num_without_gradient": float(len(done) - num_updates - num_skipped),
         "optim/num_tokens": float(batch.num_loss_tokens),
     }
     return UpdateResult(
@@ -96,10 +104,16 @@ def update(
 
 
 def mismatch_metrics(trainer_logprobs: Tensor | None, batch: TokenBatch) -> dict[str, float]:
-    """How far the sampler is from the trainer on the same tokens and weights; NaN if unknown."""
-    if trainer_logprobs is None or not batch.num_loss_tokens:
-        return {"policy/mismatch_kl": math.nan, "policy/mismatch_logprob_max": math.nan}
-    mask = batch.loss_mask
+    """How far the sampler is from the trainer on the same tokens and weights; NaN if unknown.
+
+    Tokens whose trainer log-prob is NaN, because no pass computed it, do not count.
+    """
+    unknown = {"policy/mismatch_kl": math.nan, "policy/mismatch_logprob_max": math.nan}
+    if trainer_logprobs is None:
+        return unknown
+    mask = batch.loss_mask & ~trainer_logprobs.isnan()
+    if not mask.any():
+        return unknown
     gap = (trainer_logprobs - batch.behaviour_logprobs)[mask].abs().max()
     return {
         "policy/mismatch_kl": mismatch_kl(trainer_logprobs, batch.behaviour_logprobs, mask),
@@ -113,8 +127,31 @@ def _num_updates(config: RunConfig) -> int:
 
 def _learning_rates(config: RunConfig, step: int) -> dict[str, float]:
     factor = lr_multiplier(config.optim, step, config.steps)
-    critic = 0.0 if config.critic.kind == "none" else config.critic.lr
-    return {"policy": config.optim.lr * factor, "critic": critic * factor}
+    critic = 0.0 if config.critic.kind == "none" else config.critic.lr * factor
+    return {
+        "policy": config.optim.lr * factor,
+        "critic_trunk": critic,
+        "critic_head": critic,
+    }
+
+
+def _grad_norms(done: Sequence[StepResult], *, has_critic: bool) -> dict[str, float]:
+    """Mean over optimizer steps of the gradient norms before clipping; NaN without any.
+
+    `optim/grad_norm` is the policy's. `optim/critic_grad_norm` is that of all weights of the
+    critic, and a critic with a trunk of its own has `optim/critic_head_grad_norm` beside it.
+    """
+
+    def mean(norms: Sequence[float]) -> float:
+        return sum(norms) / len(norms) if norms else math.nan
+
+    out = {"optim/grad_norm": mean([one.grad_norms["policy"] for one in done])}
+    if has_critic:
+        parts = [[n for k, n in one.grad_norms.items() if k != "policy"] for one in done]
+        out["optim/critic_grad_norm"] = mean([math.hypot(*part) for part in parts])
+    if any("critic_trunk" in one.grad_norms for one in done):
+        out["optim/critic_head_grad_norm"] = mean([one.grad_norms["critic_head"] for one in done])
+    return out
 
 
 def _accumulate(
@@ -124,14 +161,22 @@ def _accumulate(
     config: RunConfig,
     totals: MetricTotals,
 ) -> Tensor:
-    """Add up the gradient of one optimizer step; its log-probs (B, T), detached."""
-    denominators = Denominators.of(batch)
-    logprobs = torch.zeros_like(batch.behaviour_logprobs)
-    for micro, rows in microbatches(batch, config.optim.microbatch_tokens(policy.device.type)):
+    """Add up the gradient of one optimizer step; its log-probs (B, T), detached.
+
+    Rows that have no gradient are left out; the log-probs of their sampled tokens are NaN.
+    """
+    denominators = Denominators.of(batch, config.norm_tokens)
+    with_gradient_B = rows_with_gradient(batch, config.loss)
+    logprobs = torch.zeros_like(batch.behaviour_logprobs).masked_fill(batch.loss_mask, math.nan)
+    chosen = with_gradient_B.nonzero()[:, 0]
+    totals.add_idle(int(batch.loss_mask[~with_gradient_B].sum()))
+    for micro, rows in microbatches(
+        select_rows(batch, chosen), config.optim.microbatch_tokens(policy.device.type)
+    ):
         outputs = policy.outputs(micro, temperature=config.sampling.temperature)
         terms = compute_loss(outputs, micro, config.loss, denominators)
         terms.total.backward()
         optimizer.accumulate()
         totals.add(terms)
-        logprobs[rows, : micro.width] = outputs.logprobs.detach()
+        logprobs[chosen[rows], : micro.width] = outputs.logprobs.detach()
     return logprobs

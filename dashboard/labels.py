@@ -106,7 +106,7 @@ LABELS: Mapping[str, Label] = {
         help="How often the reasoning's own prompt explains it best among all prompts.",
     ),
     "optim/grad_norm": Label(
-        name="Whole gradient", unit="norm", help="Norm of the gradient before clipping."
+        name="Policy gradient", unit="norm", help="Norm of the policy's gradient before clipping."
     ),
     "optim/lr": Label(name="Learning rate", help="Step size of the optimizer."),
     "loss/total": Label(name="Loss", help="Everything that is minimised."),

@@ -23,6 +23,7 @@ AGGREGATIONS = [
     "seq_mean_token_sum_norm",
 ]
 KINDS = [ClipLossConfig, GspoLossConfig, CispoLossConfig]
+NORM_TOKENS = 10
 
 
 def make_batch(mask, *, trajectories=None, **columns) -> TokenBatch:
@@ -55,7 +56,7 @@ def outputs_of(logprobs, entropies=None, values=None) -> PolicyOutputs:
 
 
 def loss_of(outputs, batch, config, denominators=None):
-    return compute_loss(outputs, batch, config, denominators or Denominators.of(batch))
+    return compute_loss(outputs, batch, config, denominators or Denominators.of(batch, NORM_TOKENS))
 
 
 def one_token(ratio: float, advantage: float, config) -> tuple[float, float, dict[str, float]]:
@@ -111,7 +112,7 @@ class TestClip:
 
 class TestCispo:
     @pytest.mark.parametrize(
-        ("ratio", "weight"), [(1.1, 1.1), (1.5, 1.28), (0.5, 0.8), (4.0, 1.28)]
+        ("ratio", "weight"), [(1.1, 1.1), (1.5, 1.28), (0.5, 0.5), (4.0, 1.28)]
     )
     @pytest.mark.parametrize("advantage", [2.0, -2.0])
     def test_every_token_keeps_a_gradient_with_the_clipped_weight(self, ratio, weight, advantage):
@@ -123,7 +124,8 @@ class TestCispo:
         for advantage in (2.0, -2.0):
             metrics = one_token(1.5, advantage, CispoLossConfig())[2]
             assert metrics["policy/clip_high_frac"] == 1
-            assert one_token(0.5, advantage, CispoLossConfig())[2]["policy/clip_low_frac"] == 1
+            bounded = CispoLossConfig(clip_low=0.2)
+            assert one_token(0.5, advantage, bounded)[2]["policy/clip_low_frac"] == 1
 
 
 class TestGspo:
@@ -177,7 +179,7 @@ class TestAggregation:
             ("token_mean", 7 / 4),
             ("seq_mean_token_sum", (4 + 3) / 2),
             ("seq_mean_token_mean", (4 / 1 + 3 / 3) / 2),
-            ("seq_mean_token_sum_norm", (4 + 3) / 2 / 3),  # the longest trajectory has 3
+            ("seq_mean_token_sum_norm", (4 + 3) / 2 / NORM_TOKENS),
         ],
     )
     def test_by_hand(self, aggregation, expected):
@@ -185,9 +187,24 @@ class TestAggregation:
         terms = loss_of(outputs_of(torch.zeros(3, 3)), self.batch, config)
         assert float(terms.total) == pytest.approx(expected)
 
+    def test_a5_a_runaway_reply_does_not_scale_the_others_down(self):
+        """Dr. GRPO's divisor is a constant, not the longest trajectory of the step."""
+        config = ClipLossConfig(aggregation="seq_mean_token_sum_norm")
+        gradients = []
+        for length in (2, 40):  # of the second trajectory
+            mask = [
+                [False] + [True] * 2 + [False] * 38,
+                [False] + [True] * length + [False] * (40 - length),
+            ]
+            batch = make_batch(mask, advantages=[[1.0] * 41] * 2)
+            logprobs = torch.zeros(2, 41, dtype=torch.float64, requires_grad=True)
+            loss_of(outputs_of(logprobs), batch, config).total.backward()
+            gradients.append(float(logprobs.grad[0].sum()))
+        assert gradients[0] == gradients[1] == pytest.approx(-2 / 2 / NORM_TOKENS)
+
     def test_denominators(self):
-        found = Denominators.of(self.batch)
-        assert (found.num_tokens, found.num_trajectories, found.max_trajectory_tokens) == (4, 2, 3)
+        found = Denominators.of(self.batch, NORM_TOKENS)
+        assert (found.num_tokens, found.num_trajectories, found.norm_tokens) == (4, 2, NORM_TOKENS)
 
 
 class TestEntropyAndKl:
@@ -352,7 +369,7 @@ def slow_loss(outputs, batch, config) -> dict[str, float]:
                 "token_mean": 1 / num_tokens,
                 "seq_mean_token_sum": 1 / len(length_of),
                 "seq_mean_token_mean": 1 / len(length_of) / length_of[owners[b]],
-                "seq_mean_token_sum_norm": 1 / len(length_of) / max(length_of.values()),
+                "seq_mean_token_sum_norm": 1 / len(length_of) / NORM_TOKENS,
             }[config.aggregation]
             out["policy"] += weight * loss
             d = float(outputs.logprobs[b, t] - batch.ref_logprobs[b, t])
@@ -392,7 +409,7 @@ def test_microbatches_add_up_to_the_whole_step(case, data):
     batch, outputs, config = case
     order = data.draw(st.permutations(range(batch.num_rows)))
     cut = data.draw(st.integers(0, batch.num_rows))
-    denominators = Denominators.of(batch)
+    denominators = Denominators.of(batch, NORM_TOKENS)
     whole, parts = MetricTotals(), MetricTotals()
     whole.add(loss_of(outputs, batch, config))
     total = 0.0
@@ -430,3 +447,25 @@ def test_gradients_of_clip_and_entropy_and_value_are_finite_differences(case):
                 )
             slope = (sides[0] - sides[1]) / (2 * step)
             assert float(tensor.grad[b, t]) == pytest.approx(slope, rel=1e-4, abs=1e-6)
+
+
+def test_a11_gspo_averages_over_sequences_as_in_its_paper():
+    """Zheng et al. 2025, equation 5: 1/G sum_i min(s_i A_i, clip(s_i) A_i), each sequence once."""
+    assert GspoLossConfig().aggregation == "seq_mean_token_mean"
+    mask = [[False, True, False, False], [False, True, True, True]]
+    batch = make_batch(mask, advantages=[[0.0, 2.0, 0.0, 0.0], [0.0, -1.0, -1.0, -1.0]])
+    terms = loss_of(outputs_of(torch.zeros(2, 4)), batch, GspoLossConfig())
+    assert float(terms.policy) == pytest.approx(-(2.0 - 1.0) / 2)
+
+
+def test_a11_cispo_has_no_lower_bound_unless_one_is_set():
+    """MiniMax-M1 clips importance weights from above only."""
+    batch = make_batch([[False, True, True]], advantages=[[0.0, 1.0, 1.0]])
+    logprobs = torch.tensor([[0.0, -3.0, 3.0]], dtype=torch.float64, requires_grad=True)
+    config = CispoLossConfig(aggregation="seq_mean_token_sum")
+    terms = loss_of(outputs_of(logprobs), batch, config)
+    terms.total.backward()
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, -math.exp(-3.0), -1.28])
+    assert float(terms.metrics["clip_low"]) == 0
+    bounded = loss_of(outputs_of(logprobs.detach()), batch, CispoLossConfig(clip_low=0.2))
+    assert float(bounded.metrics["clip_low"]) == 1

@@ -9,15 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from echoscope.core.config import OptimConfig
-from echoscope.core.optim import Optimizer, lr_multiplier
+from echoscope.core.optim import Optimizer, ParameterGroup, lr_multiplier
 
 
 def parameter(*values: float, dtype: torch.dtype = torch.float32) -> nn.Parameter:
     return nn.Parameter(torch.tensor(values, dtype=dtype))
 
 
+def group(name: str, *parameters: nn.Parameter) -> ParameterGroup:
+    return ParameterGroup(name=name, parameters=parameters)
+
+
 def optimizer(*parameters: nn.Parameter, **settings: object) -> Optimizer:
-    return Optimizer([(list(parameters), "policy")], OptimConfig.model_validate(settings))
+    return Optimizer([group("policy", *parameters)], OptimConfig.model_validate(settings))
 
 
 def take_step(
@@ -25,7 +29,7 @@ def take_step(
 ) -> float:
     weight.grad = grad.to(weight.dtype)
     made.accumulate()
-    return made.step(lrs={"policy": lr}, grad_clip=clip).grad_norm
+    return made.step(lrs={"policy": lr}, grad_clip=clip).grad_norms["policy"]
 
 
 # -- the schedule --------------------------------------------------------------------------------
@@ -58,10 +62,11 @@ def test_the_schedule_stays_at_its_end_beyond_the_last_step() -> None:
 
 def test_float32_weights_move_as_with_plain_adamw() -> None:
     ours, plain = parameter(1.0, -2.0, 3.0), parameter(1.0, -2.0, 3.0)
+    ours.data, plain.data = ours.data[None], plain.data[None]
     made = optimizer(ours, betas=(0.9, 0.99), weight_decay=0.1)
     adamw = torch.optim.AdamW([plain], lr=0.1, betas=(0.9, 0.99), weight_decay=0.1)
     for index in range(5):
-        grad = torch.tensor([0.3, -0.1 * index, 0.7])
+        grad = torch.tensor([[0.3, -0.1 * index, 0.7]])
         take_step(made, ours, grad)
         plain.grad = grad
         adamw.step()
@@ -70,7 +75,7 @@ def test_float32_weights_move_as_with_plain_adamw() -> None:
 
 def test_each_group_has_its_own_learning_rate() -> None:
     policy, critic = parameter(1.0), parameter(1.0)
-    made = Optimizer([([policy], "policy"), ([critic], "critic")], OptimConfig())
+    made = Optimizer([group("policy", policy), group("critic", critic)], OptimConfig())
     policy.grad = critic.grad = torch.ones(1)
     made.step(lrs={"policy": 0.5, "critic": 0.25}, grad_clip=1e9)
     # Adam's first step is the learning rate times the sign of the gradient.
@@ -78,16 +83,49 @@ def test_each_group_has_its_own_learning_rate() -> None:
     assert float(critic.detach()) == pytest.approx(0.75, abs=1e-6)
 
 
-def test_the_norm_is_taken_over_all_groups_before_clipping() -> None:
-    policy, critic = parameter(0.0), parameter(0.0)
-    made = Optimizer([([policy], "policy"), ([critic], "critic")], OptimConfig())
-    policy.grad, critic.grad = torch.tensor([3.0]), torch.tensor([4.0])
+def test_a3_each_group_is_clipped_by_its_own_norm() -> None:
+    policy, critic = parameter(0.0), parameter(0.0, 0.0)
+    made = Optimizer([group("policy", policy), group("critic", critic)], OptimConfig())
+    policy.grad, critic.grad = torch.tensor([0.5]), torch.tensor([30.0, 40.0])
     done = made.step(lrs={"policy": 0.1, "critic": 0.1}, grad_clip=1.0)
-    assert done.grad_norm == pytest.approx(5.0)
+    assert done.grad_norms == {"policy": pytest.approx(0.5), "critic": pytest.approx(50.0)}
     assert not done.is_skipped
-    state = made.state_tensors()  # exp_avg = (1 - 0.9) * clipped gradient, 3/5 and 4/5
-    assert float(state["0.exp_avg"]) == pytest.approx(0.1 * 3 / 5, rel=1e-4)
-    assert float(state["1.exp_avg"]) == pytest.approx(0.1 * 4 / 5, rel=1e-4)
+    state = made.state_tensors()  # exp_avg = (1 - 0.9) * clipped gradient
+    assert float(state["0.exp_avg"]) == pytest.approx(0.1 * 0.5, rel=1e-4)
+    assert state["1.exp_avg"].tolist() == pytest.approx([0.1 * 3 / 5, 0.1 * 4 / 5], rel=1e-4)
+
+
+def test_a11_weight_decay_leaves_norms_biases_and_the_value_head_alone() -> None:
+    matrix, norm, head = parameter(1.0), parameter(1.0), parameter(1.0)
+    matrix.data, head.data = torch.ones(2, 2), torch.ones(1, 2)
+    made = Optimizer(
+        [
+            group("policy", norm, matrix),
+            ParameterGroup(name="critic_head", parameters=[head], is_decayed=False),
+        ],
+        OptimConfig(weight_decay=0.5),
+    )
+    for weight in (matrix, norm, head):
+        weight.grad = torch.full_like(weight, 1e-15)  # moves nothing, yet is a gradient
+    made.step(lrs={"policy": 0.1, "critic_head": 0.1}, grad_clip=1.0)
+    assert matrix.detach().flatten().tolist() == pytest.approx([0.95] * 4)
+    assert norm.tolist() == pytest.approx([1.0])
+    assert head.detach().flatten().tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_a11_a_group_without_gradient_is_not_moved_by_its_momentum() -> None:
+    policy, critic = parameter(1.0), parameter(1.0)
+    made = Optimizer([group("policy", policy), group("critic", critic)], OptimConfig())
+    policy.grad, critic.grad = torch.ones(1), torch.ones(1)
+    made.step(lrs={"policy": 0.1, "critic": 0.1}, grad_clip=1.0)
+    before, state = policy.detach().clone(), clone(made.state_tensors())
+    policy.grad, critic.grad = torch.zeros(1), torch.ones(1)
+    done = made.step(lrs={"policy": 0.1, "critic": 0.1}, grad_clip=1.0)
+    assert done.moved == {"critic"}
+    assert torch.equal(policy, before)
+    after = made.state_tensors()
+    assert torch.equal(after["0.exp_avg"], state["0.exp_avg"])
+    assert float(critic.detach()) == pytest.approx(0.8, abs=1e-5)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -103,7 +141,7 @@ def test_a_gradient_that_is_no_number_leaves_everything_as_it_was(
     made.accumulate()
     done = made.step(lrs={"policy": 0.1}, grad_clip=1.0)
     assert done.is_skipped
-    assert not math.isfinite(done.grad_norm)
+    assert not math.isfinite(done.grad_norms["policy"])
     assert torch.equal(weight, before)
     assert_same(made.state_tensors(), state)
     assert weight.grad is None
@@ -135,7 +173,7 @@ def test_microbatch_gradients_add_up_in_float32() -> None:
         weight.grad = torch.tensor([part], dtype=torch.bfloat16)
         made.accumulate()
         assert weight.grad is None
-    assert made.step(lrs={"policy": 0.1}, grad_clip=1e9).grad_norm == 258.0
+    assert made.step(lrs={"policy": 0.1}, grad_clip=1e9).grad_norms["policy"] == 258.0
 
 
 def test_a_weight_without_gradient_stays() -> None:
@@ -152,7 +190,7 @@ def test_a_weight_without_gradient_stays() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_optimizer_goes_on_bit_for_bit_from_its_state(dtype: torch.dtype) -> None:
     first = [parameter(1.0, 2.0, dtype=dtype), parameter(3.0)]
-    one = Optimizer([(first[:1], "policy"), (first[1:], "critic")], OptimConfig())
+    one = Optimizer([group("policy", first[0]), group("critic", first[1])], OptimConfig())
 
     def steps(made: Optimizer, weights: list[nn.Parameter], indices: range) -> None:
         for index in indices:
@@ -163,7 +201,7 @@ def test_an_optimizer_goes_on_bit_for_bit_from_its_state(dtype: torch.dtype) -> 
 
     steps(one, first, range(3))
     second = [nn.Parameter(weight.detach().clone()) for weight in first]
-    two = Optimizer([(second[:1], "policy"), (second[1:], "critic")], OptimConfig())
+    two = Optimizer([group("policy", second[0]), group("critic", second[1])], OptimConfig())
     two.load_state_tensors(clone(one.state_tensors()))
     steps(one, first, range(3, 6))
     steps(two, second, range(3, 6))

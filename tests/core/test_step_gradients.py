@@ -60,7 +60,9 @@ def norm_of_the_update(
     batch, _ = annotate(policy, batch, config)
     batch = with_advantages(batch, config, left_out)
     outputs = policy.outputs(batch, temperature=config.sampling.temperature)
-    compute_loss(outputs, batch, config.loss, Denominators.of(batch)).total.backward()
+    compute_loss(
+        outputs, batch, config.loss, Denominators.of(batch, config.norm_tokens)
+    ).total.backward()
     parameters = [*policy.policy_parameters(), *policy.critic_parameters()]
     grads = [p.grad for p in parameters if p.grad is not None]
     return float(torch.stack([g.double().square().sum() for g in grads]).sum().sqrt())

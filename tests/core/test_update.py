@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from bench import Bench, make_bench
+from transformers import GenerationConfig
 
 from echoscope.core.batch import TokenBatch, select_rows
 from echoscope.core.config import RunConfig
 from echoscope.core.losses import Denominators, compute_loss
+from echoscope.core.policy import causal_model
 from echoscope.core.update import annotate, mismatch_metrics, update
+from echoscope.store.records import FinishReason, RolloutBatch
 
 MakeConfig = Callable[..., RunConfig]
 LORA = "model.lora={rank: 4, alpha: 8}"
@@ -23,7 +29,9 @@ OWN_MODEL = ("critic.kind=model", "advantage.kind=gae")
 
 def full_batch_gradient(bench: Bench, batch: TokenBatch) -> dict[str, torch.Tensor]:
     outputs = bench.policy.outputs(batch, temperature=bench.config.sampling.temperature)
-    terms = compute_loss(outputs, batch, bench.config.loss, Denominators.of(batch))
+    terms = compute_loss(
+        outputs, batch, bench.config.loss, Denominators.of(batch, bench.config.norm_tokens)
+    )
     terms.total.backward()
     return bench.gradients()
 
@@ -140,6 +148,33 @@ def test_without_logprobs_the_mismatch_is_unknown(make_config: MakeConfig) -> No
     )
 
 
+# -- stop tokens ---------------------------------------------------------------------------------
+
+
+def test_a11_every_stop_token_of_the_generation_config_ends_a_reply_and_trains(
+    make_config: MakeConfig, tiny_model: str, tmp_path: Path
+) -> None:
+    """A model may name several; a sampled one stays the last trained token of its reply."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    common = most_sampled(make_bench(make_config()).collect())
+    GenerationConfig(eos_token_id=[1, common]).save_pretrained(folder)
+    bench = make_bench(make_config(f"model.path={folder}"))
+    assert common in bench.chat.stop_token_ids
+    turns = [turn for t in bench.collect().trajectories for turn in t.turns]
+    ended = [turn for turn in turns if turn.response_tokens[-1] == common]
+    assert ended
+    assert all(turn.finish_reason is FinishReason.STOP for turn in ended)
+    assert not any(common in turn.response_tokens[:-1] for turn in turns)
+    batch = bench.batch()
+    assert int((batch.input_ids[batch.loss_mask] == common).sum()) == len(ended)
+
+
+def most_sampled(rollouts: RolloutBatch) -> int:
+    tokens = [i for t in rollouts.trajectories for turn in t.turns for i in turn.response_tokens]
+    return int(Counter(int(i) for i in tokens if i != 1).most_common(1)[0][0])
+
+
 # -- annotating ----------------------------------------------------------------------------------
 
 
@@ -157,12 +192,156 @@ def test_annotating_gives_reference_and_values(make_config: MakeConfig) -> None:
     annotated, logprobs = annotate(bench.policy, bench.batch(), config)
     assert annotated.values is not None
     assert annotated.ref_logprobs is not None
-    assert logprobs is not None
+    assert logprobs is None  # the update's own pass gives them
     mask = annotated.loss_mask
-    # Nothing trained yet: sampler, trainer and reference are one policy.
-    torch.testing.assert_close(logprobs[mask], annotated.behaviour_logprobs[mask])
+    # Nothing trained yet: sampler and reference are one policy.
     torch.testing.assert_close(annotated.ref_logprobs[mask], annotated.behaviour_logprobs[mask])
     assert not annotated.values.any()
+
+
+def count_passes(bench: Bench) -> list[int]:
+    """Rows of every pass through the policy's own layers, as they come."""
+    rows: list[int] = []
+    layer = causal_model(bench.policy.model).base_model.layers[0]
+    layer.register_forward_hook(lambda module, args, output: rows.append(len(args[0])))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("settings", "passes"),
+    [
+        ((), 0),
+        (("loss.kl_coef=0.1",), 0),  # the reference is another model
+        ((*OWN_MODEL, "loss.kl_coef=0.1"), 0),
+        (HEAD, 1),  # the head reads the policy's own layers
+        (("optim.minibatches=2",), 1),
+    ],
+    ids=str,
+)
+def test_a11_annotating_makes_no_pass_that_the_update_makes_anyway(
+    make_config: MakeConfig, settings: tuple[str, ...], passes: int
+) -> None:
+    config = make_config(*settings, "optim.max_microbatch_tokens=100000")
+    bench = make_bench(config)
+    rollouts = bench.collect()
+    rows = count_passes(bench)
+    bench.prepare(rollouts)
+    assert len(rows) == passes
+
+
+def test_values_without_a_pass_for_log_probs_are_the_same(make_config: MakeConfig) -> None:
+    for settings in (HEAD, OWN_MODEL):
+        bench = make_bench(make_config(*settings))
+        batch = bench.batch()
+        assert bench.policy.critic is not None
+        torch.nn.init.normal_(bench.policy.critic_parameters()[-2])
+        with torch.no_grad():
+            values = bench.policy.outputs(batch, temperature=1.0).values
+            assert values is not None
+            assert values.abs().max() > 0.01
+            torch.testing.assert_close(bench.policy.values(batch), values)
+
+
+# -- rows without gradient -----------------------------------------------------------------------
+
+
+def with_zeroed_rows(batch: TokenBatch, rows: list[int]) -> TokenBatch:
+    assert batch.advantages is not None
+    advantages = torch.where(batch.loss_mask, torch.ones_like(batch.advantages), 0.0)
+    advantages[rows] = 0.0
+    return replace(batch, advantages=advantages)
+
+
+def test_a11_rows_without_advantage_are_not_forwarded(make_config: MakeConfig) -> None:
+    bench = make_bench(make_config())
+    batch = with_zeroed_rows(bench.batch(), [0, 2])
+    expected = full_batch_gradient(bench, batch)
+    rows, catch = count_passes(bench), CatchGradients(bench)
+    result = update(bench.policy, catch, batch, bench.config, step=1)  # type: ignore[arg-type]
+    assert sum(rows) == batch.num_rows - 2
+    for name, gradient in catch.seen[0].items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6)
+    idle = int(batch.loss_mask[[0, 2]].sum()) / batch.num_loss_tokens
+    assert result.metrics["optim/idle_token_frac"] == pytest.approx(idle)
+    assert result.metrics["policy/advantage_mean"] == pytest.approx(1 - idle)
+    assert result.metrics["policy/ratio_mean"] == pytest.approx(1, abs=1e-5)
+    assert result.trainer_logprobs is not None
+    unknown = result.trainer_logprobs.isnan()
+    assert torch.equal(unknown.any(1).nonzero()[:, 0], torch.tensor([0, 2]))
+    assert mismatch_metrics(result.trainer_logprobs, batch)["policy/mismatch_logprob_max"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    "setting", ["loss.entropy_coef=0.01", "loss.kl_coef=0.1", "critic.kind=head"]
+)
+def test_a11_rows_without_advantage_are_forwarded_for_other_terms(
+    make_config: MakeConfig, setting: str
+) -> None:
+    bench = make_bench(make_config(setting))
+    batch = with_zeroed_rows(bench.batch(), [0, 2])
+    rows = count_passes(bench)
+    update(bench.policy, bench.optimizer, batch, bench.config, step=1)
+    assert sum(rows) == batch.num_rows
+
+
+def test_a11_a_step_without_gradient_moves_nothing_and_says_so(make_config: MakeConfig) -> None:
+    """Momentum of earlier steps must not move the weights on a step that has no signal."""
+    bench = make_bench(make_config("optim.lr=1e-2"))
+    batch = bench.batch()
+    update(bench.policy, bench.optimizer, batch, bench.config, step=1)
+    before, version = bench.weights(), bench.policy.version
+    nothing = with_zeroed_rows(batch, list(range(batch.num_rows)))
+    result = update(bench.policy, bench.optimizer, nothing, bench.config, step=2)
+    assert all(torch.equal(w, before[n]) for n, w in bench.weights().items())
+    assert bench.policy.version == version
+    assert result.metrics["optim/num_without_gradient"] == 1
+    assert result.metrics["optim/num_updates"] == 0
+    assert result.metrics["optim/grad_norm"] == 0
+    assert result.metrics["loss/policy"] == 0
+
+
+# -- clipping ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("critic", [HEAD, OWN_MODEL])
+def test_a3_a_critic_with_a_large_gradient_does_not_scale_the_policys(
+    make_config: MakeConfig, critic: tuple[str, ...]
+) -> None:
+    """The policy's norm, and the step it takes, are those of its own gradient."""
+    bench = make_bench(make_config(*critic, "critic.detach=true" if critic is HEAD else "seed=0"))
+    batch = bench.batch()
+    assert batch.returns is not None
+    huge = replace(batch, returns=batch.returns + 100.0 * batch.loss_mask)
+    alone = full_batch_gradient(bench, batch)
+    norm = math.sqrt(sum(float(g.square().sum()) for g in alone.values()))
+    config = bench.config
+    catch = CatchClipped(bench)
+    result = update(bench.policy, catch, huge, config, step=1)  # type: ignore[arg-type]
+    assert result.metrics["optim/grad_norm"] == pytest.approx(norm, rel=1e-4)
+    assert result.metrics["optim/critic_grad_norm"] > 20 * norm
+    kept = min(1.0, config.optim.grad_clip / norm)
+    assert catch.moment_norm() == pytest.approx(kept * norm * (1 - 0.9), rel=1e-3)
+    assert ("optim/critic_head_grad_norm" in result.metrics) == (critic is OWN_MODEL)
+
+
+class CatchClipped:
+    """The optimizer itself; afterwards the first moments tell the gradient that it applied."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+
+    def accumulate(self) -> None:
+        self.bench.optimizer.accumulate()
+
+    def step(self, *, lrs: dict[str, float], grad_clip: float) -> object:
+        return self.bench.optimizer.step(lrs=lrs, grad_clip=grad_clip)
+
+    def moment_norm(self) -> float:
+        """Of the policy."""
+        state = self.bench.optimizer.state_tensors()
+        size = len(self.bench.policy.policy_parameters())
+        moments = [state[f"{i}.exp_avg"] for i in range(size) if f"{i}.exp_avg" in state]
+        return math.sqrt(sum(float(m.square().sum()) for m in moments))
 
 
 # -- what trains ---------------------------------------------------------------------------------

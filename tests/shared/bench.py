@@ -8,7 +8,7 @@ import torch
 
 from echoscope.core.assemble import pack_kept, with_advantages
 from echoscope.core.batch import TokenBatch
-from echoscope.core.chat import ChatFormat, load_tokenizer
+from echoscope.core.chat import ChatFormat, load_chat
 from echoscope.core.config import RunConfig
 from echoscope.core.engines.hf_engine import HfEngine
 from echoscope.core.optim import Optimizer
@@ -78,10 +78,9 @@ class Bench:
 def make_bench(config: RunConfig) -> Bench:
     torch.set_num_threads(1)
     policy = build_policy(config.model, config.critic, seed=config.seed)
-    groups = [(policy.policy_parameters(), "policy"), (policy.critic_parameters(), "critic")]
     return Bench(
         config=config,
         policy=policy,
-        optimizer=Optimizer(groups, config.optim),
-        chat=ChatFormat(load_tokenizer(config.model.path)),
+        optimizer=Optimizer(policy.parameter_groups(), config.optim),
+        chat=load_chat(config.model.path),
     )
