@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 PATIENCE_S = 5.0
 """How long a dashboard may take to end when it is told to."""
@@ -27,10 +28,11 @@ class Beside:
     """A dashboard that was started, or what kept it from starting."""
 
     def __init__(self, root: Path) -> None:
-        self.url = ""
-        """Where it can be reached; empty before it can, and if it never will."""
+        self.link = ""
+        """Opens it, token included; empty before it can be reached, and if it never will."""
         self._say: Callable[[str], None] | None = None
-        self._page = self._news = ""
+        self._run = self._trouble = ""
+        self._is_told = False
         self._lock = threading.Lock()
         self._answered = threading.Event()
         self._is_ending = False
@@ -55,10 +57,10 @@ class Beside:
             return
         self._reader.start()
 
-    def announce(self, say: Callable[[str], None], page: str) -> None:
-        """Say where it is, now or as soon as it is known, with the path of the run's page."""
+    def announce(self, say: Callable[[str], None], run: str) -> None:
+        """Say where the page of a run is, now or as soon as it is known."""
         with self._lock:
-            self._say, self._page = say, page
+            self._say, self._run = say, run
             self._flush()
 
     def stay(self, say: Callable[[str], None]) -> None:
@@ -69,8 +71,8 @@ class Beside:
             # Looked at, not waited for: a Ctrl-C in the instant before a wait would be lost in it.
             while not self._answered.wait(GLANCE_S):
                 pass
-            if self.url and self._process.poll() is None:
-                say(f"the dashboard is still open at {self.url}; Ctrl-C ends it")
+            if self.link and self._process.poll() is None:
+                say(f"the dashboard stays open until Ctrl-C: {run_page(self.link, self._run)}")
                 while self._process.poll() is None:
                     time.sleep(GLANCE_S)
 
@@ -91,13 +93,13 @@ class Beside:
         self._reader.join(PATIENCE_S)
 
     def _read(self) -> None:
-        """Its first line says where it is."""
+        """Its first line is the link that opens it."""
         assert self._process is not None
         assert self._process.stdout is not None
         first = self._process.stdout.readline().decode("utf-8", "replace").strip()
         if first:
-            self.url = first
-            self._tell(f"dashboard {first}")
+            self.link = first
+            self._tell("")
         elif self._process.wait() and not self._is_ending:
             why = self._last_error()
             self._tell(f"the dashboard did not start: {why}; training goes on")
@@ -109,15 +111,29 @@ class Beside:
         lines = [line for line in text.splitlines() if line.strip()]
         return lines[-1].removeprefix("error: ") if lines else "it ended without a word"
 
-    def _tell(self, news: str) -> None:
+    def _tell(self, trouble: str) -> None:
         with self._lock:
-            self._news = news
+            self._trouble = trouble
             self._flush()
 
     def _flush(self) -> None:
-        if self._say is not None and self._news:
-            self._say(self._news + (self._page if self.url else ""))
-            self._news = ""
+        if self._say is None:
+            return
+        news = f"dashboard {run_page(self.link, self._run)}" if self.link else self._trouble
+        if news and not self._is_told:
+            self._is_told = True
+            self._say(news)
+
+
+def run_page(link: str, run: str) -> str:
+    """The page Live of a run, from the link that opens the dashboard.
+
+    >>> run_page("http://127.0.0.1:8501?token=t", "my run")
+    'http://127.0.0.1:8501/live?run=my+run&token=t'
+    """
+    parts = urlsplit(link)
+    query = urlencode([("run", run), *parse_qsl(parts.query)])
+    return urlunsplit(parts._replace(path="/live", query=query))
 
 
 @contextmanager

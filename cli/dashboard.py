@@ -26,13 +26,22 @@ def dashboard(
     no_branch: Annotated[
         bool, typer.Option("--no-branch", help="Pages may not start new runs.")
     ] = False,
+    no_token: Annotated[
+        bool,
+        typer.Option(
+            "--no-token",
+            help="Let every account of this machine in. Without it, and without a password, only "
+            "the printed link opens the dashboard.",
+        ),
+    ] = False,
     until_stdin_ends: Annotated[
         bool, typer.Option("--until-stdin-ends", hidden=True, help="End when stdin does.")
     ] = False,
 ) -> None:
     """Open the dashboard for a folder of runs, live or finished.
 
-    With ECHOSCOPE_PASSWORD set, the browser is asked for it.
+    Prints a link that ends in a token: only who has it gets in. With ECHOSCOPE_PASSWORD set, the
+    browser is asked for the password instead.
     """
     from ..dashboard.server import serve
     from ..dashboard.settings import DashboardSettings
@@ -52,10 +61,9 @@ def dashboard(
     )
 
     def ready(where: Listening) -> None:
-        page = f"{where.url}/live?run={root.resolve().name}" if is_run else where.url
-        typer.echo(page)
+        typer.echo(where.link("/live", run=root.resolve().name) if is_run else where.link())
 
-    serve(settings, address=address, port=port, on_ready=ready)
+    serve(settings, address=address, port=port, has_token=not no_token, on_ready=ready)
 
 
 def _end_with_stdin() -> None:

@@ -100,15 +100,13 @@ def _watched(
     dashboard: bool,
 ) -> None:
     """Train before the eyes of whoever started it, with a dashboard beside it or not."""
-    from urllib.parse import quote
-
     from .beside import dashboard_beside
     from .terminal import watch
 
     with dashboard_beside(path.absolute().parent, is_wanted=dashboard) as beside:
         with watch(config, is_live=_is_live(headless)) as events:
             if beside is not None:
-                beside.announce(events.message, f"/live?run={quote(path.name)}")
+                beside.announce(events.message, path.name)
             status = train_it(events)
         events.summary(path, status)
         if beside is not None and sys.stdout.isatty() and not _was_interrupted(path):

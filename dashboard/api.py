@@ -22,6 +22,7 @@ from ..store.steering import MAX_AUTHOR, check_settings, os_user, prepare, send,
 from . import queries
 from .problems import Problem
 from .pulses import lines, pulse
+from .security import HEALTH_PATH
 from .settings import settings
 
 COMMAND_HEADER = "x-echoscope-command"
@@ -39,11 +40,13 @@ class _Refused(Exception):  # noqa: N818 -- an answer, not a failure
 
 def routes() -> list[Route]:
     return [
+        Route(HEALTH_PATH, _answering(_health), methods=["GET"]),
         Route("/api/runs", _answering(_runs), methods=["GET"]),
         Route("/api/runs/{run_id}/status", _answering(_status), methods=["GET"]),
         Route("/api/runs/{run_id}/pulse", _answering(_pulse), methods=["GET"]),
         Route("/api/runs/{run_id}/chart", _chart, methods=["GET"]),
         Route("/api/runs/{run_id}/commands", _answering(_command), methods=["POST"]),
+        Route("/api/{path:path}", _answering(_unknown), methods=["GET", "POST"]),
     ]
 
 
@@ -63,6 +66,18 @@ def _answering(handler: Callable[[Request], Awaitable[tuple[int, dict[str, Any]]
         return JSONResponse(out, status_code=status, headers={"cache-control": "no-store"})
 
     return answer
+
+
+async def _health(request: Request) -> tuple[int, dict[str, Any]]:
+    """For whoever waits until the server is up: anyone may ask, so it tells nothing else."""
+    return 200, {"status": "ok"}
+
+
+async def _unknown(request: Request) -> tuple[int, dict[str, Any]]:
+    """Without this Streamlit answers what it does not know with the front page and 200."""
+    known = ", ".join(route.path for route in routes()[:-1])
+    shown = ascii(request.url.path[:200])
+    raise _Refused(404, f"there is no address {shown} for {request.method}", f"There are: {known}")
 
 
 async def _runs(request: Request) -> tuple[int, dict[str, Any]]:

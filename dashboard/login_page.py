@@ -1,4 +1,4 @@
-"""The page that asks for the password: plain HTML without a script."""
+"""The page that asks for the password or the token: plain HTML without a script."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>Echoscope</title>
+<link rel="icon" href="data:,">
 <style>
 :root {{ --back: #ffffff; --text: #262626; --line: #d0d0d0; --bad: #c62828; }}
 @media (prefers-color-scheme: dark) {{
@@ -37,8 +38,8 @@ p[role=alert] {{ color: var(--bad); }}
 <body>
 <form method="post" action="/login">
 <h1>Echoscope</h1>
-<label for="password">Password</label>
-<input id="password" name="password" type="password" autocomplete="current-password" required
+{advice}<label for="password">{label}</label>
+<input id="password" name="password" type="password" autocomplete="{autocomplete}" required
  autofocus>
 <input type="hidden" name="next" value="{target}">
 <button type="submit">Open</button>
@@ -47,6 +48,10 @@ p[role=alert] {{ color: var(--bad); }}
 </body>
 </html>
 """
+_TOKEN_ADVICE = (
+    "<p>Open the link that the terminal shows (it ends in <code>token=...</code>), or paste its "
+    "token here. Every start of the dashboard makes a new token.</p>\n"
+)
 _BOUNCE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="0">
 <title>Echoscope</title></head><body></body></html>
@@ -54,11 +59,23 @@ _BOUNCE = """<!DOCTYPE html>
 
 
 def login_page(
-    target: str, words: str = "", *, status: int = 401, retry_after_s: float = 0.0
+    target: str,
+    words: str = "",
+    *,
+    has_password: bool = True,
+    status: int = 401,
+    retry_after_s: float = 0.0,
 ) -> HTMLResponse:
-    """Ask for the password, and go to `target` afterwards."""
+    """Ask for the password, or else for the token, and go to `target` afterwards."""
     alert = f'<p role="alert">{html.escape(words)}</p>' if words else ""
-    page = _PAGE.format(accent=ACCENT, target=html.escape(target, quote=True), words=alert)
+    page = _PAGE.format(
+        accent=ACCENT,
+        advice="" if has_password else _TOKEN_ADVICE,
+        label="Password" if has_password else "Token",
+        autocomplete="current-password" if has_password else "off",
+        target=html.escape(target, quote=True),
+        words=alert,
+    )
     # Without a referrer a browser sends the form with `Origin: null`, as a foreign page would.
     headers = {"cache-control": "no-store", "referrer-policy": "same-origin"}
     if retry_after_s > 0:

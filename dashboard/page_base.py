@@ -1,7 +1,8 @@
-"""Tells Streamlit's page where its server is, and what to fetch for charts.
+"""Tells Streamlit's page where its server is, and what to fetch for charts; 404 for other pages.
 
-Left alone, the page asks for `_stcore/health` under its own path first: a page that is opened by
-its address (`/live?run=...`) would meet two answers 404 before it finds the root.
+Left alone, Streamlit answers any address with its front page and 200, and the page asks for
+`_stcore/health` under its own path first: a page that is opened by its address (`/live?run=...`)
+would meet two answers 404 before it finds the root.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from . import assets
+from .escaping import escape
+from .ui import PAGES
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -20,6 +23,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 SCRIPT = 'window.__streamlit={BACKEND_BASE_URL:location.origin+"/"}'
 """Fixed text, so that a content security policy can name its hash."""
 _MARK, _END = b"<head>", b"</head>"
+_MISSING = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Echoscope: no such page</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<style>body {{ font: 16px/1.6 system-ui, sans-serif; margin: 3rem auto; max-width: 40rem;
+padding: 0 1rem; }}</style></head>
+<body><h1>There is no page {path}</h1><p>The pages are: {links}</p></body></html>
+"""
 
 
 class PageBase:
@@ -32,6 +43,7 @@ class PageBase:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        path = scope.get("path", "")
         start: Message | None = None
         body = b""
 
@@ -46,8 +58,12 @@ class PageBase:
                 await send(message)
             else:
                 body += message.get("body", b"")
-                if not message.get("more_body", False):
-                    await _send_page(send, start, body, assets.head_tags(scope.get("path", "")))
+                if message.get("more_body", False):
+                    return
+                if _is_page(path):
+                    await _send_page(send, start, body, assets.head_tags(path))
+                else:
+                    await _send_missing(send, path)
 
         await self._app(_uncompressed(scope), receive, pass_on)
 
@@ -64,6 +80,22 @@ def _is_html(start: Message) -> bool:
     headers = {name.lower(): value for name, value in start["headers"]}
     is_plain = b"content-encoding" not in headers
     return is_plain and headers.get(b"content-type", b"").startswith(b"text/html")
+
+
+def _is_page(path: str) -> bool:
+    return path.strip("/") in ("", "index.html", *PAGES)
+
+
+async def _send_missing(send: Send, path: str) -> None:
+    """404 in words, with links to the pages that there are."""
+    links = " ".join(f'<a href="/{name}">{title}</a>' for name, (title, _) in PAGES.items())
+    page = _MISSING.format(path=escape(path, 200), links=links).encode()
+    headers = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-length", str(len(page)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 404, "headers": headers})
+    await send({"type": "http.response.body", "body": page})
 
 
 async def _send_page(send: Send, start: Message, body: bytes, tags: str) -> None:

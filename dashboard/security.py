@@ -5,8 +5,12 @@ Streamlit nor a route.
 
 - A foreign `Host` is refused: a web page that points its own name at this machine gets nothing.
 - A foreign `Origin`, and whatever a browser marks as sent by another site, is refused.
-- With a password, only a session that gave it passes. It is compared in constant time, attempts are
-  limited, and the cookie is signed with a secret that lives and dies with the process.
+- Without a password the server makes a token and prints a link that ends in it, as Jupyter does: on
+  a machine with several accounts, loopback belongs to all of them. With a password there is no
+  token. Either opens a session: it is compared in constant time, attempts are limited, and the
+  cookie is signed with a secret that lives and dies with the process.
+- A token in an address is answered with a redirect to the address without it, so that it appears
+  neither in a `Referer` nor in the history. Programs send `Authorization: Bearer TOKEN`.
 - Pages may load nothing from outside and may not be framed.
 """
 
@@ -22,7 +26,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection, Request
@@ -35,13 +39,16 @@ PASSWORD_VARIABLE = "ECHOSCOPE_PASSWORD"
 MIN_PASSWORD = 8
 SESSION_S = 12 * 3600
 LOGIN_PATH = "/login"
+HEALTH_PATH = "/api/health"
+"""Answers without a session: whether the server is up, and nothing else."""
+TOKEN_PARAM = "token"
 _MAX_FORM = 8_192
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _METHODS = ("GET", "HEAD", "POST")
 
 
 class ExposureError(ValueError):
-    """The dashboard would be open to others without a password."""
+    """The dashboard would be open to other machines without a password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +57,26 @@ class Policy:
 
     address: str
     port: int
-    password: str = ""
+    password: str = field(default="", repr=False)
     """Empty for none."""
+    token: str = field(default="", repr=False)
+    """Of the printed link; empty where there is a password, or where nobody wants one."""
     script_hashes: tuple[str, ...] = ()
     """`sha256-...` of the inline scripts of the front page."""
 
     @property
     def is_loopback(self) -> bool:
         return is_loopback(self.address)
+
+    @property
+    def secret(self) -> str:
+        """What opens a session; empty where none is needed."""
+        return self.password or self.token
+
+
+def new_token() -> str:
+    """192 random bits, fit for an address."""
+    return secrets.token_urlsafe(24)
 
 
 def is_loopback(address: str) -> bool:
@@ -135,25 +154,29 @@ def _is_same(origins: list[str], host: str) -> bool:
 
 @dataclass(slots=True)
 class AttemptLimit:
-    """A client may fail a few times a minute; all clients together, some more."""
+    """A client may fail a few times a minute; all clients together, some more.
+
+    An attempt counts from its first byte on, and only a right answer takes it back: attempts that
+    are begun together and finished later are limited like those that follow each other.
+    """
 
     per_client: int = 5
     per_minute: int = 60
     window_s: float = 60.0
     clock: Callable[[], float] = time.monotonic
-    _failures: dict[str, list[float]] = field(default_factory=dict)
+    _begun: dict[str, list[float]] = field(default_factory=dict)
 
     def wait_s(self, client: str) -> float:
         """Seconds until this client may try again; 0 for now."""
         now = self.clock()
-        for name in list(self._failures):
-            recent = [at for at in self._failures[name] if now - at < self.window_s]
+        for name in list(self._begun):
+            recent = [at for at in self._begun[name] if now - at < self.window_s]
             if recent:
-                self._failures[name] = recent
+                self._begun[name] = recent
             else:
-                del self._failures[name]
-        own = self._failures.get(client, [])
-        everyone = sorted(at for times in self._failures.values() for at in times)
+                del self._begun[name]
+        own = self._begun.get(client, [])
+        everyone = sorted(at for times in self._begun.values() for at in times)
         waits = [0.0]
         if len(own) >= self.per_client:
             waits.append(own[-self.per_client] + self.window_s - now)
@@ -161,8 +184,17 @@ class AttemptLimit:
             waits.append(everyone[-self.per_minute] + self.window_s - now)
         return max(waits)
 
-    def failed(self, client: str) -> None:
-        self._failures.setdefault(client, []).append(self.clock())
+    def begin(self, client: str) -> float:
+        """Count an attempt; the mark that takes it back."""
+        at = self.clock()
+        self._begun.setdefault(client, []).append(at)
+        return at
+
+    def take_back(self, client: str, mark: float) -> None:
+        """The attempt that began at `mark` gave the right answer."""
+        times = self._begun.get(client, [])
+        if mark in times:
+            times.remove(mark)
 
 
 class Sessions:
@@ -206,8 +238,8 @@ class Gate:
         response: Response | None = None
         if why:
             response = _words(scope, why, 403)
-        elif self._policy.password and not self._is_known(HTTPConnection(scope)):
-            response = await self._ask(scope, receive)
+        elif self._policy.secret:
+            response = await self._admit(scope, receive)
         if response is None:
             await self._app(scope, receive, self._with_headers(scope, send))
         elif scope["type"] == "websocket":
@@ -216,51 +248,98 @@ class Gate:
         else:
             await response(scope, receive, self._with_headers(scope, send))
 
-    def _is_known(self, connection: HTTPConnection) -> bool:
-        return self._sessions.is_valid(connection.cookies.get(self._cookie, ""))
-
-    async def _ask(self, scope: Scope, receive: Receive) -> Response:
-        """Answer a client without a session."""
+    async def _admit(self, scope: Scope, receive: Receive) -> Response | None:
+        """None for whoever may pass; else what a client without a session is told."""
+        connection = HTTPConnection(scope)
+        is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        if is_read and connection.url.path == HEALTH_PATH:
+            return None
+        if is_read and TOKEN_PARAM in connection.query_params and self._policy.token:
+            return self._open_link(connection)
+        if self._sessions.is_valid(connection.cookies.get(self._cookie, "")):
+            return None
+        scheme, _, given = connection.headers.get("authorization", "").partition(" ")
+        is_bearer = bool(self._policy.token) and scheme.lower() == "bearer"
+        # Not counted: nobody guesses 192 bits, and a neighbour could lock others out.
+        if is_bearer and _is_equal(given.strip(), self._policy.token):
+            return None
         if scope["type"] == "websocket":
             return Response(status_code=401)
-        request = Request(scope, receive)
+        return await self._ask(Request(scope, receive))
+
+    def _open_link(self, connection: HTTPConnection) -> Response:
+        """The answer to a printed link: the same address without its token, and a session."""
+        kept = [pair for pair in connection.query_params.multi_items() if pair[0] != TOKEN_PARAM]
+        target = connection.url.path + (f"?{urlencode(kept)}" if kept else "")
+        if not _is_equal(connection.query_params[TOKEN_PARAM], self._policy.token):
+            if self._sessions.is_valid(connection.cookies.get(self._cookie, "")):
+                return _moved(_local(target))  # an old link, in a browser that was let in before
+            words = "The token of this link is not the one of this dashboard."
+            return self._login_page(_local(target), words)
+        return self._let_in(connection, _local(target))
+
+    async def _ask(self, request: Request) -> Response:
+        """Ask a client without a session for the password or the token."""
         if request.method == "POST" and request.url.path == LOGIN_PATH:
             return await self._login(request)
         if request.url.path.startswith(("/api/", "/_stcore/")):
-            return _words(scope, "Open the dashboard in a browser and give the password.", 401)
+            words = (
+                "Open the dashboard in a browser and give the password."
+                if self._policy.password
+                else "Open the link that `echoscope dashboard` printed, or send its token as "
+                "`Authorization: Bearer TOKEN`."
+            )
+            return _words(request.scope, words, 401)
         asked = request.url.path
         if request.url.query:
             asked += f"?{request.url.query}"
         if request.headers.get("sec-fetch-site") == "cross-site":
             # The strict cookie stays away from links on other sites: come again from here.
             return bounce_page()
-        return login_page(_local(asked))
+        return self._login_page(_local(asked))
 
     async def _login(self, request: Request) -> Response:
         client = request.client.host if request.client else ""
+        # Before the form is read: it may be long in coming, and others with it.
         wait_s = self._limit.wait_s(client)
+        if wait_s > 0:
+            words = f"Too many attempts. Try again in {wait_s:.0f} seconds."
+            return self._login_page("/", words, status=429, retry_after_s=wait_s)
+        mark = self._limit.begin(client)
         body = b""
         async for part in request.stream():
             body += part
             if len(body) > _MAX_FORM:
-                return login_page("/", "The form is too large.", status=413)
+                return self._login_page("/", "The form is too large.", status=413)
         form = parse_qs(body.decode("utf-8", errors="replace"), keep_blank_values=True)
         target = _local(form.get("next", ["/"])[0])
-        if wait_s > 0:
-            words = f"Too many attempts. Try again in {wait_s:.0f} seconds."
-            return login_page(target, words, status=429, retry_after_s=wait_s)
-        given = form.get("password", [""])[0]
-        if not _is_equal(given, self._policy.password):
-            self._limit.failed(client)
-            return login_page(target, "That is not the password.", status=401)
-        response = RedirectResponse(target, status_code=303)
+        if not _is_equal(form.get("password", [""])[0], self._policy.secret):
+            name = "password" if self._policy.password else "token"
+            return self._login_page(target, f"That is not the {name}.")
+        self._limit.take_back(client, mark)
+        return self._let_in(request, target)
+
+    def _login_page(
+        self, target: str, words: str = "", *, status: int = 401, retry_after_s: float = 0.0
+    ) -> Response:
+        return login_page(
+            target,
+            words,
+            has_password=bool(self._policy.password),
+            status=status,
+            retry_after_s=retry_after_s,
+        )
+
+    def _let_in(self, connection: HTTPConnection, target: str) -> Response:
+        """Open a session, and go to a path of ours."""
+        response = _moved(target)
         response.set_cookie(
             self._cookie,
             self._sessions.issue(),
             path="/",
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=connection.url.scheme == "https",
         )
         return response
 
@@ -281,6 +360,10 @@ def _words(scope: Scope, text: str, status: int) -> Response:
     if scope.get("path", "").startswith("/api/"):
         return JSONResponse({"error": {"text": text, "advice": ""}}, status_code=status)
     return Response(f"{text}\n", status_code=status, media_type="text/plain; charset=utf-8")
+
+
+def _moved(target: str) -> Response:
+    return RedirectResponse(target, status_code=303, headers={"cache-control": "no-store"})
 
 
 def _is_equal(given: str, expected: str) -> bool:

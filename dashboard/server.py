@@ -11,16 +11,19 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from .security import (
     PASSWORD_VARIABLE,
+    TOKEN_PARAM,
     Gate,
     Policy,
     inline_script_hashes,
     is_loopback,
+    new_token,
     require_safe,
 )
 from .settings import DashboardSettings, configure
@@ -62,9 +65,20 @@ class Listening:
     """Where a server can be reached."""
 
     url: str
+    """Without a path and without the token."""
     address: str
     port: int
-    has_password: bool
+    token: str = field(default="", repr=False)
+    """What the first visit must bring; empty where a password is asked for, or nothing."""
+
+    def link(self, path: str = "/", **params: str) -> str:
+        """The address of a page as a person opens it for the first time.
+
+        >>> Listening(url="http://h:1", address="h", port=1, token="t").link("/live", run="a b")
+        'http://h:1/live?run=a+b&token=t'
+        """
+        query = urlencode(params | ({TOKEN_PARAM: self.token} if self.token else {}))
+        return f"{self.url}{path}?{query}" if query else self.url + path.rstrip("/")
 
 
 class PortError(OSError):
@@ -93,9 +107,7 @@ def make_app(settings: DashboardSettings, policy: Policy) -> Any:
     page = Path(streamlit.__file__).parent / "static" / "index.html"
     html = page.read_text(encoding="utf-8") + f"<script>{page_base.SCRIPT}</script>"
     hashes = inline_script_hashes(html)
-    policy = Policy(
-        address=policy.address, port=policy.port, password=policy.password, script_hashes=hashes
-    )
+    policy = replace(policy, script_hashes=hashes)
     configure_streamlit(policy)
     middleware = [Middleware(Gate, policy=policy), Middleware(page_base.PageBase)]
     routes = [*api.routes(), *assets.routes()]
@@ -133,12 +145,14 @@ def serve(
     *,
     address: str = "127.0.0.1",
     port: int | None = None,
+    has_token: bool = True,
     on_ready: Callable[[Listening], None],
 ) -> None:
     """Serve until interrupted.
 
     Args:
         port: None for the default one, or the next that is free.
+        has_token: Whether a browser needs the token of the printed link. A password replaces it.
         on_ready: Called once, when pages can be opened.
 
     Raises:
@@ -152,12 +166,14 @@ def serve(
     opened = open_port(address, DEFAULT_PORT if port is None else port, is_exact=port is not None)
     with opened:
         actual = opened.getsockname()[1]
-        app = make_app(settings, Policy(address=address, port=actual, password=password))
+        token = new_token() if has_token and not password else ""
+        policy = Policy(address=address, port=actual, password=password, token=token)
+        app = make_app(settings, policy)
         where = Listening(
             url=f"http://{_host_in_url(address)}:{actual}",
             address=address,
             port=actual,
-            has_password=bool(password),
+            token=token,
         )
         os.nice(NICENESS)
         is_far = not is_loopback(address)

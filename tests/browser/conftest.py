@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browsing import DashboardProcess, Watch, find_chromium
@@ -57,9 +58,9 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., DashboardProcess]]:
     """Start dashboards that end with the test: `serve(root, "--read-only")`."""
     started: list[DashboardProcess] = []
 
-    def start(root: Path, *options: str, **environ: str) -> DashboardProcess:
+    def start(root: Path, *options: str, **more: Any) -> DashboardProcess:
         output = tmp_path / f"dashboard-{len(started)}.log"
-        started.append(DashboardProcess(root, output, *options, **environ))
+        started.append(DashboardProcess(root, output, *options, **more))
         return started[-1]
 
     yield start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -110,3 +111,29 @@ def test_a_page_chosen_from_the_menu_names_its_run(recorded: DashboardProcess, p
     page.get_by_role("link", name="Live").first.click()
     page.get_by_role("heading", name="Live").wait_for()
     until(lambda: asked(page).get("run") == "tiny", "run in the address", page=page)
+
+
+def test_c13_the_printed_link_opens_the_page_and_its_address_has_no_token(
+    recorded_root: Path, serve: Any, page: Any, watch: Watch
+) -> None:
+    server = serve(recorded_root, has_token=True)
+    assert "token=" in server.link
+    visit(page, server.link)
+    assert "token" not in page.url
+    page.goto(f"{server.url}/live?run=tiny")
+    assert page.wait_for_selector("h1").inner_text() == "Live"
+    sent = [url for url in watch.requests if "token=" in url]
+    assert sent == [server.link]
+
+
+def test_c13_without_the_link_there_is_a_form_for_the_token(
+    recorded_root: Path, serve: Any, page: Any, watch: Watch
+) -> None:
+    server = serve(recorded_root, has_token=True)
+    assert page.goto(f"{server.url}/live?run=tiny").status == 401
+    until(lambda: watch.errors, "Chromium's word on the 401", page=page)
+    watch.errors.clear()
+    page.get_by_label("Token").fill(server.link.partition("token=")[2])
+    page.get_by_role("button", name="Open").click()
+    assert page.wait_for_selector("h1").inner_text() == "Live"
+    assert page.url.endswith("/live?run=tiny")

@@ -22,7 +22,7 @@ from echoscope.cli.beside import Beside, dashboard_beside
 from echoscope.store.reader import open_run
 
 PATIENCE_S = 240.0
-ADDRESS = re.compile(r"dashboard (http://127\.0\.0\.1:\d+)(/live\?run=\S+)")
+ADDRESS = re.compile(r"dashboard (http://127\.0\.0\.1:\d+)(/live\?run=(\S+)&token=[\w-]{32})")
 TINY_DEMO = (
     *("steps=1", "eval.before=false", "eval.every=0", "probe.every=0", "diagnostics.enabled=false"),
     *("envs.group_size=2", "envs.train.0.groups=1", "context.max_response_tokens=4"),
@@ -96,9 +96,12 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
         one.kill()
 
 
+_with_cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+
 def is_served(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with _with_cookies.open(url, timeout=60) as answer:
             return bool(answer.status == 200)
     except urllib.error.URLError:
         return False
@@ -108,12 +111,12 @@ def test_the_demo_shows_its_dashboard_and_leaves_it_open_until_ctrl_c(
     tmp_path: Path, terminal: Callable[..., Terminal]
 ) -> None:
     demo = terminal("demo", "--root", str(tmp_path / "runs"), *TINY_DEMO)
-    demo.wait_for(r"the dashboard is still open at http://127\.0\.0\.1:\d+; Ctrl-C ends it")
+    demo.wait_for(r"the dashboard stays open until Ctrl-C: http://127\.0\.0\.1:\d+/live\?run=")
     found = ADDRESS.search(demo.text)
     assert found is not None
-    url, page = found.groups()
+    url, page, name = found.groups()
     (run,) = [path.name for path in (tmp_path / "runs").iterdir() if path.name[0] != "."]
-    assert page.strip() == f"/live?run={run}"
+    assert name == run
     assert open_run(tmp_path / "runs" / run).info().status == "finished"
     assert is_served(url + page)
     demo.press_ctrl_c()
@@ -130,12 +133,12 @@ def test_ctrl_c_while_training_ends_both_after_the_step(
         *("train", "--config", str(config_file), "--run", str(path), "--dashboard", "--headless"),
         *("steps=100000", "eval.every=0", "checkpoint.every=0", "diagnostics.enabled=false"),
     )
-    url = trainer.wait_for(ADDRESS.pattern).group(1)
+    url, page, _ = trainer.wait_for(ADDRESS.pattern).groups()
     trainer.wait_for(r"step +2/")
-    assert is_served(url)
+    assert is_served(url + page)
     trainer.press_ctrl_c()
     assert trainer.join() == 0
-    assert "still open" not in trainer.text
+    assert "stays open" not in trainer.text
     assert "Traceback" not in trainer.text
     assert not is_served(url)
     info = open_run(path).info()
@@ -152,7 +155,7 @@ def test_a_dashboard_that_cannot_start_is_one_line(
     monkeypatch.setenv("PYTHONPATH", str(broken))
     said: list[str] = []
     beside = Beside(tmp_path)
-    beside.announce(said.append, "/live?run=x")
+    beside.announce(said.append, "x")
     beside.stay(said.append)  # there is nothing to stay for
     assert said == ["the dashboard did not start: no web server here; training goes on"]
     beside.end()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, MutableMapping
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -41,9 +43,13 @@ async def stream(socket: WebSocket) -> None:
 
 
 def client(
-    password: str = "", address: str = "127.0.0.1", base_url: str = HOME, **options: bool
+    password: str = "",
+    address: str = "127.0.0.1",
+    base_url: str = HOME,
+    token: str = "",
+    **options: bool,
 ) -> TestClient:
-    policy = Policy(address=address, port=8501, password=password)
+    policy = Policy(address=address, port=8501, password=password, token=token)
     app = Starlette(
         routes=[
             Route("/", page),
@@ -267,15 +273,121 @@ def test_after_five_wrong_passwords_the_right_one_must_wait(locked: TestClient) 
 def test_attempts_are_forgotten_after_a_minute_and_counted_per_client() -> None:
     now = [0.0]
     limit = AttemptLimit(per_client=2, per_minute=3, window_s=60, clock=lambda: now[0])
-    limit.failed("a")
+    limit.begin("a")
     now[0] = 10
-    limit.failed("a")
+    limit.begin("a")
     assert limit.wait_s("a") == 50  # until the first of the two is a minute ago
     assert limit.wait_s("b") == 0
-    limit.failed("b")
+    limit.begin("b")
     assert limit.wait_s("c") == 50  # three of all clients
     now[0] = 61
     assert limit.wait_s("a") == limit.wait_s("c") == 0
+
+
+def test_a_right_answer_takes_its_attempt_back() -> None:
+    limit = AttemptLimit(per_client=1, clock=lambda: 0.0)
+    limit.take_back("a", limit.begin("a"))
+    assert limit.wait_s("a") == 0
+
+
+async def answer_to(gate: Gate, client: str, body: asyncio.Future[bytes]) -> int:
+    """The status of a POST /login whose headers are sent and whose body comes later."""
+    statuses: list[int] = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": await body, "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/login",
+        "raw_path": b"/login",
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1:8501")],
+        "client": (client, 5),
+        "server": ("127.0.0.1", 8501),
+        "scheme": "http",
+    }
+    await gate(scope, receive, send)
+    return statuses[0]
+
+
+@pytest.mark.parametrize(
+    ("clients", "num_tried"), [(["a"] * 200, 5), ([f"{n}" for n in range(200)], 60)]
+)
+def test_c13_attempts_are_counted_before_their_bodies_are_read(
+    clients: list[str], num_tried: int
+) -> None:
+    """200 connections send their headers, and then their bodies, the right password last."""
+
+    async def burst() -> list[int]:
+        gate = Gate(Starlette(), Policy(address="127.0.0.1", port=8501, password=PASSWORD))
+        bodies = [asyncio.get_running_loop().create_future() for _ in clients]
+        asked = [
+            asyncio.create_task(answer_to(gate, one, body))
+            for one, body in zip(clients, bodies, strict=True)
+        ]
+        await asyncio.sleep(0)  # every request has come as far as its body
+        for body in bodies[:-1]:
+            body.set_result(b"password=wrong")
+        bodies[-1].set_result(f"password={PASSWORD}".encode())
+        return await asyncio.gather(*asked)
+
+    answers = asyncio.run(burst())
+    assert answers.count(401) == num_tried
+    assert answers.count(429) == 200 - num_tried
+
+
+# -- the token of the link -------------------------------------------------------------------------
+
+TOKEN = "a-token-of-32-characters-as-made"
+
+
+@pytest.fixture
+def linked() -> Iterator[TestClient]:
+    with client(token=TOKEN, follow_redirects=False) as opened:
+        yield opened
+
+
+def test_c13_the_link_opens_a_session_and_loses_its_token(linked: TestClient) -> None:
+    answer = linked.get(f"/live?run=a&token={TOKEN}&step=3")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/live?run=a&step=3")
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cache-control"] == "no-store"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    assert linked.get("/live").text == "the page /live"
+    with linked.websocket_connect(SOCKET, headers={"origin": HOME}) as socket:
+        assert socket.receive_text() == "hello"
+
+
+@pytest.mark.parametrize("path", ["/api/runs", "/_stcore/health", "/live", "/live?token=wrong"])
+def test_c13_without_the_token_nothing_is_answered(linked: TestClient, path: str) -> None:
+    answer = linked.get(path)
+    assert answer.status_code == 401
+    assert "the page" not in answer.text
+    with pytest.raises(WebSocketDisconnect), linked.websocket_connect(SOCKET):
+        pass
+
+
+def test_c13_the_token_can_be_pasted(linked: TestClient) -> None:
+    page = linked.get("/live?run=a").text
+    assert "paste its token here" in page
+    assert '<label for="password">Token</label>' in page
+    assert give(linked, TOKEN).headers["location"] == "/live?run=a"
+    assert linked.get("/live").text == "the page /live"
+
+
+def test_c13_a_policy_does_not_show_its_secrets() -> None:
+    policy = Policy(address="h", port=1, password=PASSWORD, token=TOKEN)
+    assert PASSWORD not in repr(policy)
+    assert TOKEN not in repr(policy)
 
 
 def test_a_form_that_is_too_large_is_refused(locked: TestClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import os
 import re
 import socket
@@ -26,7 +27,11 @@ PASSWORD = "correct horse"
 class Served:
     """`echoscope dashboard ROOT` in a process; requests to it by header."""
 
-    def __init__(self, root: Path, *words: str, **environment: str) -> None:
+    def __init__(
+        self, root: Path, *words: str, has_token: bool = False, **environment: str
+    ) -> None:
+        if not has_token:
+            words = ("--no-token", *words)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "echoscope", "dashboard", str(root), "--port", "0", *words],
             stdout=subprocess.PIPE,
@@ -87,6 +92,13 @@ def locked(root: Path) -> Iterator[Served]:
     server.stop()
 
 
+@pytest.fixture(scope="module")
+def tokened(root: Path) -> Iterator[Served]:
+    server = Served(root, has_token=True)
+    yield server
+    server.stop()
+
+
 def test_it_prints_where_it_is(served: Served) -> None:
     assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+", served.url)
 
@@ -132,6 +144,72 @@ def test_a_password_is_asked_for(locked: Served) -> None:
     session = headers["set-cookie"].split(";")[0]
     assert locked.ask("/api/runs", Cookie=session)[0] == 200
     assert locked.upgrade(Origin=f"http://127.0.0.1:{locked.port}", Cookie=session) == 101
+
+
+def session_of(server: Served) -> str:
+    """The cookie that the printed link gives."""
+    status, _, headers = server.ask(server.url.removeprefix(f"http://127.0.0.1:{server.port}"))
+    assert (status, headers["location"]) == (303, "/")
+    return headers["set-cookie"].split(";")[0]
+
+
+def test_c13_the_printed_link_opens_pages_json_and_the_web_socket(tokened: Served) -> None:
+    assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/\?token=[A-Za-z0-9_-]{32}", tokened.url)
+    cookie = session_of(tokened)
+    assert "<title>Streamlit</title>" in tokened.ask("/live", Cookie=cookie)[1]
+    assert '"run_id":"a"' in tokened.ask("/api/runs", Cookie=cookie)[1]
+    assert tokened.upgrade(Origin=f"http://127.0.0.1:{tokened.port}", Cookie=cookie) == 101
+
+
+def test_c13_another_account_of_the_machine_cannot_steer(tokened: Served, root: Path) -> None:
+    """It reaches loopback, and knows neither the link nor the cookie."""
+    body = '{"action": "stop"}'
+    headers = {"Content_Type": "application/json", "X_Echoscope_Command": "1"}
+    status, words, _ = tokened.ask("/api/runs/a/commands", "POST", body, **headers)
+    assert (status, "Open the link" in words) == (401, True)
+    assert tokened.upgrade() == 403
+    assert tokened.ask("/live")[0] == 401
+    assert list((root / "a" / "commands").iterdir()) == []
+
+
+def test_c13_a_program_sends_the_token_as_a_header(tokened: Served) -> None:
+    token = tokened.url.partition("token=")[2]
+    assert tokened.ask("/api/runs", Authorization=f"Bearer {token}")[0] == 200
+    assert tokened.ask("/api/runs", Authorization=f"Bearer {token}x")[0] == 401
+
+
+def test_c13_readiness_needs_no_token(tokened: Served, locked: Served) -> None:
+    for server in (tokened, locked):
+        status, words, _ = server.ask("/api/health")
+        assert (status, json.loads(words)["status"]) == (200, "ok")
+
+
+def test_c13_the_token_is_in_no_log(root: Path, tmp_path: Path) -> None:
+    server = Served(root, has_token=True)
+    token = server.url.partition("token=")[2]
+    session_of(server)
+    server.ask("/api/runs?token=wrong")
+    server.process.terminate()
+    printed, logged = server.process.communicate(timeout=PATIENCE_S)
+    assert token not in printed + logged  # the link was the first line, and is read already
+    stored = b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
+    assert token.encode() not in stored
+
+
+def test_c14_finding_c16_an_unknown_api_path_is_404_and_json(served: Served) -> None:
+    for method in ("GET", "POST"):
+        status, words, headers = served.ask("/api/nowhere", method)
+        assert (status, headers["content-type"]) == (404, "application/json")
+        assert json.loads(words)["error"]["text"] == (
+            f"there is no address '/api/nowhere' for {method}"
+        )
+
+
+def test_c14_finding_c17_an_unknown_page_is_404_with_links(served: Served) -> None:
+    status, page, _ = served.ask("/nowhere%3Cscript%3E", Accept="text/html")
+    assert status == 404
+    assert "There is no page /nowhere&lt;script&gt;" in page
+    assert '<a href="/live">Live</a>' in page
 
 
 def run_command(*words: str, **environment: str) -> tuple[int, str]:

@@ -46,17 +46,23 @@ def until(
 
 
 class DashboardProcess:
-    """`echoscope dashboard ROOT` on a free port of loopback."""
+    """`echoscope dashboard ROOT` on a free port of loopback, open to all unless `has_token`."""
 
-    def __init__(self, root: Path, output: Path, *options: str, **environ: str) -> None:
+    def __init__(
+        self, root: Path, output: Path, *options: str, has_token: bool = False, **environ: str
+    ) -> None:
         command = "from echoscope.cli import main; main()"
+        if not has_token:
+            options = ("--no-token", *options)
         words = [sys.executable, "-c", command, "dashboard", str(root), "--port", "0", *options]
         self._output = output
         self._file = output.open("wb")
         self._process = subprocess.Popen(
             words, stdout=self._file, stderr=subprocess.STDOUT, env={**os.environ, **environ}
         )
-        self.url = until(self._printed, "address of the dashboard")
+        self.link = until(self._printed, "address of the dashboard")
+        """As it was printed."""
+        self.url = self.link.partition("/?")[0]
 
     def _printed(self) -> str:
         text = self._output.read_text(encoding="utf-8", errors="replace")
