@@ -79,7 +79,7 @@ def show(run: Run, as_json: AsJson = False) -> None:
 
 @app.command()
 def verify(run: Run, as_json: AsJson = False) -> None:
-    """Check every file of a run: sizes, hashes, counts and ids. Exit code 1 if one is bad."""
+    """Check every file of a run, its checkpoints included. Exit code 1 if one is bad."""
     from ..store.verify import verify as check
 
     report = check(run)

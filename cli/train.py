@@ -39,6 +39,10 @@ def train(
     resume: Annotated[
         Path | None, typer.Option("--resume", help="A run to continue from its last checkpoint.")
     ] = None,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option("--checkpoint", help="With --resume: the checkpoint's step."),
+    ] = None,
     from_run: Annotated[
         Path | None, typer.Option("--from-run", help="Learn from a stored run's trajectories.")
     ] = None,
@@ -57,8 +61,10 @@ def train(
     if resume is not None:
         if recipe is not None or config is not None or from_run is not None or run is not None:
             raise typer.BadParameter("--resume takes only KEY=VALUE words beside it")
-        _resume(resume, words, headless, dashboard)
+        _resume(resume, words, checkpoint, headless, dashboard)
         return
+    if checkpoint is not None:
+        raise typer.BadParameter("--checkpoint names a checkpoint of the run given with --resume")
     if recipe is None and config is None:
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml or --resume RUN")
 
@@ -72,7 +78,9 @@ def train(
     _watched(settings, path, lambda events: start(settings, path, events), headless, dashboard)
 
 
-def _resume(path: Path, words: list[str], headless: bool, dashboard: bool) -> None:
+def _resume(
+    path: Path, words: list[str], checkpoint: int | None, headless: bool, dashboard: bool
+) -> None:
     sys.path.append(os.getcwd())
     from ..core.config_loading import apply_settings, parse_override, validate
     from ..core.runs import resume
@@ -86,7 +94,7 @@ def _resume(path: Path, words: list[str], headless: bool, dashboard: bool) -> No
     _watched(
         config,
         path,
-        lambda events: resume(path, events, settings=settings),
+        lambda events: resume(path, events, settings=settings, checkpoint=checkpoint),
         headless,
         dashboard,
     )
@@ -144,6 +152,7 @@ def demo(
         overrides=overrides,
         config=None,
         resume=None,
+        checkpoint=None,
         from_run=None,
         run=None,
         root=root,

@@ -5,11 +5,13 @@ checkpoints/step_000100/
   critic.safetensors
   optimizer.safetensors
   state.json         step, policy version, resolved configuration, observers' state
+  MANIFEST.json      size and SHA-256 of each of these files (`store/checkpoint_files.py`)
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -25,12 +27,26 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
 from ..store.artifacts import CheckpointRecord
+from ..store.checkpoint_files import (
+    MANIFEST_NAME,
+    STATE_NAME,
+    checkpoint_damage,
+    has_checksums,
+    older_whole_checkpoint,
+    write_checkpoint_manifest,
+)
+from ..store.errors import StoreError
+from ..store.index import read_run_json
+from ..store.layout import Layout, shown_path
 from .config import RunConfig
 from .config_loading import ConfigError, validate
 from .optim import Optimizer
 from .policy import Policy, causal_model
 
-FORMAT_VERSION = 1
+logger = logging.getLogger("echoscope.core")
+
+FORMAT_VERSION = 2
+"""Version 1 had no manifest: such a checkpoint is read, and nothing proves its content."""
 
 
 class CheckpointError(OSError):
@@ -89,7 +105,7 @@ def save_checkpoint(
     _clear_remains(final.parent)
     partial = final.with_name(f".{final.name}.partial")
     try:
-        _write(partial, state, policy, optimizer, tokenizer)
+        _write(partial, state, policy, optimizer, tokenizer, run_id=_run_id(run_path))
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # a full disk need not stay full
         raise
@@ -100,7 +116,7 @@ def save_checkpoint(
     size = sum(path.stat().st_size for path in final.rglob("*") if path.is_file())
     records = [_record(run_path, final, state.policy_version, size, reason, is_deleted=False)]
     for old in list_checkpoints(run_path)[:-keep]:
-        version = read_state(old).policy_version
+        version = _policy_version(old)
         _remove(old)
         records.append(_record(run_path, old, version, 0, "keep", is_deleted=True))
     return records
@@ -121,12 +137,10 @@ def adopt_checkpoint(source: Path, run_path: Path, config: RunConfig) -> Checkpo
     state = TrainState(step=before.step, policy_version=before.policy_version, config=config)
     try:
         final.parent.mkdir(exist_ok=True)
-        shutil.copytree(
-            source, partial, copy_function=_link, ignore=shutil.ignore_patterns("state.json")
-        )
-        (partial / "state.json").write_text(_state_json(state), encoding="utf-8")
-        for path in [*sorted(partial.rglob("*")), partial]:
-            _fsync(path)
+        own = shutil.ignore_patterns(STATE_NAME, MANIFEST_NAME)
+        shutil.copytree(source, partial, copy_function=_link, ignore=own)
+        (partial / STATE_NAME).write_text(_state_json(state), encoding="utf-8")
+        _finish(partial, state.step, _run_id(run_path))
         partial.rename(final)
         _fsync(final.parent)
     except OSError as error:
@@ -150,8 +164,10 @@ def _write(
     policy: Policy,
     optimizer: Optimizer,
     tokenizer: PreTrainedTokenizerBase,
+    *,
+    run_id: str | None,
 ) -> None:
-    """Write all files and make them durable.
+    """Write all files and their manifest, and make them durable.
 
     Raises:
         CheckpointError: the disk refuses.
@@ -163,14 +179,29 @@ def _write(
         if policy.critic is not None:
             save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
         save_file(optimizer.state_tensors(), partial / "optimizer.safetensors")
-        (partial / "state.json").write_text(_state_json(state), encoding="utf-8")
-        for path in [*sorted(partial.rglob("*")), partial]:
-            _fsync(path)
+        (partial / STATE_NAME).write_text(_state_json(state), encoding="utf-8")
+        _finish(partial, state.step, run_id)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{partial.parent}: cannot write the checkpoint of step {state.step} "
             f"({_one_line(error)}); the run is safe up to that step"
         ) from error
+
+
+def _finish(partial: Path, step: int, run_id: str | None) -> None:
+    """Make all files durable, then the manifest that names them."""
+    for path in sorted(partial.rglob("*")):
+        _fsync(path)
+    write_checkpoint_manifest(partial, step=step, run_id=run_id)
+    _fsync(partial)
+
+
+def _run_id(run_path: Path) -> str | None:
+    """The run's id; None where the folder is no run yet."""
+    try:
+        return str(read_run_json(Layout(run_path))["run_id"])
+    except StoreError:
+        return None
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -216,6 +247,14 @@ def _contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
 
+def _policy_version(path: Path) -> int:
+    """The policy version of a checkpoint that is about to go; -1 where it is damaged."""
+    try:
+        return read_state(path).policy_version
+    except ConfigError:
+        return -1
+
+
 def _state_json(state: TrainState) -> str:
     return json.dumps(
         {
@@ -242,18 +281,22 @@ def read_state(path: Path) -> TrainState:
     """The loop's state in a checkpoint.
 
     Raises:
-        ConfigError: not a checkpoint, or one written by a newer Echoscope.
+        ConfigError: not a checkpoint, damaged, or written by a newer Echoscope.
     """
+    why = checkpoint_damage(path, only=STATE_NAME)
+    if why:
+        raise _refused(path, f"is damaged: {why}")
     try:
-        values = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        values = json.loads((path / STATE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         values = None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} is not a checkpoint: it has no readable state.json")
-    if values.get("format_version") != FORMAT_VERSION:
+    version = values.get("format_version")
+    if version not in (1, FORMAT_VERSION):
         raise ConfigError(
-            f"{path} has checkpoint format {values.get('format_version')}, but this Echoscope "
-            f"reads {FORMAT_VERSION}; use the version that wrote it"
+            f"{path} has checkpoint format {version}, but this Echoscope reads formats 1 to "
+            f"{FORMAT_VERSION}; use the version that wrote it"
         )
     try:
         return TrainState(
@@ -267,13 +310,43 @@ def read_state(path: Path) -> TrainState:
         raise ConfigError(f"{path}/state.json is damaged: {_one_line(error)}") from None
 
 
+def require_whole(path: Path) -> TrainState:
+    """The loop's state in a checkpoint, once every file is proven to be what was written.
+
+    Raises:
+        ConfigError: damaged; the message names the checkpoint before it and the command.
+    """
+    run_path = path.parent.parent
+    why = checkpoint_damage(path, run_id=_run_id(run_path))
+    if why:
+        raise _refused(path, f"is damaged: {why}")
+    state = read_state(path)
+    if not has_checksums(path):
+        logger.warning("%s carries no checksums: damage to its weights would go unnoticed", path)
+    return state
+
+
+def _refused(path: Path, why: str) -> ConfigError:
+    """The error that names the checkpoint to go back to, and how."""
+    older = older_whole_checkpoint(path)
+    run = shown_path(path.parent.parent)
+    way_out = "there is no older checkpoint to go back to"
+    if older is not None:
+        step = step_of(older)
+        way_out = (
+            f"the next older checkpoint is whole: `echoscope train --resume {run} "
+            f"--checkpoint {step}` or `echoscope ctl {run} branch --checkpoint {step}`"
+        )
+    return ConfigError(f"{path} {why}; {way_out}")
+
+
 def load_weights(path: Path, policy: Policy, optimizer: Optimizer) -> None:
     """Put a checkpoint's weights and optimizer state into place, bit for bit.
 
     Raises:
         ConfigError: a file is missing or damaged, or belongs to another model.
     """
-    version = read_state(path).policy_version
+    version = require_whole(path).policy_version
     device = str(policy.device)
     try:
         _load_model(path / "model", policy)
@@ -281,10 +354,7 @@ def load_weights(path: Path, policy: Policy, optimizer: Optimizer) -> None:
             policy.critic.load_state_dict(load_file(path / "critic.safetensors", device=device))
         optimizer.load_state_tensors(load_file(path / "optimizer.safetensors", device=device))
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ConfigError(
-            f"{path} cannot be loaded ({_one_line(error)}); remove that folder to go on from the "
-            "checkpoint before it"
-        ) from error
+        raise _refused(path, f"cannot be loaded ({_one_line(error)})") from error
     policy.version = version
 
 
@@ -295,6 +365,8 @@ def _load_model(folder: Path, policy: Policy) -> None:
             raise ValueError("its adapters belong to another model")
         set_peft_model_state_dict(policy.model, tensors)
         return
+    if not (folder / "config.json").is_file():
+        raise ValueError("model/config.json is missing")
     model = causal_model(policy.model)
     loaded, report = type(model).from_pretrained(
         folder, dtype=model.dtype, use_safetensors=True, output_loading_info=True

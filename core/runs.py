@@ -16,7 +16,7 @@ from ..store.reader import RunReader, open_run
 from ..store.records import Command, CommandAction, CommandOutcome, StepMetrics
 from ..store.writer import RunWriter
 from .build import Builder
-from .checkpoint import list_checkpoints, load_weights, read_state, step_of
+from .checkpoint import list_checkpoints, load_weights, require_whole, step_of
 from .config import RunConfig
 from .config_loading import ConfigError, apply_settings, live_schema, validate
 from .control import replayed
@@ -67,12 +67,16 @@ def resume(
     events: TrainEvents,
     *,
     settings: Mapping[str, Any] | None = None,
+    checkpoint: int | None = None,
     observers: Sequence[StepObserver] = (),
 ) -> str:
-    """Continue a run from its last checkpoint, or from its beginning; returns its final status.
+    """Continue a run from a checkpoint, or from its beginning; returns its final status.
 
     Settings that were changed live after that checkpoint change again at the same step; pause and
     stop do not come back. `settings` change before the first step, as a live change of their own.
+
+    Args:
+        checkpoint: its step; None for the last.
 
     Raises:
         ConfigError: not a run, a broken checkpoint, or a setting that is not live.
@@ -83,7 +87,11 @@ def resume(
     origin = config.branched_from
     last_step = info.last_step if origin is None else max(info.last_step, origin.step)
     whole = [path for path in list_checkpoints(run_path) if step_of(path) <= last_step]
-    state = read_state(whole[-1]) if whole else None
+    if checkpoint is not None:
+        whole = [path for path in whole if step_of(path) == checkpoint]
+        if not whole:
+            raise ConfigError(f"{run_path} has no checkpoint of step {checkpoint} to resume from")
+    state = require_whole(whole[-1]) if whole else None
     if state is None and origin is not None:
         raise ConfigError(
             f"{run_path} has lost the checkpoint of step {origin.step} that it started from; "

@@ -14,7 +14,7 @@ from ..diagnostics.rescoring import Weights
 from ..diagnostics.scoring import ModelScorer
 from ..store.reader import RunReader
 from .chat import ChatFormat, ChatFormatError, load_chat, load_tokenizer
-from .checkpoint import checkpoint_path, list_checkpoints, read_state
+from .checkpoint import checkpoint_path, list_checkpoints, require_whole
 from .config import ModelConfig
 from .config_loading import ConfigError
 from .policy import causal_model, load_model
@@ -32,7 +32,7 @@ def by_checkpoint(reader: RunReader, step: int) -> Weights:
     if step not in known:
         have = f"it has {', '.join(map(str, known))}" if known else "it has none"
         raise ConfigError(f"{reader.run_id} has no checkpoint of step {step}; {have}")
-    state = read_state(folder)
+    state = require_whole(folder)
     config = state.config
     weights = str(folder / "model")
     model: PreTrainedModel | PeftModel

@@ -21,6 +21,9 @@ from .errors import RunBusyError, StoreError
 from .layout import FileEntry
 from .schema import SCHEMA_VERSION, TABLES
 
+CHECKED_FORMAT = 2
+"""Format of journals, manifests and descriptions that carry checksums; format 1 has none."""
+
 _SEGMENT_LEVEL = 1
 _PACK_LEVEL = 3
 _NUMBER_LISTS = ("FLOAT[]", "INTEGER[]")
@@ -95,6 +98,33 @@ def read_json_object(path: Path) -> dict[str, Any]:
         raise StoreError(f"{path}: not JSON ({error})") from error
     if not isinstance(value, dict):
         raise StoreError(f"{path}: holds no JSON object")
+    return value
+
+
+def _digest_of(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def to_checked_json_bytes(value: Mapping[str, Any]) -> bytes:
+    """A JSON object that carries the SHA-256 of its own content: `read_checked_json` checks it."""
+    checked = {**value, "format": CHECKED_FORMAT}
+    return to_json_bytes(checked | {"checksum": _digest_of(checked)})
+
+
+def read_checked_json(path: Path) -> dict[str, Any]:
+    """What `to_checked_json_bytes` wrote, without its checksum.
+
+    Files of format 1 have neither `format` nor `checksum`, and are returned as they are.
+
+    Raises:
+        StoreError: unreadable, not a JSON object, or changed after it was written.
+    """
+    value = read_json_object(path)
+    checksum = value.pop("checksum", None)
+    has_format = value.get("format") is not None
+    if (checksum is not None or has_format) and checksum != _digest_of(value):
+        raise StoreError(f"{path}: its content changed after it was written")
     return value
 
 

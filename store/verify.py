@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from .checkpoint_files import checkpoint_damage, checkpoint_folders
 from .database import damage_of
 from .index import RunIndex
 from .layout import FileEntry, Pack, Segment
@@ -39,7 +40,7 @@ class VerifyReport:
 
 
 def verify(path: str | Path) -> VerifyReport:
-    """Check sizes, hashes, row counts and ids of everything that journal and manifest name.
+    """Check sizes, hashes, row counts and ids of all data files and checkpoints.
 
     Raises:
         NotARunError: no run there.
@@ -65,6 +66,13 @@ def verify(path: str | Path) -> VerifyReport:
             Problem(path=root / entry.path, what=what, lost="nothing, but it is inconsistent")
             for entry, what in _inconsistencies(root, unit)
         ]
+    for folder in checkpoint_folders(index.layout.checkpoints):
+        sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+        num_files, num_bytes = num_files + len(sizes), num_bytes + sum(sizes)
+        why = checkpoint_damage(folder, run_id=index.run_id)
+        if why:
+            lost = f"the checkpoint of step {int(folder.name.removeprefix('step_'))}"
+            problems.append(Problem(path=folder, what=why, lost=lost))
     return VerifyReport(
         num_files=num_files,
         num_bytes=num_bytes,

@@ -27,6 +27,7 @@ from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import ConfigError
 from echoscope.core.update import update
 from echoscope.store.artifacts import CheckpointRecord
+from echoscope.store.checkpoint_files import checkpoint_damage, write_checkpoint_manifest
 
 MakeConfig = Callable[..., RunConfig]
 VARIANTS = {
@@ -213,8 +214,10 @@ def test_a_newer_format_is_refused(bench: Bench, tmp_path: Path) -> None:
     save(bench, tmp_path)
     path = checkpoint_path(tmp_path, 1) / "state.json"
     values = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(values | {"format_version": 2}), encoding="utf-8")
-    with pytest.raises(ConfigError, match="has checkpoint format 2, but this Echoscope reads 1"):
+    path.write_text(json.dumps(values | {"format_version": 3}), encoding="utf-8")
+    (path.parent / "MANIFEST.json").unlink()
+    write_checkpoint_manifest(path.parent, step=1, run_id=None)
+    with pytest.raises(ConfigError, match="format 3, but this Echoscope reads formats 1 to 2"):
         read_state(path.parent)
 
 
@@ -240,3 +243,110 @@ def test_a_damaged_file_is_one_line(
         load_weights(checkpoint_path(tmp_path, 1), bench.policy, bench.optimizer)
     assert "step_000001" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def flip_a_bit(path: Path, offset: int = -2) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model/model.safetensors",
+        "model/config.json",
+        "model/tokenizer.json",
+        "optimizer.safetensors",
+        "critic.safetensors",
+        "state.json",
+        "MANIFEST.json",
+    ],
+)
+@pytest.mark.parametrize("damage", ["bit", "missing"])
+def test_d5_a_changed_bit_or_a_missing_file_is_refused_and_names_the_next_older_checkpoint(
+    make_config: MakeConfig, tmp_path: Path, name: str, damage: str
+) -> None:
+    bench = make_bench(make_config(*VARIANTS["head"]))
+    update(bench.policy, bench.optimizer, bench.batch(), bench.config, 1)
+    save(bench, tmp_path, step=1)
+    save(bench, tmp_path, step=2)
+    path = checkpoint_path(tmp_path, 2) / name
+    if damage == "bit":
+        flip_a_bit(path)
+    else:
+        path.unlink()
+    before = {key: value.clone() for key, value in bench.weights().items()}
+    with pytest.raises(ConfigError) as caught:
+        load_weights(path.parents[name.count("/")], bench.policy, bench.optimizer)
+    assert all(torch.equal(before[key], value) for key, value in bench.weights().items())
+    if (name, damage) != ("state.json", "missing"):  # that folder is no checkpoint at all
+        assert f"{name} " in str(caught.value)
+    assert f"echoscope train --resume {tmp_path} --checkpoint 1" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_d5_the_next_older_checkpoint_is_one_that_is_whole(bench: Bench, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(bench, tmp_path, step=step)
+    for step in (2, 3):
+        flip_a_bit(checkpoint_path(tmp_path, step) / "model/model.safetensors")
+    with pytest.raises(ConfigError, match="--checkpoint 1`"):
+        load_weights(checkpoint_path(tmp_path, 3), bench.policy, bench.optimizer)
+    flip_a_bit(checkpoint_path(tmp_path, 1) / "optimizer.safetensors")
+    with pytest.raises(ConfigError, match="no older checkpoint to go back to"):
+        load_weights(checkpoint_path(tmp_path, 3), bench.policy, bench.optimizer)
+
+
+def test_d5_the_manifest_is_written_before_the_checkpoint_has_its_name(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    rename = Path.rename
+
+    def watch(self: Path, target: Path) -> Path:
+        seen.append((self / "MANIFEST.json").is_file())
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", watch)
+    save(bench, tmp_path)
+    assert seen == [True]
+    assert checkpoint_damage(checkpoint_path(tmp_path, 1)) == ""
+
+
+def test_d5_a_file_put_into_the_model_folder_is_refused(bench: Bench, tmp_path: Path) -> None:
+    """The libraries below would load adapters or code that somebody put there."""
+    save(bench, tmp_path)
+    (checkpoint_path(tmp_path, 1) / "notes.txt").write_text("mine", encoding="utf-8")
+    assert checkpoint_damage(checkpoint_path(tmp_path, 1)) == ""
+    (checkpoint_path(tmp_path, 1) / "model/adapter_config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"model/adapter_config\.json was not there"):
+        load_weights(checkpoint_path(tmp_path, 1), bench.policy, bench.optimizer)
+
+
+def test_d5_another_steps_checkpoint_under_this_name_is_refused(
+    bench: Bench, tmp_path: Path
+) -> None:
+    save(bench, tmp_path, step=1)
+    checkpoint_path(tmp_path, 1).rename(checkpoint_path(tmp_path, 4))
+    with pytest.raises(ConfigError, match="it is the checkpoint of step 1"):
+        read_state(checkpoint_path(tmp_path, 4))
+
+
+def test_d5_a_checkpoint_of_format_1_loads_and_says_that_it_has_no_checksums(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(bench, tmp_path)
+    folder = checkpoint_path(tmp_path, 1)
+    (folder / "MANIFEST.json").unlink()
+    text = (folder / "state.json").read_text(encoding="utf-8")
+    (folder / "state.json").write_text(
+        text.replace('"format_version": 2', '"format_version": 1'), encoding="utf-8"
+    )
+    load_weights(folder, bench.policy, bench.optimizer)
+    assert [record.message for record in caplog.records] == [
+        f"{folder} carries no checksums: damage to its weights would go unnoticed"
+    ]
+    (folder / "model/config.json").unlink()
+    with pytest.raises(ConfigError, match=r"model/config\.json is missing"):
+        load_weights(folder, bench.policy, bench.optimizer)

@@ -241,7 +241,7 @@ def test_a_damaged_checkpoint_is_one_line_and_the_one_before_serves(
     start(make_config(*EVERY_STEP), tmp_path / "whole", SilentEvents())
     shutil.copytree(tmp_path / "whole", path)
     (checkpoint_path(path, 4) / "optimizer.safetensors").write_bytes(b"rotten")
-    with pytest.raises(ConfigError, match=r"step_000004 cannot be loaded .*; remove that folder"):
+    with pytest.raises(ConfigError, match=r"step_000004 is damaged: .* --checkpoint 3`"):
         resume(path, SilentEvents())
     shutil.rmtree(checkpoint_path(path, 4))
     assert resume(path, SilentEvents()) == "finished"
@@ -267,3 +267,31 @@ def test_two_cannot_resume_at_once(make_config: MakeConfig, tmp_path: Path) -> N
     start(make_config("steps=1"), path, SilentEvents())
     with RunWriter.resume(path, from_step=1), pytest.raises(RunBusyError):
         resume(path, SilentEvents())
+
+
+# -- damaged checkpoints ---------------------------------------------------------------------------
+
+
+def test_d5_a_damaged_checkpoint_is_not_resumed_and_the_one_before_it_can_be_named(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    start(make_config(*EVERY_STEP), path, SilentEvents())
+    weights = checkpoint_path(path, STEPS) / "model" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-2] ^= 1
+    weights.write_bytes(data)
+    (problem,) = verify(path).problems
+    assert (problem.path, problem.what, problem.lost) == (
+        weights.parents[1],
+        "model/model.safetensors changed after it was written",
+        f"the checkpoint of step {STEPS}",
+    )
+    with pytest.raises(ConfigError, match=rf"--resume {path} --checkpoint {STEPS - 1}`"):
+        resume(path, SilentEvents())
+    assert open_run(path).info().attempt == 1  # nothing was started
+    with pytest.raises(ConfigError, match="has no checkpoint of step 9 to resume from"):
+        resume(path, SilentEvents(), checkpoint=9)
+    assert resume(path, SilentEvents(), checkpoint=STEPS - 1) == "finished"
+    assert open_run(path).info().attempt == 2
+    assert verify(path).problems == ()
