@@ -101,6 +101,9 @@ class Builder:
         eval_source = (
             self._env_source(Split.EVAL, engine, chat, writer, control) if has_eval else None
         )
+        if isinstance(train_source, EnvSource) and eval_source is not None:
+            for line in train_source.tasks_shared_with(eval_source):
+                self.events.message(line)
         return Trainer(
             config=config,
             run_path=self.run_path,

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..envs import registry
 from ..envs.pool import EnvGroup
+from ..envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
 from ..envs.wrappers import TurnEnv, runner_of, wrap
 from ..store.parsing import THINK_CLOSE, THINK_OPEN
 from .chat import ChatFormat
@@ -98,10 +99,11 @@ def demonstrate(
         max_actions=group.max_actions,
     ).settings()
     world = wrap(lambda: registry.make(group.env, **group.params), limits)
+    is_reserving = variety_of(world).is_enough
     try:
         for episode in range(episodes):
             rng = np.random.default_rng([seed, zlib.crc32(group.name.encode()), episode])
-            yield _episode(group, world, context, teaching, rng)
+            yield _episode(group, world, context, teaching, rng, is_reserving=is_reserving)
     finally:
         world.close()
 
@@ -112,11 +114,10 @@ def _episode(
     context: ContextConfig,
     teaching: Teaching,
     rng: np.random.Generator,
+    *,
+    is_reserving: bool,
 ) -> Demonstration:
-    env_seed, noise_seed = (
-        int(draw) << 2 | DEMONSTRATION_SEED_CODE for draw in rng.integers(2**60, size=2)
-    )
-    observation = world.reset(env_seed, noise_seed).text
+    env_seed, noise_seed, observation = _start(group, world, rng, is_reserving=is_reserving)
     env, narrator = runner_of(world).env, narrator_of(group.env)
     if env.solve() is None:
         raise SftError(f"{group.env} has no scripted expert, or one that fails on {group.params}")
@@ -148,6 +149,21 @@ def _episode(
         messages=tuple(messages),
         success=result.success,
     )
+
+
+def _start(
+    group: EnvGroupConfig, world: TurnEnv, rng: np.random.Generator, *, is_reserving: bool
+) -> tuple[int, int, str]:
+    """(env_seed, noise_seed, first observation) of a task that is not reserved for evaluation."""
+    for _ in range(MAX_DRAWS):
+        env_seed, noise_seed = (
+            int(draw) << 2 | DEMONSTRATION_SEED_CODE for draw in rng.integers(2**60, size=2)
+        )
+        observation = world.reset(env_seed, noise_seed).text
+        key = runner_of(world).task_key
+        if key is None or not is_reserving or may_play("train", key):
+            return env_seed, noise_seed, observation
+    raise gave_up(group.name, "train")
 
 
 def _think(

@@ -37,7 +37,9 @@ def _tag_metrics(prefix: str, batch: RolloutBatch) -> dict[str, float]:
         f"{prefix}/success_rate_low": low,
         f"{prefix}/success_rate_high": high,
         f"{prefix}/pass_at_{batch.group_size}": mean(any_P),
-        f"{prefix}/return_mean": mean([t.episode_return for t in batch.trajectories]),
+        f"{prefix}/return_mean": mean(
+            [t.episode_return for t in batch.trajectories if not t.stop_reason.is_failure]
+        ),
         f"{prefix}/action_valid_frac": mean(valid),
         f"{prefix}/num_turns_mean": mean([float(t.num_turns) for t in batch.trajectories]),
         f"{prefix}/num_tasks": float(len(known)),

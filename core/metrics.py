@@ -15,6 +15,11 @@ def mean(values: list[float]) -> float:
     return float(np.mean(values)) if values else math.nan
 
 
+def _spread(values: list[float]) -> float:
+    """Standard deviation (n - 1), or NaN of fewer than two."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+
 def wilson_interval(num_successes: float, num_trials: int, z: float = 1.96) -> tuple[float, float]:
     """95 % score interval of a rate (Wilson 1927); (nan, nan) without trials.
 
@@ -36,21 +41,29 @@ def success_rate(trajectories: list[Trajectory] | tuple[Trajectory, ...]) -> flo
 
 
 def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
-    """`reward/*`, `rollout/*` and `policy/entropy` of all groups, before selection."""
+    """`reward/*`, `rollout/*` and `policy/entropy` of all groups, before selection.
+
+    Returns are those of trajectories that could train: what a failed world paid says nothing.
+    """
     trajectories = batch.trajectories
-    returns_PG = batch.returns_PG
-    std_P = (
-        returns_PG.std(axis=1, ddof=1) if batch.group_size > 1 else np.full(len(returns_PG), np.nan)
-    )
+    returns_PG, trainable_PG = batch.returns_PG, batch.trainable_PG
+    returns = returns_PG[trainable_PG].tolist()
+    stds = [
+        float(row[good].std(ddof=1))
+        for row, good in zip(returns_PG, trainable_PG, strict=True)
+        if good.sum() > 1
+    ]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     out = {
-        "reward/return_mean": float(returns_PG.mean()),
-        "reward/return_std": float(returns_PG.std(ddof=1)) if returns_PG.size > 1 else math.nan,
-        "reward/return_min": float(returns_PG.min()),
-        "reward/return_max": float(returns_PG.max()),
-        "reward/env_return_mean": mean([t.env_return for t in trajectories]),
-        "reward/group_std_mean": float(std_P.mean()),
-        "reward/group_std_std": float(std_P.std(ddof=1)) if len(std_P) > 1 else math.nan,
+        "reward/return_mean": mean(returns),
+        "reward/return_std": _spread(returns),
+        "reward/return_min": min(returns, default=math.nan),
+        "reward/return_max": max(returns, default=math.nan),
+        "reward/env_return_mean": mean(
+            [t.env_return for t in trajectories if not t.stop_reason.is_failure]
+        ),
+        "reward/group_std_mean": mean(stds),
+        "reward/group_std_std": _spread(stds),
         "rollout/success_rate": success_rate(trajectories),
         "rollout/num_trajectories": float(len(trajectories)),
         "rollout/num_turns_mean": mean([float(t.num_turns) for t in trajectories]),
@@ -102,7 +115,9 @@ def _stop_metrics(trajectories: tuple[Trajectory, ...]) -> dict[str, float]:
 def _term_metrics(trajectories: tuple[Trajectory, ...]) -> dict[str, float]:
     names = {name for trajectory in trajectories for name in trajectory.reward_terms}
     return {
-        f"reward/term/{name}": mean([t.reward_terms.get(name, 0.0) for t in trajectories])
+        f"reward/term/{name}": mean(
+            [t.reward_terms.get(name, 0.0) for t in trajectories if not t.stop_reason.is_failure]
+        )
         for name in sorted(names)
     }
 
@@ -115,5 +130,7 @@ def _by_tag(trajectories: tuple[Trajectory, ...]) -> dict[str, float]:
     for tag in tags:
         members = [t for t in trajectories if t.tag == tag]
         out[f"rollout/{tag}/success_rate"] = success_rate(members)
-        out[f"reward/{tag}/return_mean"] = mean([t.episode_return for t in members])
+        out[f"reward/{tag}/return_mean"] = mean(
+            [t.episode_return for t in members if not t.stop_reason.is_failure]
+        )
     return out

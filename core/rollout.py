@@ -286,6 +286,7 @@ def _trajectory(
         tag=slot.tag,
         env_seed=slot.env_seed,
         noise_seed=slot.noise_seed,
+        task_key=slot.task_key,
         prompt_key=prompt_key(episode.first_prompt),
         turns=tuple(episode.turns),
         final_observation=episode.observation.text,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..envs.pool import EnvGroup, EnvPool
+from ..envs.reserving import shared_tasks
 from ..store.reader import open_run
 from ..store.records import RolloutBatch, Split, Trajectory
 from .chat import ChatFormat
@@ -110,6 +111,10 @@ class EnvSource:
         if self._should_abort():
             raise StepDroppedError
         return rollouts
+
+    def tasks_shared_with(self, evaluation: EnvSource) -> list[str]:
+        """One line for each evaluation set that has no tasks of its own."""
+        return shared_tasks(self._pool.varieties(), evaluation._pool.varieties())
 
     def close(self) -> None:
         self._pool.close()

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 SPLITS = ("train", "import")
-_FAILED = (StopReason.ENV_ERROR.value, StopReason.ABORTED.value)
+_FAILED = frozenset(reason.value for reason in StopReason if reason.is_failure)
 _COLUMNS = [
     "id",
     "attempt",

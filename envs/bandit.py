@@ -8,7 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise, prefixed
+from .base import (
+    EnvSpec,
+    Observation,
+    StepResult,
+    TextEnv,
+    check_seed,
+    hash_task,
+    normalise,
+    prefixed,
+)
 from .frames import card_frame
 from .params import require
 
@@ -183,6 +192,15 @@ class Bandit(TextEnv):
 
     def legal_actions(self) -> tuple[str, ...]:
         return self._shown
+
+    def task_key(self) -> str:
+        """The two names in the order shown, and which is the high arm: payouts play no part."""
+        return hash_task(self.spec.id, self._shown, self._high)
+
+    @property
+    def num_tasks(self) -> int:
+        """Two orders of every pair of names."""
+        return 2 * len(set(self._config.name_pairs))
 
     @property
     def _success(self) -> bool:

@@ -9,16 +9,23 @@ and nothing is raised.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
+
 MAX_SEED = 2**63 - 1
 """Seeds are stored as signed 64-bit integers."""
 
 EMPTY_INFO: Mapping[str, float] = MappingProxyType({})
+
+KEY_CHARS = 16
+"""Length of a task's key."""
 
 NOTICE_CHARS = 40
 """How much of an invalid action an observation repeats."""
@@ -161,8 +168,57 @@ class TextEnv(ABC):
             return "Invalid reply: no action found."
         return f'Invalid action "{shorten(action)}".'
 
+    def task_key(self) -> str | None:
+        """The key of the task that the last `reset` drew: `hash_task(self.spec.id, ...)`.
+
+        Two tasks have the same key exactly when they begin in the same state of the same world:
+        the same board with the same start, whatever the seed that drew it, the noise, the format of
+        the observation, the limits or the difficulty of the moves. Evaluation owns some keys, and
+        no other split plays them. None (the default): the first observation is the task.
+        """
+        return None
+
+    @property
+    def num_tasks(self) -> int | None:
+        """How many different tasks `reset` can draw; None if that is unknown or very many.
+
+        Evaluation reserves tasks only where there are enough (see `reserving.py`). Where this is
+        None, the tasks of a few fixed seeds decide.
+        """
+        return None
+
     def close(self) -> None:  # noqa: B027 - most worlds hold nothing to release
         """Release what the environment holds. It is not used afterwards."""
+
+
+def hash_task(*parts: Any) -> str:
+    """The key of a task: 16 hex characters of blake2b over `parts` as canonical JSON.
+
+    Args:
+        parts: the environment's id, then plain data (text, numbers, arrays, None, lists and dicts
+            of them) that says all of the task's first state. Sort what has no order.
+
+    >>> hash_task("lake", [4, 4], [[0, 1]]) == hash_task("lake", (4, 4), ((0, 1),))
+    True
+    """
+    text = json.dumps(
+        parts, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain_number
+    )
+    return hashlib.blake2b(text.encode("ascii"), digest_size=KEY_CHARS // 2).hexdigest()
+
+
+def _plain_number(value: object) -> Any:
+    """NumPy's numbers and arrays as Python's."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a task key is made of plain data, not of {type(value).__name__}")
+
+
+def is_task_key(value: object) -> bool:
+    """Whether `value` is what `hash_task` returns."""
+    return (
+        isinstance(value, str) and len(value) == KEY_CHARS and set(value) <= set("0123456789abcdef")
+    )
 
 
 def prefixed(notice: str, observation: Observation) -> Observation:

@@ -75,7 +75,7 @@ def digest(env: TextEnv) -> str:
     sha = hashlib.sha256()
     for seed in SEEDS:
         env.reset(seed, seed)
-        episode = play(env, seed, seed ^ 1, plan(env, seed))
+        episode = [*play(env, seed, seed ^ 1, plan(env, seed)), env.task_key()]
         sha.update(repr(episode).encode("utf-8", "backslashreplace"))
     return sha.hexdigest()
 

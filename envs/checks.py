@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import registry
-from .base import EnvError, Observation, StepResult, TextEnv, shorten
+from .base import EnvError, Observation, StepResult, TextEnv, is_task_key, shorten
 from .check_episodes import HOSTILE_ACTIONS, SEEDS, digest, digest_main, plan, play
 from .frames import read_frame
 from .pool import EnvGroup, EnvPool
+from .reserving import SURVEY_SEEDS
 
 HEADINGS = (
     "Description:",
@@ -79,6 +80,38 @@ def _check_seeds(subject: Subject) -> None:
             )
     if len(SEEDS) > 1 and len(set(firsts)) == 1:
         raise Skip("all seeds give the same first observation; correct only for one fixed task")
+
+
+def _check_tasks(subject: Subject) -> None:
+    """The key names the task: same for the same task, another for another, nothing else in it."""
+    env, other = subject.make(), subject.make()
+    first_of: dict[str, Observation] = {}
+    for seed in SURVEY_SEEDS:
+        first = env.reset(seed, 0)
+        key = env.task_key()
+        if key is None:
+            _expect(seed == SURVEY_SEEDS[0], f"seed {seed}: task_key() is None only sometimes")
+            break
+        _expect(
+            is_task_key(key),
+            f"task_key() returned {shorten(repr(key))}, but must return what hash_task returns",
+        )
+        other.reset(seed, 1)
+        _expect(
+            other.task_key() == key, f"seed {seed}: the key depends on the instance or on the noise"
+        )
+        _expect(
+            first_of.setdefault(key, first) == first,
+            f"seed {seed}: two tasks with different first observations have the same key",
+        )
+        for action in plan(env, seed)[:3]:
+            env.step(action)
+        _expect(env.task_key() == key, f"seed {seed}: the key changes during the episode")
+    declared = env.num_tasks
+    _expect(
+        declared is None or (type(declared) is int and declared >= max(1, len(first_of))),
+        f"num_tasks is {declared!r}, but {len(first_of)} different tasks were drawn",
+    )
 
 
 def _check_steps(subject: Subject) -> None:
@@ -289,6 +322,7 @@ CHECKS: Mapping[str, Callable[[Subject], None]] = {
     "docstring": _check_docstring,
     "types": _check_types,
     "seeds": _check_seeds,
+    "tasks": _check_tasks,
     "steps": _check_steps,
     "processes": _check_processes,
     "legal": _check_legal,

@@ -8,7 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise, prefixed
+from .base import (
+    EnvSpec,
+    Observation,
+    StepResult,
+    TextEnv,
+    check_seed,
+    hash_task,
+    normalise,
+    prefixed,
+)
 from .frames import grid_frame
 from .grids import MOVES, Position, distances, offset_words, point, points, shift
 from .params import require
@@ -184,6 +193,11 @@ class FrozenLake(TextEnv):
         return (
             "Invalid." if self._config.observation == "relative" else super().invalid_notice(action)
         )
+
+    def task_key(self) -> str:
+        """The map, the start and the goal: `slip` and the observation format play no part."""
+        lake = self._lake
+        return hash_task(self.spec.id, lake.shape, lake.start, lake.goal, sorted(lake.holes))
 
     @property
     def _is_over(self) -> bool:

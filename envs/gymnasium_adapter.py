@@ -30,6 +30,7 @@ from .base import (
     StepResult,
     TextEnv,
     check_seed,
+    hash_task,
     normalise,
     prefixed,
     shorten,
@@ -171,6 +172,7 @@ class FromGymnasium(TextEnv):
         self._names = _action_names(self._config, self._world.action_space)
         self._is_over, self._has_succeeded = True, False
         self._state = Observation(text="")
+        self._task_key = ""
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         check_seed("seed", seed)
@@ -178,7 +180,9 @@ class FromGymnasium(TextEnv):
         rng = np.random.Generator(np.random.PCG64(check_seed("noise_seed", noise_seed)))
         self._world.unwrapped.np_random = rng
         self._is_over, self._has_succeeded = False, False
-        return self._observe(value)
+        first = self._observe(value)
+        self._task_key = hash_task(self.spec.id, self._config.env, first.text)
+        return first
 
     def step(self, action: str) -> StepResult:
         number = self._number(action)
@@ -203,6 +207,10 @@ class FromGymnasium(TextEnv):
 
     def legal_actions(self) -> tuple[str, ...]:
         return self._names
+
+    def task_key(self) -> str:
+        """The wrapped world and its first observation: its parameters play no part."""
+        return self._task_key
 
     @property
     def reports_success(self) -> bool:

@@ -3,7 +3,8 @@
 Every seed is a pure function of (seed, split, step, group, sibling), so a pool has no state to
 checkpoint: `reset(step)` of a new pool equals that of an old one. Evaluation and probe tasks do not
 depend on the step. The two lowest bits of a seed name its split, so the seeds of two splits never
-meet.
+meet; and a task that belongs to another split is drawn again, see `reserving.py`, so that the tasks
+do not meet either.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from . import registry
 from .base import EnvParamsError, EnvUnavailableError, Observation, SiblingMismatchError, shorten
+from .reserving import MAX_DRAWS, TaskVariety, gave_up, may_play, variety_of
 from .wrappers import TurnEnv, TurnResult, TurnSettings, runner_of, wrap
 
 T = TypeVar("T")
@@ -87,13 +89,27 @@ class Slot:
     tag: str
     env_seed: int
     noise_seed: int
+    task_key: str | None
+    """None if the world could not start."""
     observation: Observation
     instructions: str
 
 
-def task_seed(seed: int, split: str, step: int, group_index: int) -> int:
-    """The 63-bit `env_seed` of a group; independent of `step` outside "train"."""
-    return _derive(seed, split, _TASK_STREAM, step, group_index, 0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Leader:
+    """The task of a group, and what the siblings show that have been started on it."""
+
+    env_seed: int
+    seen: Mapping[int, Observation]
+
+
+def task_seed(seed: int, split: str, step: int, group_index: int, draw: int = 0) -> int:
+    """The 63-bit `env_seed` of a group; independent of `step` outside "train".
+
+    Args:
+        draw: how many tasks before this one belonged to another split.
+    """
+    return _derive(seed, split, _TASK_STREAM, step, group_index, draw)
 
 
 def transition_seed(seed: int, split: str, step: int, group_index: int, sibling_index: int) -> int:
@@ -135,6 +151,9 @@ class EnvPool:
             build = partial(registry.make, group.env, **group.params)
             self._stacks += [wrap(build, settings) for _ in range(group.groups * group_size)]
         self._is_running = [False] * len(self._stacks)
+        self._kinds = [kind for kind, group in enumerate(groups) for _ in range(group.groups)]
+        self._varieties: list[TaskVariety] = []
+        self._fixed_seeds: dict[int, int] = {}
         self._threads: ThreadPoolExecutor | None = None
 
     @property
@@ -151,11 +170,26 @@ class EnvPool:
         """Start P * G episodes of training step `step`, in slot order."""
         if step < 0:
             raise EnvParamsError(f"step is {step}, but must not be negative")
-        seeds = [self._seeds(step, index) for index in range(len(self._stacks))]
-        started = self._map(
+        is_enough = [variety.is_enough for _, variety in self.varieties()]
+        leaders = self._map(
+            {
+                p * self._group_size: partial(self._lead, step, p, is_reserving=is_enough[kind])
+                for p, kind in enumerate(self._kinds)
+            }
+        )
+        started = {slot: seen for leader in leaders.values() for slot, seen in leader.seen.items()}
+        task_seeds = {
+            index // self._group_size: leader.env_seed for index, leader in leaders.items()
+        }
+        seeds = [
+            (task_seeds[index // self._group_size], self._noise_seed(step, index))
+            for index in range(len(self._stacks))
+        ]
+        started |= self._map(
             {
                 index: partial(self._stacks[index].reset, *seeds[index])
                 for index in range(len(self._stacks))
+                if index not in started
             }
         )
         slots = [self._slot(index, seeds[index], started[index]) for index in range(len(seeds))]
@@ -193,13 +227,41 @@ class EnvPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _seeds(self, step: int, index: int) -> tuple[int, int]:
+    def varieties(self) -> list[tuple[str, TaskVariety]]:
+        """(tag, how many different tasks it draws) of each environment group; found out once."""
+        if not self._varieties:
+            firsts = [self._kinds.index(kind) * self._group_size for kind in sorted({*self._kinds})]
+            self._varieties = [variety_of(self._stacks[index]) for index in firsts]
+        tags = [self._groups[self._kinds.index(kind)].tag for kind in range(len(self._varieties))]
+        return list(zip(tags, self._varieties, strict=True))
+
+    def _noise_seed(self, step: int, index: int) -> int:
         p, g = divmod(index, self._group_size)
         noise_of = 0 if self._groups[p].shared_noise else g
-        return (
-            task_seed(self._seed, self._split, step, p),
-            transition_seed(self._seed, self._split, step, p, noise_of),
-        )
+        return transition_seed(self._seed, self._split, step, p, noise_of)
+
+    def _lead(self, step: int, p: int, *, is_reserving: bool) -> _Leader:
+        """Draw the task of group p, and start one sibling on it, or more where some cannot start.
+
+        The first sibling that starts tells whether the split may play the task. One that cannot
+        start keeps its place, as a failed episode; if none can, the whole group has failed.
+        """
+        slots = range(p * self._group_size, (p + 1) * self._group_size)
+        is_fixed = self._split != "train"
+        for draw in range(MAX_DRAWS):
+            env_seed = self._fixed_seeds.get(p, task_seed(self._seed, self._split, step, p, draw))
+            seen: dict[int, Observation] = {}
+            key = None
+            for slot in slots:
+                seen[slot] = self._stacks[slot].reset(env_seed, self._noise_seed(step, slot))
+                key = runner_of(self._stacks[slot]).task_key
+                if key is not None:
+                    break
+            if key is None or not is_reserving or may_play(self._split, key):
+                if is_fixed and key is not None:
+                    self._fixed_seeds[p] = env_seed
+                return _Leader(env_seed=env_seed, seen=seen)
+        raise gave_up(self._groups[p].tag, self._split)
 
     def _slot(self, index: int, seeds: tuple[int, int], observation: Observation) -> Slot:
         p, g = divmod(index, self._group_size)
@@ -212,6 +274,7 @@ class EnvPool:
             tag=self._groups[p].tag,
             env_seed=seeds[0],
             noise_seed=seeds[1],
+            task_key=runner_of(self._stacks[index]).task_key,
             observation=observation,
             instructions="" if has_failed else self._stacks[index].instructions(),
         )
@@ -253,4 +316,11 @@ class EnvPool:
                     f"{slot.sibling_index} begins with {shorten(slot.observation.text)!r}, sibling "
                     f"{other.sibling_index} with {shorten(other.observation.text)!r}; "
                     "reset(seed, noise_seed) must draw the task from seed alone"
+                )
+            if slot.task_key != other.task_key:
+                raise SiblingMismatchError(
+                    f"{slot.tag} ({slot.env_id}), env_seed {slot.env_seed}: siblings "
+                    f"{other.sibling_index} and {slot.sibling_index} begin alike, but their task "
+                    f"keys are {other.task_key} and {slot.task_key}; task_key() must depend on the "
+                    "task alone"
                 )

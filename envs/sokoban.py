@@ -9,7 +9,16 @@ from typing import Literal
 
 import numpy as np
 
-from .base import EnvSpec, Observation, StepResult, TextEnv, check_seed, normalise, prefixed
+from .base import (
+    EnvSpec,
+    Observation,
+    StepResult,
+    TextEnv,
+    check_seed,
+    hash_task,
+    normalise,
+    prefixed,
+)
 from .frames import grid_frame
 from .grids import MOVES, Position, offset_words, point, points, shift
 from .params import require
@@ -187,6 +196,15 @@ class Sokoban(TextEnv):
         short = self._config.observation == "relative"
         return "Invalid." if short else super().invalid_notice(action)
 
+    def task_key(self) -> str:
+        """The room, its targets, the player and the boxes: the format plays no part."""
+        return _level_key(self._level)
+
+    @property
+    def num_tasks(self) -> int | None:
+        """The number of different levels in the files; unknown for the generator."""
+        return None if self._levels is None else len({_level_key(level) for level in self._levels})
+
     def _draw(self, seed: int) -> Level:
         if self._levels is None:
             return draw_level(self._config.level_settings, seed)
@@ -291,3 +309,9 @@ class Sokoban(TextEnv):
             if b not in target_of and t not in target_of.values():
                 target_of[b] = t
         return [maze.targets[target_of[b]] for b in range(len(self._boxes))]
+
+
+def _level_key(level: Level) -> str:
+    maze = level.maze
+    room = [level.shape, sorted(maze.cells), sorted(maze.targets)]
+    return hash_task(Sokoban.spec.id, room, level.player, sorted(level.boxes))

@@ -7,7 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from .base import Observation, StepResult, TextEnv, no_info, normalise, prefixed, shorten
+from .base import (
+    EnvParamsError,
+    Observation,
+    StepResult,
+    TextEnv,
+    hash_task,
+    is_task_key,
+    no_info,
+    normalise,
+    prefixed,
+    shorten,
+)
 from .turns import TurnEnv, TurnResult
 
 T = TypeVar("T")
@@ -35,6 +46,7 @@ class TurnRunner(TurnEnv):
         self._is_broken = False
         self._has_timed_out = False
         self._error: str | None = None
+        self._task_key: str | None = None
 
     @property
     def env(self) -> TextEnv:
@@ -46,14 +58,23 @@ class TurnRunner(TurnEnv):
         """What failed in this episode, if something did."""
         return self._error
 
+    @property
+    def task_key(self) -> str | None:
+        """The key of this episode's task; None if the world could not start.
+
+        A world without keys of its own is named by its first observation.
+        """
+        return self._task_key
+
     def reset(self, seed: int, noise_seed: int) -> Observation:
         """Start an episode. A world that cannot start says so, and ends at its first turn."""
-        self._error = None
+        self._error = self._task_key = None
         try:
             if self._is_broken:
                 self._env = self._build()
                 self._is_broken = False
             self._state = self._env.reset(seed, noise_seed)
+            self._task_key = _task_key(self._env, self._state)
         except Exception as error:  # noqa: BLE001 - a world's failure is data, kept in its place
             self._fail(error)
             self._state = Observation(text=f"Environment error: {self._error}")
@@ -147,6 +168,17 @@ class TurnRunner(TurnEnv):
             success=None,
             error=self._error,
         )
+
+
+def _task_key(env: TextEnv, first: Observation) -> str:
+    key = env.task_key()
+    if key is None:
+        return hash_task(env.spec.id, first.text)
+    if not is_task_key(key):
+        raise EnvParamsError(
+            f"task_key() returned {shorten(repr(key))}, but must return what hash_task returns"
+        )
+    return key
 
 
 def count(number: int, noun: str) -> str:

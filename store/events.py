@@ -193,7 +193,7 @@ def step_row(
         "policy_version": metrics[0].policy_version if metrics else None,
         "num_trajectories": len(train),
         "num_kept": sum(known) if known else None,
-        "return_mean": _mean([t.episode_return for t in train]),
+        "return_mean": _mean([t.episode_return for t in train if not t.stop_reason.is_failure]),
         "success_rate": _mean(solved),
         "num_turns_mean": _mean([float(t.num_turns) for t in train]),
         "num_sampled_tokens": sum(t.num_sampled_tokens for t in train),

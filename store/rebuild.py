@@ -66,6 +66,7 @@ def trajectory_from_rows(row: Row, turns: Sequence[Row], tokens: Sequence[Row]) 
         duration_s=row["duration_s"],
         source=row["source"],
         extra=row["extra"],
+        task_key=row["task_key"],
     )
 
 

@@ -65,6 +65,11 @@ class StopReason(StrEnum):
         """A limit ended the episode, not the task."""
         return self is not StopReason.TERMINATED
 
+    @property
+    def is_failure(self) -> bool:
+        """The world, or whoever dropped the step, ended the episode: its reward says nothing."""
+        return self in (StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.ABORTED)
+
 
 class FinishReason(StrEnum):
     """Why one response ended."""
@@ -262,6 +267,8 @@ class Trajectory:
     duration_s: float = 0.0
     source: str | None = None
     """Where an imported trajectory came from."""
+    task_key: str | None = None
+    """Hash of the task's first state, whatever seed drew it; None where nobody said."""
     extra: str | None = None
     """JSON text: fields of an imported trajectory that have no column here."""
 
@@ -373,9 +380,8 @@ class RolloutBatch:
 
     @property
     def trainable_PG(self) -> NDArray[np.bool_]:
-        """True where the trajectory has sampled tokens and its environment did not fail."""
-        failed = (StopReason.ENV_ERROR, StopReason.ABORTED)
-        good = self.array_PG(lambda t: t.num_sampled_tokens > 0 and t.stop_reason not in failed)
+        """True where the trajectory has sampled tokens and did not fail (`is_failure`)."""
+        good = self.array_PG(lambda t: t.num_sampled_tokens > 0 and not t.stop_reason.is_failure)
         return good.astype(np.bool_)
 
     def select(self, keep_P: Sequence[bool] | NDArray[np.bool_]) -> RolloutBatch:

@@ -126,6 +126,7 @@ def trajectories_table(
         "final_frame": [_optional_text(t.final_frame) for t in trajectories],
         "source": [_optional_text(t.source) for t in trajectories],
         "extra": [_optional_text(t.extra) for t in trajectories],
+        "task_key": [_optional_text(t.task_key) for t in trajectories],
     }
     return _table("trajectories", columns)
 

@@ -116,7 +116,11 @@ _STEPS = Table(
         _WALL,
         Column("num_trajectories", "INTEGER", "Training trajectories of the step."),
         Column("num_kept", "INTEGER", "Those that the update used."),
-        Column("return_mean", "DOUBLE", "Mean `episode_return` of the training trajectories."),
+        Column(
+            "return_mean",
+            "DOUBLE",
+            "Mean `episode_return` of training trajectories that did not fail.",
+        ),
         Column("success_rate", "DOUBLE", "Mean `is_success`; NULL where it is not defined."),
         Column("num_turns_mean", "DOUBLE", "Turns per training trajectory."),
         Column("num_sampled_tokens", "BIGINT", "Tokens sampled in training trajectories."),
@@ -172,6 +176,12 @@ _TRAJECTORIES = Table(
         Column("final_frame", "VARCHAR", "JSON text for drawing the last state."),
         Column("source", "VARCHAR", "File that an imported trajectory came from."),
         Column("extra", "VARCHAR", "JSON text: imported fields without a column."),
+        Column(
+            "task_key",
+            "VARCHAR",
+            "Hash of the task's first state, whatever seed drew it; NULL where unknown.",
+            since=1,
+        ),
     ),
 )
 

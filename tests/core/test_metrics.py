@@ -149,3 +149,37 @@ def test_several_tags_are_told_apart() -> None:
     assert (found["rollout/world/success_rate"], found["rollout/b/success_rate"]) == (1.0, 0.0)
     assert (found["reward/world/return_mean"], found["reward/b/return_mean"]) == (1.0, 0.0)
     assert "rollout/world/success_rate" not in rollout_metrics(RolloutBatch(groups=(one,)))
+
+
+FAILURES = (StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.ABORTED)
+
+
+@pytest.mark.parametrize("reason", FAILURES)
+def test_a10_failed_siblings_are_in_no_reward_statistic(reason: StopReason) -> None:
+    def sibling(p: int, g: int, reward: float, **fields: Any) -> Trajectory:
+        return trajectory(p, g, turn(reward=reward), **fields)
+
+    failed = {"stop_reason": reason, "is_success": None}
+    batch = RolloutBatch(
+        groups=(
+            (sibling(0, 0, 1.0), sibling(0, 1, 1.0), sibling(0, 2, -9.0, **failed)),
+            (sibling(1, 0, 0.0), sibling(1, 1, 2.0), sibling(1, 2, 7.0, **failed)),
+            (sibling(2, 0, 4.0), sibling(2, 1, 9.0, **failed), sibling(2, 2, 9.0, **failed)),
+        )
+    )
+    values = rollout_metrics(batch)
+    # Spreads 0 and sqrt(2); the third group has one survivor, and so no spread.
+    assert values["reward/group_std_mean"] == pytest.approx(math.sqrt(2) / 2)
+    assert values["reward/return_mean"] == pytest.approx((1 + 1 + 0 + 2 + 4) / 5)
+    assert (values["reward/return_min"], values["reward/return_max"]) == (0.0, 4.0)
+    assert values["reward/env_return_mean"] == pytest.approx(8 / 5)
+    assert values["reward/term/env"] == pytest.approx(8 / 5)
+    assert values["rollout/success_rate"] == 1.0
+    assert not batch.trainable_PG[:, 2].any()
+
+
+def test_a10_a_step_of_failures_has_no_return() -> None:
+    failed = trajectory(0, 0, turn(), stop_reason=StopReason.TIMEOUT, is_success=None)
+    values = rollout_metrics(RolloutBatch(groups=((failed, failed),)))
+    assert math.isnan(values["reward/return_mean"])
+    assert math.isnan(values["reward/group_std_mean"])

@@ -90,6 +90,7 @@ class ScriptedPool:
                 tag="tagged",
                 env_seed=10 + step,
                 noise_seed=20 + index,
+                task_key="0123456789abcdef",
                 observation=Observation(text="S0", frame="{}"),
                 instructions="Rules.",
             )
@@ -399,7 +400,7 @@ def real_rollouts(policy: Policy, chat: ChatFormat, **context: Any) -> RolloutBa
             sampling=SamplingConfig(temperature=0.8),
             step=1,
             split=Split.TRAIN,
-            seed=5,
+            seed=9,
         )
 
 

@@ -1,0 +1,119 @@
+"""Which tasks belong to evaluation, so that no other split plays them.
+
+A task is named by its key, a hash of its first state (`TextEnv.task_key`). One residue class of the
+keys, an eighth of all tasks, is evaluation's: evaluation draws again until the key lies in it, and
+every other split until it does not. The rule knows no seed and no run, so it holds across seeds,
+resumed runs, branches, demonstrations and later evaluations of the same weights.
+
+A world with few tasks cannot spare an eighth of them; see `TaskVariety`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .base import EnvParamsError
+from .wrappers import TurnEnv, runner_of
+
+EVALUATION_SHARE = 8
+"""One key in this many is evaluation's."""
+MIN_TASKS = 256
+"""Different tasks from which on evaluation has its own."""
+MAX_DRAWS = 256
+"""Tasks tried before a draw is given up. With enough tasks that has a chance of 1e-15."""
+SURVEY_SEEDS: tuple[int, ...] = tuple(number << 2 | 3 for number in range(64))
+"""Tasks that are looked at to count the different ones; no split's seeds end in these bits."""
+
+
+def is_reserved(task_key: str) -> bool:
+    """Whether this task is evaluation's."""
+    return int(task_key, 16) % EVALUATION_SHARE == 0
+
+
+def may_play(split: str, task_key: str) -> bool:
+    """Whether a split may play this task, where tasks are reserved."""
+    return is_reserved(task_key) == (split == "eval")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskVariety:
+    """How many different tasks a world draws, and some of them.
+
+    `num_tasks` is what the environment declares, else the effective number of tasks estimated from
+    `keys`, the tasks of `SURVEY_SEEDS`: the number of pairs over the number of equal pairs, which
+    is 1 / sum(p^2) over the tasks' probabilities. None: no two of them were equal. An environment
+    that declares enough tasks is taken at its word, and none are drawn.
+    """
+
+    num_tasks: int | None
+    keys: frozenset[str]
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether evaluation can have tasks of its own."""
+        return self.num_tasks is None or self.num_tasks >= MIN_TASKS
+
+
+def variety_of(world: TurnEnv) -> TaskVariety:
+    """The variety of a world's tasks; leaves it in an episode that nobody wants."""
+    runner = runner_of(world)
+    declared = runner.env.num_tasks
+    if declared is not None and declared >= MIN_TASKS:
+        return TaskVariety(num_tasks=declared, keys=frozenset())
+    drawn = []
+    for seed in SURVEY_SEEDS:
+        world.reset(seed, 0)
+        if runner.task_key is not None:
+            drawn.append(runner.task_key)
+    return TaskVariety(
+        num_tasks=_effective_number(drawn) if declared is None else declared,
+        keys=frozenset(drawn),
+    )
+
+
+def _effective_number(keys: Sequence[str]) -> int | None:
+    """Pairs over equal pairs; 0 without a pair, None without an equal one."""
+    num_pairs = len(keys) * (len(keys) - 1) // 2
+    num_equal = sum(n * (n - 1) // 2 for n in Counter(keys).values())
+    if not num_pairs:
+        return 0
+    return round(num_pairs / num_equal) if num_equal else None
+
+
+def gave_up(tag: str, split: str) -> EnvParamsError:
+    """The error of a world that never draws a task this split may play."""
+    wanted = "one of the tasks reserved for evaluation" if split == "eval" else "any other task"
+    return EnvParamsError(
+        f"{tag}: {MAX_DRAWS} seeds in a row did not draw {wanted}, which happens only with few "
+        f"different tasks; let the environment's num_tasks return their number (below {MIN_TASKS} "
+        "none are reserved)"
+    )
+
+
+def shared_tasks(
+    training: Sequence[tuple[str, TaskVariety]], evaluation: Sequence[tuple[str, TaskVariety]]
+) -> list[str]:
+    """One line for each evaluation set that has no tasks reserved, or meets training that has not.
+
+    Args:
+        training, evaluation: (tag, variety) of each environment of the split.
+    """
+    lines = []
+    for tag, variety in evaluation:
+        shared = [name for name, other in training if _may_share(variety, other)]
+        names = ", ".join(repr(name) for name in dict.fromkeys(shared))
+        few = f"with fewer than {MIN_TASKS} different tasks, none are reserved for evaluation"
+        if shared:
+            lines.append(f"evaluation {tag!r} may repeat training tasks of {names}: {few}")
+        elif not variety.is_enough:
+            lines.append(f"evaluation {tag!r}: {few}; training did not show any in 64 samples")
+    return lines
+
+
+def _may_share(one: TaskVariety, other: TaskVariety) -> bool:
+    """Whether two worlds share tasks, as far as samples can tell."""
+    if one.is_enough and other.is_enough:
+        return False
+    return not (one.keys and other.keys) or bool(one.keys & other.keys)
