@@ -49,11 +49,12 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
     import json
 
     from ..store.reader import open_run
+    from ..store.settings import live_settings
     from ..store.steering import standing
 
     reader = open_run(context.obj)
     info = reader.info()
-    now = standing(info, reader.commands())
+    now = standing(info, reader.commands(), live_settings(reader).now)
     out = {
         "run_id": info.run_id,
         "status": info.status,
@@ -162,10 +163,10 @@ def _send(
     from ..store.commands import wait_for_ack
     from ..store.reader import open_run
     from ..store.records import CommandOutcome
+    from ..store.settings import live_settings
     from ..store.steering import (
         NO_CHANGE,
         SteeringError,
-        current_settings,
         os_user,
         prepare,
         send,
@@ -180,8 +181,7 @@ def _send(
     try:
         command = prepare(info, action, settings=settings, issued_by=os_user(), reason=reason)
         if settings:
-            current = current_settings(info, reader.commands())
-            out["warnings"] = setting_warnings(info, current, settings)
+            out["warnings"] = setting_warnings(info, live_settings(reader).now, settings)
             if not as_json:
                 for warning in out["warnings"]:
                     typer.echo(f"warning: {warning}", err=True)

@@ -146,12 +146,15 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], at: str = "") -> dic
     """`over` on top of `base`, mappings merged; numeric keys address items of a list.
 
     A mapping that names another `kind` replaces the one below it: the other kind's settings do
-    not carry over. `at` is the dotted path of both, for messages.
+    not carry over. An empty mapping clears one whose names are free, such as the actions of alarms.
+    `at` is the dotted path of both.
     """
     out = dict(base)
     for key, value in over.items():
         below = out.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
+        if value == {} and isinstance(below, Mapping) and _is_free(f"{at}{key}"):
+            out[key] = {}
+        elif isinstance(value, Mapping) and isinstance(below, Mapping):
             other_kind = "kind" in value and value["kind"] != below.get("kind")
             out[key] = dict(value) if other_kind else merge(below, value, f"{at}{key}.")
         elif isinstance(value, Mapping) and isinstance(below, list):
@@ -159,6 +162,17 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], at: str = "") -> dic
         else:
             out[key] = value
     return out
+
+
+def _is_free(path: str) -> bool:
+    """Whether the setting at a dotted path is a mapping with names of the user's own."""
+    annotation: Any = RunConfig
+    for part in path.split("."):
+        if get_origin(annotation) is list and part.isdigit():
+            annotation = get_args(annotation)[0]
+        elif get_origin(annotation) is not dict:
+            annotation = _step(_models(annotation), annotation, part)
+    return get_origin(annotation) is dict
 
 
 def _merge_list(key: str, below: list[Any], value: Mapping[str, Any]) -> list[Any]:
@@ -285,13 +299,29 @@ def live_schema(config: RunConfig) -> dict[str, Any]:
     return out
 
 
+def live_values(config: RunConfig) -> dict[str, Any]:
+    """The live settings of a configuration by dotted key, as JSON values."""
+    values: dict[str, Any] = config.model_dump(mode="json")
+    found = {key: _value_in(values, key) for key in live_fields()}
+    return {key: value for key, value in found.items() if value is not _MISSING}
+
+
+_MISSING = object()
+
+
+def _value_in(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        if not isinstance(values, dict) or part not in values:
+            return _MISSING
+        values = values[part]
+    return values
+
+
 def value_at(config: RunConfig, key: str) -> Any:
     """The value at a dotted key; KeyError if there is none."""
-    value: Any = config.model_dump(mode="json")
-    for part in key.split("."):
-        if not isinstance(value, dict) or part not in value:
-            raise KeyError(key)
-        value = value[part]
+    value = _value_in(config.model_dump(mode="json"), key)
+    if value is _MISSING:
+        raise KeyError(key)
     return value
 
 

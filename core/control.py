@@ -7,12 +7,13 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 from ..store.commands import Mailbox, new_command
 from ..store.records import Command, CommandAck, CommandAction, CommandOutcome
+from ..store.settings import overridden
 from ..store.steering import NO_CHANGE
 from .config import RunConfig
 from .config_loading import ConfigError, apply_settings, value_at
@@ -77,12 +78,13 @@ class Control:
         step: int,
         config: RunConfig,
         *,
-        on_acks: Callable[[Sequence[CommandAck], Sequence[Command]], None],
+        on_acks: Callable[[Sequence[CommandAck], Sequence[Command], RunConfig], None],
         on_pause: Callable[[bool], None],
     ) -> Wishes:
         """Apply everything that waits, before step `step`; while paused, stay here.
 
-        Acknowledgements go to `on_acks` at once, so that whoever steers sees them take effect.
+        Acknowledgements go to `on_acks` at once, with the settings that they leave, so that whoever
+        steers sees them take effect.
         Returns early from a pause when something is asked for that can be done while paused.
         """
         wishes = Wishes(config=config)
@@ -95,7 +97,7 @@ class Control:
             was_paused = self.is_paused
             acks, commands = self._apply_waiting(step, wishes)
             if acks:
-                on_acks(acks, commands)
+                on_acks(acks, commands, wishes.config)
             if self.is_paused != was_paused:
                 on_pause(self.is_paused)
             asked = wishes.stop or wishes.stop_now or wishes.checkpoint
@@ -195,35 +197,3 @@ def _describe_change(before: RunConfig, after: RunConfig, keys: Iterable[str]) -
     if not changed:
         return NO_CHANGE + ", ".join(f"{key} is {new} already" for key, _, new in values)
     return ", ".join(changed)
-
-
-def replayed(applied: Iterable[tuple[int, Command]], *, after: int) -> list[tuple[int, Command]]:
-    """What a run that resumes after step `after` has to apply again, with the step it applies at.
-
-    Settings and evaluations come back, a pause or a stop does not.
-
-    Args:
-        applied: every command that took effect, in the order of issue, with its step.
-    """
-    out: list[tuple[int, Command]] = []
-    for step, command in applied:
-        out = overridden(out, step, command)
-        if command.action in (CommandAction.SET, CommandAction.EVALUATE) and step > after:
-            out.append((step, command))
-    return sorted(out, key=lambda item: item[0])
-
-
-def overridden(
-    replay: Sequence[tuple[int, Command]], step: int, newer: Command
-) -> list[tuple[int, Command]]:
-    """The replay without what a newer command set at `step`: nobody expects that to turn back."""
-    out = []
-    for at, command in replay:
-        settings = {
-            key: value
-            for key, value in command.settings.items()
-            if at < step or key not in newer.settings
-        }
-        if settings or not command.settings:
-            out.append((at, replace(command, settings=settings)))
-    return out

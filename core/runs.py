@@ -13,13 +13,13 @@ from typing import Any
 from ..store.commands import Mailbox
 from ..store.errors import StoreError
 from ..store.reader import RunReader, open_run
-from ..store.records import Command, CommandAction, CommandOutcome, StepMetrics
+from ..store.records import CommandAction, StepMetrics
+from ..store.settings import applied, replayed
 from ..store.writer import RunWriter
 from .build import Builder
 from .checkpoint import list_checkpoints, load_weights, require_whole, step_of
 from .config import RunConfig
 from .config_loading import ConfigError, apply_settings, live_schema, validate
-from .control import replayed
 from .events import TrainEvents
 from .observers import StepObserver, judge
 from .train import Trainer
@@ -98,7 +98,7 @@ def resume(
             f"branch {origin.run_id} again"
         )
     step = state.step if state is not None else 0
-    replay = _commands(run_path, after=step)
+    replay = replayed(applied(reader.commands()), after=step)
     config = state.config if state is not None else config
     if settings:
         apply_settings(config, settings)  # refuse before anything is touched
@@ -179,17 +179,3 @@ class Closing:
             if error is None:
                 raise
             error.add_note(str(second))
-
-
-def _commands(run_path: Path, *, after: int) -> list[tuple[int, Command]]:
-    """What to apply again after step `after`, see `replayed`.
-
-    Of all attempts: what an earlier one was told after the checkpoint holds for the next one too.
-    """
-    reader = open_run(run_path, all_attempts=True)
-    applied = [
-        (state.ack.step, state.command)
-        for state in reader.commands()
-        if state.ack is not None and state.ack.outcome is CommandOutcome.APPLIED
-    ]
-    return replayed(applied, after=after)

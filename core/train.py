@@ -6,21 +6,31 @@ commands -> collect -> select -> pack -> annotate -> advantages -> observe -> up
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..diagnostics.selection import select_groups
-from ..store.artifacts import DiagnosticRecord
+from ..store.artifacts import DiagnosticRecord, SettingsRecord
 from ..store.commands import post
 from ..store.errors import StoreError
-from ..store.records import RolloutBatch, Split, StepMetrics, Trajectory, TrajectoryOutcome
+from ..store.records import (
+    Command,
+    CommandAck,
+    RolloutBatch,
+    Split,
+    StepMetrics,
+    Trajectory,
+    TrajectoryOutcome,
+)
 from ..store.writer import RunWriter
 from .assemble import outcomes, pack_kept, with_advantages
 from .chat import ChatFormat
 from .checkpoint import TrainState, save_checkpoint
 from .config import RunConfig
+from .config_loading import live_values
 from .control import Control, Wishes
 from .engines.base import GenerationEngine
 from .evaluate import evaluation_metrics
@@ -80,6 +90,8 @@ class Trainer:
     diagnostics_s: float = 0.0
     """Seconds that measuring and judging took in this process, of `total_s`."""
     total_s: float = 0.0
+    journaled_settings: Mapping[str, Any] | None = None
+    """The live settings that this attempt has written down."""
     evaluate_next: bool = False
     """A command asked for an evaluation with the next step."""
 
@@ -267,14 +279,29 @@ class Trainer:
         def on_pause(is_paused: bool) -> None:
             self.events.phase(self.step, "paused" if is_paused else "rollout")
 
+        def on_acks(
+            acks: Sequence[CommandAck], commands: Sequence[Command], config: RunConfig
+        ) -> None:
+            self.writer.record_acks(acks, commands, self._new_settings(config))
+
         wishes = self.control.boundary(
-            self.step + 1, self.config, on_acks=self.writer.record_acks, on_pause=on_pause
+            self.step + 1, self.config, on_acks=on_acks, on_pause=on_pause
         )
         self.config = wishes.config
+        # What an attempt begins with, and what it applies again, nobody has to be answered for.
+        self.writer.record_acks((), settings=self._new_settings(wishes.config))
         self.evaluate_next |= wishes.evaluate
         if wishes.checkpoint:
             self._checkpoint("command")
         return wishes
+
+    def _new_settings(self, config: RunConfig) -> SettingsRecord | None:
+        """The live settings from the next step on; None where the journal has them already."""
+        values = live_values(config)
+        if values == self.journaled_settings:
+            return None
+        self.journaled_settings = values
+        return SettingsRecord(step=self.step + 1, values=values)
 
     def _checkpoint(self, reason: str) -> None:
         """Write the state after the last finished step, once that step is acknowledged."""

@@ -101,7 +101,7 @@ def run_status(run_id: str) -> dict[str, Any]:
         Problem: no such run, or it cannot be read.
     """
     info = queries.info(run_id)
-    where = standing(info, queries.commands(run_id))
+    where = standing(info, queries.commands(run_id), queries.current_settings(run_id))
     verdict = queries.verdict(run_id)
     return {
         "run_id": run_id,

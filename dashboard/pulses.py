@@ -117,7 +117,7 @@ def progress_line(run_id: str) -> Line:
         Problem: no such run, or it cannot be read.
     """
     info = queries.info(run_id)
-    now = standing(info, queries.commands(run_id))
+    now = standing(info, queries.commands(run_id), queries.current_settings(run_id))
     words = progress_words(info, now, _pace(run_id), now=time.time(), heard_at=updated_at(run_id))
     share = max(0, info.last_step) / now.steps if now.steps > 0 else 0.0
     return Line(text=words, share=min(1.0, share) if math.isfinite(share) else 0.0)

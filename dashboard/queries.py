@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from ..store.errors import NotARunError, QueryError, StoreError, StoreVersionErr
 from ..store.layout import Layout, shown_path
 from ..store.reader import CommandState, RunInfo, RunReader, open_run
 from ..store.records import Alarm, AlarmState, Trajectory, TrajectoryOutcome, parse_trajectory_id
+from ..store.settings import live_settings
 from .cache import AnswerCache
 from .judging import Judge
 from .pieces import TokenTexts, asset_folder
@@ -344,8 +345,13 @@ def open_alarms(run_id: str) -> list[Alarm]:
 
 
 def commands(run_id: str) -> list[CommandState]:
-    """Every command in the order of issue, with its latest acknowledgement."""
+    """Every command in the order it was answered, those that still wait last."""
     return _answer("commands", run_id, lambda run: run.commands())
+
+
+def current_settings(run_id: str) -> Mapping[str, Any]:
+    """The live settings that hold for the next step, by dotted key."""
+    return _answer("current_settings", run_id, lambda run: live_settings(run).now)
 
 
 def checkpoints(run_id: str) -> list[CheckpointRecord]:

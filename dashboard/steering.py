@@ -22,7 +22,6 @@ from ..store.steering import (
     Standing,
     SteeringError,
     check_settings,
-    current_settings,
     os_user,
     prepare,
     same_waiting,
@@ -116,13 +115,13 @@ def _ended(info: RunInfo) -> None:
 
 def _panel(run_id: str) -> None:
     info, states = queries.info(run_id), queries.commands(run_id)
-    now = standing(info, states)
+    now = standing(info, states, queries.current_settings(run_id))
     _buttons(run_id, now)
     _question(run_id)
     _answers(run_id, states)
     with st.expander("Live settings", key="steering_form", on_change="rerun") as box:
         if box.open:
-            _form(run_id, info, states)
+            _form(run_id, info)
 
 
 def _buttons(run_id: str, now: Standing) -> None:
@@ -222,7 +221,7 @@ def send_draft(draft: Draft, author: str, reason: str) -> None:
 
 def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
     """`key: value -> new value`, one line each."""
-    current = current_settings(queries.info(run_id), queries.commands(run_id))
+    current = queries.current_settings(run_id)
     lines = [
         f"{key}: {knobs.value_words(current.get(key))} -> {knobs.value_words(value)}"
         for key, value in changes.items()
@@ -230,9 +229,9 @@ def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
     st.code(visible("\n".join(lines), 4000), language=None)
 
 
-def _form(run_id: str, info: RunInfo, states: Sequence[CommandState]) -> None:
+def _form(run_id: str, info: RunInfo) -> None:
     head = st.container()  # above the settings: what was changed is seen without scrolling
-    current = current_settings(info, states)
+    current = queries.current_settings(run_id)
     changed = knobs.form(run_id, info.live_knobs, current)
     with head:
         if not changed:

@@ -6,14 +6,14 @@ alarms said only if it judges by the same thresholds at the same steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from ..store.reader import CommandState, RunReader
-from ..store.records import CommandAction, CommandOutcome
+from ..store.reader import RunReader
+from ..store.settings import LiveSettings, live_settings
 from .config import AlarmConfig
 
 PREFIX = "diagnostics.alarms."
@@ -38,48 +38,36 @@ class AlarmSettings:
 
 def alarm_settings(run: RunReader) -> AlarmSettings:
     """Of a stored run; the defaults for one that another program wrote."""
-    return settings_over(run.info().config, run.commands())
+    return settings_over(run.info().config, live_settings(run))
 
 
-def settings_over(config: Mapping[str, Any], states: Iterable[CommandState]) -> AlarmSettings:
-    """From the configuration of a run and its commands.
+def settings_over(config: Mapping[str, Any], live: LiveSettings) -> AlarmSettings:
+    """From the configuration of a run and its live settings.
 
     What this version does not know is left out, one change at a time: a run of a newer version is
     judged by what is understood of it.
 
-    >>> settings_over({"diagnostics": {"alarms": {"warmup_steps": 5}}}, []).at(0).warmup_steps
+    >>> unchanged = LiveSettings(initial={})
+    >>> config = {"diagnostics": {"alarms": {"warmup_steps": 5}}}
+    >>> settings_over(config, unchanged).at(0).warmup_steps
     5
-    >>> settings_over({"lr": 0.1}, []).at(0) == AlarmConfig()
+    >>> settings_over({"lr": 0.1}, unchanged).at(0) == AlarmConfig()
     True
     """
-    now = _understood(AlarmConfig(), _mapping(_mapping(config).get("diagnostics")).get("alarms"))
-    changes = [(0, now)]
-    for state in states:
-        ack = state.ack
-        is_set = state.command.action is CommandAction.SET
-        if not is_set or ack is None or ack.outcome is not CommandOutcome.APPLIED:
-            continue
-        said = {
-            key.removeprefix(PREFIX): value
-            for key, value in state.command.settings.items()
-            if key.startswith(PREFIX)
-        }
-        if said:
-            now = _understood(now, said)
-            changes.append((ack.step, now))
-    return AlarmSettings(changes=tuple(sorted(changes, key=lambda change: change[0])))
+    first = _understood(AlarmConfig(), _mapping(_mapping(config).get("diagnostics")).get("alarms"))
+    changes = [(0, first)]
+    changes += [(step, _understood(first, values)) for step, values in live.below(PREFIX)]
+    return AlarmSettings(changes=tuple(changes))
 
 
 def _understood(known: AlarmConfig, said: object) -> AlarmConfig:
-    """`known` with each of the settings that are valid here; mappings are merged, as live ones."""
+    """`known` with each of the settings that are valid here."""
     for name, value in _mapping(said).items():
         values = known.model_dump()
         if name not in values:
             continue
-        both = isinstance(values[name], dict) and isinstance(value, Mapping)
-        changed = values | {name: {**values[name], **value} if both else value}
         try:
-            known = AlarmConfig.model_validate(changed)
+            known = AlarmConfig.model_validate(values | {name: value})
         except ValidationError:
             continue
     return known

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..store.reader import RunReader, open_run
-from ..store.records import CommandAction, CommandOutcome
+from ..store.reader import RunReader
+from ..store.settings import live_settings
 from .config import SelectionConfig
 
 PREFIX = "selection."
@@ -53,31 +53,11 @@ def own_settings(reader: RunReader) -> Settings:
     raw = info.config.get("selection")
     present = _validated(raw if isinstance(raw, Mapping) else {})
     found = [(0, present)]
-    for step, changes in _live_changes(reader, info.attempt):
-        present = apply_changes(present, changes)
-        found.append((step, present))
+    for step, values in live_settings(reader).below(PREFIX):
+        now = apply_changes(present, {PREFIX + name: value for name, value in values.items()})
+        if now != found[-1][1]:
+            found.append((step, now))
     return Settings(changes=tuple(found), is_recorded=isinstance(raw, Mapping))
-
-
-def _live_changes(reader: RunReader, attempt: int) -> list[tuple[int, dict[str, Any]]]:
-    """Applied changes by the step they took effect at.
-
-    What an earlier attempt was told before it ended holds for the next one too, at its step, unless
-    a later command set the same key at that step or before.
-    """
-    source = open_run(reader.path, all_attempts=True) if attempt > 1 else reader
-    found: list[tuple[int, dict[str, Any]]] = []
-    for state in source.commands():
-        is_applied = state.ack is not None and state.ack.outcome is CommandOutcome.APPLIED
-        if state.ack is None or not is_applied or state.command.action is not CommandAction.SET:
-            continue
-        step, settings = state.ack.step, state.command.settings
-        changes = {key: value for key, value in settings.items() if key.startswith(PREFIX)}
-        for at, earlier in found:
-            for key in changes if at >= step else ():
-                earlier.pop(key, None)
-        found.append((step, changes))
-    return sorted((one for one in found if one[1]), key=lambda one: one[0])
 
 
 def apply_changes(config: SelectionConfig, changes: Mapping[str, Any]) -> SelectionConfig:

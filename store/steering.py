@@ -44,8 +44,13 @@ class Standing:
     """Not answered yet, in the order of issue."""
 
 
-def standing(info: RunInfo, states: Iterable[CommandState]) -> Standing:
-    """What the commands so far leave of a run: `states` as `RunReader.commands` gives them."""
+def standing(info: RunInfo, states: Iterable[CommandState], current: Mapping[str, Any]) -> Standing:
+    """What the commands so far leave of a run.
+
+    Args:
+        states: `RunReader.commands`.
+        current: The live settings that hold now (`live_settings(run).now`).
+    """
     all_states = list(states)
     is_running = info.status == "running"
     is_paused = is_stopping = False
@@ -59,30 +64,13 @@ def standing(info: RunInfo, states: Iterable[CommandState]) -> Standing:
             is_stopping |= is_stop
             if action in (CommandAction.PAUSE, CommandAction.RESUME):
                 is_paused = action is CommandAction.PAUSE
-    steps = current_settings(info, all_states).get("steps", info.config.get("steps", 0))
+    steps = current.get("steps", info.config.get("steps", 0))
     return Standing(
         steps=int(steps) if isinstance(steps, int | float) and math.isfinite(steps) else 0,
         is_paused=is_paused and is_running,
         is_stopping=is_stopping and is_running,
         waiting=tuple(state.command for state in all_states if state.ack is None),
     )
-
-
-def current_settings(info: RunInfo, states: Iterable[CommandState]) -> dict[str, Any]:
-    """The live settings as they are: those the run began with, and every SET that was applied."""
-    values = {
-        key: schema.get("value")
-        for key, schema in info.live_knobs.items()
-        if isinstance(schema, Mapping)
-    }
-    for state in states:
-        if state.ack is None or state.ack.outcome is not CommandOutcome.APPLIED:
-            continue
-        for key, value in state.command.settings.items():
-            old = values.get(key)
-            both = isinstance(old, Mapping) and isinstance(value, Mapping)
-            values[key] = {**old, **value} if both else value  # type: ignore[dict-item]
-    return values
 
 
 def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import load_config
-from echoscope.core.control import NO_CHANGE, Control, Wishes, overridden, replayed
+from echoscope.core.control import NO_CHANGE, Control, Wishes
 from echoscope.store.commands import Mailbox, new_command, post
 from echoscope.store.records import Command, CommandAck, CommandAction
+from echoscope.store.settings import overridden, replayed
 from echoscope.store.writer import RunWriter
 
 
@@ -45,7 +46,9 @@ class Desk:
             step, config, on_acks=self._take_acks, on_pause=self.pauses.append
         )
 
-    def _take_acks(self, acks: Sequence[CommandAck], commands: Sequence[Command]) -> None:
+    def _take_acks(
+        self, acks: Sequence[CommandAck], commands: Sequence[Command], config: RunConfig
+    ) -> None:
         self.acks += acks
         self.commands += commands
 

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from echoscope.diagnostics.alarm_settings import settings_over
+from echoscope.diagnostics.alarm_settings import AlarmSettings
+from echoscope.diagnostics.alarm_settings import settings_over as alarm_settings_over
 from echoscope.diagnostics.config import AlarmConfig
-from echoscope.store.reader import CommandState
+from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
+from echoscope.store.settings import settings_over as live_settings_over
 
 START = {"diagnostics": {"alarms": {"warmup_steps": 5, "thresholds": {"spread": 0.5}}}}
+
+
+def settings_over(config: dict[str, Any], states: list[CommandState]) -> AlarmSettings:
+    """Of a run with this configuration that was steered like this."""
+    info = RunInfo(
+        run_id="r",
+        path=Path("r"),
+        name="",
+        project="",
+        status="running",
+        created_at=0.0,
+        ended_at=None,
+        attempt=1,
+        last_step=0,
+        base_model="",
+        parent_run_id=None,
+        tags=(),
+        config=config,
+        live_knobs={},
+    )
+    return alarm_settings_over(config, live_settings_over(info, states))
 
 
 def said(

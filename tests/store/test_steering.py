@@ -11,10 +11,10 @@ import pytest
 from echoscope.store.commands import Mailbox
 from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
+from echoscope.store.settings import settings_over
 from echoscope.store.steering import (
     SteeringError,
     check_settings,
-    current_settings,
     os_user,
     prepare,
     same_waiting,
@@ -90,29 +90,29 @@ def asked(
 
 
 def test_a_run_that_nobody_steered() -> None:
-    now = standing(info(), [])
+    now = standing(info(), [], {})
     assert (now.steps, now.is_paused, now.is_stopping, now.waiting) == (100, False, False, ())
 
 
 def test_pause_holds_until_resume() -> None:
-    assert standing(info(), [asked("pause")]).is_paused
-    assert not standing(info(), [asked("pause"), asked("resume")]).is_paused
+    assert standing(info(), [asked("pause")], {}).is_paused
+    assert not standing(info(), [asked("pause"), asked("resume")], {}).is_paused
 
 
 def test_what_was_not_applied_changes_nothing() -> None:
     refused = asked("pause", CommandOutcome.REJECTED)
     waiting = asked("pause", None)
-    assert not standing(info(), [refused, waiting]).is_paused
-    assert standing(info(), [refused, waiting]).waiting == (waiting.command,)
+    assert not standing(info(), [refused, waiting], {}).is_paused
+    assert standing(info(), [refused, waiting], {}).waiting == (waiting.command,)
 
 
 def test_a_resumed_run_is_neither_paused_nor_stopping_by_an_earlier_attempt() -> None:
-    now = standing(info(attempt=2), [asked("pause"), asked("stop")])
+    now = standing(info(attempt=2), [asked("pause"), asked("stop")], {})
     assert (now.is_paused, now.is_stopping) == (False, False)
 
 
 def test_a_run_that_ended_is_not_paused() -> None:
-    now = standing(info(status="stopped"), [asked("pause"), asked("stop")])
+    now = standing(info(status="stopped"), [asked("pause"), asked("stop")], {})
     assert (now.is_paused, now.is_stopping) == (False, False)
 
 
@@ -121,8 +121,8 @@ def test_a_run_that_ended_is_not_paused() -> None:
 def test_a_stop_is_pending_until_the_run_has_ended(
     action: str, outcome: CommandOutcome | None
 ) -> None:
-    assert standing(info(), [asked(action, outcome)]).is_stopping
-    assert not standing(info(), [asked(action, CommandOutcome.EXPIRED)]).is_stopping
+    assert standing(info(), [asked(action, outcome)], {}).is_stopping
+    assert not standing(info(), [asked(action, CommandOutcome.EXPIRED)], {}).is_stopping
 
 
 def test_settings_in_force_are_the_first_ones_and_every_set_that_was_applied() -> None:
@@ -133,10 +133,10 @@ def test_settings_in_force_are_the_first_ones_and_every_set_that_was_applied() -
         asked("set", actions={"ECHO_TRAP": "stop"}),
         asked("set", actions={"KL_DRIFT": "stop"}),
     ]
-    found = current_settings(info(), states)
+    found = settings_over(info(), states).now
     assert (found["steps"], found["optim.lr"], found["sampling.top_p"]) == (50, 0.3, 1.0)
     assert found["actions"] == {"ECHO_TRAP": "stop", "KL_DRIFT": "stop"}
-    assert standing(info(), states).steps == 50
+    assert standing(info(), states, found).steps == 50
 
 
 # What is refused before it is sent
