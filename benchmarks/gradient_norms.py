@@ -67,7 +67,7 @@ class Case:
     """Padded tokens of a microbatch."""
 
     def terms(self, micro: TokenBatch) -> LossTerms:
-        outputs = self.policy.outputs(micro, temperature=1.0)
+        outputs = self.policy.outputs(micro)
         return compute_loss(outputs, micro, LOSS, Denominators.of(self.batch, norm_tokens=1))
 
     def forward(self) -> None:

@@ -39,7 +39,13 @@ def pack_kept(
         trajectories.append(trajectory)
         rewards.append(credit_rewards(trajectory, float(normalized_PG[p, g]), config.reward.credit))
     left_out = left_out_rewards(rollouts, selection.keep_PG, normalized_PG, config.reward.credit)
-    return pack(trajectories, rewards, pad_token_id=chat.pad_token_id), left_out
+    batch = pack(
+        trajectories,
+        rewards,
+        pad_token_id=chat.pad_token_id,
+        default_temperature=config.sampling.temperature,
+    )
+    return batch, left_out
 
 
 def with_advantages(batch: TokenBatch, config: RunConfig, left_out: LeftOut) -> TokenBatch:

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..store.records import FloatArray, Trajectory, Turn
+from ..store.records import FloatArray, Support, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,7 +36,7 @@ class TokenBatch:
     attention_mask: Tensor  # (B, T) bool, False on padding
     loss_mask: Tensor  # (B, T) bool, True exactly on sampled tokens
     turn_index: Tensor  # (B, T) int64, turn of a sampled token, -1 elsewhere
-    behaviour_logprobs: Tensor  # (B, T) float32, 0 outside the loss mask
+    behaviour_logprobs: Tensor  # (B, T) float32, of the sampling distribution, 0 outside the mask
     token_rewards: Tensor  # (B, T) float32, 0 except on tokens that end a credited turn
     trajectory_index: Tensor  # (B,) int64, index into the packed trajectories
     group_index: Tensor  # (B,) int64
@@ -45,6 +45,9 @@ class TokenBatch:
     values: Tensor | None = None  # (B, T) float32, V before the token is sampled
     advantages: Tensor | None = None  # (B, T) float32
     returns: Tensor | None = None  # (B, T) float32, targets of the critic
+    temperatures: Tensor | None = None  # (B, T) float32, of the sampling; None for 1 everywhere
+    supports: TokenSupports | None = None
+    """What truncation left in when tokens were sampled; None for the whole vocabulary."""
 
     @property
     def num_rows(self) -> int:
@@ -61,14 +64,42 @@ class TokenBatch:
 
     def to(self, device: torch.device | str) -> TokenBatch:
         """The same batch on another device."""
-        return replace(self, **{name: column.to(device) for name, column in _columns(self)})
+        moved = {name: column.to(device) for name, column in _columns(self)}
+        supports = None if self.supports is None else self.supports.to(device)
+        return replace(self, **moved, supports=supports)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenSupports:
+    """The tokens that each sampled token of a batch was drawn from."""
+
+    sizes: Tensor  # (B, T) int64, tokens left in; 0 for the whole vocabulary
+    tokens: Tensor  # (sum of sizes,) int64, their ids, row by row and column by column
+
+    def to(self, device: torch.device | str) -> TokenSupports:
+        return TokenSupports(sizes=self.sizes.to(device), tokens=self.tokens.to(device))
+
+    def select(self, index: Tensor, width: int) -> TokenSupports:
+        """Those of some rows, trimmed to `width` columns, which must hold all their tokens."""
+        counts_B = self.sizes.sum(1)
+        starts_B = counts_B.cumsum(0) - counts_B
+        counts_b = counts_B[index]
+        shift_b = starts_B[index] - (counts_b.cumsum(0) - counts_b)
+        places = torch.arange(int(counts_b.sum()), device=index.device)
+        chosen = places + shift_b.repeat_interleave(counts_b)
+        return TokenSupports(sizes=self.sizes[index, :width], tokens=self.tokens[chosen])
+
+    def of(self, sampled: Tensor) -> tuple[Tensor, Tensor]:
+        """Sizes (S,) of the sampled tokens of `sampled` (B, T - 1), which begins at column 1, and
+        the ids of all of them, one after the other."""
+        return self.sizes[:, 1:][sampled], self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PolicyOutputs:
     """What one forward pass says about the tokens of a batch. Zero outside the loss mask."""
 
-    logprobs: Tensor  # (B, T) float32, at the sampling temperature
+    logprobs: Tensor  # (B, T) float32, at the temperature and over the support of the sampling
     entropies: Tensor  # (B, T) float32, nats
     values: Tensor | None = None  # (B, T) float32
 
@@ -102,6 +133,7 @@ def pack(
     rewards: Sequence[NDArray[np.floating]],
     *,
     pad_token_id: int = 0,
+    default_temperature: float = 1.0,
     max_row_tokens: int | None = None,
 ) -> TokenBatch:
     """Padded rows of what was sampled, with each turn's reward on its last sampled token.
@@ -113,6 +145,7 @@ def pack(
     Args:
         rewards: one array (K,) per trajectory, see `credit_rewards`.
         pad_token_id: any valid id; padding is known by the masks, never by this id.
+        default_temperature: of turns that do not record the temperature they were sampled at.
         max_row_tokens: the longest row that may train.
 
     Raises:
@@ -121,7 +154,7 @@ def pack(
     """
     rows: list[_Row] = []
     for index, (trajectory, rewards_K) in enumerate(zip(trajectories, rewards, strict=True)):
-        rows += _rows_of(trajectory, index, rewards_K)
+        rows += _rows_of(trajectory, index, rewards_K, default_temperature)
     for row in rows:
         if max_row_tokens is not None and row.length > max_row_tokens:
             raise ValueError(
@@ -141,7 +174,8 @@ def select_rows(batch: TokenBatch, rows: Tensor | Sequence[int]) -> TokenBatch:
         name: column[index, :width] if column.ndim == 2 else column[index]
         for name, column in _columns(batch)
     }
-    return replace(batch, **parts)
+    supports = None if batch.supports is None else batch.supports.select(index, width)
+    return replace(batch, **parts, supports=supports)
 
 
 def microbatches(batch: TokenBatch, max_tokens: int) -> list[tuple[TokenBatch, Tensor]]:
@@ -229,23 +263,62 @@ class _Row:
     turn_index: list[int]
     logprobs: list[float]
     rewards: list[float]
+    temperatures: list[float]
+    supports: list[Support | None]
+    """One for each turn of the row."""
+    support_sizes: list[int]
 
     @property
     def length(self) -> int:
         return len(self.tokens)
 
-    def extend(self, tokens: Sequence[int], turn: int, logprobs: Sequence[float]) -> None:
+    @classmethod
+    def of(cls, trajectory_index: int) -> _Row:
+        return cls(
+            trajectory_index=trajectory_index,
+            tokens=[],
+            turn_index=[],
+            logprobs=[],
+            rewards=[],
+            temperatures=[],
+            supports=[],
+            support_sizes=[],
+        )
+
+    def add_prompt(self, tokens: Sequence[int]) -> None:
+        size = len(tokens)
         self.tokens += tokens
-        self.turn_index += [turn] * len(tokens)
-        self.logprobs += logprobs
-        self.rewards += [0.0] * len(tokens)
+        self.turn_index += [-1] * size
+        self.logprobs += [0.0] * size
+        self.rewards += [0.0] * size
+        self.temperatures += [1.0] * size
+        self.support_sizes += [0] * size
+
+    def add_response(self, turn: Turn, reward: float, default_temperature: float) -> None:
+        """A turn with at least one sampled token; its reward goes to the last of them."""
+        assert turn.response_tokens is not None
+        assert turn.logprobs is not None
+        size = len(turn.response_tokens)
+        temperature = default_temperature if turn.temperature is None else turn.temperature
+        self.tokens += turn.response_tokens.tolist()
+        self.turn_index += [turn.index] * size
+        self.logprobs += turn.logprobs.tolist()
+        self.rewards += [0.0] * (size - 1) + [reward]
+        self.temperatures += [temperature] * size
+        self.supports.append(turn.support)
+        self.support_sizes += [0] * size if turn.support is None else turn.support.sizes.tolist()
 
 
 def _num_sampled(turn: Turn) -> int:
     return 0 if turn.response_tokens is None else len(turn.response_tokens)
 
 
-def _rows_of(trajectory: Trajectory, index: int, rewards_K: NDArray[np.floating]) -> Iterator[_Row]:
+def _rows_of(
+    trajectory: Trajectory,
+    index: int,
+    rewards_K: NDArray[np.floating],
+    default_temperature: float,
+) -> Iterator[_Row]:
     if len(rewards_K) != trajectory.num_turns:
         raise ValueError(
             f"{trajectory.id} has {trajectory.num_turns} turns, but {len(rewards_K)} rewards"
@@ -256,6 +329,11 @@ def _rows_of(trajectory: Trajectory, index: int, rewards_K: NDArray[np.floating]
             raise ValueError(
                 f"turn {turn.index} of {trajectory.id} has no sampled token ids and log-probs; "
                 "only rollouts that were stored with their tokens can train"
+            )
+        if turn.temperature == 0:
+            raise ValueError(
+                f"turn {turn.index} of {trajectory.id} was sampled greedily, at temperature 0: "
+                "greedy samples have no probability, so they cannot train"
             )
         if not len(turn.response_tokens):
             if reward:
@@ -272,11 +350,9 @@ def _rows_of(trajectory: Trajectory, index: int, rewards_K: NDArray[np.floating]
         if row is None or prompt[: row.length] != row.tokens:
             if row is not None:
                 yield row
-            row = _Row(trajectory_index=index, tokens=[], turn_index=[], logprobs=[], rewards=[])
-        added = prompt[row.length :]
-        row.extend(added, -1, [0.0] * len(added))
-        row.extend(turn.response_tokens.tolist(), turn.index, turn.logprobs.tolist())
-        row.rewards[-1] = reward
+            row = _Row.of(index)
+        row.add_prompt(prompt[row.length :])
+        row.add_response(turn, reward, default_temperature)
     if row is not None:
         yield row
 
@@ -291,6 +367,8 @@ def _pad(rows: Sequence[_Row], trajectories: Sequence[Trajectory], pad_token_id:
         return out
 
     owners = [trajectories[row.trajectory_index] for row in rows]
+    is_warm = any(temperature != 1 for row in rows for temperature in row.temperatures)
+    temperatures = column([row.temperatures for row in rows], 1.0, torch.float32)
     turn_index = column([row.turn_index for row in rows], -1, torch.int64)
     return TokenBatch(
         input_ids=column([row.tokens for row in rows], pad_token_id, torch.int64),
@@ -304,14 +382,25 @@ def _pad(rows: Sequence[_Row], trajectories: Sequence[Trajectory], pad_token_id:
         trajectory_num_tokens=torch.tensor(
             [owner.num_sampled_tokens for owner in owners], dtype=torch.int64
         ),
+        temperatures=temperatures if is_warm else None,
+        supports=_supports(rows, column([row.support_sizes for row in rows], 0, torch.int64)),
+    )
+
+
+def _supports(rows: Sequence[_Row], sizes_BT: Tensor) -> TokenSupports | None:
+    if not sizes_BT.any():
+        return None
+    parts = [support.tokens for row in rows for support in row.supports if support is not None]
+    return TokenSupports(
+        sizes=sizes_BT, tokens=torch.from_numpy(np.concatenate(parts).astype(np.int64))
     )
 
 
 def _columns(batch: TokenBatch) -> Iterator[tuple[str, Tensor]]:
-    """Every column that is there, by name."""
+    """Every tensor that is there, by name."""
     for item in fields(batch):
         column = getattr(batch, item.name)
-        if column is not None:
+        if isinstance(column, Tensor):
             yield item.name, column
 
 

@@ -69,6 +69,13 @@ class SamplingConfig(FrozenModel):
     temperature: float = Field(1.0, gt=0, le=10, json_schema_extra=LIVE)
     top_p: float = Field(1.0, gt=0, le=1, json_schema_extra=LIVE)
     top_k: int = Field(0, ge=0, description="0 for off.", json_schema_extra=LIVE)
+    min_p: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Leave out tokens less likely than this share of the likeliest; 0 for off.",
+        json_schema_extra=LIVE,
+    )
 
 
 class EnvGroupConfig(FrozenModel):
@@ -277,6 +284,7 @@ class EvalConfig(FrozenModel):
     temperature: float = Field(1.0, ge=0, le=10, description="0 for greedy.")
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, description="0 for off.")
+    min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
 
 
 class ProbeConfig(FrozenModel):
@@ -294,6 +302,7 @@ class ProbeConfig(FrozenModel):
     temperature: float = Field(1.0, ge=0, le=10, description="0 for greedy.")
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, description="0 for off.")
+    min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
 
 
 class CheckpointConfig(FrozenModel):

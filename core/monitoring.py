@@ -104,6 +104,7 @@ class MonitorObserver:
             state_prompt=state_prompt,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
+            min_p=sampling.min_p,
             gradients=gradients,
         )
 

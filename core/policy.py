@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from peft import LoraConfig as PeftLoraConfig
@@ -26,6 +27,9 @@ from .policy_assets import resolve_model
 
 MAX_LOGITS = 1 << 27
 """Logits held at once (512 MiB in float32); beyond it they are computed again in backward."""
+
+_LEFT_OUT = -1e30
+"""Logit of a token that truncation left out: its probability is 0, and 0 * log-prob is not NaN."""
 
 _SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Model settings that change logits after the output embedding."""
@@ -173,15 +177,18 @@ class Policy:
             return _values(self.critic, _hidden(trunk, batch.input_ids[:, :-1]), batch)
         raise ValueError("the policy has no critic: set critic.kind to head or model")
 
-    def outputs(self, batch: TokenBatch, *, temperature: float) -> PolicyOutputs:
+    def outputs(self, batch: TokenBatch) -> PolicyOutputs:
         """Log-probs, entropies and values of the sampled tokens, (B, T), zero elsewhere.
+
+        Log-probs and entropies are those of the distribution that was sampled from: at the recorded
+        temperature, over the recorded support alone. At the weights that sampled they are the
+        recorded ones; when the weights move, the support stays.
 
         A token's value is that of the state it was sampled in: the hidden state one column before.
         """
         hidden, logits_from = self._forward(self.model, batch.input_ids[:, :-1])
         sampled = batch.loss_mask[:, 1:]
-        targets_S = batch.input_ids[:, 1:][sampled]
-        logprobs_S, entropies_S = logits_from(hidden[sampled], targets_S, temperature)
+        logprobs_S, entropies_S = logits_from(hidden[sampled], _Sampled.of(batch, sampled))
         values = None
         if isinstance(self.critic, ModelCritic):
             values = self.critic(batch)
@@ -193,17 +200,17 @@ class Policy:
             values=values,
         )
 
-    def reference_logprobs(self, batch: TokenBatch, *, temperature: float) -> Tensor:
+    def reference_logprobs(self, batch: TokenBatch) -> Tensor:
         """Log-probs under the reference policy, (B, T) float32, zero outside the loss mask.
 
+        At the temperature and over the support of the sampling, as in `outputs`.
         With LoRA the reference is the base with its adapters off; else the weights that
         `model.path` names, loaded when first needed.
         """
         sampled = batch.loss_mask[:, 1:]
-        targets_S = batch.input_ids[:, 1:][sampled]
         with torch.no_grad(), self._reference_model() as model:
             hidden, logits_from = self._forward(model, batch.input_ids[:, :-1])
-            logprobs_S, _ = logits_from(hidden[sampled], targets_S, temperature)
+            logprobs_S, _ = logits_from(hidden[sampled], _Sampled.of(batch, sampled))
         return _scatter(logprobs_S, batch)
 
     @contextmanager
@@ -224,6 +231,45 @@ class Policy:
         return _hidden(causal.base_model, input_ids), _LogitsFrom(head, causal.config)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Sampled:
+    """Which tokens were sampled, and from what."""
+
+    targets: Tensor  # (S,)
+    temperatures: Tensor | None  # (S,), None for 1
+    support_sizes: Tensor | None  # (S,), None for the whole vocabulary
+    support_tokens: Tensor | None  # (sum of sizes,)
+
+    @classmethod
+    def of(cls, batch: TokenBatch, sampled: Tensor) -> _Sampled:
+        """Of a batch whose columns but the first are marked by `sampled`, (B, T - 1)."""
+        temperatures, sizes, tokens = batch.temperatures, None, None
+        if batch.supports is not None:
+            sizes, tokens = batch.supports.of(sampled)
+        return cls(
+            targets=batch.input_ids[:, 1:][sampled],
+            temperatures=None if temperatures is None else temperatures[:, 1:][sampled],
+            support_sizes=sizes,
+            support_tokens=tokens,
+        )
+
+    def chunks(self, size: int) -> Iterator[_Sampled]:
+        """Parts of at most `size` tokens each; one empty part if there are none."""
+        sizes, tokens = self.support_sizes, self.support_tokens
+        ends = None if sizes is None else [0, *sizes.cumsum(0).tolist()]
+        for start in range(0, max(len(self.targets), 1), size):
+            part = slice(start, min(start + size, len(self.targets)))
+            held = None
+            if ends is not None and tokens is not None:
+                held = tokens[ends[part.start] : ends[part.stop]]
+            yield _Sampled(
+                targets=self.targets[part],
+                temperatures=None if self.temperatures is None else self.temperatures[part],
+                support_sizes=None if sizes is None else sizes[part],
+                support_tokens=held,
+            )
+
+
 class _LogitsFrom:
     """Hidden states of sampled tokens to log-probs and entropies, in float32."""
 
@@ -235,32 +281,55 @@ class _LogitsFrom:
             )
         self.head = head
 
-    def __call__(
-        self, hidden_S: Tensor, targets_S: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
-        vocabulary = int(self.head.get_parameter("weight").shape[0])
-        chunk = max(1, MAX_LOGITS // vocabulary)
-        if len(targets_S) <= chunk or not torch.is_grad_enabled():
-            parts = [
-                self._statistics(h, t, temperature)
-                for h, t in zip(hidden_S.split(chunk), targets_S.split(chunk), strict=True)
-            ]
-        else:
-            parts = [
-                checkpoint(self._statistics, h, t, temperature, use_reentrant=False)
-                for h, t in zip(hidden_S.split(chunk), targets_S.split(chunk), strict=True)
-            ]
-        if not parts:
+    def __call__(self, hidden_S: Tensor, sampled: _Sampled) -> tuple[Tensor, Tensor]:
+        if not len(hidden_S):
             empty = hidden_S.sum() * 0 + hidden_S.new_zeros(0, dtype=torch.float32)
             return empty, empty
+        vocabulary = int(self.head.get_parameter("weight").shape[0])
+        chunk = max(1, MAX_LOGITS // vocabulary)
+        pairs = list(zip(hidden_S.split(chunk), sampled.chunks(chunk), strict=True))
+        if len(pairs) == 1 or not torch.is_grad_enabled():
+            parts = [self._statistics(hidden, part) for hidden, part in pairs]
+        else:
+            parts = [
+                checkpoint(self._statistics, hidden, part, use_reentrant=False)
+                for hidden, part in pairs
+            ]
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
-    def _statistics(
-        self, hidden: Tensor, targets: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
-        logprobs = torch.log_softmax(self.head(hidden).float() / temperature, dim=-1)
-        entropies = -(logprobs.exp() * logprobs).sum(-1)
-        return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropies
+    def _statistics(self, hidden: Tensor, sampled: _Sampled) -> tuple[Tensor, Tensor]:
+        logits = self.head(hidden).float()
+        if sampled.temperatures is not None:
+            logits = logits / sampled.temperatures[:, None]
+        if sampled.support_sizes is None or sampled.support_tokens is None:
+            return _of_vocabulary(logits, sampled.targets)
+        own = logits.gather(-1, sampled.targets[:, None]).squeeze(-1)
+        kept = _kept(logits, sampled.support_sizes, sampled.support_tokens)
+        logprobs, entropies = own - kept.logsumexp(dim=-1), _entropies(kept.log_softmax(dim=-1))
+        is_whole = sampled.support_sizes == 0
+        if not is_whole.any():
+            return logprobs, entropies
+        whole = _of_vocabulary(logits, sampled.targets)
+        return torch.where(is_whole, whole[0], logprobs), torch.where(is_whole, whole[1], entropies)
+
+
+def _of_vocabulary(logits_SV: Tensor, targets_S: Tensor) -> tuple[Tensor, Tensor]:
+    """(S,) log-probs of the targets and entropies, of the whole softmax."""
+    logprobs_SV = logits_SV.log_softmax(dim=-1)
+    return logprobs_SV.gather(-1, targets_S[:, None]).squeeze(-1), _entropies(logprobs_SV)
+
+
+def _entropies(logprobs_SK: Tensor) -> Tensor:
+    return -(logprobs_SK.exp() * logprobs_SK).sum(-1)
+
+
+def _kept(logits_SV: Tensor, sizes_S: Tensor, tokens: Tensor) -> Tensor:
+    """(S, K) logits of the tokens left in, K the largest number of them; the rest is far below."""
+    columns = torch.arange(max(int(sizes_S.max()), 1), device=sizes_S.device)
+    is_there = columns < sizes_S[:, None]
+    ids = torch.zeros(is_there.shape, dtype=torch.int64, device=sizes_S.device)
+    ids[is_there] = tokens
+    return logits_SV.gather(-1, ids).masked_fill(~is_there, _LEFT_OUT)
 
 
 def _enable_checkpointing(model: PreTrainedModel | PeftModel) -> None:

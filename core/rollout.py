@@ -45,6 +45,8 @@ class SamplingSettings(Protocol):
     def top_p(self) -> float: ...
     @property
     def top_k(self) -> int: ...
+    @property
+    def min_p(self) -> float: ...
 
 
 TurnShaping = Callable[[Turn], Mapping[str, float]]
@@ -83,7 +85,7 @@ def collect(
     """Play every episode of a step to its end; (P, G) trajectories.
 
     Args:
-        sampling: temperature (0 for greedy), top_p and top_k.
+        sampling: temperature (0 for greedy), top_p, top_k and min_p.
         on_finished: called after each turn with the trajectories that ended in it, so that they can
             be written while others go on.
         should_abort: asked before each turn; True ends what still goes on as ABORTED.
@@ -99,7 +101,7 @@ def collect(
         going = [episode for episode in active if episode.stop_reason is None]
         if going:
             samples = _generate(going, engine, chat, context, sampling, (seed, split, step))
-            _play(going, samples, pool, context, shaping)
+            _play(going, samples, pool, context, shaping, sampling.temperature)
         ended = {
             episode.slot.index: _trajectory(
                 episode, reason, step, split, time.perf_counter() - started
@@ -172,6 +174,8 @@ def _generate(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            records_support=split is Split.TRAIN,
             stop_token_ids=chat.stop_token_ids,
         ),
         seeds=[
@@ -191,6 +195,7 @@ def _cut(sample: Sample, max_tokens: int) -> Sample:
         tokens=sample.tokens[:max_tokens],
         logprobs=sample.logprobs[:max_tokens],
         entropies=None if sample.entropies is None else sample.entropies[:max_tokens],
+        support=None if sample.support is None else sample.support.first(max_tokens),
         finish_reason=FinishReason.LENGTH,
     )
 
@@ -201,6 +206,7 @@ def _play(
     pool: EnvPool,
     context: ContextConfig,
     shaping: TurnShaping | None,
+    temperature: float,
 ) -> None:
     """Read the responses, step the environments, record the turns, prepare the next prompts."""
     readings: dict[int, Reading] = {}
@@ -214,7 +220,7 @@ def _play(
     for episode, sample in zip(episodes, samples, strict=True):
         index = episode.slot.index
         result = results.get(index)
-        turn = _turn(episode, sample, readings[index], result)
+        turn = _turn(episode, sample, readings[index], result, temperature)
         if shaping is not None:
             turn = replace(turn, shaping=dict(shaping(turn)))
         episode.turns.append(turn)
@@ -225,7 +231,13 @@ def _play(
             _advance(episode, result, context)
 
 
-def _turn(episode: _Episode, sample: Sample, reading: Reading, result: TurnResult | None) -> Turn:
+def _turn(
+    episode: _Episode,
+    sample: Sample,
+    reading: Reading,
+    result: TurnResult | None,
+    temperature: float,
+) -> Turn:
     """The record of a turn; an aborted response has no `result`."""
     recorded = Turn(
         index=len(episode.turns),
@@ -238,6 +250,8 @@ def _turn(episode: _Episode, sample: Sample, reading: Reading, result: TurnResul
         response_tokens=sample.tokens,
         logprobs=sample.logprobs,
         entropies=sample.entropies,
+        temperature=temperature,
+        support=sample.support,
         reasoning_span=reading.reasoning_span,
         finish_reason=sample.finish_reason,
         policy_version=sample.policy_version,

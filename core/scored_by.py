@@ -119,5 +119,6 @@ def _weights(
         vocabulary=int(causal_model(model).get_input_embeddings().num_embeddings),
         top_k=int(sampling.get("top_k", 0)),
         top_p=float(sampling.get("top_p", 1.0)),
+        min_p=float(sampling.get("min_p", 0.0)),
         config=config,
     )

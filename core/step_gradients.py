@@ -169,7 +169,7 @@ class _Step:
         return out
 
     def _terms(self, micro: TokenBatch) -> LossTerms:
-        outputs = self._policy.outputs(micro, temperature=self._config.sampling.temperature)
+        outputs = self._policy.outputs(micro)
         return compute_loss(outputs, micro, self._config.loss, self._denominators)
 
 

@@ -177,6 +177,7 @@ def _information(config: RunConfig, model: Model, batch: RolloutBatch) -> Inform
             decode=model.chat.decode,
             top_k=config.sampling.top_k,
             top_p=config.sampling.top_p,
+            min_p=config.sampling.min_p,
         )
     except torch.OutOfMemoryError:
         return estimate(CrossScores.missing("memory ran out", family="first_turn"))

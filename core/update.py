@@ -43,21 +43,19 @@ def annotate(
     wants_values = policy.critic is not None
     if not (wants_ref or wants_values or wants_logprobs):
         return batch, None
-    temperature = config.sampling.temperature
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
     values, ref = torch.zeros_like(logprobs), torch.zeros_like(logprobs)
     with torch.no_grad():
         for micro, rows in microbatches(batch, config.optim.microbatch_tokens(policy.device.type)):
             if wants_logprobs:
-                outputs = policy.outputs(micro, temperature=temperature)
+                outputs = policy.outputs(micro)
                 logprobs[rows, : micro.width] = outputs.logprobs
                 if outputs.values is not None:
                     values[rows, : micro.width] = outputs.values
             elif wants_values:
                 values[rows, : micro.width] = policy.values(micro)
             if wants_ref:
-                scored = policy.reference_logprobs(micro, temperature=temperature)
-                ref[rows, : micro.width] = scored
+                ref[rows, : micro.width] = policy.reference_logprobs(micro)
     annotated = replace(
         batch,
         values=values if wants_values else None,
@@ -173,7 +171,7 @@ def _accumulate(
     for micro, rows in microbatches(
         select_rows(batch, chosen), config.optim.microbatch_tokens(policy.device.type)
     ):
-        outputs = policy.outputs(micro, temperature=config.sampling.temperature)
+        outputs = policy.outputs(micro)
         terms = compute_loss(outputs, micro, config.loss, denominators)
         terms.total.backward()
         optimizer.accumulate()

@@ -99,7 +99,9 @@ def cross_score(
     )
 
 
-def score_draw(scorer: Scorer, draw: Draw, *, top_k: int = 0, top_p: float = 1.0) -> CrossScores:
+def score_draw(
+    scorer: Scorer, draw: Draw, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> CrossScores:
     """Cross-score a drawn family and keep what is known of its pairs.
 
     A draw without pairs gives scores without content that say why; nothing is forwarded. The own
@@ -109,6 +111,7 @@ def score_draw(scorer: Scorer, draw: Draw, *, top_k: int = 0, top_p: float = 1.0
     Args:
         top_k: of the sampling; 0 if not cut.
         top_p: of the sampling.
+        min_p: of the sampling; 0 if not cut.
 
     Raises:
         ScoringError: as `cross_score`.
@@ -127,7 +130,7 @@ def score_draw(scorer: Scorer, draw: Draw, *, top_k: int = 0, top_p: float = 1.0
         source_M=draw.source_M,
         family=draw.family,
         sampling_gap=gap,
-        caveats=(*draw.caveats, *_sampling_caveats(gap, top_k, top_p)),
+        caveats=(*draw.caveats, *_sampling_caveats(gap, top_k, top_p, min_p)),
         problem=draw.problem,
     )
 
@@ -144,12 +147,12 @@ def _sampling_gap(scores: CrossScores, draw: Draw) -> float:
     return float(np.concatenate(gaps).mean()) if gaps else float("nan")
 
 
-def _sampling_caveats(gap: float, top_k: int, top_p: float) -> list[str]:
+def _sampling_caveats(gap: float, top_k: int, top_p: float, min_p: float) -> list[str]:
     out = []
-    if top_k > 0 or top_p < 1:
+    if top_k > 0 or top_p < 1 or min_p > 0:
         out.append(
-            f"sampled with top_k {top_k} and top_p {top_p:g}, scored with the whole distribution: "
-            "the estimates are biased"
+            f"sampled with top_k {top_k}, top_p {top_p:g} and min_p {min_p:g}, scored with the "
+            "whole distribution: the estimates are biased"
         )
     if gap > MAX_SAMPLING_GAP:
         out.append(

@@ -112,6 +112,7 @@ def measure_information(
     state_prompt: StatePrompt | None = None,
     top_k: int = 0,
     top_p: float = 1.0,
+    min_p: float = 0.0,
     previous: Mapping[str, float] | None = None,
 ) -> StepInformation:
     """Draw, score and estimate every configured family, and I(X;A).
@@ -123,7 +124,7 @@ def measure_information(
         scorer: at the weights and the temperature that sampled.
         decode: token ids to text, control tokens included.
         state_prompt: for the `state` family.
-        top_k: of the sampling, 0 if not cut; as is `top_p`.
+        top_k: of the sampling, 0 if not cut; as are `top_p` and `min_p`.
         previous: RAGEN's keys of the measurement before, for its moving averages.
     """
     rng = np.random.default_rng([config.seed, step])
@@ -135,7 +136,7 @@ def measure_information(
 
     def score(draw: Draw) -> CrossScores:
         try:
-            return score_draw(scorer, draw, top_k=top_k, top_p=top_p)
+            return score_draw(scorer, draw, top_k=top_k, top_p=top_p, min_p=min_p)
         except ScoringError as error:
             return CrossScores.missing(str(error), family=draw.family)
 

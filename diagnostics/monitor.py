@@ -79,6 +79,7 @@ class Instruments:
     state_prompt: StatePrompt | None = None
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     gradients: Callable[[GradientConfig], Reported] | None = None
 
 
@@ -231,6 +232,7 @@ class Monitor:
             state_prompt=instruments.state_prompt,
             top_k=instruments.top_k,
             top_p=instruments.top_p,
+            min_p=instruments.min_p,
             previous=self._ragen or None,
         )
         out.values |= found.metrics()

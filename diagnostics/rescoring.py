@@ -55,6 +55,7 @@ class Weights:
     """Ids from here on are not the model's."""
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     config: InformationConfig = field(default_factory=InformationConfig)
     """How many prompts and reasonings are compared."""
 
@@ -157,6 +158,7 @@ def _measured(
         decode=weights.decode,
         top_k=weights.top_k,
         top_p=weights.top_p,
+        min_p=weights.min_p,
     )
     for problem in found.problems:
         seen.problems[problem] = seen.problems.get(problem, 0) + 1

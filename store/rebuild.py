@@ -15,6 +15,7 @@ from .records import (
     Span,
     Split,
     StopReason,
+    Support,
     Trajectory,
     TrajectoryOutcome,
     Turn,
@@ -71,7 +72,7 @@ def trajectory_from_rows(row: Row, turns: Sequence[Row], tokens: Sequence[Row]) 
 
 
 def _turn(row: Row, entry: Row | None, previous: IntArray | None) -> Turn:
-    prompt = response = logprobs = entropies = reasoning = None
+    prompt = response = logprobs = entropies = reasoning = temperature = support = None
     if entry is not None:
         prompt = np.array(entry["prompt_tokens"], dtype=np.int32)
         if entry["prompt_prefix"]:
@@ -83,6 +84,7 @@ def _turn(row: Row, entry: Row | None, previous: IntArray | None) -> Turn:
             prompt = np.concatenate([previous[: entry["prompt_prefix"]], prompt])
         response = np.array(entry["response_tokens"], dtype=np.int32)
         logprobs, entropies = _floats(entry["logprobs"]), _floats(entry["entropies"])
+        temperature, support = entry["temperature"], _support(entry)
         reasoning = _span(entry, "reasoning")
     return Turn(
         index=row["turn"],
@@ -94,6 +96,8 @@ def _turn(row: Row, entry: Row | None, previous: IntArray | None) -> Turn:
         response_tokens=response,
         logprobs=logprobs,
         entropies=entropies,
+        temperature=temperature,
+        support=support,
         reasoning_span=reasoning,
         actions=tuple(row["actions"]),
         reward=row["reward"],
@@ -105,6 +109,15 @@ def _turn(row: Row, entry: Row | None, previous: IntArray | None) -> Turn:
         frame=row["frame"],
         info=dict(row["info"]),
         shaping=dict(row["shaping"]),
+    )
+
+
+def _support(entry: Row) -> Support | None:
+    if entry["support_sizes"] is None:
+        return None
+    return Support(
+        sizes=np.array(entry["support_sizes"], dtype=np.int32),
+        tokens=np.array(entry["support_tokens"], dtype=np.int32),
     )
 
 

@@ -138,6 +138,29 @@ def _check_span(name: str, span: Span | None, size: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Support:
+    """The tokens that each token of a response was drawn from: what truncation left in.
+
+    The sampling distribution is the softmax over these tokens alone.
+    """
+
+    sizes: IntArray  # (Lr,) tokens left in at each place; 0 for the whole vocabulary
+    tokens: IntArray  # (sum of sizes,) their ids, place by place
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", read_only(self.sizes, np.int32))
+        object.__setattr__(self, "tokens", read_only(self.tokens, np.int32))
+        total = int(self.sizes.sum(dtype=np.int64))
+        if len(self.tokens) != total or (self.sizes < 0).any():
+            raise ValueError(f"the supports hold {len(self.tokens)} tokens, but say {total}")
+
+    def first(self, num_tokens: int) -> Support:
+        """Those of the first so many tokens of the response."""
+        sizes = self.sizes[:num_tokens]
+        return Support(sizes=sizes, tokens=self.tokens[: int(sizes.sum(dtype=np.int64))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turn:
     """One observation, the policy's response to it, and what the environment made of it.
 
@@ -154,7 +177,12 @@ class Turn:
     prompt_tokens: IntArray | None = None  # (Lp,)
     response_tokens: IntArray | None = None  # (Lr,)
     logprobs: FloatArray | None = None  # (Lr,) behaviour policy, at the sampling temperature
-    entropies: FloatArray | None = None  # (Lr,) nats, of the full sampling distribution
+    entropies: FloatArray | None = None  # (Lr,) nats, of the sampling distribution
+    temperature: float | None = None
+    """Of the sampling; 0 for greedy, whose log-probs are those at temperature 1. None where it was
+    not recorded."""
+    support: Support | None = None
+    """What truncation left in; None for the whole vocabulary, or where it was not recorded."""
     reasoning_span: Span | None = None
     """Half-open slice of `response_tokens`. A token that straddles a tag belongs to the tag."""
     actions: tuple[str, ...] = ()
@@ -188,6 +216,10 @@ class Turn:
             array = getattr(self, name)
             if array is not None and len(array) != size:
                 raise ValueError(f"turn {self.index}: {len(array)} {name} for {size} tokens")
+        if self.support is not None and len(self.support.sizes) != size:
+            raise ValueError(
+                f"turn {self.index}: supports of {len(self.support.sizes)} tokens for {size} tokens"
+            )
         _check_span("reasoning_span", self.reasoning_span, size)
 
     @property

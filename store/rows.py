@@ -210,6 +210,13 @@ def tokens_table(
         "response_tokens": _list_array([t.response_tokens for t in turns], np.dtype(np.int32)),
         "logprobs": _list_array([turn.logprobs for turn in turns], np.dtype(np.float32)),
         "entropies": _list_array([turn.entropies for turn in turns], np.dtype(np.float32)),
+        "temperature": [turn.temperature for turn in turns],
+        "support_sizes": _list_array(
+            [None if t.support is None else t.support.sizes for t in turns], np.dtype(np.int32)
+        ),
+        "support_tokens": _list_array(
+            [None if t.support is None else t.support.tokens for t in turns], np.dtype(np.int32)
+        ),
     }
     for name in OUTCOME_ARRAYS:
         columns[name] = _list_array(

@@ -18,7 +18,7 @@ import pyarrow as pa
 from .errors import StoreVersionError
 
 SCHEMA_MAJOR = 1
-SCHEMA_MINOR = 1
+SCHEMA_MINOR = 2
 SCHEMA_VERSION = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 
 
@@ -232,11 +232,19 @@ _TOKENS = Table(
         Column("reasoning_start", "INTEGER", "Token span of the reasoning in `response_tokens`."),
         Column("reasoning_end", "INTEGER", "Half open."),
         Column("logprobs", "FLOAT[]", "Behaviour policy, at the sampling temperature."),
-        Column("entropies", "FLOAT[]", "Nats, of the full sampling distribution."),
+        Column("entropies", "FLOAT[]", "Nats, of the sampling distribution."),
         Column("trainer_logprobs", "FLOAT[]", "The trainer's, at the weights that sampled."),
         Column("ref_logprobs", "FLOAT[]", "Reference policy."),
         Column("advantages", "FLOAT[]", "Per token."),
         Column("information", "FLOAT[]", "Per token, nats."),
+        Column("temperature", "DOUBLE", "Of the sampling; 0 for greedy.", since=2),
+        Column(
+            "support_sizes",
+            "INTEGER[]",
+            "Tokens that top_p, top_k and min_p left in at each place; NULL for all.",
+            since=2,
+        ),
+        Column("support_tokens", "INTEGER[]", "Their ids, place by place.", since=2),
     ),
 )
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...store.records import FinishReason, FloatArray, IntArray, read_only
+from ...store.records import FinishReason, FloatArray, IntArray, Support, read_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,10 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     """0 means off."""
+    min_p: float = 0.0
+    """Tokens less likely than this share of the likeliest are left out; 0 means off."""
+    records_support: bool = False
+    """Samples say which tokens were left in, where any was left out."""
     stop_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -32,6 +36,13 @@ class SamplingParams:
             raise ValueError(f"top_p is {self.top_p}, but must lie in (0, 1]")
         if self.top_k < 0:
             raise ValueError(f"top_k is {self.top_k}, but must be 0 (off) or more")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p is {self.min_p}, but must lie in [0, 1]")
+
+    def truncates(self, vocab_size: int) -> bool:
+        """Tokens may be left out. Greedy leaves none out: it reports the whole distribution."""
+        cuts = self.top_p < 1 or 0 < self.top_k < vocab_size or self.min_p > 0
+        return cuts and self.temperature > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,6 +52,8 @@ class Sample:
     tokens: IntArray  # (Lr,)
     logprobs: FloatArray  # (Lr,) of the sampling distribution
     entropies: FloatArray | None  # (Lr,) nats
+    support: Support | None = None
+    """The tokens that each was drawn from; None for the whole vocabulary."""
     finish_reason: FinishReason
     policy_version: int
 
@@ -51,6 +64,10 @@ class Sample:
             object.__setattr__(self, "entropies", read_only(self.entropies, np.float32))
         if len(self.tokens) != len(self.logprobs):
             raise ValueError(f"{len(self.tokens)} tokens with {len(self.logprobs)} log-probs")
+        if self.support is not None and len(self.support.sizes) != len(self.tokens):
+            raise ValueError(
+                f"{len(self.tokens)} tokens with the supports of {len(self.support.sizes)}"
+            )
 
 
 class GenerationEngine(Protocol):

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...store.records import FinishReason, IntArray
+from ...store.records import FinishReason, IntArray, Support
 from .base import SamplingParams
 from .forward import CachedForward
-from .sampling import PolicyNumericsError, RowUniforms, sample_tokens
+from .sampling import Drawn, PolicyNumericsError, RowUniforms, sample_tokens
 
 CHECK_EVERY = {"cpu": 1}
 CHECK_EVERY_ELSEWHERE = 8
@@ -30,6 +30,7 @@ class DecodedRow:
     tokens: IntArray
     logprobs: NDArray[np.float32]
     entropies: NDArray[np.float32]
+    support: Support | None
     finish_reason: FinishReason
     cache_row: int
     num_cached: int
@@ -45,6 +46,7 @@ class _Host:
         self.tokens = np.zeros((size, width), dtype=np.int32)
         self.logprobs = np.zeros((size, width), dtype=np.float32)
         self.entropies = np.zeros((size, width), dtype=np.float32)
+        self.supports = _Supports(size, width)
         self.lengths = np.zeros(size, dtype=np.int64)
         self.stopped = np.zeros(size, dtype=np.bool_)
         self.open = np.ones(size, dtype=np.bool_)
@@ -56,12 +58,15 @@ class _Host:
         tokens_TB: NDArray[np.int64],
         logprobs_TB: NDArray[np.float32],
         entropies_TB: NDArray[np.float32],
+        support_TBV: Tensor | None,
     ) -> None:
         """Take in tokens `[start, start + T)` of `rows` and close the rows that ended in them."""
         end = start + len(tokens_TB)
         self.tokens[rows, start:end] = tokens_TB.T
         self.logprobs[rows, start:end] = logprobs_TB.T
         self.entropies[rows, start:end] = entropies_TB.T
+        if support_TBV is not None:
+            self.supports.add(rows, start, support_TBV)
         stops_TB = self.stop_table[tokens_TB]
         has_stop_B = stops_TB.any(axis=0)
         ends_B = np.where(has_stop_B, start + stops_TB.argmax(axis=0) + 1, end)
@@ -73,6 +78,36 @@ class _Host:
         self.lengths[rows[open_B]] = ends_B[open_B]
         self.stopped[rows[closing_B]] = has_stop_B[closing_B]
         self.open[rows[closing_B]] = False
+
+
+class _Supports:
+    """The tokens left in by truncation, row by row in the order of the sampled tokens."""
+
+    def __init__(self, num_rows: int, width: int) -> None:
+        self._sizes = np.zeros((num_rows, width), dtype=np.int32)
+        self._rows: list[NDArray[np.int32]] = []
+        self._tokens: list[NDArray[np.int32]] = []
+
+    def add(self, rows: NDArray[np.int64], start: int, support_TBV: Tensor) -> None:
+        """Take in tokens `[start, start + T)` of `rows`."""
+        self._sizes[rows, start : start + len(support_TBV)] = support_TBV.sum(-1).cpu().numpy().T
+        _, place, token = support_TBV.nonzero().to(torch.int32).cpu().numpy().T
+        self._rows.append(rows.astype(np.int32)[place])
+        self._tokens.append(np.ascontiguousarray(token))
+
+    def by_row(self, lengths: NDArray[np.int64]) -> list[Support | None]:
+        """Of the first `lengths` tokens of each row; None where nothing was recorded."""
+        if not self._tokens:
+            return [None] * len(lengths)
+        rows = np.concatenate(self._rows)
+        tokens = np.concatenate(self._tokens)[np.argsort(rows, kind="stable")]
+        starts = np.searchsorted(np.sort(rows), np.arange(len(lengths)))
+        out: list[Support | None] = []
+        for row, length in enumerate(lengths.tolist()):
+            sizes = self._sizes[row, :length].copy()
+            first = int(starts[row])
+            out.append(Support(sizes=sizes, tokens=tokens[first : first + int(sizes.sum())].copy()))
+        return out
 
 
 class DecodeLoop:
@@ -111,13 +146,13 @@ class DecodeLoop:
         every = CHECK_EVERY.get(self._forward.device.type, CHECK_EVERY_ELSEWHERE)
         logits_BV = logits_BV[torch.from_numpy(self._row_at).to(logits_BV.device)]
         self._aim(0)
-        segment: list[tuple[Tensor, Tensor, Tensor]] = []
+        segment: list[Drawn] = []
         step = 0
         while True:
             sampled = sample_tokens(logits_BV, self._params, self._uniforms)
             segment.append(sampled)
             step += 1
-            tokens_B = sampled[0]
+            tokens_B = sampled.tokens
             if len(segment) == every or step == self._host.tokens.shape[1]:
                 self._take_in(step, segment)
                 segment = []
@@ -128,15 +163,15 @@ class DecodeLoop:
                     tokens_B = tokens_B[torch.from_numpy(kept).to(tokens_B.device)]
             logits_BV = self._forward.decode(tokens_B)
 
-    def _take_in(self, step: int, segment: list[tuple[Tensor, Tensor, Tensor]]) -> None:
-        if len(segment) == 1:
-            arrays = [part.unsqueeze(0).cpu().numpy() for part in segment[0]]
-        else:
-            arrays = [torch.stack(part).cpu().numpy() for part in zip(*segment, strict=True)]
+    def _take_in(self, step: int, segment: list[Drawn]) -> None:
+        numbers = zip(*((d.tokens, d.logprobs, d.entropies) for d in segment), strict=True)
+        tokens, logprobs, entropies = (torch.stack(part).cpu().numpy() for part in numbers)
+        supports = [drawn.support for drawn in segment if drawn.support is not None]
         start = step - len(segment)
         rows = self._row_at[: self._num_active]
-        self._check_numerics(rows, start, arrays[2])
-        self._host.add(rows, start, *arrays)
+        self._check_numerics(rows, start, entropies)
+        support_TBV = torch.stack(supports) if supports else None
+        self._host.add(rows, start, tokens, logprobs, entropies, support_TBV)
 
     def _check_numerics(
         self, rows: NDArray[np.int64], start: int, entropies_TB: NDArray[np.float32]
@@ -185,11 +220,13 @@ class DecodeLoop:
         host = self._host
         cache_row = np.argsort(self._row_at)
         num_cached = self._prompt_lengths + np.minimum(self._num_forwarded, host.lengths)
+        supports = host.supports.by_row(host.lengths)
         return [
             DecodedRow(
                 tokens=host.tokens[i, :length].copy(),
                 logprobs=host.logprobs[i, :length].copy(),
                 entropies=host.entropies[i, :length].copy(),
+                support=supports[i],
                 finish_reason=FinishReason.STOP if host.stopped[i] else FinishReason.LENGTH,
                 cache_row=int(cache_row[i]),
                 num_cached=int(num_cached[i]),

@@ -192,6 +192,7 @@ class HfEngine:
             tokens=row.tokens,
             logprobs=row.logprobs,
             entropies=row.entropies,
+            support=row.support,
             finish_reason=row.finish_reason,
             policy_version=self._policy_version,
         )

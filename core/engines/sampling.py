@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +16,12 @@ from .base import SamplingParams
 UNIFORM_BLOCK = 128
 """Uniforms are drawn this many tokens ahead; the stream does not depend on it."""
 
+MAX_SUPPORT = 4096
+"""Most tokens that top-p and min-p leave in where top-k sets no limit; ties may exceed it. The
+update needs every one of them, so an unbounded support could fill the memory."""
+
 _EXCLUDED = -1e30
-"""Logit of a token outside top-k or top-p: its probability is 0, and 0 * log-prob is not NaN."""
+"""Logit of a token that is left out: its probability is 0, and 0 * log-prob is not NaN."""
 
 _BELOW_ONE = 1.0 - 1e-12
 """Keeps u * total below the last step of the cumulative distribution in float64."""
@@ -57,19 +63,25 @@ class RowUniforms:
 def sampling_logprobs(logits_BV: Tensor, params: SamplingParams) -> Tensor:
     """Log-probs of the sampling distribution, float32 (B, V).
 
-    Temperature first, then top-k, then top-p on what is left, then renormalised. Tokens left out
-    have a log-prob below -1e29. Greedy reports the distribution at temperature 1, untruncated.
+    Temperature first, then top-k, then top-p on what is left, then min-p, then renormalised. Tokens
+    left out have a log-prob below -1e29. Greedy reports the distribution at temperature 1,
+    untruncated.
     """
     logits_BV = logits_BV.float()
     if params.temperature == 0:
         return torch.log_softmax(logits_BV, dim=-1)
     if params.temperature != 1:
         logits_BV = logits_BV / params.temperature
-    if 0 < params.top_k < logits_BV.shape[-1]:
-        smallest_B1 = logits_BV.topk(params.top_k, dim=-1).values[:, -1:]
+    vocab_size = logits_BV.shape[-1]
+    limit = params.top_k or (MAX_SUPPORT if params.truncates(vocab_size) else 0)
+    if 0 < limit < vocab_size:
+        smallest_B1 = logits_BV.topk(limit, dim=-1).values[:, -1:]
         logits_BV = logits_BV.masked_fill(logits_BV < smallest_B1, _EXCLUDED)
     if params.top_p < 1:
         logits_BV = _keep_top_p(logits_BV, params.top_p)
+    if params.min_p > 0:
+        border_B1 = logits_BV.max(dim=-1, keepdim=True).values + math.log(params.min_p)
+        logits_BV = logits_BV.masked_fill(logits_BV < border_B1, _EXCLUDED)
     return torch.log_softmax(logits_BV, dim=-1)
 
 
@@ -84,14 +96,21 @@ def _keep_top_p(logits_BV: Tensor, top_p: float) -> Tensor:
     return logits_BV.masked_fill(excluded_BV, _EXCLUDED)
 
 
-def sample_tokens(
-    logits_BV: Tensor, params: SamplingParams, uniforms: RowUniforms
-) -> tuple[Tensor, Tensor, Tensor]:
+class Drawn(NamedTuple):
+    """One sampled token per row."""
+
+    tokens: Tensor  # (B,) long
+    logprobs: Tensor  # (B,) float32
+    entropies: Tensor  # (B,) float32, nats
+    support: Tensor | None
+    """(B, V) bool, the tokens left in; None unless `records_support` and some may be left out."""
+
+
+def sample_tokens(logits_BV: Tensor, params: SamplingParams, uniforms: RowUniforms) -> Drawn:
     """Sample one token per row by inverting the cumulative distribution.
 
-    Returns:
-        tokens long (B,), log-probs float32 (B,), entropies in nats float32 (B,). A row whose
-        logits hold NaN or infinity has a non-finite entropy (and some token); the caller checks.
+    A row whose logits hold NaN or infinity has a non-finite entropy (and some token); the caller
+    checks.
     """
     logprobs_BV = sampling_logprobs(logits_BV, params)
     probs_BV = logprobs_BV.exp()
@@ -104,4 +123,8 @@ def sample_tokens(
         tokens_B1 = torch.searchsorted(cumulative_BV, target_B1, right=True)
         # Only NaN can lead outside; an index out of range would then hide the real error.
         tokens_B1 = tokens_B1.clamp_(max=logprobs_BV.shape[-1] - 1)
-    return tokens_B1.squeeze(1), logprobs_BV.gather(1, tokens_B1).squeeze(1), entropies_B
+    support_BV = None
+    if params.records_support and params.truncates(logits_BV.shape[-1]):
+        support_BV = logprobs_BV > 0.5 * _EXCLUDED
+    logprobs_B = logprobs_BV.gather(1, tokens_B1).squeeze(1)
+    return Drawn(tokens_B1.squeeze(1), logprobs_B, entropies_B, support_BV)

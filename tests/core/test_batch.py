@@ -20,7 +20,7 @@ from echoscope.core.batch import (
     scatter_to_turns,
     select_rows,
 )
-from echoscope.store.records import Split, StopReason, Trajectory, Turn
+from echoscope.store.records import Split, StopReason, Support, Trajectory, Turn
 
 
 def turn(prompt: Sequence[int], response: Sequence[int], **fields: object) -> Turn:
@@ -144,6 +144,29 @@ def test_nothing_to_train_is_a_batch_without_rows():
 def test_what_cannot_train_is_refused(played, rewards, message):
     with pytest.raises(ValueError, match=message):
         pack([trajectory(played)], [np.array(rewards, np.float64)])
+
+
+def test_a1_temperature_and_support_stand_with_the_tokens():
+    support = Support(sizes=np.array([2, 1]), tokens=np.array([5, 6, 5]))
+    cut = trajectory(turn([1, 2], [5, 5], temperature=0.5, support=support))
+    whole = trajectory(turn([1], [7]), index=1)
+    batch = packed(cut, whole)
+    assert batch.temperatures is not None
+    assert batch.temperatures.tolist() == [[1, 1, 0.5, 0.5], [1, 1, 1, 1]]
+    assert batch.supports is not None
+    assert batch.supports.sizes.tolist() == [[0, 0, 2, 1], [0, 0, 0, 0]]
+    assert batch.supports.tokens.tolist() == [5, 6, 5]
+    swapped = select_rows(batch, [1, 0, 0]).supports
+    assert swapped is not None
+    assert swapped.sizes.tolist() == [[0, 0, 0, 0], [0, 0, 2, 1], [0, 0, 2, 1]]
+    assert swapped.tokens.tolist() == [5, 6, 5, 5, 6, 5]
+    assert packed(whole).supports is None
+    assert packed(whole).temperatures is None
+
+
+def test_a1_greedy_samples_have_no_probability_and_cannot_train():
+    with pytest.raises(ValueError, match="sampled greedily"):
+        packed(trajectory(turn([1], [2], temperature=0.0)))
 
 
 def test_a_row_that_is_too_long_names_the_settings():

@@ -73,6 +73,23 @@ def test_on_the_same_weights_the_stored_ratio_is_one(
     assert metric(tmp_path / "offline", "policy/mismatch_kl")[1] < 1e-10
 
 
+def test_a1_stored_samples_keep_the_distribution_they_were_sampled_from(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Temperature and truncation come from the store, not from the new configuration."""
+    sampling = "sampling={temperature: 0.7, top_p: 0.8, top_k: 30, min_p: 0.01}"
+    stored = tmp_path / "stored"
+    start(make_config("steps=1", "optim.lr=1e-12", sampling), stored, SilentEvents())
+    config = make_config(f"from_run={stored}", "steps=1", "envs.eval=[]")
+    assert start(config, tmp_path / "offline", SilentEvents()) == "finished"
+    assert metric(tmp_path / "offline", "policy/ratio_mean")[1] == pytest.approx(1, abs=1e-5)
+    assert metric(tmp_path / "offline", "policy/ratio_max")[1] == pytest.approx(1, abs=1e-5)
+    turn = open_run(stored).trajectory("t00000001-00000").turns[0]
+    assert turn.temperature == 0.7
+    assert turn.support is not None
+    assert 1 <= turn.support.sizes.min() <= turn.support.sizes.max() <= 30
+
+
 def test_it_learns_from_what_was_stored(
     make_config: MakeConfig, stored: Path, tmp_path: Path
 ) -> None:

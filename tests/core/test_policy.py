@@ -55,8 +55,9 @@ def slow_logprobs(
 def test_logprobs_and_entropies_are_those_of_the_models_logits(
     bench: Bench, batch: TokenBatch, temperature: float
 ) -> None:
+    warm = replace(batch, temperatures=torch.full(batch.loss_mask.shape, temperature))
     with torch.no_grad():
-        outputs = bench.policy.outputs(batch, temperature=temperature)
+        outputs = bench.policy.outputs(warm)
     logprobs, entropies = slow_logprobs(bench.policy.model, batch, temperature)
     torch.testing.assert_close(outputs.logprobs, logprobs, atol=2e-5, rtol=0)
     torch.testing.assert_close(outputs.entropies, entropies, atol=2e-5, rtol=0)
@@ -65,7 +66,7 @@ def test_logprobs_and_entropies_are_those_of_the_models_logits(
 
 def test_the_trainer_repeats_what_the_sampler_recorded(bench: Bench, batch: TokenBatch) -> None:
     with torch.no_grad():
-        outputs = bench.policy.outputs(batch, temperature=1.0)
+        outputs = bench.policy.outputs(batch)
     gap = (outputs.logprobs - batch.behaviour_logprobs)[batch.loss_mask].abs()
     assert float(gap.max()) < 1e-5
 
@@ -73,12 +74,12 @@ def test_the_trainer_repeats_what_the_sampler_recorded(bench: Bench, batch: Toke
 def test_padding_does_not_reach_the_numbers(bench: Bench, batch: TokenBatch) -> None:
     """A row alone, a row beside longer ones, and a row padded with another token agree."""
     with torch.no_grad():
-        together = bench.policy.outputs(batch, temperature=1.0).logprobs
+        together = bench.policy.outputs(batch).logprobs
         other = torch.where(batch.attention_mask, batch.input_ids, 7)
-        repadded = bench.policy.outputs(replace(batch, input_ids=other), temperature=1.0).logprobs
+        repadded = bench.policy.outputs(replace(batch, input_ids=other)).logprobs
         for row in range(batch.num_rows):
             alone = select_rows(batch, [row])
-            found = bench.policy.outputs(alone, temperature=1.0).logprobs[0]
+            found = bench.policy.outputs(alone).logprobs[0]
             torch.testing.assert_close(found, together[row, : alone.width], atol=1e-5, rtol=0)
     assert torch.equal(together, repadded)
 
@@ -87,7 +88,7 @@ def test_logits_in_pieces_give_the_same_numbers_and_gradients(
     bench: Bench, batch: TokenBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        outputs = bench.policy.outputs(batch, temperature=1.0)
+        outputs = bench.policy.outputs(batch)
         (outputs.logprobs.sum() + outputs.entropies.sum()).backward()
         return outputs.logprobs.detach(), bench.gradients()
 
@@ -106,19 +107,19 @@ def test_activation_checkpointing_changes_nothing(make_config: MakeConfig) -> No
     )
     batch = plain.batch()
     for bench in (plain, saving):
-        bench.policy.outputs(batch, temperature=1.0).logprobs.sum().backward()
+        bench.policy.outputs(batch).logprobs.sum().backward()
     expected, found = plain.gradients(), saving.gradients()
     assert expected.keys() == found.keys()
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-5)
     with torch.no_grad():
-        gap = saving.policy.outputs(batch, temperature=1.0).logprobs - batch.behaviour_logprobs
+        gap = saving.policy.outputs(batch).logprobs - batch.behaviour_logprobs
     assert float(gap[batch.loss_mask].abs().max()) < 1e-5
 
 
 def test_a_batch_without_sampled_tokens_gives_zeros(bench: Bench, batch: TokenBatch) -> None:
     nothing = replace(batch, loss_mask=torch.zeros_like(batch.loss_mask))
-    outputs = bench.policy.outputs(nothing, temperature=1.0)
+    outputs = bench.policy.outputs(nothing)
     assert not outputs.logprobs.any()
     outputs.logprobs.sum().backward()  # still part of the graph
     assert not any(gradient.any() for gradient in bench.gradients().values())
@@ -135,10 +136,10 @@ def test_with_adapters_the_reference_is_the_base(make_config: MakeConfig) -> Non
     for name, parameter in bench.policy.model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.constant_(parameter, 0.1)  # adapters start as zero: make them count
-    reference = bench.policy.reference_logprobs(batch, temperature=1.0)
+    reference = bench.policy.reference_logprobs(batch)
     torch.testing.assert_close(reference, expected, atol=1e-5, rtol=0)
     with torch.no_grad():
-        adapted = bench.policy.outputs(batch, temperature=1.0).logprobs
+        adapted = bench.policy.outputs(batch).logprobs
     assert float((adapted - reference).abs().max()) > 0.01
 
 
@@ -174,13 +175,13 @@ def test_without_adapters_the_reference_stays_where_training_began(
 ) -> None:
     bench = make_bench(make_config())
     batch = bench.batch()
-    before = bench.policy.reference_logprobs(batch, temperature=1.0)
+    before = bench.policy.reference_logprobs(batch)
     with torch.no_grad():
         for parameter in bench.policy.policy_parameters():
             parameter.mul_(1.1)
-    assert torch.equal(bench.policy.reference_logprobs(batch, temperature=1.0), before)
+    assert torch.equal(bench.policy.reference_logprobs(batch), before)
     with torch.no_grad():
-        moved = bench.policy.outputs(batch, temperature=1.0).logprobs
+        moved = bench.policy.outputs(batch).logprobs
     torch.testing.assert_close(before[batch.loss_mask], batch.behaviour_logprobs[batch.loss_mask])
     assert float((moved - before).abs().max()) > 0.01
 
@@ -191,7 +192,7 @@ def test_without_adapters_the_reference_stays_where_training_began(
 @pytest.mark.parametrize("critic", [HEAD, OWN_MODEL])
 def test_a_new_critic_says_zero(make_config: MakeConfig, critic: tuple[str, ...]) -> None:
     bench = make_bench(make_config(*critic))
-    values = bench.policy.outputs(bench.batch(), temperature=1.0).values
+    values = bench.policy.outputs(bench.batch()).values
     assert values is not None
     assert not values.any()
 
@@ -208,7 +209,7 @@ def test_a_value_reads_the_state_its_token_was_sampled_in(
     assert isinstance(head, ValueHead)
     torch.nn.init.constant_(head.linear.weight, 0.1)
     with torch.no_grad():
-        values = bench.policy.outputs(batch, temperature=1.0).values
+        values = bench.policy.outputs(batch).values
         assert values is not None
         for row in range(batch.num_rows):
             length = int(batch.attention_mask[row].sum())
@@ -226,7 +227,7 @@ def test_the_value_loss_reaches_the_trunk_unless_detached(
     bench = make_bench(make_config(*HEAD, f"critic.detach={detach}"))
     assert isinstance(bench.policy.critic, ValueHead)
     torch.nn.init.constant_(bench.policy.critic.linear.weight, 0.1)
-    values = bench.policy.outputs(bench.batch(), temperature=1.0).values
+    values = bench.policy.outputs(bench.batch()).values
     assert values is not None
     values.sum().backward()
     assert bench.policy.critic.linear.weight.grad is not None
@@ -235,7 +236,7 @@ def test_the_value_loss_reaches_the_trunk_unless_detached(
 
 def test_a_model_critic_is_another_model(make_config: MakeConfig) -> None:
     bench = make_bench(make_config(*OWN_MODEL))
-    values = bench.policy.outputs(bench.batch(), temperature=1.0).values
+    values = bench.policy.outputs(bench.batch()).values
     assert values is not None
     values.sum().backward()
     assert not bench.gradients()
@@ -322,7 +323,7 @@ def test_models_that_scale_their_logits_are_refused(bench: Bench, batch: TokenBa
     bench.policy.model.config.final_logit_softcapping = 30.0
     try:
         with pytest.raises(ConfigError, match="scales its logits by final_logit_softcapping"):
-            bench.policy.outputs(batch, temperature=1.0)
+            bench.policy.outputs(batch)
     finally:
         del bench.policy.model.config.final_logit_softcapping
 

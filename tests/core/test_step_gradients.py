@@ -59,7 +59,7 @@ def norm_of_the_update(
     batch, left_out = pack_kept(rollouts, selection, config, chat)
     batch, _ = annotate(policy, batch, config)
     batch = with_advantages(batch, config, left_out)
-    outputs = policy.outputs(batch, temperature=config.sampling.temperature)
+    outputs = policy.outputs(batch)
     compute_loss(
         outputs, batch, config.loss, Denominators.of(batch, config.norm_tokens)
     ).total.backward()

@@ -14,7 +14,7 @@ import torch
 from bench import Bench, make_bench
 from transformers import GenerationConfig
 
-from echoscope.core.batch import TokenBatch, select_rows
+from echoscope.core.batch import TokenBatch, microbatches, select_rows
 from echoscope.core.config import RunConfig
 from echoscope.core.losses import Denominators, compute_loss
 from echoscope.core.policy import causal_model
@@ -28,7 +28,7 @@ OWN_MODEL = ("critic.kind=model", "advantage.kind=gae")
 
 
 def full_batch_gradient(bench: Bench, batch: TokenBatch) -> dict[str, torch.Tensor]:
-    outputs = bench.policy.outputs(batch, temperature=bench.config.sampling.temperature)
+    outputs = bench.policy.outputs(batch)
     terms = compute_loss(
         outputs, batch, bench.config.loss, Denominators.of(batch, bench.config.norm_tokens)
     )
@@ -129,12 +129,88 @@ def test_on_policy_the_ratio_is_one_and_sampler_and_trainer_agree(
         assert result.metrics["policy/clip_high_frac"] == 0.0
 
 
+SAMPLING = (
+    "sampling.top_p=0.7",
+    "sampling.top_k=5",
+    "sampling.min_p=0.2",
+    "sampling={temperature: 0.6, top_p: 0.8, top_k: 40, min_p: 0.02}",
+    "sampling={temperature: 1.7, top_p: 0.95}",
+    "sampling.top_k=1",
+)
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("loss.kind=gspo",),
+        ("context.history_turns=1",),
+        ("engine.reuse_cache=false",),
+        (LORA, "loss.kl_coef=0.1"),
+        HEAD,
+    ],
+    ids=lambda settings: settings[0] if settings else "default",
+)
+def test_a1_the_ratio_is_one_under_every_sampling_setting(
+    make_config: MakeConfig, sampling: str, settings: tuple[str, ...]
+) -> None:
+    """The update computes the very distribution that was sampled from, over several turns."""
+    bench = make_bench(make_config(sampling, *settings))
+    rollouts = bench.collect()
+    batch = with_zeroed_rows(bench.prepare(rollouts)[0], [])
+    expected_entropies = torch.tensor(
+        [e for t in rollouts.trajectories for turn in t.turns for e in turn.entropies]
+    )
+    result = update(bench.policy, bench.optimizer, batch, bench.config, step=1)
+    assert result.trainer_logprobs is not None
+    ratio = (result.trainer_logprobs - batch.behaviour_logprobs)[batch.loss_mask].exp()
+    assert float((ratio - 1).abs().max()) < 1e-5
+    assert result.metrics["policy/ratio_mean"] == pytest.approx(1, abs=1e-5)
+    assert result.metrics["policy/update_entropy"] == pytest.approx(
+        float(expected_entropies.mean()), abs=1e-5
+    )
+    assert result.metrics["policy/clip_low_frac"] == 0
+    assert result.metrics["policy/clip_high_frac"] == 0
+    if bench.config.loss.kl_coef:  # the adapters are still zero: policy and reference agree
+        assert result.metrics["policy/ref_kl"] == pytest.approx(0, abs=1e-10)
+
+
+def test_a1_the_support_stays_when_the_weights_move(make_config: MakeConfig) -> None:
+    """pi_S(x) = p(x) / sum of p over the recorded support S, at any weights."""
+    bench = make_bench(make_config("sampling={top_k: 4, temperature: 0.8}", "optim.lr=1e-2"))
+    batch = bench.batch()
+    update(bench.policy, bench.optimizer, batch, bench.config, step=1)
+    assert batch.supports is not None
+    assert int(batch.supports.sizes[batch.loss_mask].max()) == 4
+    with torch.no_grad():
+        outputs = bench.policy.outputs(batch)
+        logits = bench.policy.model(input_ids=batch.input_ids).logits.double() / 0.8
+    supports = iter(batch.supports.tokens.split(batch.supports.sizes[batch.loss_mask].tolist()))
+    for row, column in batch.loss_mask.nonzero().tolist():
+        scores, token = logits[row, column - 1], int(batch.input_ids[row, column])
+        support = next(supports)
+        assert token in support
+        expected = float(scores[token] - scores[support].logsumexp(0))
+        assert float(outputs.logprobs[row, column]) == pytest.approx(expected, abs=2e-5)
+
+
+def test_a1_parts_of_a_batch_keep_the_supports_of_their_rows(make_config: MakeConfig) -> None:
+    bench = make_bench(make_config("sampling.top_p=0.8", "context.history_turns=1"))
+    batch = bench.batch()
+    with torch.no_grad():
+        whole = bench.policy.outputs(batch).logprobs
+        for part, rows in microbatches(batch, 60):
+            found = bench.policy.outputs(part).logprobs
+            torch.testing.assert_close(found, whole[rows, : part.width], atol=1e-5, rtol=0)
+
+
 def test_after_an_update_the_ratio_is_not_one(make_config: MakeConfig) -> None:
     bench = make_bench(make_config("optim.lr=1e-2"))
     batch = bench.batch()
     update(bench.policy, bench.optimizer, batch, bench.config, step=1)
     with torch.no_grad():
-        logprobs = bench.policy.outputs(batch, temperature=1.0).logprobs
+        logprobs = bench.policy.outputs(batch).logprobs
     assert mismatch_metrics(logprobs, batch)["policy/mismatch_kl"] > 1e-4
 
 
@@ -236,7 +312,7 @@ def test_values_without_a_pass_for_log_probs_are_the_same(make_config: MakeConfi
         assert bench.policy.critic is not None
         torch.nn.init.normal_(bench.policy.critic_parameters()[-2])
         with torch.no_grad():
-            values = bench.policy.outputs(batch, temperature=1.0).values
+            values = bench.policy.outputs(batch).values
             assert values is not None
             assert values.abs().max() > 0.01
             torch.testing.assert_close(bench.policy.values(batch), values)

@@ -283,7 +283,7 @@ def test_scores_are_compared_with_those_recorded_at_sampling() -> None:
 def test_cut_sampling_is_said() -> None:
     draw = draw_first_turn(recorded(0.9), config(), rng(), decode=decode)
     scores = score_draw(TableScorer(), draw, top_k=20, top_p=0.95)
-    assert scores.caveats[0].startswith("sampled with top_k 20 and top_p 0.95")
+    assert scores.caveats[0].startswith("sampled with top_k 20, top_p 0.95 and min_p 0,")
 
 
 def test_nothing_drawn_forwards_nothing() -> None:

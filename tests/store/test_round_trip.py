@@ -19,6 +19,7 @@ from echoscope.store.records import (
     Split,
     StepMetrics,
     StopReason,
+    Support,
     Trajectory,
     TrajectoryOutcome,
     Turn,
@@ -58,6 +59,8 @@ def turn_records(draw: st.DrawFn, index: int, context: list[int]) -> Turn:
             "logprobs": draw(st.none() | per_token.map(np.float32)),
             "entropies": draw(st.none() | per_token.map(np.float32)),
             "reasoning_span": draw(spans(len(sampled))),
+            "temperature": draw(st.none() | st.floats(0, 10)),
+            "support": draw(st.none() | supports(len(sampled))),
         }
     return Turn(
         index=index,
@@ -77,6 +80,13 @@ def turn_records(draw: st.DrawFn, index: int, context: list[int]) -> Turn:
         shaping=draw(st.dictionaries(TEXT, st.floats(-1e6, 1e6), max_size=2)),
         **tokens,
     )
+
+
+@st.composite
+def supports(draw: st.DrawFn, num_tokens: int) -> Support:
+    sizes = draw(st.lists(st.integers(0, 3), min_size=num_tokens, max_size=num_tokens))
+    tokens = draw(st.lists(st.integers(0, 2**31 - 1), min_size=sum(sizes), max_size=sum(sizes)))
+    return Support(sizes=np.int32(sizes), tokens=np.int32(tokens))
 
 
 @st.composite

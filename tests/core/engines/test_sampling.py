@@ -8,6 +8,7 @@ import torch
 
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.sampling import (
+    MAX_SUPPORT,
     UNIFORM_BLOCK,
     RowUniforms,
     sample_tokens,
@@ -55,10 +56,44 @@ def test_top_p_is_taken_of_what_top_k_left() -> None:
     assert probs_of(top_k=2, top_p=0.57) == pytest.approx([0, 1, 0, 0], rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("min_p", "kept"),
+    [
+        (0.8, [0, 1, 0, 0]),  # 0.8 x 0.4 = 0.32
+        (0.7, [0, 4 / 7, 0, 3 / 7]),
+        (0.26, [0, 4 / 9, 2 / 9, 3 / 9]),
+        (0.0, [0.1, 0.4, 0.2, 0.3]),
+    ],
+)
+def test_a1_min_p_keeps_what_is_a_share_as_likely_as_the_likeliest(
+    min_p: float, kept: list[float]
+) -> None:
+    assert probs_of(min_p=min_p) == pytest.approx(kept, rel=1e-5)
+
+
+def test_a1_the_support_is_what_truncation_left_in() -> None:
+    uniforms = RowUniforms([0], device=CPU)
+    records = SamplingParams(max_new_tokens=1, top_k=2, records_support=True)
+    support = sample_tokens(PROBS.log(), records, uniforms).support
+    assert support is not None
+    assert support.tolist() == [[False, True, False, True]]
+    whole = SamplingParams(max_new_tokens=1, top_k=4, records_support=True)  # of 4 tokens
+    assert sample_tokens(PROBS.log(), whole, uniforms).support is None
+
+
+def test_a1_without_top_k_the_support_is_bounded() -> None:
+    """A flat distribution over a large vocabulary would leave in nearly all of it."""
+    logits = torch.linspace(0, 1e-3, 3 * MAX_SUPPORT)[None]
+    params = SamplingParams(max_new_tokens=1, top_p=0.99, records_support=True)
+    support = sample_tokens(logits, params, RowUniforms([0], device=CPU)).support
+    assert support is not None
+    assert 0.9 * MAX_SUPPORT < int(support.sum()) <= MAX_SUPPORT
+
+
 def test_entropy_is_that_of_the_truncated_distribution() -> None:
     params = SamplingParams(max_new_tokens=1, top_k=2)
     uniforms = RowUniforms([0], device=CPU)
-    _, _, entropies = sample_tokens(PROBS.log(), params, uniforms)
+    _, _, entropies, _ = sample_tokens(PROBS.log(), params, uniforms)
     assert entropies.item() == pytest.approx(-(4 / 7 * np.log(4 / 7) + 3 / 7 * np.log(3 / 7)))
 
 
@@ -67,7 +102,7 @@ def test_sampled_frequencies_are_the_probabilities() -> None:
     number = 20_000
     params = SamplingParams(max_new_tokens=1)
     uniforms = RowUniforms(range(number), device=CPU)
-    tokens, logprobs, _ = sample_tokens(PROBS.log().expand(number, -1), params, uniforms)
+    tokens, logprobs, _, _ = sample_tokens(PROBS.log().expand(number, -1), params, uniforms)
     frequencies = torch.bincount(tokens, minlength=4) / number
     errors = (PROBS[0] * (1 - PROBS[0]) / number).sqrt()
     assert bool(((frequencies - PROBS[0]).abs() < 4 * errors).all())
@@ -77,7 +112,7 @@ def test_sampled_frequencies_are_the_probabilities() -> None:
 def test_excluded_tokens_are_never_sampled() -> None:
     params = SamplingParams(max_new_tokens=1, top_k=2)
     uniforms = RowUniforms(range(5000), device=CPU)
-    tokens, logprobs, _ = sample_tokens(PROBS.log().expand(5000, -1), params, uniforms)
+    tokens, logprobs, _, _ = sample_tokens(PROBS.log().expand(5000, -1), params, uniforms)
     assert set(tokens.tolist()) == {1, 3}
     assert bool(torch.isfinite(logprobs).all())
 
@@ -88,7 +123,7 @@ def test_the_largest_uniform_still_picks_a_possible_token() -> None:
     uniforms._block = torch.full((UNIFORM_BLOCK, 1), 1 - 1e-12, dtype=torch.float64)
     uniforms._next = 0
     logits = torch.tensor([[0.0, 0.0, -200.0, -200.0]])
-    tokens, _, _ = sample_tokens(logits, SamplingParams(max_new_tokens=1), uniforms)
+    tokens, _, _, _ = sample_tokens(logits, SamplingParams(max_new_tokens=1), uniforms)
     assert tokens.item() == 1
 
 
@@ -97,7 +132,7 @@ def test_logits_that_are_no_numbers_show_in_the_entropy(poison: float) -> None:
     logits = PROBS.log().repeat(2, 1)
     logits[1, 2] = poison
     uniforms = RowUniforms([0, 1], device=CPU)
-    tokens, _, entropies = sample_tokens(logits, SamplingParams(max_new_tokens=1), uniforms)
+    tokens, _, entropies, _ = sample_tokens(logits, SamplingParams(max_new_tokens=1), uniforms)
     assert torch.isfinite(entropies).tolist() == [True, False]
     assert 0 <= tokens[1] < 4
 
