@@ -29,6 +29,8 @@ app = typer.Typer(
     help="Train LLM agents with multi-turn RL, keep every trajectory, and see collapse in time.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Boxes are for people at a terminal: without one, rich is not even imported.
+    rich_markup_mode="rich" if sys.stdout.isatty() else None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(train.demo)

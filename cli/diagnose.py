@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum, StrEnum
@@ -95,13 +96,9 @@ def _judged(
     every: int | None,
 ) -> Verdict:
     """The verdict, or one line and an exit code."""
-    from ..core.config_loading import ConfigError
     from ..diagnostics.channels import known_keys
-    from ..diagnostics.metric_names import MetricNameError, parse_map
-    from ..diagnostics.metrics_file import MetricsFileError
-    from ..diagnostics.rescoring import RescoringError
+    from ..diagnostics.metric_names import parse_map
     from ..diagnostics.verdict import diagnose as judge
-    from ..store.errors import StoreError
 
     try:
         mapping = parse_map(words, known_keys())
@@ -110,17 +107,30 @@ def _judged(
             if model is not None or checkpoint is not None:
                 rescore = _rescore(model, checkpoint, every, bars("scoring reasonings"))
             return judge(path, mapping=mapping, progress=bars("measuring text"), rescore=rescore)
-    except (
-        ConfigError,
-        MetricNameError,
-        MetricsFileError,
-        RescoringError,
-        StoreError,
-        OSError,
-    ) as error:
+    except Exception as error:
+        code = _exit_of(error)
+        if code is None:
+            raise
         typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-        is_usage = isinstance(error, MetricNameError | ConfigError)
-        raise typer.Exit(Exit.USAGE if is_usage else Exit.UNREADABLE) from None
+        raise typer.Exit(code) from None
+
+
+_ERRORS = (
+    ("echoscope.core.config_loading", "ConfigError", Exit.USAGE),
+    ("echoscope.diagnostics.metric_names", "MetricNameError", Exit.USAGE),
+    ("echoscope.diagnostics.metrics_file", "MetricsFileError", Exit.UNREADABLE),
+    ("echoscope.diagnostics.rescoring", "RescoringError", Exit.UNREADABLE),
+)
+"""What a user can put right: module, class, exit code. A class is looked up only once something
+failed, because most of these modules import what a metrics file does not need."""
+
+
+def _exit_of(error: Exception) -> Exit | None:
+    """The exit code of a user's mistake; None for a bug."""
+    for module, name, code in _ERRORS:
+        if module in sys.modules and isinstance(error, vars(sys.modules[module])[name]):
+            return code
+    return Exit.UNREADABLE if isinstance(error, OSError) else None  # StoreError is an OSError
 
 
 def exit_code(verdict: Verdict, fail_on: FailOn) -> Exit:
@@ -160,8 +170,6 @@ Report = Callable[[int, int], None]
 @contextmanager
 def _progress() -> Iterator[Callable[[str], Report | None]]:
     """Makes bars on the error stream, seen from their first report on; none without a terminal."""
-    import sys
-
     from rich.console import Console
     from rich.progress import Progress
 
@@ -178,8 +186,6 @@ def _progress() -> Iterator[Callable[[str], Report | None]]:
 
 
 def _show(verdict: Verdict) -> None:
-    import sys
-
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -7,15 +7,26 @@ that is not known here keeps its own; `--map NAME=KEY` says what it is.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-Values = NDArray[np.float64]
+from .channels import known_keys
+from .metric_catalogue import (
+    AS_WRITTEN,
+    Conversion,
+    Meaning,
+    Values,
+    looked_up,
+    spelled,
+    step_rank,
+    without_prefixes,
+)
+
+__all__ = ["Conversion", "Meaning", "meaning_of", "parse_map", "to_our_names"]
 
 MAX_ENTROPY_PER_TOKEN = 13.0
 """Nats. No vocabulary in use has more (ln 256,000 is 12.5): what is larger is per sequence."""
@@ -25,180 +36,7 @@ class MetricNameError(ValueError):
     """A `--map` that cannot be followed."""
 
 
-class Conversion(StrEnum):
-    """What a source's values need to mean what the key says."""
-
-    NONE = ""
-    COMPLEMENT = "1 - x"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meaning:
-    """One of our keys, and how a source's values become its values."""
-
-    key: str
-    conversion: Conversion = Conversion.NONE
-
-    def convert(self, values: Values) -> Values:
-        return 1.0 - values if self.conversion is Conversion.COMPLEMENT else values
-
-
-_STEP_NAMES = (
-    "step",
-    "_step",
-    "global_step",
-    "train/global_step",
-    "trainer/global_step",
-    "training/global_step",
-    "progress/batch",
-    "iteration",
-    "iter",
-)
-"""In order of preference."""
-
-_EXACT: Mapping[str, str] = {
-    # RAGEN and verl
-    "actor/entropy": "policy/entropy",
-    "actor/grad_norm": "optim/grad_norm",
-    "actor/pg_loss": "loss/policy",
-    "actor/kl_loss": "policy/ref_kl",
-    "actor/ppo_kl": "policy/approx_kl",
-    "actor/pg_clipfrac": "policy/clip_high_frac",
-    "actor/pg_clipfrac_lower": "policy/clip_dual_frac",
-    "actor/lr": "optim/lr",
-    "critic/score/mean": "reward/return_mean",
-    "critic/vf_loss": "loss/value",
-    "critic/vf_explained_var": "critic/explained_variance",
-    "rollout/in_group_reward_std": "reward/group_std_mean",
-    "rollout/filter_kept_ratio": "selection/kept_frac",
-    "rollout/filter_zero_count": "selection/num_zero",
-    "rollout/empty_after_filter": "selection/is_empty",
-    "train/response_length": "rollout/num_sampled_tokens_mean",
-    "collapse/valid_thinking_rate": "rollout/reasoning_closed_frac",
-    "collapse/first_turn_valid_rate": "rollout/first_turn_reasoning_closed_frac",
-    "response_length/clip_ratio": "rollout/length_limited_frac",
-    "rollout_corr/kl": "policy/mismatch_kl",
-    # TRL
-    "reward": "reward/return_mean",
-    "rewards/mean": "reward/return_mean",
-    "reward_std": "reward/group_std_mean",
-    "frac_reward_zero_std": "reward/zero_std_frac",
-    "completion_length": "rollout/response_length_mean",
-    "completions/mean_length": "rollout/response_length_mean",
-    "completions/clipped_ratio": "rollout/length_limited_frac",
-    "kl": "policy/ref_kl",
-    "entropy": "policy/entropy",
-    "grad_norm": "optim/grad_norm",
-    "loss": "loss/total",
-    "learning_rate": "optim/lr",
-    "clip_ratio/high_mean": "policy/clip_high_frac",
-    "clip_ratio/low_mean": "policy/clip_low_frac",
-    "sampling/sampling_logp_difference/max": "policy/mismatch_logprob_max",
-    "eval_reward": "eval/all/return_mean",
-    "eval/reward": "eval/all/return_mean",
-    # prime-rl
-    "reward/mean": "reward/return_mean",
-    "reward/all/mean": "reward/return_mean",
-    "entropy/mean": "policy/entropy",
-    "entropy/all/mean": "policy/entropy",
-    "mismatch_kl/mean": "policy/mismatch_kl",
-    "mismatch_kl/all/mean": "policy/mismatch_kl",
-    "seq_len/mean": "rollout/num_sampled_tokens_mean",
-    "seq_len/all/mean": "rollout/num_sampled_tokens_mean",
-    "is_truncated/mean": "rollout/length_limited_frac",
-    "is_truncated/all/mean": "rollout/length_limited_frac",
-    "solve_all": "reward/solved_frac",
-    "solve_all/all": "reward/solved_frac",
-    "solve_none": "reward/hopeless_frac",
-    "solve_none/all": "reward/hopeless_frac",
-    # tinker-cookbook
-    "env/all/reward/total": "reward/return_mean",
-    "env/all/by_group/frac_all_good": "reward/solved_frac",
-    "env/all/by_group/frac_all_bad": "reward/hopeless_frac",
-    "env/all/ac_tokens_per_turn": "rollout/response_length_mean",
-    "env/all/turns_per_episode": "rollout/num_turns_mean",
-    "test/env/all/reward/total": "eval/all/return_mean",
-    "optim/entropy": "policy/entropy",
-    "optim/kl_sample_train_v1": "policy/mismatch_kl",
-    "optim/kl_sample_train_v2": "policy/mismatch_kl",
-    # plain names
-    "success": "rollout/success_rate",
-    "success_rate": "rollout/success_rate",
-    "train/success_rate": "rollout/success_rate",
-    "accuracy": "rollout/success_rate",
-    "eval/success_rate": "eval/all/success_rate",
-    "val/success_rate": "eval/all/success_rate",
-    "eval/accuracy": "eval/all/success_rate",
-    "format_valid_rate": "rollout/format_valid_frac",
-    "valid_action_rate": "rollout/action_valid_frac",
-    "response_length": "rollout/response_length_mean",
-    "retrieval_accuracy": "info/first_turn/retrieval_accuracy@1",
-    "mutual_information": "info/first_turn/mutual_information",
-    "conditional_entropy": "info/first_turn/conditional_entropy",
-}
-
-_COMPLEMENTS: Mapping[str, str] = {
-    "env/all/by_group/frac_mixed": "reward/zero_std_frac",
-    "invalid_action_rate": "rollout/action_valid_frac",
-}
-
-_FIRST_TURN: Mapping[str, str] = {
-    "mi_seq_estimate": "mutual_information",
-    "mi_upper_bound": "mutual_information_ceiling",
-    "retrieval_accuracy": "retrieval_accuracy@1",
-    "retrieval_chance_level": "retrieval_chance@1",
-    "conditional_entropy_seq_est": "conditional_entropy",
-    "conditional_entropy_est": "conditional_entropy_per_token",
-    "reasoning_entropy_seq_est": "marginal_entropy",
-}
-"""RAGEN's first-turn sample. Its trajectory sample scores reasonings under contexts that contain
-them, and its length-normalised estimate is not information: both keep their own names."""
-
-_TAG = r"([\w.+-]+)"
-_PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Meaning | None]], ...] = (
-    (
-        re.compile(rf"val-env/{_TAG}/success"),
-        lambda m: Meaning(key=f"eval/{m[1]}/success_rate"),
-    ),
-    (
-        re.compile(rf"val-env/{_TAG}/manager_invalid_action"),
-        lambda m: Meaning(key=f"eval/{m[1]}/action_valid_frac", conversion=Conversion.COMPLEMENT),
-    ),
-    (
-        re.compile(rf"train/{_TAG}/success"),
-        lambda m: Meaning(key=f"rollout/{m[1]}/success_rate"),
-    ),
-    (
-        re.compile(rf"train/{_TAG}/manager_invalid_action"),
-        lambda m: Meaning(
-            key=f"rollout/{m[1]}/action_valid_frac", conversion=Conversion.COMPLEMENT
-        ),
-    ),
-    (
-        re.compile(rf"train/{_TAG}/action_is_effective"),
-        lambda m: Meaning(key=f"rollout/{m[1]}/action_effective_frac"),
-    ),
-    (
-        re.compile(rf"val-core/{_TAG}/acc/mean@\d+"),
-        lambda m: Meaning(key=f"eval/{m[1]}/success_rate"),
-    ),
-    (
-        re.compile(rf"val-core/{_TAG}/reward/mean@\d+"),
-        lambda m: Meaning(key=f"eval/{m[1]}/return_mean"),
-    ),
-    (
-        re.compile(r"collapse_first_turn_sample/(\w+)"),
-        lambda m: (
-            Meaning(key=f"info/first_turn/{_FIRST_TURN[m[1]]}") if m[1] in _FIRST_TURN else None
-        ),
-    ),
-    (
-        re.compile(r"grad_norm/all/(task|entropy|kl)"),
-        lambda m: Meaning(key=f"gradient/{'policy' if m[1] == 'task' else m[1]}/all/norm"),
-    ),
-)
-
-_ACTION_IS_VALID = re.compile(rf"train/{_TAG}/action_is_valid")
+_ACTION_IS_VALID = re.compile(r"train/([\w.+-]+)/action_is_valid")
 
 _OUR_GROUPS = (
     "critic",
@@ -215,37 +53,40 @@ _OUR_GROUPS = (
     "text",
     "time",
 )
-_WANDB_COLUMN = re.compile(r"^.* - (?P<name>\S.*)$")
+_CHART_COLUMN = re.compile(r"^(?P<run>.*\S) - (?P<name>\S.*)$")
+"""A column of a chart that W&B exports: `RUN - METRIC`."""
 
 
+@functools.lru_cache(maxsize=65_536)
 def meaning_of(name: str) -> Meaning | None:
     """What a column is, or None where its name says nothing to us.
 
-    >>> meaning_of("actor/entropy").key
-    'policy/entropy'
-    >>> meaning_of("val-env/CoordSokoban/manager_invalid_action")
-    Meaning(key='eval/CoordSokoban/action_valid_frac', conversion=<Conversion.COMPLEMENT: '1 - x'>)
+    >>> meaning_of("actor/entropy").key, meaning_of("actor_entropy").key
+    ('policy/entropy', 'policy/entropy')
+    >>> meaning_of("val-env/CoordSokoban/manager_invalid_action").conversion.value
+    '1 - x'
     """
-    for candidate in _spellings(name):
-        if candidate in _EXACT:
-            return Meaning(key=_EXACT[candidate])
-        if candidate in _COMPLEMENTS:
-            return Meaning(key=_COMPLEMENTS[candidate], conversion=Conversion.COMPLEMENT)
-        for pattern, meaning in _PATTERNS:
+    names = [name.strip()]
+    if match := _CHART_COLUMN.match(names[0]):
+        names.append(match["name"])
+    for candidate in names:
+        for pattern, meant in AS_WRITTEN:
             match = pattern.fullmatch(candidate)
-            if match and (found := meaning(match)) is not None:
-                return found
+            if match and (meaning := meant(match)) is not None:
+                return meaning
+        meaning = looked_up(without_prefixes(spelled(candidate)))
+        if meaning is not None:
+            return meaning
     return None
 
 
-def _spellings(name: str) -> Iterable[str]:
-    """The name as it stands, without W&B's run name, in lower case, without `train/`."""
-    names = [name.strip()]
-    if match := _WANDB_COLUMN.match(names[0]):
-        names.append(match["name"])
-    names += [name.lower() for name in names]
-    names += [name.removeprefix("train/") for name in names if name.startswith("train/")]
-    return dict.fromkeys(names)
+@functools.lru_cache(maxsize=65_536)
+def is_ours(name: str) -> bool:
+    """Is this one of our own keys, which another trainer's name must not replace?"""
+    if name.split("/")[0] not in _OUR_GROUPS:
+        return False
+    meaning = meaning_of(name)
+    return meaning is None or meaning.key == name or _is_known(name, known_keys())
 
 
 def is_summary_column(name: str) -> bool:
@@ -253,10 +94,33 @@ def is_summary_column(name: str) -> bool:
     return name.endswith(("__MIN", "__MAX"))
 
 
+def runs_of_chart(names: Iterable[str]) -> dict[str, list[str]]:
+    """Run -> its columns, of a chart's export; empty where the columns are not so named.
+
+    >>> runs_of_chart(["Step", "lake-1 - critic/score/mean", "lake-2 - critic/score/mean"])
+    {'lake-1': ['lake-1 - critic/score/mean'], 'lake-2': ['lake-2 - critic/score/mean']}
+    """
+    out: dict[str, list[str]] = {}
+    for name in names:
+        match = _CHART_COLUMN.match(name.strip())
+        if match and not is_summary_column(name):
+            out.setdefault(match["run"], []).append(name)
+    return out
+
+
+def step_columns(names: Iterable[str]) -> list[str]:
+    """The columns that may count training steps, the likeliest first."""
+    ranked = [
+        (rank, place, name)
+        for place, name in enumerate(names)
+        if (rank := step_rank(name)) is not None
+    ]
+    return [name for _, _, name in sorted(ranked)]
+
+
 def step_column(names: Iterable[str]) -> str | None:
     """Which of the columns counts training steps; None if none is known to."""
-    known = {name.strip().lower(): name for name in names}
-    return next((known[name] for name in _STEP_NAMES if name in known), None)
+    return next(iter(step_columns(names)), None)
 
 
 def parse_map(entries: Iterable[str], known_keys: Iterable[str]) -> dict[str, Meaning]:
@@ -303,27 +167,100 @@ def to_our_names(
     """Columns renamed and converted; a key that the source has itself wins over an alias.
 
     Rates of several environments are averaged into the key without a tag; mutual information over
-    its ceiling becomes `dependence`; an entropy too large to be per token is divided by the length.
+    its ceiling becomes `dependence`; an entropy too large to be per token is divided by the length;
+    a reward that stays within 0..1 is a success rate where no other is there.
     """
     out: dict[str, Values] = {}
     sources: dict[str, str] = {}
     notes: list[str] = []
-    chosen = {name: m for name, m in (mapping or {}).items() if name in columns}
-    own = [n for n in columns if n.split("/")[0] in _OUR_GROUPS and meaning_of(n) is None]
-    for name in [*chosen, *own, *[n for n in columns if n not in own]]:
-        if is_summary_column(name) or (name in sources.values()):
+    for name, meaning, values in _in_order_of_preference(columns, mapping or {}):
+        if is_summary_column(name):
             continue
-        meaning = chosen.get(name) or (None if name in own else meaning_of(name))
+        if meaning is not None and meaning.only_share and name not in (mapping or {}):
+            share = _as_share(name, values, notes)
+            if share is None:
+                meaning = None
+            else:
+                values = share
+                if re.search("reward|score", name, re.IGNORECASE):
+                    what = "success" if meaning.key.endswith("success_rate") else "a share"
+                    notes.append(f"{name} lies between 0 and 1: it is read as {what}")
         key = meaning.key if meaning else name
         if key in out:
             continue
-        out[key] = meaning.convert(columns[name]) if meaning else columns[name]
+        out[key] = meaning.convert(values) if meaning else values
         sources[key] = name
     _action_valid_of_env(columns, out, sources)
     _average_tags(out, sources)
     _derive_dependence(out, sources)
     _entropy_per_token(out, sources, notes)
+    _success_from_rewards(out, sources, notes)
     return NamedColumns(columns=out, sources=sources, notes=tuple(notes))
+
+
+def _in_order_of_preference(
+    columns: Mapping[str, Values], mapping: Mapping[str, Meaning]
+) -> list[tuple[str, Meaning | None, Values]]:
+    """Mapped columns, then our own names, then the catalogue's, the preferred alias first."""
+    ranked = []
+    for place, name in enumerate(columns):
+        if name in mapping:
+            order, meaning = (0, 0), mapping[name]
+        elif is_ours(name):
+            order, meaning = (1, 0), None
+        else:
+            known = meaning_of(name)
+            order, meaning = (2, known.rank if known else 0), known
+        ranked.append((order, place, name, meaning))
+    ranked.sort(key=lambda entry: entry[:2])
+    return [(name, meaning, columns[name]) for _, _, name, meaning in ranked]
+
+
+_PERCENT = re.compile(r"percent|pct|%|rate|acc", re.IGNORECASE)
+
+
+def _as_share(name: str, values: Values, notes: list[str]) -> Values | None:
+    """Values as a share of one; None where they are none."""
+    present = values[np.isfinite(values)]
+    if not len(present) or present.min() < 0:
+        return values if not len(present) else None
+    if present.max() <= 1.0:
+        return values
+    if present.max() <= 100 and present.max() > 1.5 and _PERCENT.search(name):
+        notes.append(f"{name} lies between 0 and 100: it is read as percent")
+        return values / 100.0
+    return None
+
+
+def _success_from_rewards(
+    columns: dict[str, Values], sources: dict[str, str], notes: list[str]
+) -> None:
+    """A reward or score that stays within 0..1 is read as success, if nothing else says success."""
+    _success_from_reward(columns, sources, notes, "reward/return_mean", "rollout/success_rate")
+    if any(key.startswith("eval/") and key.endswith("success_rate") for key in columns):
+        return
+    for key in [k for k in columns if k.startswith("eval/") and k.endswith("/return_mean")]:
+        success = f"{key.removesuffix('/return_mean')}/success_rate"
+        _success_from_reward(columns, sources, notes, key, success)
+
+
+def _success_from_reward(
+    columns: dict[str, Values], sources: dict[str, str], notes: list[str], key: str, success: str
+) -> None:
+    values = columns.get(key)
+    if values is None or success in columns or key == sources[key]:
+        return
+    present = values[~np.isnan(values)]
+    if not len(present):
+        return
+    if present.min() >= 0 and present.max() <= 1:
+        columns[success], sources[success] = columns.pop(key), sources.pop(key)
+        notes.append(f"{sources[success]} lies between 0 and 1: it is read as success")
+    else:
+        notes.append(
+            f"{sources[key]} lies between {present.min():.3g} and {present.max():.3g}: it is read "
+            "as return, not as success"
+        )
 
 
 def _action_valid_of_env(

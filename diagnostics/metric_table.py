@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,18 @@ Steps = NDArray[np.int64]
 
 MAX_ROWS = 20_000
 """A longer source is averaged in blocks while it is read: between this many rows and twice that."""
+MAX_COLUMNS = 5_000
+MAX_CELLS = 20_000_000
+"""Wide sources are averaged in blocks earlier: half of the cells that are kept at most."""
 CHUNK_ROWS = 4096
+CHUNK_CELLS = 400_000
+"""Rows and values that wait to be stored."""
+NUM_FIXED = 2
+"""A stored row begins with its step and its weight."""
+
+
+class TooManyColumnsError(ValueError):
+    """More different names than a run's metrics have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,7 +45,7 @@ class MetricTable:
     sources: Mapping[str, str]
     """Key -> the column or columns it came from."""
     kind: str
-    """csv, jsonl, log or run."""
+    """csv, json, notebook, log or run."""
     path: str = ""
     ignored: tuple[str, ...] = ()
     """Columns without a number."""
@@ -66,60 +77,113 @@ class MetricTable:
 class TableBuilder:
     """Collects rows in arrival order in bounded memory.
 
-    Rows that repeat the step before them are merged, the later value winning. Beyond twice
-    `MAX_ROWS` rows, neighbours are averaged and so are those that follow.
+    Rows of one step that follow each other are averaged, each metric over the rows that have it and
+    by the rows' weights. Where the steps go back, as in a resumed run, the later values are kept.
+    Beyond twice `MAX_ROWS` rows, neighbours are averaged and so are those that follow.
     """
 
     max_rows: int = MAX_ROWS
+    num_averaged: int = 0
+    """Rows that were averaged into an earlier row of their step."""
     width: int = 1
     """Source rows per stored row."""
     num_seen: int = 0
     _names: dict[str, int] = field(default_factory=dict)
+    _size: int = NUM_FIXED
+    """Columns of a stored row."""
     _blocks: list[NDArray[np.float64]] = field(default_factory=list)
     _num_stored: int = 0
     _carry: NDArray[np.float64] | None = None
-    _pending: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
+    _pending: list[tuple[float, Mapping[str, float], float]] = field(default_factory=list)
+    _num_pending: int = 0
 
-    def add_row(self, step: float, values: Mapping[str, float]) -> None:
-        self._pending.append((step, values))
-        if len(self._pending) >= CHUNK_ROWS:
+    def add_row(self, step: float, values: Mapping[str, float], weight: float = 1.0) -> None:
+        """`weight`: how many samples the values are means of, where that is known."""
+        self._pending.append((step, values, weight))
+        self._num_pending += len(values)
+        if len(self._pending) >= CHUNK_ROWS or self._num_pending >= CHUNK_CELLS:
             self._flush_pending()
 
     def _flush_pending(self) -> None:
-        rows, self._pending = self._pending, []
+        rows, self._pending, self._num_pending = self._pending, [], 0
         if not rows:
             return
-        names = list(dict.fromkeys(name for _, values in rows for name in values))
+        names = list(dict.fromkeys(name for _, values, _ in rows for name in values))
         position = {name: column for column, name in enumerate(names)}
         matrix = np.full((len(rows), len(names)), np.nan)
-        for index, (_, values) in enumerate(rows):
+        for index, (_, values, _) in enumerate(rows):
             for name, value in values.items():
                 matrix[index, position[name]] = value
-        self.add_block(np.array([step for step, _ in rows]), names, matrix)
+        self.add_block(
+            np.array([step for step, _, _ in rows]),
+            names,
+            matrix,
+            np.array([weight for _, _, weight in rows]),
+        )
 
-    def add_block(self, steps: Values, names: Sequence[str], matrix: NDArray[np.float64]) -> None:
-        """`matrix` (r, c) of the named columns at `steps` (r,)."""
+    def add_block(
+        self,
+        steps: Values,
+        names: Sequence[str],
+        matrix: NDArray[np.float64],
+        weights: Values | None = None,
+    ) -> None:
+        """`matrix` (r, c) of the named columns at `steps` (r,), by `weights` (r,).
+
+        Raises:
+            TooManyColumnsError: more than `MAX_COLUMNS` different names so far.
+        """
         if not len(steps):
             return
         for name in names:
-            self._names.setdefault(name, len(self._names) + 1)
-        block = np.full((len(steps), len(self._names) + 1), np.nan)
+            if name not in self._names:
+                self._names[name] = self._size
+                self._size += 1
+        if len(self._names) > MAX_COLUMNS:
+            raise TooManyColumnsError(
+                f"more than {MAX_COLUMNS} different metric names: that is no table of metrics"
+            )
+        block = np.full((len(steps), self._size), np.nan)
         block[:, 0] = steps
+        block[:, 1] = 1.0 if weights is None else weights
         block[:, [self._names[name] for name in names]] = matrix
         self.num_seen += len(steps)
         if self._carry is not None:
             block = np.vstack([_widened(self._carry, block.shape[1]), block])
-        block = _merge_repeats(block)
+        block = self._merged(block)
         keep = (len(block) - 1) // self.width * self.width
         self._carry = block[keep:]
         self._store(block[:keep])
+
+    def _merged(self, block: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Neighbours with the same step become one row, their weighted mean."""
+        is_first = np.concatenate([[True], block[1:, 0] != block[:-1, 0]])
+        if is_first.all():
+            return block
+        starts = np.flatnonzero(is_first)
+        values, weights = block[:, NUM_FIXED:], block[:, 1:2]
+        present = ~np.isnan(values)
+        shared = np.add.reduceat(present, starts, axis=0, dtype=np.int64).max(axis=1, initial=0)
+        self.num_averaged += int((shared[shared > 1] - 1).sum())
+        total = np.add.reduceat(np.where(present, weights, 0.0), starts, axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # Shares first: values near the largest double must not overflow in a sum.
+            shares = np.where(present, weights, 0.0) / np.repeat(
+                total, np.diff(np.append(starts, len(block))), axis=0
+            )
+            means = np.add.reduceat(np.where(present, values * shares, 0.0), starts, axis=0)
+        out = block[is_first].copy()
+        out[:, 1] = np.add.reduceat(weights[:, 0], starts)
+        out[:, NUM_FIXED:] = np.where(total > 0, means, np.nan)
+        return np.asarray(out)
 
     def _store(self, block: NDArray[np.float64]) -> None:
         if not len(block):
             return
         self._blocks.append(_averaged(block, self.width))
         self._num_stored += len(self._blocks[-1])
-        while self._num_stored > 2 * self.max_rows:
+        max_rows = max(min(self.max_rows, MAX_CELLS // (self._size)), 1)
+        while self._num_stored > 2 * max_rows:
             everything = self._joined()
             even = len(everything) // 2 * 2
             halved = _averaged(everything[:even], 2)
@@ -127,8 +191,21 @@ class TableBuilder:
             self._num_stored = len(self._blocks[0])
             self.width *= 2
 
+    def _sorted_and_merged(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+        if len(rows) < 2 or (np.diff(rows[:, 0]) > 0).all():
+            return rows, 0
+        ordered = rows[np.argsort(rows[:, 0], kind="stable")]
+        merged = _later_wins(ordered)
+        return merged, len(rows) - len(merged)
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Forget these columns."""
+        self._flush_pending()
+        for name in names:
+            self._names.pop(name, None)
+
     def _joined(self) -> NDArray[np.float64]:
-        size = len(self._names) + 1
+        size = self._size
         return np.vstack([np.empty((0, size)), *[_widened(b, size) for b in self._blocks]])
 
     def build(
@@ -149,7 +226,12 @@ class TableBuilder:
         said = list(notes)
         if self.width > 1:
             said.append(f"{self.num_seen} rows were averaged in blocks of {self.width}")
-        rows, num_repeated = _sorted_and_merged(rows)
+        rows, num_repeated = self._sorted_and_merged(rows)
+        if self.num_averaged:
+            said.append(
+                f"{self.num_averaged} rows have the step of the row before: the rows of a "
+                "step were averaged"
+            )
         if num_repeated:
             said.append(f"{num_repeated} rows repeat an earlier step: the later values were kept")
         columns = {name: rows[:, column].copy() for name, column in self._names.items()}
@@ -177,11 +259,9 @@ def _widened(block: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     return np.asarray(np.hstack([block, np.full((len(block), missing), np.nan)]))
 
 
-def _merge_repeats(block: NDArray[np.float64]) -> NDArray[np.float64]:
+def _later_wins(block: NDArray[np.float64]) -> NDArray[np.float64]:
     """Neighbours with the same step become one row; later values win."""
     is_first = np.concatenate([[True], block[1:, 0] != block[:-1, 0]])
-    if is_first.all():
-        return block
     groups = np.cumsum(is_first) - 1
     out = block[is_first].copy()
     for row in np.flatnonzero(~is_first):
@@ -201,14 +281,6 @@ def _averaged(block: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     out = np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
     out[:, 0] = block[np.minimum(starts + width, len(block)) - 1, 0]
     return np.asarray(out)
-
-
-def _sorted_and_merged(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-    if len(rows) < 2 or (np.diff(rows[:, 0]) > 0).all():
-        return rows, 0
-    ordered = rows[np.argsort(rows[:, 0], kind="stable")]
-    merged = _merge_repeats(ordered)
-    return merged, len(rows) - len(merged)
 
 
 def table_of_run(reader: RunReader) -> MetricTable:

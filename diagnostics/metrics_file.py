@@ -1,355 +1,180 @@
-"""Read a metrics file into a `MetricTable`: CSV, JSON lines, or a trainer's console log.
+"""Read a metrics file into a `MetricTable`: CSV, JSON, a notebook, or a trainer's console log.
 
-The kind is told from the content. Nothing in the file is trusted: it is parsed as text, never
+What a file is, is told from its content. Nothing in it is trusted: it is parsed as text, never
 evaluated. Memory stays bounded whatever the number of rows.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import itertools
-import json
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
-from numpy.typing import NDArray
+from .console_log import ConsoleLog
+from .delimited_text import NUM_SAMPLED, DelimitedText, dialect_of
+from .metric_catalogue import Meaning
+from .metric_json import documents, is_notebook, notebook_lines, parsed, records_of
+from .metric_records import Collector, MetricsFileError, to_number
+from .metric_table import MetricTable
 
-from .metric_names import Meaning, is_summary_column, step_column
-from .metric_table import MetricTable, TableBuilder
+__all__ = ["MetricsFileError", "read_metrics", "to_number"]
 
-MAX_LINE_CHARS = 4_000_000
-MAX_COLUMNS = 5_000
+MAX_LINE_CHARS = 32_000_000
+MAX_DOCUMENT_BYTES = 256 << 20
+"""A JSON document over several lines is read at once."""
 _SNIFF_BYTES = 262_144
-_MAX_STEP = 2**53
+_UNICODE = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+"""Byte order marks: PowerShell writes what it redirects as UTF-16."""
 
 Mapped = Mapping[str, Meaning]
-
-
-class MetricsFileError(ValueError):
-    """A file that no run's metrics can be read from."""
 
 
 def read_metrics(path: str | Path, mapping: Mapped | None = None) -> MetricTable:
     """Read a metrics file.
 
     Args:
-        path: A CSV (also tab or semicolon separated), JSON lines (also verl's `{"step", "data"}`, a
-            JSON array, or TRL's `trainer_state.json`), or a console log with lines such as
-            `step:12 - key:value - key:np.float64(value)`.
+        path: A CSV of any dialect; JSON lines, an array, a document of columns, TRL's
+            `trainer_state.json` or a notebook with its outputs; or what a trainer printed.
         mapping: Column name -> what it is, where its name does not say so (see `parse_map`).
 
     Raises:
-        MetricsFileError: not such a file, no step column, or no numbers; one line.
+        MetricsFileError: not such a file, or no numbers in it; one line.
         OSError: it cannot be read.
     """
     path, mapping = Path(path), mapping or {}
-    if path.is_dir():
-        raise MetricsFileError(f"{path}: is a folder; name a metrics file or a run")
+    _must_be_a_file(path)
     with path.open("rb") as file:
         head = file.read(_SNIFF_BYTES)
     if not head.strip():
         raise MetricsFileError(f"{path}: is empty")
-    if b"\x00" in head:
-        raise MetricsFileError(f"{path}: is binary; CSV, JSON lines and console logs can be read")
-    text = head.decode("utf-8-sig", errors="replace")
-    reader: Callable[[Path, Mapped], MetricTable]
-    if text.lstrip()[:1] in ("{", "[") and not _LOG_LINE.search(text):
-        reader = _read_json
-    elif _LOG_LINE.search(text):
-        reader = _read_log
-    else:
-        reader = _read_csv
-    table = reader(path, mapping)
-    if not table.num_rows:
-        raise MetricsFileError(f"{path}: no row with a step was found ({table.kind})")
-    if not table.keys():
-        raise MetricsFileError(f"{path}: {table.num_rows} steps, but no column holds numbers")
-    return table
+    encoding = next((name for mark, name in _UNICODE if head.startswith(mark)), "utf-8")
+    if b"\x00" in head and encoding != "utf-16":
+        raise MetricsFileError(f"{path}: is binary; CSV, JSON and console logs can be read")
 
+    def lines() -> Iterator[str]:
+        with path.open("rb") as file:
+            yield from _lines(file, encoding)
 
-def to_number(value: Any) -> float:
-    """A finite number as it stands; a written NaN or infinity as infinity; else NaN (absent).
-
-    Trainers write NaN where a loss broke, and leave out what was not computed: they differ.
-    """
-    if isinstance(value, bool):
-        return float(value)
-    if isinstance(value, int | float):
-        try:
-            number = float(value)
-        except OverflowError:
-            return math.inf
-        return number if math.isfinite(number) else math.inf
-    if not isinstance(value, str):
-        return math.nan
-    text = value.strip().lower()
-    if text in ("true", "false"):
-        return float(text == "true")
     try:
-        number = float(text.replace("_", "x"))
-    except ValueError:
-        return math.nan
-    return number if math.isfinite(number) else math.inf
-
-
-# --- CSV
-
-
-def _read_csv(path: Path, mapping: Mapped) -> MetricTable:
-    names, delimiter = _csv_header(path)
-    with path.open("rb") as file:
-        may_span_lines = b'"' in file.read(_SNIFF_BYTES)
-    step_name = _find_step(path, names, mapping)
-    skipped = 0
-
-    def count_skipped(row: pa_csv.InvalidRow) -> str:
-        nonlocal skipped
-        skipped += 1
-        return "skip"
-
-    builder, lost = TableBuilder(), 0
-    try:
-        # Only numbers are read, so any byte may stand for itself: no text can be invalid.
-        source = pa.transcoding_input_stream(pa.OSFile(str(path)), "latin-1", "utf-8")
-        blocks = pa_csv.open_csv(
-            source,
-            read_options=pa_csv.ReadOptions(
-                column_names=names, skip_rows=1, block_size=4 << 20, use_threads=False
-            ),
-            parse_options=pa_csv.ParseOptions(
-                delimiter=delimiter,
-                newlines_in_values=may_span_lines,
-                invalid_row_handler=count_skipped,
-            ),
-            convert_options=pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
-            ),
-        )
-        for batch in blocks:
-            steps = _numbers(batch.column(names.index(step_name)))
-            good = np.isfinite(steps) & (np.abs(steps) < _MAX_STEP)
-            lost += int((~good).sum())
-            columns = {
-                name: _numbers(batch.column(index))
-                for index, name in enumerate(names)
-                if name != step_name and not is_summary_column(name)
-            }
-            matrix = np.column_stack([*columns.values()]) if columns else np.empty((len(steps), 0))
-            builder.add_block(_whole(path, steps[good]), list(columns), matrix[good])
-    except pa.ArrowInvalid as error:
-        raise MetricsFileError(f"{path}: {' '.join(str(error).split())}") from None
-    notes = [f"{skipped} lines with another number of cells were left out"] if skipped else []
-    notes += [f"{lost} rows without a step were left out"] if lost else []
-    return builder.build(kind="csv", path=str(path), mapping=mapping, notes=notes)
-
-
-def _csv_header(path: Path) -> tuple[list[str], str]:
-    with path.open("rb") as file:
-        start = file.readline(MAX_LINE_CHARS).decode("utf-8-sig", errors="replace")
-    line = re.split(r"[\r\n]", start, maxsplit=1)[0]
-    delimiter = max(",\t;", key=line.count)
-    if delimiter not in line:
-        raise MetricsFileError(
-            f"{path}: the first line is neither a CSV header, nor JSON, nor a trainer's step line"
-        )
-    try:
-        cells = next(csv.reader([line], delimiter=delimiter))
+        return _read(path, mapping, lines)
     except csv.Error as error:
-        raise MetricsFileError(f"{path}: the header cannot be read: {error}") from None
-    if len(cells) > MAX_COLUMNS:
-        raise MetricsFileError(f"{path}: {len(cells)} columns, but at most {MAX_COLUMNS} are read")
-    return _distinct(cells), delimiter
+        raise MetricsFileError(f"{path}: the CSV cannot be read: {error}") from None
 
 
-def _distinct(cells: Sequence[str]) -> list[str]:
-    names: list[str] = []
-    for index, cell in enumerate(cells):
-        name = cell.strip() or f"column {index + 1}"
-        names.append(name if name not in names else f"{name} ({index + 1})")
-    return names
-
-
-def _numbers(column: pa.Array) -> NDArray[np.float64]:
-    """Cells as numbers, with what `to_number` says of everything that is none."""
-    trimmed = pc.utf8_trim_whitespace(column)
-    blank = pc.equal(trimmed, "")
-    try:
-        values = pc.if_else(blank, None, trimmed).cast(pa.float64())
-    except pa.ArrowInvalid:
-        return _mixed_numbers(trimmed)
-    numbers = np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
-    absent = np.asarray(blank.to_numpy(zero_copy_only=False), dtype=np.bool_)
-    return np.where(absent, np.nan, np.where(np.isfinite(numbers), numbers, np.inf))
-
-
-def _mixed_numbers(cells: pa.Array) -> NDArray[np.float64]:
-    """Numbers among text: only cells that begin like one are looked at one by one."""
-    likely = pc.match_substring_regex(
-        cells, r"^[-+]?(\d|\.\d|nan|inf|true|false)", ignore_case=True
-    )
-    where = np.flatnonzero(np.asarray(likely.to_numpy(zero_copy_only=False), dtype=np.bool_))
-    out = np.full(len(cells), np.nan)
-    out[where] = [to_number(cell) for cell in cells.take(pa.array(where)).to_pylist()]
-    return out
-
-
-def _find_step(path: Path, names: Iterable[str], mapping: Mapped) -> str:
-    names = list(names)
-    mapped = [name for name, meaning in mapping.items() if meaning.key == "step"]
-    for name in mapping:
-        if name not in names:
-            raise MetricsFileError(f"{path}: --map names the column {name!r}, which is not there")
-    found = mapped[0] if mapped else step_column(names)
-    if found is None:
-        shown = ", ".join(itertools.islice(names, 6))
+def _must_be_a_file(path: Path) -> None:
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise MetricsFileError(f"{path}: is a folder; name a metrics file or a run")
+    if not stat.S_ISREG(mode):
         raise MetricsFileError(
-            f"{path}: no step column among {shown}; say which it is with --map NAME=step"
+            f"{path}: is a pipe or a device, which cannot be read twice; save it to a file first"
         )
-    return found
 
 
-def _whole(path: Path, steps: NDArray[np.float64]) -> NDArray[np.float64]:
-    if (steps != np.floor(steps)).any():
-        raise MetricsFileError(f"{path}: the step column holds fractions, so it counts no steps")
-    return steps
+Lines = Callable[[], Iterator[str]]
 
 
-# --- JSON
-
-
-def _read_json(path: Path, mapping: Mapped) -> MetricTable:
-    builder, bad, lost = TableBuilder(), 0, 0
-    step_name: str | None = None
-    for entry in _json_records(path):
-        if entry is None:
-            bad += 1
-            continue
-        flat = _flat(entry)
-        if step_name is None or step_name not in flat:
-            step_name = _step_name_of(flat, mapping) or step_name
-        step = to_number(flat.pop(step_name, None)) if step_name else math.nan
-        if not math.isfinite(step) or abs(step) >= _MAX_STEP or step != math.floor(step):
-            lost += 1
-            continue
-        numbers = {name: to_number(value) for name, value in flat.items()}
-        builder.add_row(step, {name: v for name, v in numbers.items() if not math.isnan(v)})
-    if step_name is None:
+def _read(path: Path, mapping: Mapped, lines: Lines) -> MetricTable:
+    start = next((line for line in lines() if line.strip()), "").lstrip()
+    if start[:1] in ("{", "["):
+        table = _read_json(path, mapping, lines, start)
+        if table is not None:
+            return table
+    dialect = dialect_of(list(itertools.islice(lines(), NUM_SAMPLED)))
+    log = ConsoleLog(path=str(path), mapping=mapping)
+    if dialect is not None:
+        text = DelimitedText(dialect, str(path))
+        collector = Collector(path=str(path), kind="csv", mapping=mapping)
+        for record in text.records(lines()):
+            collector.add(record)
+        skipped = text.num_skipped
+        if collector.known or dialect.num_before == 0:
+            notes = [f"{skipped} lines with another number of cells were left out"]
+            return collector.finish(notes if skipped else [])
+    log.feed(lines())
+    best = log.best()
+    if best is None:
         raise MetricsFileError(
-            f"{path}: no step in any JSON record; say which field it is with --map NAME=step"
+            f"{path}: holds no metrics of a run: neither a CSV header, nor JSON, nor lines with a "
+            "known name such as `step:1 - reward:0.5`, `{'reward': 0.5}` or `reward=0.5`"
         )
-    notes = [f"{bad} lines are not JSON objects and were left out"] if bad else []
-    notes += [f"{lost} records without a whole step were left out"] if lost else []
-    return builder.build(kind="jsonl", path=str(path), mapping=mapping, notes=notes)
+    return best.finish()
 
 
-def _step_name_of(flat: Mapping[str, Any], mapping: Mapped) -> str | None:
-    mapped = [name for name, m in mapping.items() if m.key == "step" and name in flat]
-    return mapped[0] if mapped else step_column(flat)
+def _lines(file: BinaryIO, encoding: str) -> Iterator[str]:
+    """Lines as text, also where a progress bar went back to the start of its line.
 
-
-def _json_records(path: Path) -> Iterator[dict[str, Any] | None]:
-    """Every record; None for a line that holds none."""
-    with path.open("rb") as file:
-        lines = _lines(file)
-        first = next((line for line in lines if line.strip()), "")
-        whole = _as_object(first)
-        if whole is None or not isinstance(whole, dict | list):
-            yield from _whole_document(path)
-            return
-        if isinstance(whole, list):
-            yield from (entry if isinstance(entry, dict) else None for entry in whole)
-        elif isinstance(whole.get("log_history"), list):
-            yield from (e if isinstance(e, dict) else None for e in whole["log_history"])
-        else:
-            yield whole
-        for line in lines:
-            if line.strip():
-                entry = _as_object(line)
-                yield entry if isinstance(entry, dict) else None
-
-
-def _whole_document(path: Path) -> Iterator[dict[str, Any] | None]:
-    """A JSON document over several lines: an array of records, or TRL's trainer state."""
-    limit = 64 << 20
-    if path.stat().st_size > limit:
-        raise MetricsFileError(f"{path}: its first line is not JSON, and it is no small document")
-    document = _as_object(path.read_text(encoding="utf-8-sig", errors="replace"))
-    if isinstance(document, dict):
-        document = document.get("log_history")
-    if not isinstance(document, list):
-        raise MetricsFileError(f"{path}: neither JSON lines nor a JSON array of records")
-    yield from (entry if isinstance(entry, dict) else None for entry in document)
-
-
-def _as_object(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """verl's `{"step", "data": {...}}` and nested groups, two levels deep, joined by `/`."""
-    out: dict[str, Any] = {}
-    for name, value in entry.items():
-        if isinstance(value, dict):
-            prefix = "" if name in ("data", "metrics", "values") else f"{name}/"
-            out.update({f"{prefix}{inner}": v for inner, v in value.items()})
-        else:
-            out[str(name)] = value
-    return dict(itertools.islice(out.items(), MAX_COLUMNS))
-
-
-def _lines(file: BinaryIO) -> Iterator[str]:
-    """Lines as text; the rest of an absurdly long line is dropped."""
-    is_start = True
-    while raw := file.readline(MAX_LINE_CHARS):
-        if is_start:
-            yield raw.decode("utf-8-sig", errors="replace")
-        is_start = raw.endswith(b"\n")
-
-
-# --- console logs
-
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_STEP_LINE = re.compile(r"\bstep:\s*(\d{1,15}) - (?=[^\s:]+:)")
-_LOG_LINE = re.compile(r"\bstep:\s*\d{1,15} - [^\s:]+:")
-_NUMPY = re.compile(r"^(?:np\.|numpy\.)?(?:float|int|bool)\w*\((?P<inner>[^()]*)\)$")
-
-
-def _read_log(path: Path, mapping: Mapped) -> MetricTable:
-    builder = TableBuilder()
-    with path.open("rb") as file:
-        for line in _lines(file):
-            found = parse_log_line(line)
-            if found is not None:
-                builder.add_row(*found)
-    return builder.build(kind="log", path=str(path), mapping=mapping)
-
-
-def parse_log_line(line: str) -> tuple[int, dict[str, float]] | None:
-    """The step and numbers of one line as verl and RAGEN print it, or None.
-
-    >>> parse_log_line("(TaskRunner pid=7) step:3 - actor/entropy:0.5 - x:np.float64(1e-3)")
-    (3, {'actor/entropy': 0.5, 'x': 0.001})
+    The rest of an absurdly long line is dropped.
     """
-    text = _COLOUR.sub("", line)
-    match = _STEP_LINE.search(text)
-    if match is None:
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    rest, is_dropped = "", False
+    while block := file.read(1 << 20):
+        parts = re.split(r"\r\n|\n|\r(?!$)", rest + decoder.decode(block))
+        rest = parts.pop()
+        for part in parts:
+            if not is_dropped:
+                yield part
+            is_dropped = False
+        if len(rest) > MAX_LINE_CHARS:
+            if not is_dropped:
+                yield rest[:MAX_LINE_CHARS]
+            rest, is_dropped = "", True
+    rest += decoder.decode(b"", final=True)
+    if rest.strip("\r") and not is_dropped:
+        yield rest.rstrip("\r")
+
+
+def _read_json(path: Path, mapping: Mapped, lines: Lines, start: str) -> MetricTable | None:
+    """The table of a JSON file; None where the text is no JSON."""
+    collector = Collector(path=str(path), kind="json", mapping=mapping)
+    if (first := parsed(start)) is not None:
+        return _read_json_lines(path, collector, lines, first)
+    if path.stat().st_size > MAX_DOCUMENT_BYTES:
         return None
-    values: dict[str, float] = {}
-    for part in text[match.end() :].strip().split(" - ")[:MAX_COLUMNS]:
-        name, colon, written = part.rpartition(":")
-        written = written.strip()
-        wrapped = _NUMPY.match(written)
-        number = to_number(wrapped["inner"] if wrapped else written)
-        if colon and name.strip() and not math.isnan(number):
-            values[name.strip()] = number
-    return int(match[1]), values
+    values = list(documents("\n".join(lines())))
+    if not values:
+        return None
+    for value in values:
+        if is_notebook(value):
+            log = ConsoleLog(path=str(path), mapping=mapping, kind="notebook")
+            log.feed(notebook_lines(value))
+            best = log.best()
+            if best is None:
+                raise MetricsFileError(f"{path}: the notebook has no saved output with metrics")
+            return best.finish()
+        for record in records_of(value, name=path.stem, is_only=len(values) == 1):
+            collector.add(record)
+    return collector.finish()
+
+
+def _read_json_lines(
+    path: Path, collector: Collector, lines: Lines, first: object
+) -> MetricTable | None:
+    entries = (line for line in lines() if line.strip())
+    next(entries)
+    second = next(entries, None)
+    if second is None and is_notebook(first):
+        log = ConsoleLog(path=str(path), mapping=collector.mapping, kind="notebook")
+        log.feed(notebook_lines(first))  # type: ignore[arg-type]
+        best = log.best()
+        return best.finish() if best else None
+    num_bad = 0
+    rest: Iterable[str] = itertools.chain([] if second is None else [second], entries)
+    for value in itertools.chain([first], map(parsed, rest)):
+        records = records_of(value, name=path.stem, is_only=second is None)
+        num_bad += not records
+        for record in records:
+            collector.add(record)
+    if not collector.num_records:
+        return None
+    notes = [f"{num_bad} lines hold no JSON object and were left out"] if num_bad else []
+    return collector.finish(notes)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..store.layout import shown_path
 from ..store.records import Trajectory
 from .config import TextConfig
 from .metric_names import Meaning
@@ -117,18 +116,20 @@ def open_source(
     if isinstance(source, MetricTable):
         return Opened(table=source)
     if isinstance(source, str | Path):
-        from ..store.layout import Layout
-
         path = Path(source)
-        if not Layout(path).run_json.is_file():
-            if path.is_dir():
-                raise MetricsFileError(_what_is_read(path))
+        if not path.is_dir():
             if rescore is not None:
                 raise MetricsFileError(f"{path}: is no stored run, so it has nothing to score")
             return Opened(table=read_metrics(path, mapping))
+        from ..store.layout import Layout
+
+        if not Layout(path).run_json.is_file():
+            raise MetricsFileError(_what_is_read(path))
         from ..store.reader import open_run
 
         source = open_run(path)
+    from ..store.layout import shown_path
+
     table = table_of_run(source)
     measured = table.keys()
     if not any(key.startswith(("text/", "info/")) for key in measured):
@@ -147,9 +148,9 @@ def _what_is_read(folder: Path) -> str:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         return f"{folder}: holds runs; name one of them: {', '.join(runs[:3])}{more}"
     return (
-        f"{folder}: is neither a run nor a metrics file. What can be judged: a run's folder (with "
-        "run.json), a CSV, JSON lines or trainer_state.json, or a trainer's console log; rollouts "
-        "of other trainers become a run by `echoscope import`"
+        f"{folder}: is neither a run nor a metrics file. What can be judged: a run's folder "
+        "(with run.json), or a file of metrics: CSV, JSON, trainer_state.json, a notebook or a "
+        "console log"
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ..store.reader import RunReader
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..store.reader import RunReader
 
 
 def steps_with_groups(reader: RunReader, *, with_tokens: bool = False) -> list[int]:

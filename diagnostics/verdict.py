@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..store.records import Alarm
-from .alarm_settings import AlarmSettings, alarm_settings
 from .alarms import (
     RULES_BY_NAME,
     AlarmEngine,
@@ -271,17 +270,29 @@ def diagnose(
     from .sources import open_source
 
     opened = open_source(source, mapping, progress, rescore)
-    own = AlarmSettings() if opened.reader is None else alarm_settings(opened.reader)
+    own = _own_settings(opened.reader)
     diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
     for step, values in opened.table.rows():
         if config is None:
-            diagnosis.engine.configure(own.at(step))
+            diagnosis.engine.configure(own(step))
         diagnosis.observe(step, values)
     shown = opened.exemplars([alarm.rule for alarm in diagnosis.engine.open_alarms])
     verdict = diagnosis.verdict(
         exemplars=shown.places, template=shown.template, notes=opened.table.notes
     )
     return _with_caveats(verdict, opened.table.caveats)
+
+
+def _own_settings(reader: RunReader | None) -> Callable[[int], AlarmConfig]:
+    """By which settings each step is judged: the defaults where there is no stored run."""
+    if reader is None:
+        return lambda step: _DEFAULTS
+    from .alarm_settings import alarm_settings  # imports the store, which a file does not need
+
+    return alarm_settings(reader).at
+
+
+_DEFAULTS = AlarmConfig()
 
 
 def _with_caveats(verdict: Verdict, caveats: Mapping[str, str]) -> Verdict:

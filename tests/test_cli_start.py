@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,23 @@ def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
     assert "typer" in names
     assert names & HEAVY == set()
     assert "Usage" in out
+
+
+def test_b9_help_without_a_terminal_draws_no_boxes() -> None:
+    """Half of the processor time of `--help` was importing what draws them."""
+    names, out = imported("--help")
+    assert "rich" not in names
+    assert "diagnose" in out
+
+
+def test_b9_a_metrics_file_is_judged_without_what_only_stored_runs_need(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    rows = "".join(f"{step},0.5,1.0\n" for step in range(250))
+    path.write_text("step,success_rate,entropy\n" + rows, encoding="utf-8")
+    names, out = imported("diagnose", str(path))
+    assert "healthy" in out
+    assert "numpy" in names
+    assert names & (HEAVY - {"numpy"}) == set()
 
 
 def test_help_names_every_command() -> None:

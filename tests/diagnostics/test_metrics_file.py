@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from echoscope.diagnostics.console_log import parse_log_line
 from echoscope.diagnostics.metric_names import parse_map
 from echoscope.diagnostics.metric_table import TableBuilder
-from echoscope.diagnostics.metrics_file import (
-    MetricsFileError,
-    parse_log_line,
-    read_metrics,
-    to_number,
-)
+from echoscope.diagnostics.metrics_file import MetricsFileError, read_metrics, to_number
 
 
 def written(folder: Path, text: str | bytes, name: str = "metrics") -> Path:
@@ -76,7 +72,7 @@ def test_lines_of_another_length_and_rows_without_a_step_are_counted(tmp_path: P
     table = read_metrics(written(tmp_path, text))
     assert table.steps.tolist() == [0, 2]
     assert any("1 lines" in note for note in table.notes)
-    assert any("1 rows without a step" in note for note in table.notes)
+    assert any("1 rows without a whole step" in note for note in table.notes)
 
 
 def test_line_ends_of_old(tmp_path: Path) -> None:
@@ -127,10 +123,10 @@ def test_json_lines_of_verl(tmp_path: Path) -> None:
         "[1, 2]",
     ]
     table = read_metrics(written(tmp_path, "\n".join(lines)))
-    assert table.kind == "jsonl"
+    assert table.kind == "json"
     assert table.columns["policy/entropy"].tolist() == [0.5, 0.4]
-    assert "2 lines are not JSON objects" in table.notes[0]
-    assert "1 records without a whole step" in table.notes[1]
+    assert "2 lines hold no JSON object" in table.notes[0]
+    assert "1 rows without a whole step" in table.notes[1]
 
 
 def test_json_lines_that_split_a_step(tmp_path: Path) -> None:
@@ -198,9 +194,8 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, dat
         ("a,b\n1,2\n", "--map NAME=step"),
         ("step,entropy\n", "no row with a step"),
         ("step,note\n0,a\n", "no column holds numbers"),
-        ("step,entropy\n0.5,1\n", "fractions"),
-        ("{}\n", "no step in any JSON record"),
-        ("{\n", "neither JSON lines"),
+        ("{}\n", "holds no metrics"),
+        ("{\n", "nor JSON"),
         (b"\x00\x01binary", "is binary"),
         (b"\x01\r;", "neither a CSV header"),
     ],

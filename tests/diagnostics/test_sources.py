@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics import sources
+from echoscope.diagnostics.metrics_file import MetricsFileError
 from echoscope.diagnostics.sources import open_source, sample_of_step
 from echoscope.diagnostics.verdict import diagnose
 from echoscope.store.reader import open_run
@@ -117,3 +118,10 @@ def test_samples_are_whole_groups_first(run: Path, monkeypatch: pytest.MonkeyPat
     assert sorted({t.group_index for t in chosen}) == [0, 1]
     monkeypatch.setattr(sources, "MAX_TRAJECTORIES", 1)
     assert [t.group_index for t in sample_of_step(open_run(run), 0)] == [0]
+
+
+def test_b8_a_folder_that_is_no_run_names_only_what_exists(tmp_path: Path) -> None:
+    """There is no `echoscope import`: what can be judged is a run or a file of metrics."""
+    with pytest.raises(MetricsFileError, match="neither a run nor a metrics file") as caught:
+        open_source(tmp_path)
+    assert "echoscope" not in str(caught.value).replace(str(tmp_path), "")

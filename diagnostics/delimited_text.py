@@ -1,0 +1,96 @@
+"""Records of metrics in CSV of any dialect: the header is found, whatever stands before it."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .metric_catalogue import spelled, step_rank
+from .metric_names import meaning_of
+from .metric_records import to_number
+
+DELIMITERS = ",\t;|"
+NUM_SAMPLED = 60
+csv.field_size_limit(1 << 25)
+"""Lines that the dialect is told from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How a text holds a table."""
+
+    delimiter: str
+    num_before: int
+    """Lines before the header."""
+    names: tuple[str, ...]
+
+
+def dialect_of(lines: Sequence[str]) -> Dialect | None:
+    """The dialect of a text that begins with these lines; None where it is no table."""
+    found = [d for delimiter in DELIMITERS if (d := _dialect(lines, delimiter)) is not None]
+    return max(found, key=lambda d: len(d.names), default=None)
+
+
+def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:
+    try:
+        rows = [
+            next(csv.reader([line], delimiter=delimiter)) if line.strip() else []
+            for line in lines[:NUM_SAMPLED]
+        ]
+    except (csv.Error, StopIteration):
+        return None
+    for place, header in enumerate(rows):
+        if len(header) < 2 or lines[place].startswith("#"):
+            continue
+        is_text = [math.isnan(to_number(cell)) for cell in header]
+        following = [row for row in rows[place + 1 :] if len(row) == len(header)]
+        numbers = sum(not math.isnan(to_number(cell)) for row in following for cell in row)
+        filled = sum(bool(cell.strip()) for row in following for cell in row)
+        is_table = bool(following) and numbers >= max(1, 0.2 * filled)
+        is_known = any(meaning_of(cell) or step_rank(cell) is not None for cell in header)
+        is_known = is_known and not any(":" in cell and "{" in cell for cell in header)
+        if sum(is_text) >= 0.7 * len(header) and (is_table or (is_known and not following)):
+            return Dialect(delimiter=delimiter, num_before=place, names=_distinct(header))
+    return None
+
+
+def _distinct(cells: Iterable[str]) -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    for index, cell in enumerate(cells):
+        name = cell.strip().lstrip("#").strip() or f"column {index + 1}"
+        names[name if name not in names else f"{name} ({index + 1})"] = None
+    return tuple(names)
+
+
+@dataclass(slots=True)
+class DelimitedText:
+    """The records of a table in a text."""
+
+    dialect: Dialect
+    path: str
+    num_skipped: int = 0
+    """Lines with another number of cells."""
+
+    def records(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Raises csv.Error where a cell is too long to be read."""
+        names = self._names()
+        body = itertools.islice(lines, self.dialect.num_before + 1, None)
+        for row in csv.reader(body, delimiter=self.dialect.delimiter):
+            if len(row) == len(names):
+                if any(cell.strip() != name for cell, name in zip(row, names, strict=True)):
+                    yield dict(zip(names, row, strict=True))
+            elif row:
+                self.num_skipped += 1
+
+    def _names(self) -> list[str]:
+        """TensorBoard's `Wall time,Step,Value` leaves the name of the metric to the file's."""
+        names = list(self.dialect.names)
+        words = [spelled(name) for name in names]
+        if "value" in words and len(names) <= 3 and not any(meaning_of(name) for name in names):
+            names[words.index("value")] = Path(self.path).stem.rpartition("tag-")[2]
+        return names

@@ -1,0 +1,214 @@
+"""Records of metrics in JSON: lines, arrays, trainer states, columns, notebooks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
+from typing import Any
+
+from .metric_names import meaning_of, step_column
+from .metric_records import MAX_DEPTH, flat
+
+Record = dict[str, Any]
+_DECODER = json.JSONDecoder()
+_STEP_KEY = re.compile(r"(?:step|iter|iteration|epoch|checkpoint)?[-_ ]?(\d{1,15})", re.IGNORECASE)
+_HISTORIES = ("log_history", "history", "logs", "metrics", "records", "steps", "rows", "data")
+"""Where documents keep their rows, the likeliest first."""
+
+
+def parsed(text: str) -> Any:
+    """The value of a JSON text; None where it is none (or nested too deeply)."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def documents(text: str) -> Iterator[Any]:
+    """JSON values that follow each other, each over any number of lines; stops at what is none."""
+    place = 0
+    while place < len(text):
+        gap = re.compile(r"[\s,\x00-\x1f]*").match(text, place)
+        place = gap.end() if gap else place
+        if place >= len(text):
+            return
+        try:
+            value, place = _DECODER.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            return
+        yield value
+
+
+def is_notebook(document: Any) -> bool:
+    return isinstance(document, dict) and isinstance(document.get("cells"), list)
+
+
+def records_of(document: Any, *, name: str = "value", is_only: bool = False) -> list[Record]:
+    """The records of metrics that a JSON value holds; empty where it holds none.
+
+    Args:
+        name: What a series without a name is called.
+        is_only: The file holds nothing else, so the records are somewhere inside.
+    """
+    if isinstance(document, list):
+        return _of_list(document, name)
+    if not isinstance(document, dict):
+        return []
+    own = flat(document)
+    inside = _tables_inside(document, name)
+    best = max(inside, key=_worth, default=[])
+    if len(best) > 1 and (is_only or not _known(own)) and _worth(best) > (0, 0):
+        return best
+    return [own] if own else []
+
+
+def _of_list(values: list[Any], name: str) -> list[Record]:
+    """Rows, or TensorBoard's `[[time, step, value], ...]`."""
+    rows = [flat(value) for value in values if isinstance(value, dict)]
+    if rows:
+        return rows
+    if len(values) > 1 and all(_is_numbers(value) and len(value) == 3 for value in values):
+        return [{"step": step, name: value} for _, step, value in values]
+    return []
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, int | float) or v is None for v in value)
+
+
+def _known(record: Mapping[str, Any]) -> int:
+    return sum(
+        meaning_of(name) is not None for name, value in record.items() if not isinstance(value, str)
+    )
+
+
+def _worth(rows: list[Record]) -> tuple[int, int]:
+    """How many known metrics rows have, and how many of them there are."""
+    names = {name: row[name] for row in rows[:50] for name in row}
+    return _known(names), len(rows)
+
+
+def _tables_inside(document: Mapping[str, Any], name: str) -> list[list[Record]]:
+    """Every way to read the document, or a part of it, as rows."""
+    out: list[list[Record]] = []
+    waiting: list[tuple[Mapping[str, Any], int]] = [(document, 0)]
+    while waiting:
+        group, depth = waiting.pop()
+        out += [_of_columns(group), _of_steps(group), _of_split(group)]
+        keys = sorted(group, key=lambda k: _HISTORIES.index(k) if k in _HISTORIES else 99)
+        for key in keys:
+            value = group[key]
+            if isinstance(value, list):
+                rows = _of_list(value, str(key))
+                out.append(rows)
+            elif isinstance(value, dict) and depth < MAX_DEPTH:
+                waiting.append((value, depth + 1))
+    return [rows for rows in out if len(rows) > 1]
+
+
+def _of_columns(group: Mapping[str, Any]) -> list[Record]:
+    """`{"steps": [1, 2], "reward": [0.1, 0.2]}`, groups of such, and pandas' form of the same,
+    `{"reward": {"0": 0.1, "1": 0.2}}`.
+
+    Lists of another length than the step's (or than most) are left out.
+    """
+    columns: dict[str, list[Any]] = {}
+    waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(group.items()))]
+    while waiting:
+        name, value, depth = waiting.pop()
+        if isinstance(value, dict) and value and depth < MAX_DEPTH:
+            if all(str(k).isdigit() for k in value) and not any(
+                isinstance(v, dict | list) for v in value.values()
+            ):
+                columns[name] = list(value.values())
+            else:
+                waiting += [(f"{name}/{k}", v, depth + 1) for k, v in reversed(value.items())]
+        elif _is_numbers(value) and len(value) > 1:
+            columns[name] = value
+    if not columns:
+        return []
+    step = step_column(columns)
+    lengths = [len(values) for values in columns.values()]
+    length = len(columns[step]) if step else max(lengths, key=lengths.count)
+    same = {name: values for name, values in columns.items() if len(values) == length}
+    return [dict(zip(same, row, strict=True)) for row in zip(*same.values(), strict=True)]
+
+
+def _of_steps(group: Mapping[str, Any]) -> list[Record]:
+    """`{"10": {"reward": 0.1}, "20": {"reward": 0.2}}`."""
+    out = []
+    for key, value in group.items():
+        match = _STEP_KEY.fullmatch(str(key))
+        if not match or not isinstance(value, dict):
+            return []
+        out.append({"step": int(match[1]), **flat(value)})
+    return out
+
+
+def _of_split(group: Mapping[str, Any]) -> list[Record]:
+    """pandas' `{"columns": [...], "data": [[...], ...]}`."""
+    names, rows = group.get("columns"), group.get("data")
+    if not isinstance(names, list) or not isinstance(rows, list):
+        return []
+    return [dict(zip(map(str, names), row, strict=False)) for row in rows if isinstance(row, list)]
+
+
+class _Table(HTMLParser):
+    """Cells of the tables in a notebook's output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._is_cell = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        self._is_cell = tag in ("td", "th")
+        if self._is_cell and self.rows:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_cell = self._is_cell and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._is_cell and self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def notebook_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """What a notebook's cells printed, line by line; a table as rows with `|` between its cells."""
+    for cell in document["cells"]:
+        outputs = cell.get("outputs") if isinstance(cell, dict) else None
+        for output in outputs if isinstance(outputs, list) else ():
+            if not isinstance(output, dict):
+                continue
+            data = output.get("data")
+            data = data if isinstance(data, dict) else {}
+            html = _text(data.get("text/html"))
+            if "<table" in html:
+                yield from table_lines(html)
+                continue
+            text = _text(output.get("text")) or _text(data.get("text/plain"))
+            yield from re.split(r"[\r\n]+", text)
+
+
+def table_lines(html: str) -> Iterator[str]:
+    """Rows of an HTML table as `| a | b |`.
+
+    >>> list(table_lines("<table><tr><th>Step</th><th>reward</th></tr></table>"))
+    ['| Step | reward |']
+    """
+    table = _Table()
+    table.feed(html)
+    for row in table.rows:
+        if row:
+            yield f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in row)} |"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(part for part in value if isinstance(part, str))
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,404 @@
+"""From records, as a file holds them, to a `MetricTable`: which field counts the steps, which rows
+belong together, and what is a number."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .metric_catalogue import SUCCESS_WORDS, Meaning, spelled, step_rank
+from .metric_names import is_summary_column, meaning_of, runs_of_chart, step_columns
+from .metric_table import MetricTable, TableBuilder, TooManyColumnsError
+
+MAX_STEP = 2**53
+LARGEST = 1e150
+"""Greater magnitudes count as infinite: sums of them would be."""
+MAX_DEPTH = 12
+"""Groups within groups that are looked into."""
+NUM_SAMPLED = 500
+"""Records that the field of the steps is chosen by."""
+MAX_RUNS = 64
+
+
+class MetricsFileError(ValueError):
+    """A file that no run's metrics can be read from."""
+
+
+_WRAPPED = re.compile(
+    r"(?:np\.|numpy\.|torch\.|jnp\.)?(?:float|int|bool|tensor|array)\w*\(\[?(?P<inner>[^()\[\],]*)"
+    r"[^()]*\)",
+    re.IGNORECASE,
+)
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:e[-+]?\d+)?")
+
+
+def to_number(value: Any) -> float:
+    """A finite number as it stands; a written NaN or infinity as infinity; else NaN (absent).
+
+    Trainers write NaN where a loss broke, and leave out what was not computed: they differ.
+    Percent signs, thousands separators, decimal commas and `np.float64(...)` are understood.
+    """
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, int | float):
+        try:
+            return _bounded(float(value))
+        except OverflowError:
+            return math.inf
+    if not isinstance(value, str):
+        return math.nan
+    return _number_in(value.strip().lower())
+
+
+def _bounded(number: float) -> float:
+    return number if abs(number) <= LARGEST else math.inf
+
+
+def _number_in(text: str) -> float:
+    if len(text) > 400 or "_" in text:
+        return math.nan
+    try:
+        return _bounded(float(text))
+    except ValueError:
+        pass
+    if text in ("true", "false"):
+        return float(text == "true")
+    if text.endswith("%"):
+        return _number_in(text[:-1].rstrip()) / 100.0
+    if _GROUPED.fullmatch(text):
+        return _bounded(float(text.replace(",", "")))
+    if _DECIMAL_COMMA.fullmatch(text):
+        return _bounded(float(text.replace(",", ".")))
+    wrapped = _WRAPPED.fullmatch(text)
+    return _number_in(wrapped["inner"].strip()) if wrapped else math.nan
+
+
+_TRANSPARENT = frozenset({"data", "metrics", "values", "logs", "stats", "scalars"})
+"""Groups whose name says nothing: verl's `{"step", "data": {...}}`."""
+
+
+def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested groups joined by `/`, and lists of numbers as their means.
+
+    >>> flat({"step": 1, "data": {"actor/entropy": 0.5}, "train": {"rewards": [0, 1]}})
+    {'step': 1, 'actor/entropy': 0.5, 'train/rewards': 0.5}
+    """
+    out: dict[str, Any] = {}
+    waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(entry.items()))]
+    while waiting:
+        name, value, depth = waiting.pop()
+        if isinstance(value, dict):
+            if depth < MAX_DEPTH:
+                start = "" if name.rpartition("/")[2] in _TRANSPARENT else f"{name}/"
+                start = start or (f"{name.rpartition('/')[0]}/" if "/" in name else "")
+                waiting += [(f"{start}{k}", v, depth + 1) for k, v in reversed(value.items())]
+        elif isinstance(value, list):
+            numbers = [to_number(v) for v in value if isinstance(v, int | float)]
+            finite = [number for number in numbers if math.isfinite(number)]
+            if finite and len(numbers) == len(value):
+                out[name] = math.fsum(finite) / len(finite)
+        else:
+            out[name] = value
+    return out
+
+
+_WEIGHTS = frozenset(
+    {
+        "num_samples",
+        "n_samples",
+        "num_trajectories",
+        "num_episodes",
+        "num_rollouts",
+        "sample_count",
+        "count",
+        "n",
+    }
+)
+"""Fields that say over how many samples a row's values were taken."""
+_RUNS = frozenset(
+    {
+        "run",
+        "run_id",
+        "run_name",
+        "experiment",
+        "experiment_name",
+        "exp",
+        "exp_name",
+        "model",
+        "model_name",
+        "algo",
+        "algorithm",
+        "method",
+        "variant",
+        "condition",
+        "config",
+        "seed",
+        "trial",
+        "recipe",
+        "arm",
+    }
+)
+"""Fields whose values tell one run from another."""
+_PHASES = frozenset({"split", "phase", "mode", "stage", "type", "event", "kind", "section"})
+_EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
+_EXACT_STEP = 8
+"""Names before this place in the order of preference count steps even where they repeat."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Collector:
+    """Takes in records and makes the table.
+
+    A record's fields are numbers or text. Rows of other runs, told by a field such as `seed`, are
+    kept apart, and the run with most rows is the table; rows of an evaluation, told by a field such
+    as `split`, are named so.
+    """
+
+    path: str
+    kind: str
+    mapping: Mapping[str, Meaning] = field(default_factory=dict)
+    needs_known: bool = False
+    """Leave out records without a metric of the catalogue: console text holds many numbers."""
+    num_records: int = 0
+    known: set[str] = field(default_factory=set)
+    """Keys of the catalogue that were met."""
+    names: dict[str, None] = field(default_factory=dict)
+    _numeric: set[str] = field(default_factory=set)
+    _waiting: list[dict[str, Any]] = field(default_factory=list)
+    _steps: list[str] | None = None
+    """The fields that count steps, the best first; empty: rows are counted."""
+    _fractions: str = ""
+    _runs: dict[tuple[str, ...], TableBuilder] = field(default_factory=dict)
+    _run_fields: dict[str, None] = field(default_factory=dict)
+    _chart: dict[str, int] = field(default_factory=dict)
+    """Values by run, where the columns are those of an exported chart."""
+    _offsets: dict[float, float] = field(default_factory=dict)
+    _last: tuple[float, float] | None = None
+    _num_taken: int = 0
+    num_lost: int = 0
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Raises MetricsFileError where the file cannot hold the metrics of a run."""
+        fields = _of_phase(_of_series(record))
+        metrics = [
+            meaning.key
+            for name in fields
+            if (meaning := meaning_of(name)) is not None and not math.isnan(to_number(fields[name]))
+        ]
+        if self.needs_known and not metrics and not any(n in self.mapping for n in fields):
+            return
+        self.known.update(metrics)
+        self.names.update(dict.fromkeys(fields))
+        self.num_records += 1
+        if self._steps is None:
+            self._waiting.append(fields)
+            if len(self._waiting) >= NUM_SAMPLED:
+                self._choose_steps()
+            return
+        self._take(fields)
+
+    def _choose_steps(self) -> None:
+        mapped = [name for name, meaning in self.mapping.items() if meaning.key == "step"]
+        found: list[str] = []
+        for name in step_columns(self.names):
+            numbers = [_step_number(r.get(name)) for r in self._waiting]
+            numbers = [n for n in numbers if math.isfinite(n)]
+            if not numbers:
+                continue
+            if any(number != math.floor(number) for number in numbers):
+                self._fractions = self._fractions or name
+                continue
+            pairs = list(itertools.pairwise(numbers))
+            rises = sum(b > a for a, b in pairs)
+            rank = step_rank(name)
+            is_exact = rank is not None and rank < _EXACT_STEP
+            if is_exact or rises >= 0.9 * max(len(pairs), 1):
+                found.append(name)
+        self._steps = mapped or found
+        waiting, self._waiting = self._waiting, []
+        for fields in waiting:
+            self._take(fields)
+
+    def _take(self, fields: dict[str, Any]) -> None:
+        step = self._step_of(fields)
+        if step is None:
+            self.num_lost += 1
+            return
+        numbers: dict[str, float] = {}
+        weight = 1.0
+        run: list[str] = []
+        for name, value in fields.items():
+            number = to_number(value)
+            word = spelled(name)
+            if word in _RUNS and value not in (None, ""):
+                self._run_fields[name] = None
+                run.append(f"{name}={value}")
+                continue
+            if math.isnan(number):
+                continue
+            self._numeric.add(name)
+            if name in (self._steps or ()) or is_summary_column(name):
+                continue
+            if word in _WEIGHTS and 0 < number < math.inf:
+                weight = number
+            numbers[name] = number
+        for chart_run, columns in runs_of_chart(numbers).items():
+            self._chart[chart_run] = self._chart.get(chart_run, 0) + len(columns)
+        builder = self._runs.get(tuple(run))
+        if builder is None:
+            if len(self._runs) >= MAX_RUNS:
+                raise MetricsFileError(
+                    f"{self.path}: {', '.join(self._run_fields)} tells more than {MAX_RUNS} runs "
+                    "apart; keep the rows of one run"
+                )
+            builder = self._runs[tuple(run)] = TableBuilder()
+        try:
+            builder.add_row(step, numbers, weight)
+        except TooManyColumnsError as error:
+            raise MetricsFileError(f"{self.path}: {error}") from None
+
+    def _step_of(self, fields: Mapping[str, Any]) -> float | None:
+        if not self._steps:
+            self._num_taken += 1
+            return float(self._num_taken)
+        for name in self._steps:
+            step = _step_number(fields.get(name))
+            if math.isfinite(step) and abs(step) < MAX_STEP and step == math.floor(step):
+                return self._through_epochs(step, fields)
+        return None
+
+    def _through_epochs(self, step: float, fields: Mapping[str, Any]) -> float:
+        """Steps that begin again with each epoch are counted on."""
+        epoch = to_number(next((v for n, v in fields.items() if spelled(n) == "epoch"), None))
+        if not math.isfinite(epoch):
+            return step
+        if self._last is not None:
+            last_step, last_epoch = self._last
+            is_next = epoch > last_epoch and epoch == math.floor(epoch)
+            if is_next and epoch not in self._offsets and step < last_step:
+                before = self._offsets.get(last_epoch, 0.0)
+                self._offsets[epoch] = before + last_step + 1 - step
+        self._last = (step, epoch)
+        return step + self._offsets.get(epoch, 0.0)
+
+    def finish(self, notes: list[str] | None = None) -> MetricTable:
+        """The table.
+
+        Raises:
+            MetricsFileError: no rows, no numbers, or a mapped column that is not there.
+        """
+        if self._steps is None:
+            self._choose_steps()
+        for name in self.mapping:
+            if name not in self.names:
+                raise MetricsFileError(
+                    f"{self.path}: --map names the column {name!r}, which is not there"
+                )
+        said = list(notes or [])
+        if not self._runs:
+            raise MetricsFileError(f"{self.path}: no row with a step was found ({self.kind})")
+        if not self._steps and not self.known and not self.mapping:
+            shown = ", ".join(list(self.names)[:6])
+            raise MetricsFileError(
+                f"{self.path}: neither steps nor a known metric among {shown}; say what they are "
+                "with --map NAME=step and --map NAME=rollout/success_rate"
+            )
+        if not self._steps:
+            why = f"{self._fractions} holds fractions" if self._fractions else "no step is written"
+            said.append(f"{why}: rows are counted as steps, from 1 to {self.num_records}")
+        if self.num_lost:
+            said.append(f"{self.num_lost} rows without a whole step were left out")
+        builder = self._chosen_run(said)
+        builder.leave_out(self._other_chart_runs(said))
+        table = builder.build(
+            kind=self.kind,
+            path=self.path,
+            mapping=self.mapping,
+            ignored=[name for name in self.names if name not in self._numeric],
+            notes=said,
+        )
+        if not table.keys():
+            raise MetricsFileError(
+                f"{self.path}: {table.num_rows} steps, but no column holds numbers"
+            )
+        return table
+
+    def _chosen_run(self, said: list[str]) -> TableBuilder:
+        runs = sorted(self._runs.items(), key=lambda entry: -entry[1].num_seen)
+        if len(runs) > 1:
+            names = "; ".join(", ".join(run) or "unnamed" for run, _ in runs[:4])
+            said.append(
+                f"the file holds {len(runs)} runs ({names}{' ...' if len(runs) > 4 else ''}): the "
+                f"first of these, with {runs[0][1].num_seen} rows, is judged"
+            )
+        return runs[0][1]
+
+    def _other_chart_runs(self, said: list[str]) -> list[str]:
+        if len(self._chart) < 2:
+            return []
+        best = max(self._chart, key=lambda run: self._chart[run])
+        said.append(f"the chart holds {len(self._chart)} runs: {best} is judged")
+        grouped = runs_of_chart(self.names)
+        return [name for run, names in grouped.items() if run != best for name in names]
+
+
+def _step_number(value: Any) -> float:
+    """A step, also where it is written as `12/400`."""
+    return to_number(value.partition("/")[0] if isinstance(value, str) else value)
+
+
+_SERIES = frozenset({"metric", "metric_name", "name", "key", "tag", "scalar", "variable"})
+
+
+def _of_series(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row that holds one metric by its name, `{"step": 3, "metric": "reward", "value": 0.5}`."""
+    if len(record) > 8:
+        return record
+    by_word = {spelled(name): name for name in record}
+    value = by_word.get("value", by_word.get("val"))
+    series = next((by_word[word] for word in by_word if word in _SERIES), None)
+    if value is None or series is None or not isinstance(record[series], str):
+        return record
+    kept = {name: v for name, v in record.items() if name not in (value, series)}
+    return {**kept, record[series]: record[value]}
+
+
+def _of_phase(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, named as an evaluation's where one of them says so."""
+    fields = dict(record)
+    for name, value in record.items():
+        is_phase = isinstance(value, str) and spelled(name) in _PHASES
+        if is_phase and value.strip().lower() in _EVALUATIONS:
+            return {
+                n if step_rank(n) is not None or spelled(n) in _RUNS else f"eval/{n}": v
+                for n, v in record.items()
+                if n != name
+            }
+    return fields
+
+
+_LIKELY = frozenset(
+    word for phrase in SUCCESS_WORDS for word in phrase.split("_") if word not in ("is", "at", "1")
+) | {"reward", "score", "return", "f1", "goal", "wins", "passed", "accept", "judge"}
+
+
+def likely_success(table: MetricTable) -> Iterator[tuple[str, str]]:
+    """Columns that look like a success rate or a return, and the key for `--map` of each."""
+    taken = {spelled(source) for source in table.sources.values() if meaning_of(source)}
+    for key, values in table.columns.items():
+        name = table.sources.get(key, key)
+        words = set(spelled(name).split("_"))
+        if spelled(name) in taken or words & {"std", "min", "max", "time", "loss", "count"}:
+            continue
+        if not words & _LIKELY:
+            continue
+        finite = values[abs(values) < math.inf]
+        if not len(finite):
+            continue
+        is_share = finite.min() >= 0 and finite.max() <= 1
+        yield name, "rollout/success_rate" if is_share else "reward/return_mean"
