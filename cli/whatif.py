@@ -223,4 +223,5 @@ def _words(settings: SelectionConfig) -> str:
         return "strategy none"
     unit = "" if settings.unit == "group" else " of trajectories"
     keep = "" if settings.keep == "largest" else ", smallest first"
-    return f"{settings.strategy} {settings.value:g} of {settings.metric}{unit}{keep}"
+    scope = "" if settings.scope == "batch" else ", each environment apart"
+    return f"{settings.strategy} {settings.value:g} of {settings.metric}{unit}{keep}{scope}"

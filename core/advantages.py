@@ -42,6 +42,7 @@ def normalize_returns(
     mode: Normalization,
     *,
     trainable_PG: NDArray[np.bool_] | None = None,
+    tags_P: Sequence[str] | None = None,
 ) -> FloatArray64:
     """Episode returns on the scale that trains (RAGEN's reward normalisation).
 
@@ -54,6 +55,7 @@ def normalize_returns(
         returns_PG: (P, G) episode returns.
         mode: One of the five.
         trainable_PG: (P, G) which returns count; all by default. The others become 0.
+        tags_P: (P,) environment of each group: `brpo` then standardises each one apart.
 
     Raises:
         ValueError: the mode compares siblings, but groups have one member.
@@ -69,7 +71,10 @@ def normalize_returns(
     if mode == "arpo":
         out[trainable] = returns[trainable]
     elif mode == "brpo":
-        out[trainable] = _standardize(returns[trainable])
+        tags = np.array([""] * len(returns) if tags_P is None else list(tags_P))
+        for tag in dict.fromkeys(tags.tolist()):
+            members = trainable & (tags == tag)[:, None]
+            out[members] = _standardize(returns[members])
     else:
         rule = _centre if mode == "mean" else _standardize
         for p, members in enumerate(trainable):

@@ -31,7 +31,12 @@ def pack_kept(
     change what a return means.
     """
     normalized_PG = normalize_returns(
-        rollouts.returns_PG, config.reward.normalization, trainable_PG=rollouts.trainable_PG
+        rollouts.returns_PG,
+        config.reward.normalization,
+        trainable_PG=rollouts.trainable_PG,
+        tags_P=[group[0].tag for group in rollouts.groups]
+        if config.reward.normalization_scope == "tag"
+        else None,
     )
     trajectories, rewards = [], []
     for p, g in np.argwhere(selection.keep_PG):

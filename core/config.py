@@ -124,6 +124,11 @@ class RewardConfig(FrozenModel):
     normalization: Literal["arpo", "brpo", "grpo", "mean", "asym_clip"] = Field(
         "arpo", description="RICO names: arpo raw, brpo over the batch, grpo over the group."
     )
+    normalization_scope: Literal["batch", "tag"] = Field(
+        "batch",
+        description="What brpo standardises over: the batch, or each environment tag apart, so "
+        "that one with larger rewards does not drown the others.",
+    )
     shaping: list[ShapingTerm] = Field(default_factory=list)
 
 
@@ -367,6 +372,12 @@ class RunConfig(FrozenModel):
             raise ValueError(
                 f"reward.credit is turn, so reward.normalization must be arpo, not "
                 f"{self.reward.normalization}: returns of whole episodes are what it normalises"
+            )
+        if self.reward.normalization_scope == "tag" and self.reward.normalization != "brpo":
+            raise ValueError(
+                "reward.normalization_scope is tag, which only reward.normalization=brpo uses, not "
+                f"{self.reward.normalization}: set reward.normalization=brpo, or leave "
+                "reward.normalization_scope at batch"
             )
         if self.envs.group_size < 2:
             for name in self._what_compares_siblings():

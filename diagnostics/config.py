@@ -39,6 +39,12 @@ class SelectionConfig(FrozenModel):
     mode: Literal["linear", "softmax"] = Field(
         "linear", description="How top_p turns the metric into mass.", json_schema_extra=LIVE
     )
+    scope: Literal["batch", "tag"] = Field(
+        "batch",
+        description="Apply the rule to all units of the batch, or to those of each environment tag "
+        "apart, so that large rewards of one do not drop the others.",
+        json_schema_extra=LIVE,
+    )
     keep: Literal["largest", "smallest"] = Field(
         "largest", description="Which end of the ranking is kept.", json_schema_extra=LIVE
     )

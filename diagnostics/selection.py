@@ -27,6 +27,7 @@ Legend: **P** groups, **G** siblings of a group.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -101,7 +102,12 @@ class Selection:
         if not self.config.include_zero and is_zero(value):
             return f"{metric} of the {unit} is zero"
         side = "below" if self.config.keep == "largest" else "above"
-        return f"{metric} of the {unit} is {value:.4g}, {side} what {self.config.strategy} keeps"
+        kept = self.unit_values[self.unit_keep]
+        if self.config.scope == "batch" and is_zero(kept - value).any():
+            side = "equal to some of"
+        rule = self.config.strategy
+        where = " in its environment" if self.config.scope == "tag" else ""
+        return f"{metric} of the {unit} is {value:.4g}, {side} what {rule} keeps{where}"
 
     def metrics(self) -> dict[str, float]:
         """`selection/...` of this step. A mean over nothing is NaN."""
@@ -138,6 +144,8 @@ class GroupArrays:
     trainable_PG: BoolArray  # (P, G)
     lengths_PG: FloatArray64  # (P, G) sampled tokens
     entropies_PG: FloatArray64  # (P, G) nats, see `mean_entropy`; NaN where not recorded
+    ties_PG: NDArray[np.uint64]  # (P, G) see `tie_key`
+    tags_P: tuple[str, ...]  # (P,) environment of each group
 
 
 def arrays_of(batch: RolloutBatch, metric: str) -> GroupArrays:
@@ -149,7 +157,25 @@ def arrays_of(batch: RolloutBatch, metric: str) -> GroupArrays:
         trainable_PG=batch.trainable_PG,
         lengths_PG=batch.array_PG(_num_tokens),
         entropies_PG=batch.array_PG(mean_entropy) if metric == "entropy" else no_entropies_PG,
+        ties_PG=np.array(
+            [
+                [tie_key(t.env_seed, t.noise_seed, t.group_index, t.sibling_index) for t in group]
+                for group in batch.groups
+            ],
+            dtype=np.uint64,
+        ).reshape(batch.num_groups, batch.group_size),
+        tags_P=tuple(group[0].tag if group else "" for group in batch.groups),
     )
+
+
+def tie_key(env_seed: int, noise_seed: int, group_index: int, sibling_index: int) -> int:
+    """Where a trajectory ranks among its equals: a hash of its seeds and its place.
+
+    The seeds follow from those of the run, so the order is the same in a resumed run and in
+    `whatif`, and another at each step.
+    """
+    place = f"{env_seed} {noise_seed} {group_index} {sibling_index}".encode()
+    return int.from_bytes(hashlib.blake2b(place, digest_size=8).digest(), "little")
 
 
 def select_groups(batch: RolloutBatch, config: SelectionConfig) -> Selection:
@@ -170,10 +196,9 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
     values_PG = trajectory_values(arrays, config.metric) if by_trajectory else None
     if config.strategy == "none":
         keep_PG = trainable_PG
-    elif values_PG is not None:
-        keep_PG = select(values_PG.ravel(), config).reshape(trainable_PG.shape) & trainable_PG
     else:
-        keep_PG = select(values_P, config)[:, None] & trainable_PG
+        unit_PG = values_P[:, None] if values_PG is None else values_PG
+        keep_PG = _select_in_scope(unit_PG, arrays, config) & trainable_PG
     equal_P = reward_std_P == 0
     selection = Selection(
         config=config,
@@ -187,6 +212,20 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
         hopeless_P=equal_P & ((success_PG == 0) | ~trainable_PG).all(axis=1),
     )
     return replace(selection, reason=_why_empty(selection)) if selection.is_empty else selection
+
+
+def _select_in_scope(
+    values_PU: FloatArray64, arrays: GroupArrays, config: SelectionConfig
+) -> BoolArray:
+    """(P, U) which units the rule keeps, of the batch or of each tag; U is 1 for whole groups."""
+    ties_PU = arrays.ties_PG[:, : values_PU.shape[1]]
+    tags = np.array(arrays.tags_P if config.scope == "tag" else ("",) * len(values_PU))
+    keep_PU = np.zeros(values_PU.shape, dtype=np.bool_)
+    for tag in dict.fromkeys(tags.tolist()):
+        of_tag = tags == tag
+        keep = select(values_PU[of_tag].ravel(), config, ties=ties_PU[of_tag].ravel())
+        keep_PU[of_tag] = keep.reshape(-1, values_PU.shape[1])
+    return keep_PU
 
 
 def group_values(arrays: GroupArrays, metric: str) -> FloatArray64:

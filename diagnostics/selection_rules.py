@@ -1,12 +1,14 @@
 """The rules of selection: one number per unit in, the units to keep out.
 
-Each rule sees the candidates' values and returns the positions it keeps. Ties are broken by
-position. Fractions above 1 count as 1.
+Each rule sees the candidates' values and returns the positions it keeps. Equal values are ranked by
+a hash, so that no position in the batch, and no environment listed first, is preferred. Fractions
+above 1 count as 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,20 +21,24 @@ IndexArray = NDArray[np.intp]
 ZERO = 1e-10
 """A metric no larger than this in absolute value is zero."""
 ROUNDING = 1e-12
-"""Share of the mass by which a sum of floats may miss its target."""
+"""Share of the mass by which a sum of floats may miss its target, and of the largest value by which
+equal values may differ."""
 
 
 def is_zero(values: ArrayLike) -> NDArray[np.bool_]:
     return np.asarray(np.abs(np.asarray(values, dtype=np.float64)) <= ZERO)
 
 
-def select(values: ArrayLike, config: SelectionConfig) -> NDArray[np.bool_]:
+def select(
+    values: ArrayLike, config: SelectionConfig, *, ties: NDArray[np.uint64] | None = None
+) -> NDArray[np.bool_]:
     """Which units to keep.
 
     Args:
         values: (N,) metric of every unit. NaN and infinite values are never candidates, values of
             zero only with `config.include_zero`.
-        config: The rule; `unit` and `metric` play no part here.
+        config: The rule; `unit`, `metric` and `scope` play no part here.
+        ties: (N,) among equal values the smaller number comes first; the position where None.
 
     Returns:
         (N,) True where kept. All True for strategy `none`.
@@ -46,7 +52,9 @@ def select(values: ArrayLike, config: SelectionConfig) -> NDArray[np.bool_]:
     candidates = candidates_of(array, config)
     if candidates.size:
         rule = RULES[config.strategy]
-        keep[candidates[rule(array[candidates], config, array.size)]] = True
+        order = np.arange(array.size, dtype=np.uint64) if ties is None else ties
+        units = Units(values=array[candidates], ties=order[candidates], num_units=array.size)
+        keep[candidates[rule(units, config)]] = True
     return keep
 
 
@@ -58,9 +66,22 @@ def candidates_of(values: FloatArray64, config: SelectionConfig) -> IndexArray:
     return np.flatnonzero(allowed)
 
 
-def _ranked(values: FloatArray64, config: SelectionConfig) -> IndexArray:
-    """Best first."""
-    return np.argsort(-values if config.keep == "largest" else values, kind="stable")
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Units:
+    """The candidates of a rule."""
+
+    values: FloatArray64
+    ties: NDArray[np.uint64]
+    """Order among equal values."""
+    num_units: int
+    """Of all units, candidates or not."""
+
+    def ranked(self, config: SelectionConfig) -> IndexArray:
+        """Best first."""
+        values = -self.values if config.keep == "largest" else self.values
+        # The same rewards summed in another order differ in the last bits: those are ties.
+        grain = float(np.abs(values).max()) * ROUNDING
+        return np.lexsort((self.ties, np.round(values / grain) if grain > 0 else values))
 
 
 def mass(values: FloatArray64) -> FloatArray64:
@@ -75,14 +96,14 @@ def mass(values: FloatArray64) -> FloatArray64:
     return shifted if shifted.any() else np.ones_like(values)
 
 
-def top_p(values: FloatArray64, config: SelectionConfig, num_units: int) -> IndexArray:
+def top_p(units: Units, config: SelectionConfig) -> IndexArray:
     """The shortest prefix of the ranking that holds `value` of the mass.
 
     Linear: the metric is the mass and `eps` of it may be missing; units without mass are passed
     over from the largest end, and included from the smallest. Softmax: the mass is
     softmax(metric), or softmax(-metric) for the smallest, so the metric's scale matters.
     """
-    order = _ranked(values, config)
+    values, order = units.values, units.ranked(config)
     if config.value >= 1:
         return order
     if config.mode == "softmax":
@@ -99,23 +120,24 @@ def top_p(values: FloatArray64, config: SelectionConfig, num_units: int) -> Inde
     return order[: int(reached.argmax()) + 1]
 
 
-def top_k(values: FloatArray64, config: SelectionConfig, num_units: int) -> IndexArray:
+def top_k(units: Units, config: SelectionConfig) -> IndexArray:
     """The best `value` of all units, candidates or not, and at least one."""
-    k = int(np.floor(config.value * num_units + 1e-9))
-    return _ranked(values, config)[: max(1, k)]
+    k = int(np.floor(config.value * units.num_units + 1e-9))
+    return units.ranked(config)[: max(1, k)]
 
 
-def top_k_abs(values: FloatArray64, config: SelectionConfig, num_units: int) -> IndexArray:
+def top_k_abs(units: Units, config: SelectionConfig) -> IndexArray:
     """The best `value` units, and at least one."""
-    return _ranked(values, config)[: max(1, int(config.value))]
+    return units.ranked(config)[: max(1, int(config.value))]
 
 
-def min_p(values: FloatArray64, config: SelectionConfig, num_units: int) -> IndexArray:
+def min_p(units: Units, config: SelectionConfig) -> IndexArray:
     """The units within a factor `value` of the best.
 
     Largest: metric >= value * max. Smallest: metric <= min / value. With a negative metric both
     measure the distance from the worst: it must reach `value` times that of the best.
     """
+    values = units.values
     low, high = float(values.min()), float(values.max())
     if low < 0:
         distance = values - low if config.keep == "largest" else high - values
@@ -125,7 +147,7 @@ def min_p(values: FloatArray64, config: SelectionConfig, num_units: int) -> Inde
     return np.flatnonzero(values <= low / config.value + ZERO)
 
 
-Rule = Callable[[FloatArray64, SelectionConfig, int], IndexArray]
+Rule = Callable[[Units, SelectionConfig], IndexArray]
 RULES: dict[str, Rule] = {
     "top_p": top_p,
     "top_k": top_k,

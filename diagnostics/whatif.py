@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..store.reader import RunReader
 from ..store.records import StopReason
 from .config import SelectionConfig
-from .selection import BoolArray, FloatArray64, GroupArrays, Selection, select_from
+from .selection import BoolArray, FloatArray64, GroupArrays, Selection, select_from, tie_key
 from .selection_payoff import payoff_of
 from .selection_rules import is_zero
 from .stored_steps import steps_with_groups
@@ -54,6 +55,9 @@ _COLUMNS = [
     "split",
     "group_index",
     "sibling_index",
+    "tag",
+    "env_seed",
+    "noise_seed",
     "episode_return",
     "is_success",
     "stop_reason",
@@ -177,7 +181,18 @@ def _arrays(groups: Sequence[Sequence[dict[str, Any]]], entropies: dict[str, flo
         trainable_PG=table(lambda row: float(can_train(row)), 0.0) > 0,
         lengths_PG=table(lambda row: row["num_sampled_tokens"], 0.0),
         entropies_PG=table(lambda row: entropies.get(row["id"], np.nan), np.nan),
+        ties_PG=_ties(groups, shape),
+        tags_P=tuple(group[0]["tag"] for group in groups),
     )
+
+
+def _ties(groups: Sequence[Sequence[dict[str, Any]]], shape: tuple[int, int]) -> NDArray[np.uint64]:
+    out = np.zeros(shape, dtype=np.uint64)
+    names = ("env_seed", "noise_seed", "group_index", "sibling_index")
+    for p, group in enumerate(groups):
+        for g, row in enumerate(group):
+            out[p, g] = tie_key(*(row[name] for name in names))
+    return out
 
 
 def _entropies(reader: RunReader, step: int) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -201,8 +202,14 @@ class TestTopK:
     def test_smallest(self):
         assert kept([1, 3, 2], config(strategy="top_k_abs", value=2, keep="smallest")) == [0, 2]
 
-    def test_ties_go_to_the_earlier_unit(self):
+    def test_ties_go_to_the_earlier_unit_where_no_order_is_given(self):
         assert kept([2, 1, 2, 2], config(strategy="top_k_abs", value=2)) == [0, 2]
+
+    def test_a9_ties_go_by_the_given_order_and_rounding_makes_no_difference(self):
+        ties = np.array([9, 0, 3, 5], dtype=np.uint64)
+        rule = config(strategy="top_k_abs", value=2)
+        for values in ([0.3, 0.1, 0.3, 0.3], [0.3, 0.1, 0.1 + 0.2, 0.3]):
+            assert np.flatnonzero(select(values, rule, ties=ties)).tolist() == [2, 3]
 
 
 class TestMinP:
@@ -452,3 +459,73 @@ def test_keep_masks_agree_with_each_other(returns, unit, strategy, metric, value
         assert (selection.drop_reason(p, g) is None) == selection.keep_PG[p, g]
     if unit == "group":
         assert (selection.keep_PG == selection.keep_P[:, None]).all()
+
+
+class TestSeveralEnvironments:
+    """A9: no place in the batch and no scale of rewards decides who trains."""
+
+    @staticmethod
+    def of_step(step, tags, spreads) -> RolloutBatch:
+        groups = []
+        for p, (tag, spread) in enumerate(zip(tags, spreads, strict=True)):
+            pair = (trajectory(p, g, spread * g) for g in range(2))
+            seeds = {"env_seed": 1000 * step + p, "tag": tag}
+            groups.append(tuple(replace(one, **seeds) for one in pair))
+        return RolloutBatch(groups=tuple(groups))
+
+    def test_a9_equal_groups_are_kept_alike_wherever_they_stand(self):
+        """Of eight equal groups top_k .25 keeps two; over 2,000 steps each group about 500 times.
+
+        The standard deviation of such a count is sqrt(2000 x .25 x .75) = 19.4.
+        """
+        rule = config(strategy="top_k", value=0.25)
+        counts = sum(
+            select_groups(self.of_step(step, ["a"] * 8, [1.0] * 8), rule).keep_P.astype(int)
+            for step in range(2000)
+        )
+        assert counts.sum() == 4000
+        assert np.abs(counts - 500).max() < 4 * 19.4
+
+    @pytest.mark.parametrize("unit", ["group", "trajectory"])
+    def test_a9_the_order_among_equals_is_that_of_the_seeds(self, unit):
+        rule = config(strategy="top_k", value=0.25, unit=unit)
+        one, again, other = (self.of_step(step, ["a"] * 8, [1.0] * 8) for step in (1, 1, 2))
+        first = select_groups(one, rule).keep_PG
+        assert select_groups(again, rule).keep_PG.tolist() == first.tolist()
+        assert select_groups(other, rule).keep_PG.tolist() != first.tolist()
+
+    @pytest.mark.parametrize(
+        ("strategy", "value", "of_batch", "of_tag"),
+        [
+            ("top_k", 0.5, [2, 3], [1, 3]),
+            ("top_k_abs", 1, [3], [1, 3]),
+            ("top_p", 0.6, [3], [1, 3]),
+            ("min_p", 0.7, [3], [1, 3]),
+        ],
+    )
+    def test_a9_scope_tag_chooses_within_each_environment(self, strategy, value, of_batch, of_tag):
+        batch = self.of_step(1, ["small", "small", "large", "large"], [0.1, 0.2, 10.0, 20.0])
+        for scope, expected in (("batch", of_batch), ("tag", of_tag)):
+            selection = select_groups(batch, config(strategy=strategy, value=value, scope=scope))
+            assert np.flatnonzero(selection.keep_P).tolist() == expected
+
+    def test_a9_a_drop_says_that_it_was_a_tie_or_whose_rule_it_was(self):
+        batch = self.of_step(1, ["a"] * 4, [1.0] * 4)
+        selection = select_groups(batch, config(strategy="top_k", value=0.25))
+        dropped = int(np.flatnonzero(~selection.keep_P)[0])
+        assert "equal to some of what top_k keeps" in selection.drop_reason(dropped, 0)
+        batch = self.of_step(1, ["a", "a"], [1.0, 2.0])
+        selection = select_groups(batch, config(strategy="top_k", value=0.5, scope="tag"))
+        assert selection.drop_reason(0, 0).endswith("below what top_k keeps in its environment")
+
+
+class TestTimeouts:
+    @pytest.mark.parametrize("stop", [StopReason.TIMEOUT, StopReason.ENV_ERROR, StopReason.ABORTED])
+    @pytest.mark.parametrize("strategy", ["none", "top_p"])
+    def test_a10_a_failed_episode_never_trains(self, stop, strategy):
+        done = StopReason.TERMINATED
+        batch = rollouts([[0, 1, 99], [0, 1, 1]], stop=[[done, done, stop], [done] * 3])
+        selection = select_groups(batch, config(strategy=strategy))
+        assert not selection.keep_PG[0, 2]
+        assert selection.drop_reason(0, 2) == "failed, or has no sampled tokens"
+        assert selection.reward_std_P[0] == pytest.approx(math.sqrt(0.5))

@@ -13,6 +13,7 @@ from echoscope.core.config import RunConfig
 from echoscope.core.events import SilentEvents
 from echoscope.core.runs import resume, start
 from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.selection import select_groups
 from echoscope.diagnostics.selection_payoff import Worth, payoff_of
 from echoscope.diagnostics.stored_steps import steps_with_groups
 from echoscope.diagnostics.whatif import (
@@ -26,6 +27,7 @@ from echoscope.store.commands import new_command, post
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
     CommandAction,
+    RolloutBatch,
     Split,
     StepMetrics,
     StopReason,
@@ -116,6 +118,36 @@ def test_a_worked_example(tmp_path: Path) -> None:
     assert (row.recorded.kept_frac, row.recorded.signal_frac) == (1, 1)
     assert row.num_changed == 3
     assert found.simulated.drops == {Drop.SOLVED: 1, Drop.HOPELESS: 1, Drop.RANKED: 1}
+
+
+@pytest.mark.parametrize("scope", ["batch", "tag"])
+@pytest.mark.parametrize("unit", ["group", "trajectory"])
+def test_a9_ties_and_scopes_select_again_what_the_run_selected(
+    tmp_path: Path, scope: str, unit: str
+) -> None:
+    """Three equal groups of a lake and three of a cave, with ten times its rewards."""
+    step = [
+        replace(t, tag="cave" if t.group_index > 2 else "lake", env_seed=77 + t.group_index)
+        for t in step_of([[0, 1]] * 3 + [[0, 10]] * 3)
+    ]
+    batch = RolloutBatch(groups=tuple((step[2 * p], step[2 * p + 1]) for p in range(6)))
+    rule = SelectionConfig(strategy="top_k", value=0.34, scope=scope, unit=unit)  # type: ignore[arg-type]
+    selection = select_groups(batch, rule)
+    kept = {step[2 * p + g].id for p, g in np.argwhere(selection.keep_PG)}
+    assert len(kept) == {"group": 4, "trajectory": 4}[unit]
+    reader = write(tmp_path / "run", [step], kept=lambda t: t.id in kept)
+    found = simulate(reader, rule)
+    assert found.num_changed == 0
+    assert found.rows[0].keep_P.tolist() == selection.keep_P.tolist()
+    assert {p > 2 for p in np.flatnonzero(selection.keep_P)} == (
+        {True} if scope == "batch" else {False, True}
+    )
+
+
+def test_a10_a_timeout_is_what_cannot_train(tmp_path: Path) -> None:
+    failed = [replace(t, stop_reason=StopReason.TIMEOUT) for t in step_of([[0, 1]])]
+    row = simulate(write(tmp_path / "run", [failed], kept=None), SelectionConfig()).rows[0]
+    assert row.drop_P == (Drop.FAILED,)
 
 
 def test_totals_are_ratios_of_sums(tmp_path: Path) -> None:
