@@ -27,7 +27,17 @@ class ModelConfig(FrozenModel):
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     lora: LoraConfig | None = None
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | None = Field(
+        None,
+        description="Compute activations again in backward, of the critic's model too: a third "
+        "more time, a fraction of the memory. null for on with CUDA, off elsewhere.",
+    )
+
+    def checkpoints_activations(self, device_type: str) -> bool:
+        """Whether activations are computed again in backward on `cpu` or `cuda`."""
+        if self.gradient_checkpointing is None:
+            return device_type == "cuda"
+        return self.gradient_checkpointing
 
 
 class HfEngineConfig(FrozenModel):

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
 from .batch import PolicyOutputs, TokenBatch
@@ -127,8 +128,10 @@ class Policy:
         if isinstance(model, PeftModel):
             for name, parameter in model.named_parameters():
                 parameter.requires_grad_("lora_" in name)
-        if config.gradient_checkpointing:
+        if config.checkpoints_activations(self.device.type):
             _enable_checkpointing(model)
+            if isinstance(critic, ModelCritic):
+                _enable_checkpointing(critic.trunk)
 
     @property
     def device(self) -> torch.device:
@@ -333,15 +336,32 @@ def _kept(logits_SV: Tensor, sizes_S: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _enable_checkpointing(model: PreTrainedModel | PeftModel) -> None:
-    """Compute activations again in backward. Models do so in training mode only, without dropout
-    here: the importance ratio of a sampled token is 1 only if both passes agree."""
+    """Compute the layers' activations again in backward.
+
+    A layer does so in training mode only, which also switches on its dropout; the importance ratio
+    of a sampled token is 1 only without any. So the layers alone are in training mode, nothing
+    inside them is, and the dropout that a layer applies itself is set to 0.
+
+    Raises:
+        ConfigError: the model has no layers that can do so.
+    """
+    layers = [
+        module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
+    ]
+    if not layers:
+        raise ConfigError(
+            f"model.gradient_checkpointing is on, but {type(causal_model(model)).__name__} has no "
+            "layers that support it: set model.gradient_checkpointing=false"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # renamed in transformers 5.23
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.train()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.eval()
+    model.eval()
+    for layer in layers:
+        layer.training = True
+        for name, value in list(vars(layer).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(layer, name, 0.0)
 
 
 def causal_model(model: PreTrainedModel | PeftModel) -> PreTrainedModel:

@@ -108,6 +108,7 @@ class EnvSource:
             should_abort=self._should_abort,
             shaping=self._shaping,
         )
+        self._engine.release_memory()  # the update needs it
         if self._should_abort():
             raise StepDroppedError
         return rollouts

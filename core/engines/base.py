@@ -85,6 +85,10 @@ class GenerationEngine(Protocol):
         """
         ...
 
+    def release_memory(self) -> None:
+        """Let go of what only sampling needs, such as key/value caches, before an update."""
+        ...
+
     def sync_weights(self, policy: Any) -> None:
         """Sample from the policy's present weights and carry its version from now on."""
         ...

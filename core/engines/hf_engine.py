@@ -75,6 +75,12 @@ class HfEngine:
         """Bytes of keys and values held at the moment."""
         return self._forward.cache.num_bytes if self._forward is not None else 0
 
+    def release_memory(self) -> None:
+        """Forget every cache; the memory is free for the update."""
+        self._drop_caches()
+        if self._model is not None and self._model.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def sync_weights(self, policy: Any) -> None:
         """Sample from `policy.model` as `policy.version` from now on; forgets every cache."""
         self._use(policy.model)

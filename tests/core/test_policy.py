@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,14 @@ from echoscope.core import policy as policy_module
 from echoscope.core.batch import TokenBatch, select_rows
 from echoscope.core.config import ModelConfig, RunConfig
 from echoscope.core.config_loading import ConfigError
-from echoscope.core.policy import ModelCritic, ValueHead, build_policy, load_model, resolve_device
+from echoscope.core.policy import (
+    ModelCritic,
+    ValueHead,
+    build_policy,
+    causal_model,
+    load_model,
+    resolve_device,
+)
 
 MakeConfig = Callable[..., RunConfig]
 LORA = "model.lora={rank: 4, alpha: 8}"
@@ -115,6 +124,54 @@ def test_activation_checkpointing_changes_nothing(make_config: MakeConfig) -> No
     with torch.no_grad():
         gap = saving.policy.outputs(batch).logprobs - batch.behaviour_logprobs
     assert float(gap[batch.loss_mask].abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("critic", [(), ("critic.kind=model", "advantage.kind=gae")], ids=str)
+def test_a8_activation_checkpointing_switches_no_dropout_on(
+    make_config: MakeConfig, tiny_model: str, tmp_path: Path, critic: tuple[str, ...]
+) -> None:
+    """Layers checkpoint in training mode only, in which attention drops weights at random."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.5}))
+    settings = (f"model.path={folder}", "model.gradient_checkpointing=true", *critic)
+    bench = make_bench(make_config(*settings))
+    batch = bench.batch()
+    for weight in bench.policy.critic_parameters()[-2:]:
+        torch.nn.init.normal_(weight)
+    first, second = bench.policy.outputs(batch), bench.policy.outputs(batch)
+    assert torch.equal(first.logprobs, second.logprobs)
+    gap = first.logprobs.detach() - batch.behaviour_logprobs
+    assert float(gap[batch.loss_mask].abs().max()) < 1e-5
+    if critic:
+        assert first.values is not None
+        assert second.values is not None
+        assert first.values.abs().max() > 0
+        assert torch.equal(first.values, second.values)
+
+
+def count_layer_forwards(model: torch.nn.Module) -> list[int]:
+    calls: list[int] = []
+    layer = causal_model(model).base_model.layers[0]
+    layer.mlp.register_forward_pre_hook(lambda module, args: calls.append(1))  # in the layer
+    return calls
+
+
+@pytest.mark.parametrize(("setting", "passes"), [("true", 2), ("false", 1), ("null", 1)])
+def test_a7_activations_are_checkpointed_by_default_on_cuda_only(
+    make_config: MakeConfig, setting: str, passes: int
+) -> None:
+    config = make_config(f"model.gradient_checkpointing={setting}", "critic.kind=model")
+    assert config.model.checkpoints_activations("cuda") == (setting != "false")
+    bench = make_bench(config)
+    batch = bench.batch()
+    calls = count_layer_forwards(bench.policy.model)
+    critic_calls = count_layer_forwards(bench.policy.critic.trunk)
+    outputs = bench.policy.outputs(batch)
+    (outputs.logprobs.sum() + outputs.values.sum()).backward()
+    assert len(calls) == passes
+    assert len(critic_calls) == passes
 
 
 def test_a_batch_without_sampled_tokens_gives_zeros(bench: Bench, batch: TokenBatch) -> None:

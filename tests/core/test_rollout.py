@@ -65,6 +65,8 @@ class ScriptedEngine:
             policy_version=len(self.calls),
         )
 
+    def release_memory(self) -> None: ...
+
     def sync_weights(self, policy: Any) -> None:
         raise AssertionError("collection never syncs weights")
 

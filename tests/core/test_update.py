@@ -16,10 +16,12 @@ from transformers import GenerationConfig
 
 from echoscope.core.batch import TokenBatch, microbatches, select_rows
 from echoscope.core.config import RunConfig
+from echoscope.core.engines.hf_engine import HfEngine
 from echoscope.core.losses import Denominators, compute_loss
 from echoscope.core.policy import causal_model
+from echoscope.core.sources import EnvSource, build_pool
 from echoscope.core.update import annotate, mismatch_metrics, update
-from echoscope.store.records import FinishReason, RolloutBatch
+from echoscope.store.records import FinishReason, RolloutBatch, Split
 
 MakeConfig = Callable[..., RunConfig]
 LORA = "model.lora={rank: 4, alpha: 8}"
@@ -203,6 +205,25 @@ def test_a1_parts_of_a_batch_keep_the_supports_of_their_rows(make_config: MakeCo
         for part, rows in microbatches(batch, 60):
             found = bench.policy.outputs(part).logprobs
             torch.testing.assert_close(found, whole[rows, : part.width], atol=1e-5, rtol=0)
+
+
+def test_a6_the_engines_cache_is_released_before_the_update(make_config: MakeConfig) -> None:
+    bench = make_bench(make_config())
+    envs = bench.config.envs
+    pool = build_pool(envs.train, group_size=envs.group_size, seed=0, split=Split.TRAIN)
+    engine = HfEngine(bench.policy.model, config=bench.config.engine)
+    source = EnvSource(
+        pool,
+        engine,
+        bench.chat,
+        bench.config,
+        Split.TRAIN,
+        on_finished=lambda finished: None,
+        should_abort=lambda: False,
+    )
+    source.collect(1, bench.config)
+    assert engine.counts.num_reused_tokens > 0  # there was a cache
+    assert engine.num_cache_bytes == 0
 
 
 def test_after_an_update_the_ratio_is_not_one(make_config: MakeConfig) -> None:
