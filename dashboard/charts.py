@@ -98,6 +98,8 @@ class LineOptions:
     height: int = 260
     zoom: Zoom | None = None
     """The part of the horizontal axis to show; None for all of it."""
+    has_legend: bool = True
+    """False where one legend stands above several charts."""
 
 
 def line_chart(
@@ -139,13 +141,14 @@ def line_spec(
         for one in drawn
         for trace in _curve_traces(one, axis, options, yaxis="y2" if one in right else "y")
     ]
-    layout = _layout(axis, options) | _y_axes(left, right, axis, options) | _legend(drawn)
+    named = drawn if options.has_legend else []
+    layout = _layout(axis, options) | _y_axes(left, right, axis, options) | _legend(named)
     notes = []
     if title:
         words = f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(left, right)}"
         keys = ", ".join(one.key for one in drawn)
         about = figure_text(f"{help} [{keys}]" if keys else help)
-        notes.append(_title(words, about, num_rows=_legend_rows(drawn)))
+        notes.append(_title(words, about, num_rows=_legend_rows(named)))
     if drawn:
         traces += mark_traces(marks, axis.at, figure_text)
     else:
@@ -187,7 +190,7 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -
             name=name,
             mode="lines+markers" if few else "lines",
             marker={"size": 4, "color": one.color},
-            line={"color": one.color, "width": 2, "dash": "dot" if yaxis == "y2" else "solid"},
+            line={"color": one.color, "width": 2, "dash": "dot" if yaxis == "y2" else one.dash},
             connectgaps=False,
             yaxis=yaxis,
         )

@@ -11,7 +11,6 @@ import plotly.graph_objects as go
 
 from .charts import figure_text
 from .diagnosis_data import RegimePath
-from .theme import SERIES
 
 MISSING = "-"
 
@@ -73,28 +72,51 @@ def _level(part: pd.DataFrame, key: str, upto: float, window: int) -> float:
     return float(np.median(values[-window:])) if len(values) else float("nan")
 
 
+def with_task(
+    rows: pd.DataFrame, settings: Mapping[str, str], *, has_keys: bool = True
+) -> pd.DataFrame:
+    """The rows with a column `task`: equal for two runs only if both were given the same task.
+
+    The seed alone does not say that: with other parameters it draws another board. A task is its
+    evaluation's settings with its key, or, where a run stored no keys, with the first observation.
+
+    Args:
+        rows: tag, task_key, first_observation (a hash), and whatever else.
+        settings: tag -> what the run's configuration says of that evaluation (`task_settings`).
+        has_keys: Every run that is compared stored task keys.
+    """
+    identity = rows["task_key"] if has_keys else rows["first_observation"]
+    names = [
+        f"{settings.get(str(tag), '')} {key}"
+        for tag, key in zip(rows["tag"], identity, strict=True)
+    ]
+    return rows.assign(task=names)
+
+
 def solved_by(tasks: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The same tasks in every run: who solved what.
 
     Args:
-        tasks: run -> trajectories (tag, env_seed, is_success, id) of one evaluation; several of a
-            task are averaged.
+        tasks: run -> trajectories (task, tag, env_seed, is_success, id) of one evaluation; several
+            of a task are averaged. `with_task` makes the column `task`.
 
     Returns:
-        tag, env_seed, then for each run its success (0 to 1, NaN where it was not tried) and
+        task, tag, env_seed, then for each run its success (0 to 1, NaN where it was not tried) and
         `<run> id`: one trajectory. Tasks that at least two runs tried; those in which the runs
         differ most come first.
     """
     parts = []
+    names = []
     for run, table in tasks.items():
-        known = table.dropna(subset=["is_success"])
-        grouped = known.assign(is_success=known["is_success"].astype(float)).groupby(
-            ["tag", "env_seed"]
-        )
+        rows = table.dropna(subset=["is_success"])
+        grouped = rows.assign(is_success=rows["is_success"].astype(float)).groupby("task")
         part = grouped.agg(success=("is_success", "mean"), id=("id", "first"))
         parts.append(part.rename(columns={"success": run, "id": f"{run} id"}))
+        names.append(grouped[["tag", "env_seed"]].first())
     if not parts:
-        return pd.DataFrame(columns=["tag", "env_seed"])
+        return pd.DataFrame(columns=["task", "tag", "env_seed"])
+    named = pd.concat(names)
+    parts.insert(0, named[~named.index.duplicated()])
     joined = pd.concat(parts, axis=1)
     runs = list(tasks)
     joined = joined[joined[runs].notna().sum(axis=1) >= min(2, len(runs))]
@@ -116,14 +138,19 @@ def overlap(solved: pd.DataFrame, runs: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame({"solved by": counts.index, "tasks": counts.to_numpy()})
 
 
-def regime_paths(paths: Mapping[str, RegimePath]) -> go.Figure:
+def regime_paths(
+    paths: Mapping[str, RegimePath], styles: Mapping[str, tuple[str, str]]
+) -> go.Figure:
     """The ways of several runs over one plane, each relative to its own borders.
+
+    `styles`: run -> colour and dash, as in the legend of the page.
 
     1 on an axis is the run's own border: to the left reasonings vary little, below they ignore
     their prompts. So runs of different policies and tasks can stand on one plane.
     """
     figure = go.Figure()
-    for color, (run, path) in zip(SERIES, paths.items(), strict=False):
+    for run, path in paths.items():
+        color, dash = styles[run]
         points = path.points
         name = figure_text(run, width=200, limit=60)
         figure.add_scatter(
@@ -131,7 +158,8 @@ def regime_paths(paths: Mapping[str, RegimePath]) -> go.Figure:
             y=points["dependence"] / path.dependence_border,
             mode="lines+markers",
             name=name,
-            line={"color": color, "width": 1.5},
+            line={"color": color, "width": 1.5, "dash": dash},
+            showlegend=False,
             marker={"size": [5] * (len(points) - 1) + [13], "color": color},
             customdata=points["step"],
             hovertemplate="step %{customdata}: entropy %{x:.2f}, dependence %{y:.2f} times the "
@@ -166,6 +194,5 @@ def regime_paths(paths: Mapping[str, RegimePath]) -> go.Figure:
         plot_bgcolor="rgba(0,0,0,0)",
         xaxis={"title": "H(Z|X), in units of the run's border", "rangemode": "tozero"},
         yaxis={"title": "dependence, in units of its border", "rangemode": "tozero"},
-        legend={"orientation": "h", "y": 1.1},
     )
     return figure

@@ -92,6 +92,8 @@ class Curve:
     high: Values | None = None
     unit: str = ""
     color: str = theme.SERIES[0]
+    dash: str = "solid"
+    """One of plotly's dashes: tells curves of one colour apart."""
     is_right: bool = False
     """On an axis of its own at the right."""
 

@@ -341,7 +341,9 @@ def list_param(name: str, *, most: int = 32) -> list[str]:
     text = st.query_params.get(name, "")
     entries = list(dict.fromkeys(entry for entry in text.split(",") if entry))
     if len(entries) > most:
-        notice(f"{name} in the address has {len(entries)} entries; the first {most} are used")
+        left_out = ", ".join(entries[most : most + 8])
+        more = f" and {len(entries) - most - 8} more" if len(entries) > most + 8 else ""
+        notice(f"at most {most} {name} can be shown at once; not shown: {left_out}{more}")
     return entries[:most]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,17 @@ from echoscope.dashboard.comparing import (
     regime_paths,
     relative_change,
     solved_by,
+    with_task,
 )
 from echoscope.dashboard.config_view import plain_config
 from echoscope.dashboard.diagnosis_data import REGIME_KEYS, regime_path
+from echoscope.dashboard.escaping import escape, visible
+from echoscope.dashboard.evaluating import task_settings
 from echoscope.dashboard.problems import Problem
 
-MAX_RUNS = len(theme.SERIES)
+MAX_RUNS = len(theme.SERIES) * len(theme.DASHES)
 MAX_TASKS = 300
+_STROKES = {"solid": "none", "dash": "8 4", "dot": "2 3", "dashdot": "8 3 2 3"}
 CURATED = (
     "rollout/success_rate",
     "reward/return_mean",
@@ -34,8 +39,10 @@ CURATED = (
     "rollout/response_length_mean",
 )
 EVALUATED = """
-SELECT tag, env_seed, is_success, id FROM trajectories
-WHERE split = 'eval' AND step = (SELECT max(step) FROM trajectories WHERE split = 'eval')
+SELECT t.tag, t.env_seed, t.task_key, md5(u.observation) AS first_observation, t.is_success, t.id
+FROM trajectories t LEFT JOIN turns u
+  ON u.trajectory_id = t.id AND u.attempt = t.attempt AND u.turn = 0 AND u.step = t.step
+WHERE t.split = 'eval' AND t.step = (SELECT max(step) FROM trajectories WHERE split = 'eval')
 """
 
 
@@ -65,6 +72,7 @@ def draw() -> None:
     baseline = st.segmented_control(
         "Baseline", runs, default=runs[0], required=True, key="baseline", format_func=ui.plain
     )
+    _legend(runs)
     _curves(runs, shown, kind or "step", float(smooth))
     _changes(runs, str(baseline), shown)
     left, right = st.columns(2, gap="medium")
@@ -99,9 +107,26 @@ def _pick_runs() -> list[str]:
         key="compared",
         on_change=changed,
         max_selections=MAX_RUNS,
-        format_func=ui.plain,
+        format_func=lambda run: visible(run, 80),
     )
     return list(chosen)
+
+
+def _legend(runs: list[str]) -> None:
+    """One legend for all charts of the page."""
+    entries = []
+    for place, run in enumerate(runs):
+        color, dash = theme.style_of(place)
+        line = (
+            f'<svg width="30" height="10" aria-hidden="true"><line x1="0" x2="30" y1="5" y2="5" '
+            f'stroke="{color}" stroke-width="2.5" stroke-dasharray="{_STROKES[dash]}"/></svg>'
+        )
+        entries.append(f"<span>{line} {escape(run, 80)}</span>")
+    st.html(
+        '<div style="display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.85rem">'
+        + "".join(entries)
+        + "</div>"
+    )
 
 
 def _curves(runs: list[str], keys: list[str], kind: lines.AxisKind, smooth: float) -> None:
@@ -110,8 +135,9 @@ def _curves(runs: list[str], keys: list[str], kind: lines.AxisKind, smooth: floa
     axes = {run: lines.step_axis(queries.step_table(run), kind) for run in runs}
     for place, key in enumerate(keys):
         drawn = []
-        for color, run in zip(theme.SERIES, runs, strict=False):
-            one = lines.curve(tables[run], key, name=run, color=color)
+        for at, run in enumerate(runs):
+            color, dash = theme.style_of(at)
+            one = replace(lines.curve(tables[run], key, name=run, color=color), dash=dash)
             # Runs have axes of their own: on time or tokens they are placed before they are drawn.
             if kind != "step" and len(one.steps):
                 one = _placed(one, axes[run])
@@ -127,7 +153,7 @@ def _curves(runs: list[str], keys: list[str], kind: lines.AxisKind, smooth: floa
         figure = lines.line_spec(
             drawn,
             plain_axis,
-            options=lines.LineOptions(smooth=smooth, height=290),
+            options=lines.LineOptions(smooth=smooth, height=290, has_legend=False),
             title=lines.label(key).name,
             help=lines.label(key).help,
         )
@@ -144,14 +170,7 @@ def _curves(runs: list[str], keys: list[str], kind: lines.AxisKind, smooth: floa
 def _placed(one: lines.Curve, axis: lines.Axis) -> lines.Curve:
     """The curve with positions on its own run's axis in the place of steps."""
     positions: Any = axis.at(one.steps)
-    return lines.Curve(
-        key=one.key,
-        name=one.name,
-        steps=positions,
-        values=one.values,
-        unit=one.unit,
-        color=one.color,
-    )
+    return replace(one, steps=positions)
 
 
 def _changes(runs: list[str], baseline: str, keys: list[str]) -> None:
@@ -192,8 +211,9 @@ def _regimes(runs: list[str]) -> None:
     if not known:
         ui.empty("None of these runs measured how reasonings depend on their prompts.")
         return
+    styles = {run: theme.style_of(place) for place, run in enumerate(runs)}
     figures.show(
-        regime_paths(known),
+        regime_paths(known, styles),
         key="regimes",
         revision=str(list(known)),
         config=lines.export_config("regimes"),
@@ -204,10 +224,19 @@ def _regimes(runs: list[str]) -> None:
 
 def _tasks(runs: list[str]) -> None:
     st.subheader("The same tasks", anchor=False)
-    tasks = {run: queries.table(run, EVALUATED) for run in runs}
-    solved = solved_by(tasks)
+    rows = {run: queries.table(run, EVALUATED) for run in runs}
+    has_keys = all(table["task_key"].notna().all() for table in rows.values())
+    solved = solved_by(
+        {
+            run: with_task(table, task_settings(queries.info(run).config), has_keys=has_keys)
+            for run, table in rows.items()
+        }
+    )
     if solved.empty:
-        ui.empty("These runs were not evaluated on common tasks.")
+        ui.empty(
+            "These runs were not evaluated on common tasks. Two runs share a task if the settings "
+            "of the evaluation and the first state of the task are equal."
+        )
         return
     left, right = st.columns([1, 2], gap="medium")
     with left:

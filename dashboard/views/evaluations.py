@@ -8,7 +8,13 @@ import streamlit as st
 
 from echoscope.dashboard import figures, queries, theme, ui
 from echoscope.dashboard.charts import Curve, LineOptions, export_config, line_spec, step_axis
-from echoscope.dashboard.evaluating import Evaluated, carries_over, evaluations_of, leaderboard
+from echoscope.dashboard.evaluating import (
+    Evaluated,
+    carries_over,
+    evaluations_of,
+    leaderboard,
+    on_their_tasks,
+)
 from echoscope.dashboard.labels import SHARE
 from echoscope.dashboard.problems import Problem
 
@@ -51,6 +57,8 @@ def draw() -> None:
             "echoscope ctl RUN evaluate",
         )
         return
+    configs = {run: queries.info(run).config for run in dict.fromkeys(e.run_id for e in found)}
+    found = on_their_tasks(found, configs)
     _board(leaderboard(found, str(pick)))
     _over_steps(found)
     for text in unread:
@@ -63,7 +71,7 @@ def _board(board: list[Evaluated]) -> None:
     table = pd.DataFrame(
         [
             {
-                "tasks": one.tag,
+                "tasks": one.tasks,
                 "run": one.run_id,
                 "step": one.step,
                 "success": one.success,
@@ -103,19 +111,26 @@ def _board(board: list[Evaluated]) -> None:
 
 def _over_steps(found: list[Evaluated]) -> None:
     """Success over steps of the runs that share one set of tasks, with intervals."""
-    tags = sorted({one.tag for one in found})
-    tag = st.segmented_control(
-        "Tasks", tags, default=tags[0], required=True, key="tasks", bind="query-params"
+    sets = sorted({one.tasks for one in found})
+    tasks = st.segmented_control(
+        "Tasks",
+        sets,
+        default=sets[0],
+        required=True,
+        key="tasks",
+        bind="query-params",
+        format_func=ui.plain,
     )
     by_run: dict[str, list[Evaluated]] = {}
     for one in found:
-        if one.tag == tag:
+        if one.tasks == tasks:
             by_run.setdefault(one.run_id, []).append(one)
     curves = []
-    for color, (run_id, some) in zip(theme.SERIES, by_run.items(), strict=False):
+    for place, (run_id, some) in enumerate(by_run.items()):
+        color, dash = theme.style_of(place)
         curves.append(
             Curve(
-                key=f"eval/{tag}/success_rate",
+                key=f"eval/{some[0].tag}/success_rate",
                 name=run_id,
                 unit=SHARE,
                 steps=np.array([one.step for one in some], dtype=np.int64),
@@ -123,6 +138,7 @@ def _over_steps(found: list[Evaluated]) -> None:
                 low=np.array([one.low for one in some]),
                 high=np.array([one.high for one in some]),
                 color=color,
+                dash=dash,
             )
         )
     left, right = st.columns([3, 2], gap="medium")
@@ -131,12 +147,10 @@ def _over_steps(found: list[Evaluated]) -> None:
         figures.show(
             line_spec(curves, axis, options=LineOptions(height=320), title="Success, evaluated"),
             key="success",
-            revision=str(tag),
+            revision=str(tasks),
             config=export_config("evaluations"),
             alt="Success over steps",
         )
-        if len(by_run) > len(curves):
-            st.caption(f"The newest {len(curves)} of {len(by_run)} runs.")
     with right:
         _carried(found)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import doctest
 import math
+from typing import ClassVar
 
 import pandas as pd
 import pytest
 
-from echoscope.dashboard import comparing
+from echoscope.dashboard import comparing, theme
 from echoscope.dashboard.comparing import (
     config_diff,
     overlap,
     regime_paths,
     relative_change,
     solved_by,
+    with_task,
 )
 from echoscope.dashboard.diagnosis_data import RegimePath
 
@@ -49,7 +51,13 @@ def test_a_level_is_a_median_and_a_gap_is_no_value() -> None:
 def tasks(*rows: tuple[int, bool | None]) -> pd.DataFrame:
     return pd.DataFrame(
         [
-            {"tag": "lake", "env_seed": seed, "is_success": is_success, "id": f"e{seed}"}
+            {
+                "task": f"task {seed}",
+                "tag": "lake",
+                "env_seed": seed,
+                "is_success": is_success,
+                "id": f"e{seed}",
+            }
             for seed, is_success in rows
         ]
     )
@@ -78,10 +86,55 @@ def test_nothing_in_common_is_an_empty_table() -> None:
     assert overlap(solved_by({}), ["a"]).empty
 
 
+class TestC3TheSameTask:
+    """A seed draws another board under other parameters: the task itself is compared."""
+
+    SMALL: ClassVar = {"lake": '{"size": 4}'}
+    LARGE: ClassVar = {"lake": '{"size": 8}'}
+
+    def rows(self, seed: int, key: str | None, observation: str) -> pd.DataFrame:
+        return pd.DataFrame(
+            {
+                "tag": ["lake"],
+                "env_seed": [seed],
+                "task_key": [key],
+                "first_observation": [observation],
+                "is_success": [True],
+                "id": ["e"],
+            }
+        )
+
+    def test_c3_one_seed_of_two_boards_is_two_tasks(self) -> None:
+        a = with_task(self.rows(1, "board a", "Goal 2 down 1 left"), self.SMALL)
+        b = with_task(self.rows(1, "board b", "Goal 2 down"), self.SMALL)
+        assert solved_by({"a": a, "b": b}).empty
+
+    def test_c3_one_board_of_two_seeds_is_one_task(self) -> None:
+        a = with_task(self.rows(1, "board", "o"), self.SMALL)
+        b = with_task(self.rows(2, "board", "o"), self.SMALL)
+        assert len(solved_by({"a": a, "b": b})) == 1
+
+    def test_c3_one_board_under_other_settings_is_another_task(self) -> None:
+        a = with_task(self.rows(1, "board", "o"), self.SMALL)
+        b = with_task(self.rows(1, "board", "o"), self.LARGE)
+        assert solved_by({"a": a, "b": b}).empty
+
+    def test_c3_runs_without_keys_are_joined_by_the_first_observation(self) -> None:
+        old = with_task(self.rows(1, None, "o"), self.SMALL, has_keys=False)
+        new = with_task(self.rows(2, "board", "o"), self.SMALL, has_keys=False)
+        other = with_task(self.rows(1, None, "another"), self.SMALL, has_keys=False)
+        assert len(solved_by({"old": old, "new": new})) == 1
+        assert solved_by({"old": old, "other": other}).empty
+
+
+def test_c14_finding_b7_runs_beyond_the_colours_have_dashes_of_their_own() -> None:
+    assert len({theme.style_of(place) for place in range(32)}) == 32
+
+
 def test_paths_stand_on_one_plane_in_units_of_their_borders() -> None:
     points = pd.DataFrame({"step": [1, 2], "entropy": [1.0, 2.0], "dependence": [0.5, 0.25]})
     path = RegimePath(points=points, entropy_border=0.5, dependence_border=0.25, is_from_text=False)
-    (trace,) = regime_paths({"r": path}).data
+    (trace,) = regime_paths({"r": path}, {"r": ("#3b6fd4", "solid")}).data
     assert list(trace.x) == pytest.approx([2.0, 4.0])
     assert list(trace.y) == pytest.approx([2.0, 1.0])
 

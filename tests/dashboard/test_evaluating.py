@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import doctest
+
 import pandas as pd
 
-from echoscope.dashboard.evaluating import carries_over, evaluations_of, leaderboard
+from echoscope.dashboard import evaluating
+from echoscope.dashboard.evaluating import (
+    carries_over,
+    evaluations_of,
+    leaderboard,
+    on_their_tasks,
+    task_settings,
+)
 
 
 def metrics(*rows: tuple[int, str, float]) -> pd.DataFrame:
@@ -51,6 +60,34 @@ def test_the_most_successful_run_is_on_top() -> None:
     other = evaluations_of("s", metrics((5, "eval/lake/success_rate", 0.8)))
     board = leaderboard(evaluations_of("r", RUN) + other, "last")
     assert [one.run_id for one in board if one.tag == "lake"] == ["s", "r"]
+
+
+def config(**params: object) -> dict[str, object]:
+    return {"envs": {"eval": [{"env": "lake", "groups": 128, "max_turns": 3, "params": params}]}}
+
+
+def test_c3_evaluations_with_other_parameters_are_not_ranked_together() -> None:
+    alone = metrics((5, "eval/lake/success_rate", 0.8))
+    found = [one for run in "abc" for one in evaluations_of(run, alone)]
+    configs = {"a": config(size=4), "b": config(size=8), "c": config(size=4)}
+    board = leaderboard(on_their_tasks(found, configs))
+    assert [(one.tasks, one.run_id) for one in board] == [
+        ("lake (size 4)", "a"),
+        ("lake (size 4)", "c"),
+        ("lake (size 8)", "b"),
+    ]
+
+
+def test_c3_the_number_of_tasks_does_not_make_another_set() -> None:
+    many, few = config(size=4), config(size=4)
+    few["envs"]["eval"][0]["groups"] = 16  # type: ignore[index]
+    assert task_settings(many) == task_settings(few)
+
+
+def test_documented_examples_run() -> None:
+    results = doctest.testmod(evaluating)
+    assert results.attempted > 0
+    assert results.failed == 0
 
 
 def test_what_carries_over_is_the_gap_to_the_tasks_trained_on() -> None:

@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from made_run import add_steps, open_writer
+from made_run import add_steps, make_run, open_writer
+from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard import judging, ui
@@ -119,6 +120,34 @@ def test_runs_are_compared_at_the_last_common_step(root: Path, open_page: OpenPa
     levels = page.dataframe[0].value
     assert levels["good"].iloc[0] - levels["bad"].iloc[0] == pytest.approx(0.4)
     assert "same configuration" in words(page)
+
+
+def test_c14_finding_b7_one_legend_stands_above_all_charts(root: Path, open_page: OpenPage) -> None:
+    page = open_page("compare", root, runs="good,bad")
+    legends = [html.proto.body for html in page.get("html") if "good" in html.proto.body]
+    assert len(legends) == 1
+    assert "bad" in legends[0]
+    assert all(not figure.layout.get("showlegend") for figure in shown_figures(page).values())
+
+
+def test_c14_finding_b7_every_run_is_shown_or_named_as_left_out(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    names = [f"run{n:02d}" for n in range(34)]
+    for name in names:
+        make_run(tmp_path / name, 2)
+    page = open_page("compare", tmp_path, runs=",".join(names))
+    assert not page.exception
+    assert len(page.multiselect(key="compared").value) == 32
+    assert "not shown: run32, run33" in words(page).replace("\\", "")
+
+
+def test_c14_finding_c4_chips_show_the_name_of_the_run(tmp_path: Path, open_page: OpenPage) -> None:
+    for name in ("collapse-template-1", "collapse-template-2"):
+        make_run(tmp_path / name, 2)
+    page = open_page("compare", tmp_path, runs="collapse-template-1,collapse-template-2")
+    chips = page.multiselect(key="compared").options
+    assert set(chips) == {"collapse-template-1", "collapse-template-2"}
 
 
 def test_one_run_is_nothing_to_compare_and_unknown_ones_are_named(
