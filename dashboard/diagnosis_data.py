@@ -149,53 +149,6 @@ def _place(entry: Any) -> tuple[str, int]:
     return "", 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateShown:
-    """The template that reasonings share, with its slots."""
-
-    text: str
-    fillers: tuple[tuple[str, ...], ...]
-    """What was seen in each slot."""
-    coverage: float
-    """Share of the reasoning's words that are template."""
-    match_frac: float
-    """Share of reasonings that it fits."""
-    trajectory_id: str
-    exemplars: tuple[tuple[str, int, str], ...]
-    """Trajectory id, turn, note."""
-
-
-def template_of(record: DiagnosticRecord) -> TemplateShown | None:
-    """The template in a record of kind `text`; None if it found none."""
-    payload = payload_of(record)
-    template = payload.get("template")
-    if not isinstance(template, dict) or not template.get("text"):
-        return None
-    shown = payload.get("exemplars")
-    places = shown.get("template", []) if isinstance(shown, dict) else []
-    return TemplateShown(
-        text=str(template["text"]),
-        fillers=tuple(tuple(str(f) for f in slot) for slot in template.get("fillers") or ()),
-        coverage=_number(template.get("coverage")),
-        match_frac=_number(template.get("match_frac")),
-        trajectory_id=str(template.get("trajectory_id", "")),
-        exemplars=tuple(
-            (
-                str(one.get("trajectory_id", "")),
-                int(_number(one.get("turn"), 0.0)),
-                str(one["note"]),
-            )
-            for one in places
-            if isinstance(one, dict) and "note" in one
-        ),
-    )
-
-
-def _number(value: Any, otherwise: float = math.nan) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else otherwise
-
-
 def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
     """Groups by step, sorted so that the heat map reads as a stack.
 

@@ -22,6 +22,7 @@ from ..diagnostics.regimes import Regime
 from ..diagnostics.sources import Opened
 from ..diagnostics.verdict import Diagnosis, diagnose
 from ..diagnostics.verdict_record import Verdict
+from ..store.layout import shown_path
 from ..store.reader import RunReader
 
 MAX_ROWS = 4_000
@@ -158,7 +159,7 @@ def _judge(watched: _Watched, run: RunReader) -> Verdict:
         after = -1 if known.engine.last_step is None else known.engine.last_step
     # An evaluation may be written behind its step: then what was said of the step is judged again.
     if known is None or after < 0 or _num_metrics(run, after, width) != watched.num_metrics:
-        known, after = Diagnosis(run_id=info.run_id, run=str(info.path)), -1
+        known, after = Diagnosis(run_id=info.run_id, run=shown_path(info.path)), -1
     last = (info.last_step + 1) // width * width
     own = alarm_settings(run)
     for step, values in _rows(run, after, last, width).rows():
@@ -167,10 +168,38 @@ def _judge(watched: _Watched, run: RunReader) -> Verdict:
     watched.diagnosis, watched.attempt, watched.width = known, info.attempt, width
     watched.num_metrics = _num_metrics(run, last - 1, width)
     opened = Opened(
-        table=TableBuilder().build(kind="run"), run_id=info.run_id, name=str(info.path), reader=run
+        table=TableBuilder().build(kind="run"),
+        run_id=info.run_id,
+        name=shown_path(info.path),
+        reader=run,
     )
     shown = opened.exemplars([alarm.rule for alarm in known.engine.open_alarms])
     return known.verdict(exemplars=shown.places, template=shown.template)
+
+
+def judge_at(run: RunReader, step: int) -> Verdict:
+    """What a live monitor would have said after a step: nothing later is read.
+
+    Raises:
+        StoreError: the run cannot be read.
+    """
+    info = run.info()
+    width = 1
+    while (step + 1) // width > MAX_ROWS:
+        width *= 2
+    diagnosis = Diagnosis(run_id=info.run_id, run=shown_path(info.path))
+    own = alarm_settings(run)
+    for at, values in _rows(run, -1, step + 1, width).rows():
+        diagnosis.engine.configure(own.at(at))
+        diagnosis.observe(min(at, step), values)
+    opened = Opened(
+        table=TableBuilder().build(kind="run"),
+        run_id=info.run_id,
+        name=shown_path(info.path),
+        reader=run,
+    )
+    shown = opened.exemplars([alarm.rule for alarm in diagnosis.engine.open_alarms], upto=step)
+    return diagnosis.verdict(exemplars=shown.places, template=shown.template)
 
 
 def _one(run: RunReader, sql: str, *params: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -227,3 +228,34 @@ def _sentence(word: str) -> str:
     text = re.sub(r"_(frac|s)$", "", word) or word
     text = " ".join(_WORDS.get(part, part) for part in text.split("_") if part) or word
     return text[:1].upper() + text[1:]
+
+
+def value_words(key: str, value: float) -> str:
+    """A value of a metric as people say it: a share as a percentage, three digits at most.
+
+    >>> value_words("rollout/success_rate", 0.015625), value_words("rollout/success_rate", 1.0)
+    ('1.56 %', '100 %')
+    >>> value_words("policy/entropy", 0.17712), value_words("policy/entropy", float("nan"))
+    ('0.177', '-')
+    """
+    if not math.isfinite(value):
+        return "-"
+    return f"{100 * value:.3g} %" if label(key).unit == SHARE else f"{value:.3g}"
+
+
+def interval_words(key: str, interval: tuple[float, float] | None) -> str:
+    """Both ends of an interval, `-` without one."""
+    if interval is None:
+        return "-"
+    return f"{value_words(key, interval[0])} to {value_words(key, interval[1])}"
+
+
+def change_words(ratio: float) -> str:
+    """A relative change as people say it: percent while that is small, else how many times.
+
+    >>> change_words(0.1016), change_words(-0.5), change_words(51.0), change_words(float("nan"))
+    ('+10 %', '-50 %', '52 times', '-')
+    """
+    if not math.isfinite(ratio):
+        return "-"
+    return f"{1 + ratio:.3g} times" if ratio >= 3 else f"{100 * ratio:+.0f} %"

@@ -31,7 +31,7 @@ from ..store.reader import CommandState, RunInfo, RunReader, open_run
 from ..store.records import Alarm, AlarmState, Trajectory, TrajectoryOutcome, parse_trajectory_id
 from ..store.settings import live_settings
 from .cache import AnswerCache
-from .judging import Judge
+from .judging import Judge, judge_at
 from .pieces import TokenTexts, asset_folder
 from .problems import Problem
 from .run_details import RunDetails, details_of
@@ -380,6 +380,11 @@ def verdict(run_id: str, *, wait_s: float = 0.5) -> Verdict:
     at = position(run_id)
     with reading(run_id):
         return _judge.verdict(path_of(run_id), at, lambda: reader(run_id), wait_s)
+
+
+def verdict_at(run_id: str, step: int) -> Verdict:
+    """What was to be said of the run after a step, from nothing later."""
+    return _answer("verdict_at", run_id, lambda run: judge_at(run, step), (step,))
 
 
 def is_judging(run_id: str) -> bool:

@@ -33,6 +33,7 @@ from .diagnosis_data import (
 from .escaping import escape, visible
 from .group_reads import groups_of
 from .heats import HEATS, available, trajectory_scale
+from .labels import interval_words, value_words
 from .marks import alarm_marks, command_marks, command_words, outcome_words, rewind_marks
 from .report_page import PAGE, SCRIPT, STYLE
 from .theme import STATES
@@ -156,11 +157,9 @@ def _verdict(page: _Page, verdict: Verdict) -> None:
         [
             {
                 "what moved": charts.label(one.metric).name,
-                "before": f"{one.before:.3g}",
-                "now": f"{one.after:.3g}",
-                "95 % interval": "-"
-                if one.interval is None
-                else f"{one.interval[0]:.3g} to {one.interval[1]:.3g}",
+                "before": value_words(one.metric, one.before),
+                "now": value_words(one.metric, one.after),
+                "95 % interval": interval_words(one.metric, one.interval),
                 "steps": f"{one.steps[0]} to {one.steps[1]}",
                 "metric": one.metric,
             }

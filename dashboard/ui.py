@@ -214,8 +214,13 @@ def is_following(run_id: str) -> bool:
     return queries.info(run_id).status == "running" and bool(st.session_state.get("follow", True))
 
 
-def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
-    """The verdict in words, with its state, since when, and what to do."""
+def verdict_box(run_id: str, *, with_link: bool = True, upto: int | None = None) -> Verdict:
+    """The verdict in words, with its state, since when, and what to do.
+
+    `upto`: the step after which it is to be said; None for the newest.
+    """
+    if upto is not None:
+        return _verdict_box_at(run_id, upto)
     found = queries.verdict(run_id)
     with st.container(border=True, key="verdict_box"):
         line = st.container(horizontal=True, vertical_alignment="center")
@@ -229,13 +234,7 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
                 every_s = pulses.EVERY_S if is_moving else None
                 newest = pulses.verdict_line(run_id)
                 live_lines.show(run_id, "verdict", newest, kind="caption", every_s=every_s)
-        first, *others = verdict_sentences(found.text)
-        st.markdown(f"**{plain(first, 400)}**")
-        if others:
-            st.text(visible(others[0], 1500))
-        if len(others) > 1:
-            with st.expander("The whole verdict"):
-                st.text(visible(" ".join(others[1:]), 4000))
+        _verdict_text(found)
         if queries.info(run_id).status == "running":
             for action in found.actions[:2]:
                 if action.command:
@@ -243,6 +242,30 @@ def verdict_box(run_id: str, *, with_link: bool = True) -> Verdict:
         if with_link:
             link("Evidence", "diagnosis", run=run_id)
     return found
+
+
+def _verdict_box_at(run_id: str, step: int) -> Verdict:
+    """What was to be said after an earlier step. What to do about it is said of the newest only."""
+    found = queries.verdict_at(run_id, step)
+    with st.container(border=True, key="verdict_box"):
+        line = st.container(horizontal=True, vertical_alignment="center")
+        state = found.state.value
+        line.badge(state, color=STATE_COLOURS.get(state, "gray"))
+        line.caption(plain(f"after step {step}, confidence {found.confidence}"))
+        with line:
+            link("Newest verdict", "diagnosis", run=run_id, step=None)
+        _verdict_text(found)
+    return found
+
+
+def _verdict_text(found: Verdict) -> None:
+    first, *others = verdict_sentences(found.text)
+    st.markdown(f"**{plain(first, 400)}**")
+    if others:
+        st.text(visible(others[0], 1500))
+    if len(others) > 1:
+        with st.expander("The whole verdict"):
+            st.text(visible(" ".join(others[1:]), 4000))
 
 
 def verdict_sentences(text: str) -> list[str]:

@@ -23,7 +23,7 @@ from .verdict_record import Shown
 
 if TYPE_CHECKING:
     from ..store.reader import RunReader
-    from .text_report import TextReport
+    from .text_report import StoredText, TextReport
 
 MAX_STEPS = 60
 MAX_TRAJECTORIES = 64
@@ -53,15 +53,12 @@ LEAST_SHARED = 0.25
 
 
 def template_words(template: str, share: float) -> str:
-    """What part of the reasonings is one template.
+    """What part of the reasonings shares one template.
 
-    >>> template_words("Maybe ___ works.", 0.8)
-    'Most reasonings are one template: "Maybe ___ works.".'
     >>> template_words("No idea. I guess ___.", 0.39)
-    '39 % of the reasonings are one template: "No idea. I guess ___.".'
+    '39 % of the reasonings share one template: "No idea. I guess ___.".'
     """
-    who = "Most reasonings" if share > 0.5 else f"{100 * share:.0f} % of the reasonings"
-    return f'{who} are one template: "{template}".'
+    return f'{100 * share:.0f} % of the reasonings share one template: "{template}".'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,27 +80,58 @@ class Opened:
     """How a command names it."""
     reader: RunReader | None = field(default=None, repr=False)
 
-    def exemplars(self, rules: Iterable[str]) -> Exhibits:
-        """Trajectories of the last recorded step that show what the rules found."""
+    def exemplars(self, rules: Iterable[str], upto: int | None = None) -> Exhibits:
+        """Trajectories that show what the rules found, as of a step.
+
+        They are those that the run's own monitor stored, so that every page names the same
+        template with the same share. A run without such records is measured here.
+
+        Args:
+            rules: Names of alarm rules.
+            upto: The last step to look at; None for the last one stored.
+        """
         wanted = list(dict.fromkeys(f for rule in rules for f in FINDINGS.get(rule, ())))
         if self.reader is None or not wanted:
             return Exhibits()
-        steps = steps_with_groups(self.reader)
-        if not steps:
+        stored = _stored_text(self.reader, upto)
+        if stored is None:
+            stored = _measured_text(self.reader, upto)
+        if stored is None:
             return Exhibits()
-        report = _measure(sample_of_step(self.reader, steps[-1]))
-        found = [shown for name in wanted for shown in report.exemplars.get(name, ())]
+        found = [shown for name in wanted for shown in stored.exemplars.get(name, ())]
         places = [
             Shown(trajectory_id=e.trajectory_id, turn=e.turn, spans=e.spans, note=e.note)
             for e in found[:MAX_SHOWN]
         ]
-        share = report.values["template_match_frac"]
-        is_shared = report.template is not None and share >= LEAST_SHARED
-        template = (
-            template_words(report.template.text, share) if report.template and is_shared else ""
-        )
-        wants_template = "template" in wanted
-        return Exhibits(places=tuple(places), template=template if wants_template else "")
+        is_shared = bool(stored.template) and stored.match_frac >= LEAST_SHARED
+        template = template_words(stored.template, stored.match_frac) if is_shared else ""
+        return Exhibits(places=tuple(places), template=template if "template" in wanted else "")
+
+
+_NEWEST_TEXT = """
+SELECT max(step) AS step FROM diagnostics WHERE kind = 'text' AND ($1 IS NULL OR step <= $1)
+"""
+
+
+def _stored_text(reader: RunReader, upto: int | None) -> StoredText | None:
+    """The newest findings that the run's monitor stored."""
+    from .text_report import read_record
+
+    step = reader.sql(_NEWEST_TEXT, [upto]).column("step")[0].as_py()
+    if step is None:
+        return None
+    records = [record for record in reader.diagnostics(int(step)) if record.kind == "text"]
+    return read_record(records[-1]) if records else None
+
+
+def _measured_text(reader: RunReader, upto: int | None) -> StoredText | None:
+    """The findings of the newest step with trajectories, measured now."""
+    from .text_report import read_record
+
+    steps = [s for s in steps_with_groups(reader) if upto is None or s <= upto]
+    if not steps:
+        return None
+    return read_record(_measure(sample_of_step(reader, steps[-1])).record(steps[-1]))
 
 
 def open_source(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -107,6 +108,75 @@ class TextReport:
     def insufficient(self) -> str:
         """Why dependence on the prompt could not be judged; empty if it could."""
         return self.reasons.get("retrieval_accuracy", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredText:
+    """What a stored record of kind `text` shows. It comes from a file: nothing in it is trusted."""
+
+    template: str
+    """The template with its slots; empty where none was found."""
+    match_frac: float
+    """Share of the reasonings that fit the template: the number that every page gives for it."""
+    coverage: float
+    """Share of the typical reasoning's words that are template."""
+    fillers: tuple[tuple[str, ...], ...]
+    """What was seen in each slot."""
+    exemplars: Mapping[str, tuple[Exemplar, ...]]
+    """By finding."""
+
+
+def read_record(record: DiagnosticRecord) -> StoredText:
+    """The findings in a record that `TextReport.record` wrote; what is malformed is left out."""
+    try:
+        payload = json.loads(record.payload or "{}")
+    except (ValueError, RecursionError):
+        payload = {}
+    payload = payload if isinstance(payload, dict) else {}
+    template = payload.get("template")
+    template = template if isinstance(template, dict) else {}
+    shown = payload.get("exemplars")
+    slots = template.get("fillers")
+    return StoredText(
+        template=str(template.get("text") or ""),
+        match_frac=_number(template.get("match_frac")),
+        coverage=_number(template.get("coverage")),
+        fillers=tuple(
+            tuple(str(filler) for filler in slot)
+            for slot in (slots if isinstance(slots, list) else ())
+            if isinstance(slot, list)
+        ),
+        exemplars={
+            str(kind): tuple(_exemplar(one) for one in some if isinstance(one, dict))
+            for kind, some in (shown.items() if isinstance(shown, dict) else ())
+            if isinstance(some, list)
+        },
+    )
+
+
+def _exemplar(entry: Mapping[str, Any]) -> Exemplar:
+    turn = _number(entry.get("turn"))
+    spans = entry.get("spans")
+    return Exemplar(
+        trajectory_id=str(entry.get("trajectory_id", "")),
+        turn=int(turn) if math.isfinite(turn) else 0,
+        spans=tuple(
+            (int(span[0]), int(span[1]))
+            for span in (spans if isinstance(spans, list) else ())
+            if isinstance(span, list)
+            and len(span) == 2
+            and all(math.isfinite(_number(end)) for end in span)
+        ),
+        note=str(entry.get("note", "")),
+    )
+
+
+def _number(value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    try:
+        return float(value) if is_number else math.nan
+    except OverflowError:
+        return math.nan
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from echoscope.dashboard.config_view import plain_config
 from echoscope.dashboard.diagnosis_data import REGIME_KEYS, regime_path
 from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.evaluating import task_settings
+from echoscope.dashboard.labels import change_words, value_words
 from echoscope.dashboard.problems import Problem
 
 MAX_RUNS = len(theme.SERIES) * len(theme.DASHES)
@@ -178,21 +179,14 @@ def _changes(runs: list[str], baseline: str, keys: list[str]) -> None:
         return
     series = {run: queries.series(run, keys) for run in runs}
     table = relative_change(series, baseline, keys)
-    table["key"] = [f"{lines.label(key).name} ({key})" for key in table["key"]]
-    st.dataframe(
-        table.rename(columns={"key": "metric, at the last common step"}),
-        hide_index=True,
-        width="stretch",
-        placeholder="-",
-        column_config={
-            **{run: st.column_config.NumberColumn(format="%.4g") for run in runs},
-            **{
-                f"{run} change": st.column_config.NumberColumn(format="percent")
-                for run in runs
-                if run != baseline
-            },
-        },
+    shown = pd.DataFrame(
+        {"metric, at the last common step": [f"{lines.label(k).name} ({k})" for k in table["key"]]}
     )
+    for run in runs:
+        shown[run] = [value_words(k, v) for k, v in zip(table["key"], table[run], strict=True)]
+        if run != baseline:
+            shown[f"{run} change"] = [change_words(ratio) for ratio in table[f"{run} change"]]
+    st.dataframe(shown, hide_index=True, width="stretch")
 
 
 def _settings(runs: list[str]) -> None:
@@ -245,6 +239,7 @@ def _tasks(runs: list[str]) -> None:
     with right:
         shown = solved.head(MAX_TASKS)
         table = shown[["tag", "env_seed", *runs]].astype({"env_seed": str})
+        table[runs] = 100 * table[runs]
         links = {}
         for run in runs:
             name = f"{run} replay"
@@ -256,7 +251,7 @@ def _tasks(runs: list[str]) -> None:
             width="stretch",
             height=320,
             column_config={
-                **{run: st.column_config.NumberColumn(format="percent") for run in runs},
+                **{run: st.column_config.NumberColumn(format="%.0f %%") for run in runs},
                 **links,
             },
         )

@@ -13,8 +13,9 @@ from echoscope.dashboard import figures, pulses, queries, ui
 from echoscope.dashboard.charts import export_config
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.group_reads import groups_of
-from echoscope.dashboard.labels import label
+from echoscope.dashboard.labels import interval_words, label, value_words
 from echoscope.dashboard.whatif_box import whatif_box
+from echoscope.diagnostics.text_report import read_record
 from echoscope.diagnostics.verdict_record import Verdict
 from echoscope.store.artifacts import DiagnosticRecord
 
@@ -27,15 +28,15 @@ TIERS = (
 
 
 def draw(run_id: str) -> None:
-    verdict = ui.verdict_box(run_id, with_link=False)
+    measured = _measured_steps(run_id)
+    upto = _earlier_step(measured)
+    verdict = ui.verdict_box(run_id, with_link=False, upto=upto)
     _why(run_id, verdict)
     drawn = {"verdict": pulses.verdict_mark(verdict)}
-    if ui.is_following(run_id) or queries.is_judging(run_id) or verdict.last_step is None:
+    is_moving = ui.is_following(run_id) or queries.is_judging(run_id) or verdict.last_step is None
+    if upto is None and is_moving:
         ui.follow("judged", run_id, ("verdict",), lambda: None, has_news=lambda: True, seen=drawn)
-    steps = queries.diagnostic_steps(run_id, "information")
-    text_steps = queries.diagnostic_steps(run_id, "text")
-    gradient_steps = queries.diagnostic_steps(run_id, "gradients")
-    measured = sorted({*steps, *text_steps, *gradient_steps})
+    steps, text_steps, gradient_steps = (queries.diagnostic_steps(run_id, k) for k in KINDS)
     if not measured:
         ui.empty(
             "Nothing was measured of this run's reasoning. A run measures itself unless "
@@ -64,30 +65,38 @@ def draw(run_id: str) -> None:
     _gradients(run_id, _nearest(gradient_steps, step))
 
 
+KINDS = ("information", "text", "gradients")
+
+
+def _measured_steps(run_id: str) -> list[int]:
+    """Steps at which anything of the reasoning or the gradient was measured, in order."""
+    return sorted({step for kind in KINDS for step in queries.diagnostic_steps(run_id, kind)})
+
+
+def _earlier_step(measured: list[int]) -> int | None:
+    """The measured step that the address asks for, if it is not the newest of them."""
+    asked = ui.int_param("step", None)
+    if asked is None or not measured:
+        return None
+    step = _nearest(measured, asked)
+    return None if step == measured[-1] else step
+
+
 def _why(run_id: str, verdict: Verdict) -> None:
     """Evidence, exemplars, causes and what would refute the verdict."""
     if verdict.evidence:
         rows = [
             {
                 "what": label(one.metric).name,
-                "before": one.before,
-                "now": one.after,
-                "95 % interval": "-"
-                if one.interval is None
-                else f"{one.interval[0]:.3g} to {one.interval[1]:.3g}",
+                "before": value_words(one.metric, one.before),
+                "now": value_words(one.metric, one.after),
+                "95 % interval": interval_words(one.metric, one.interval),
                 "steps": f"{one.steps[0]} to {one.steps[1]}",
                 "metric": one.metric,
             }
             for one in verdict.evidence
         ]
-        st.dataframe(
-            pd.DataFrame(rows),
-            hide_index=True,
-            width="stretch",
-            column_config={
-                name: st.column_config.NumberColumn(format="%.3g") for name in ("before", "now")
-            },
-        )
+        st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch")
     if verdict.exemplars:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Trajectories that show it:")
@@ -244,22 +253,27 @@ def _posterior(run_id: str, families: list[data.FamilyInformation], step: int) -
 def _template(run_id: str, step: int) -> None:
     st.subheader("What reasonings share", anchor=False)
     record = _record(run_id, step, "text")
-    template = data.template_of(record) if record else None
-    if template is None:
+    template = read_record(record) if record else None
+    if template is None or not template.template:
         ui.empty(f"No template was found in the reasonings of step {step}.")
         return
-    st.code(visible(template.text, 1000), language=None, wrap_lines=True)
+    st.code(visible(template.template, 1000), language=None, wrap_lines=True)
     st.caption(
-        f"Step {step}: fits {100 * template.match_frac:.0f} % of the reasonings; "
+        f"Step {step}: {100 * template.match_frac:.0f} % of the reasonings share this template. "
         f"{100 * template.coverage:.0f} % of its words are fixed. Slots hold:"
     )
     for number, slot in enumerate(template.fillers[:6], start=1):
         st.text(f"slot {number}: {visible(' | '.join(slot[:6]), 300)}")
     with st.container(horizontal=True):
-        for trajectory, turn, _ in template.exemplars:
-            if trajectory:
+        for shown in template.exemplars.get("template", ()):
+            if shown.trajectory_id:
                 ui.link(
-                    trajectory, "replay", run=run_id, trajectory=trajectory, turn=turn, step=None
+                    shown.trajectory_id,
+                    "replay",
+                    run=run_id,
+                    trajectory=shown.trajectory_id,
+                    turn=shown.turn,
+                    step=None,
                 )
 
 

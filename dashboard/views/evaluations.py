@@ -74,11 +74,11 @@ def _board(board: list[Evaluated]) -> None:
                 "tasks": one.tasks,
                 "run": one.run_id,
                 "step": one.step,
-                "success": one.success,
+                "success": 100 * one.success,
                 "95 % interval": f"{100 * one.low:.0f} to {100 * one.high:.0f} %"
                 if one.low == one.low
                 else "-",
-                **{f"pass@{k}": one.passes.get(k, np.nan) for k in ks},
+                **{f"pass@{k}": 100 * one.passes.get(k, np.nan) for k in ks},
                 "number of tasks": one.num_tasks,
                 "trajectories": ui.url(
                     "replay",
@@ -100,9 +100,9 @@ def _board(board: list[Evaluated]) -> None:
         placeholder="-",
         column_config={
             "success": st.column_config.ProgressColumn(
-                format="percent", min_value=0.0, max_value=1.0
+                format="%.0f %%", min_value=0.0, max_value=100.0
             ),
-            **{f"pass@{k}": st.column_config.NumberColumn(format="percent") for k in ks},
+            **{f"pass@{k}": st.column_config.NumberColumn(format="%.0f %%") for k in ks},
             "trajectories": st.column_config.LinkColumn(display_text="open"),
             "number of tasks": st.column_config.NumberColumn(format="%d"),
         },
@@ -170,7 +170,8 @@ def _carried(found: list[Evaluated]) -> None:
         )
         return
     table = pd.concat(parts, ignore_index=True)
-    shares = ("success_trained", "success_other", "gap")
+    shares = ["success_trained", "success_other", "gap"]
+    table[shares] = 100 * table[shares]
     st.dataframe(
         table.rename(columns={"success_trained": "there", "success_other": "elsewhere"}),
         hide_index=True,
@@ -179,7 +180,7 @@ def _carried(found: list[Evaluated]) -> None:
         column_config={
             {"success_trained": "there", "success_other": "elsewhere"}.get(
                 name, name
-            ): st.column_config.NumberColumn(format="percent")
+            ): st.column_config.NumberColumn(format="%.0f %%")
             for name in shares
         },
     )

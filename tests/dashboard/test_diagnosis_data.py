@@ -17,9 +17,9 @@ from echoscope.dashboard.diagnosis_data import (
     group_grid,
     payload_of,
     regime_path,
-    template_of,
     thin,
 )
+from echoscope.diagnostics.text_report import read_record
 from echoscope.store.artifacts import DiagnosticRecord
 
 
@@ -111,17 +111,19 @@ def test_records_that_do_not_fit_are_left_out_and_nothing_is_raised() -> None:
 def test_any_payload_is_read_without_an_exception(text: str) -> None:
     broken = DiagnosticRecord(step=1, kind="text", payload=text)
     assert isinstance(payload_of(broken), dict)
-    assert template_of(broken) is None
+    assert read_record(broken).template == ""
 
 
 def test_the_template_comes_with_slots_and_places() -> None:
     template = {"text": "Go ___.", "fillers": [["up", "left"]], "coverage": 0.5, "match_frac": 1.0}
     place = {"trajectory_id": "t00000001-00004", "turn": 2, "spans": [[0, 3]], "note": "n"}
-    found = template_of(record({"template": template, "exemplars": {"template": [place, "x"]}}))
-    assert found is not None
+    found = read_record(record({"template": template, "exemplars": {"template": [place, "x"]}}))
+    assert (found.template, found.coverage, found.match_frac) == ("Go ___.", 0.5, 1.0)
     assert found.fillers == (("up", "left"),)
-    assert found.exemplars == (("t00000001-00004", 2, "n"),)
-    assert template_of(record({"template": None})) is None
+    assert [(e.trajectory_id, e.turn, e.spans, e.note) for e in found.exemplars["template"]] == [
+        ("t00000001-00004", 2, ((0, 3),), "n")
+    ]
+    assert read_record(record({"template": None})).template == ""
 
 
 def test_groups_stand_in_a_stack_by_what_became_of_them() -> None:

@@ -118,7 +118,8 @@ def test_runs_are_compared_at_the_last_common_step(root: Path, open_page: OpenPa
     page = open_page("compare", root, runs="good,bad")
     assert not page.exception
     levels = page.dataframe[0].value
-    assert levels["good"].iloc[0] - levels["bad"].iloc[0] == pytest.approx(0.4)
+    assert (levels["good"].iloc[0], levels["bad"].iloc[0]) == ("2.8", "2.4")
+    assert levels["bad change"].iloc[0] == "-14 %"
     assert "same configuration" in words(page)
 
 
@@ -165,7 +166,7 @@ def test_the_leaderboard_has_the_best_run_on_top(root: Path, open_page: OpenPage
     board = page.dataframe[0].value
     lake = board[board["tasks"] == "lake"]
     assert lake["run"].tolist() == ["good", "bad"]
-    assert lake["success"].tolist() == [0.8, 0.4]
+    assert lake["success"].tolist() == [80.0, 40.0]
     assert lake["trajectories"].iloc[0].startswith("/replay?run=good&step=5")
 
 

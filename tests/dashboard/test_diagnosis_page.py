@@ -1,0 +1,102 @@
+"""The Diagnosis page: what it says after an earlier step, and one number for one thing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from made_run import made_trajectory, open_writer
+from streamlit.testing.v1 import AppTest
+
+from echoscope.dashboard import queries
+from echoscope.diagnostics.metric_table import TableBuilder
+from echoscope.diagnostics.sources import Opened
+from echoscope.store.artifacts import DiagnosticRecord
+from echoscope.store.reader import open_run
+from echoscope.store.records import StepMetrics
+
+OpenPage = Callable[..., AppTest]
+LAST = 40
+COLLAPSE = 21
+"""From this step on no reply parses any more."""
+
+
+def text_record(step: int, share: float) -> DiagnosticRecord:
+    payload = {"template": {"text": "Go ___.", "match_frac": share, "coverage": 0.5}}
+    return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A run whose replies stop parsing at step 21; its text is measured at every fifth step."""
+    writer = open_writer(tmp_path / "made")
+    for step in range(LAST + 1):
+        is_well = step < COLLAPSE
+        values = {
+            "rollout/action_valid_frac": 0.95 if is_well else 0.1,
+            "rollout/success_rate": 0.6 if is_well else 0.05,
+            "text/dependence": 0.8,
+        }
+        metrics = StepMetrics(
+            run_id="made",
+            step=step,
+            phase="train",
+            policy_version=step,
+            wall_time=1_000.0 + step,
+            values=values,
+        )
+        records = [text_record(step, 0.3 if is_well else 0.58)] if step % 5 == 0 else []
+        writer.commit_step(
+            metrics=[metrics],
+            trajectories=[made_trajectory(step, n) for n in range(4)],
+            diagnostics=records,
+        )
+    writer.close(status="finished")
+    return tmp_path
+
+
+def words(page: AppTest) -> str:
+    kinds = ("text", "markdown", "caption", "code", "info", "subheader")
+    found = "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
+    return found.replace("\\", "").replace("\u2060", "")
+
+
+def test_c11_the_verdict_is_that_of_the_chosen_step(root: Path, open_page: OpenPage) -> None:
+    early = open_page("diagnosis", root, run="made", step="15")
+    late = open_page("diagnosis", root, run="made")
+    assert not early.exception
+    assert "after step 15" in words(early)
+    assert "Format collapse" not in words(early)
+    assert "Format collapse" in words(late)
+
+
+def test_c11_a_verdict_after_a_step_reads_nothing_later(
+    root: Path, serve_root: Callable[..., None]
+) -> None:
+    serve_root(root)
+    assert queries.verdict_at("made", 15).kinds == ()
+    assert queries.verdict_at("made", 15).last_step == 15
+    assert "FORMAT_COLLAPSE" in queries.verdict_at("made", LAST).kinds
+    newest = queries.verdict("made", wait_s=60.0)
+    assert queries.verdict_at("made", LAST).text == newest.text
+
+
+def test_c11_the_slider_moves_the_verdict_and_the_rest(root: Path, open_page: OpenPage) -> None:
+    page = open_page("diagnosis", root, run="made")
+    page.select_slider(key="diagnosis_step").set_value(10).run()
+    assert page.query_params["step"] == "10"
+    assert "after step 10" in words(page)
+    assert "Step 10: 30 % of the reasonings share this template" in words(page)
+
+
+def test_c14_finding_c22_one_share_for_one_template(root: Path, open_page: OpenPage) -> None:
+    """The verdict quotes the share that the monitor stored, as the page does."""
+    page = open_page("diagnosis", root, run="made")
+    assert "Step 40: 58 % of the reasonings share this template" in words(page)
+    reader = open_run(root / "made")
+    opened = Opened(table=TableBuilder().build(kind="run"), reader=reader)
+    late = opened.exemplars(["TEMPLATE_COLLAPSE"])
+    assert late.template == '58 % of the reasonings share one template: "Go ___.".'
+    assert opened.exemplars(["TEMPLATE_COLLAPSE"], upto=17).template.startswith("30 %")
