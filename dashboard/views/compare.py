@@ -28,7 +28,8 @@ from echoscope.dashboard.problems import Problem
 
 MAX_RUNS = len(theme.SERIES) * len(theme.DASHES)
 MAX_TASKS = 300
-_STROKES = {"solid": "none", "dash": "8 4", "dot": "2 3", "dashdot": "8 3 2 3"}
+# Lengths of line and gap in pixels, as plotly draws each dash.
+_STROKES = {"solid": (30, 0), "dash": (8, 4), "dot": (2, 3), "dashdot": (9, 3, 2, 3)}
 CURATED = (
     "rollout/success_rate",
     "reward/return_mean",
@@ -118,9 +119,13 @@ def _legend(runs: list[str]) -> None:
     entries = []
     for place, run in enumerate(runs):
         color, dash = theme.style_of(place)
+        stops, end = [], 0
+        for length, paint in zip(_STROKES[dash], (color, "transparent") * 2, strict=False):
+            stops.append(f"{paint} {end}px {end + length}px")
+            end += length
         line = (
-            f'<svg width="30" height="10" aria-hidden="true"><line x1="0" x2="30" y1="5" y2="5" '
-            f'stroke="{color}" stroke-width="2.5" stroke-dasharray="{_STROKES[dash]}"/></svg>'
+            '<span style="display:inline-block;width:30px;height:3px;vertical-align:middle;'
+            f'background:repeating-linear-gradient(90deg,{",".join(stops)})"></span>'
         )
         entries.append(f"<span>{line} {escape(run, 80)}</span>")
     st.html(

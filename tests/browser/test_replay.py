@@ -177,5 +177,5 @@ def test_c3_the_same_seed_on_another_board_is_another_task(
     visit(page, f"{url}/compare?runs=a,c")
     page.get_by_text("were not evaluated on common tasks").wait_for()
     visit(page, f"{url}/evaluations")
-    page.get_by_text("small (size 4)").first.wait_for()
-    assert page.get_by_text("small (size 8)").count() > 0
+    page.get_by_role("radio", name="small (size 4)").wait_for()
+    page.get_by_role("radio", name="small (size 8)").wait_for()

@@ -14,7 +14,7 @@ from made_run import add_steps, make_run, open_writer
 from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard import judging, ui
+from echoscope.dashboard import judging, theme, ui
 from echoscope.store import layout
 from echoscope.store.annotations import read_annotations
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, StepMetrics
@@ -128,6 +128,7 @@ def test_c14_finding_b7_one_legend_stands_above_all_charts(root: Path, open_page
     legends = [html.proto.body for html in page.get("html") if "good" in html.proto.body]
     assert len(legends) == 1
     assert "bad" in legends[0]
+    assert [color in legends[0] for color in theme.SERIES[:3]] == [True, True, False]
     assert all(not figure.layout.get("showlegend") for figure in shown_figures(page).values())
 
 
