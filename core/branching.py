@@ -125,6 +125,7 @@ def start_branch(
         live_knobs=live_schema(config),
         name=config.name,
         base_model=config.model.path,
+        tokenizer=model.chat.fingerprint,
         parent_run_id=branch.parent_run_id,
     )
     with Closing(writer) as closing:

@@ -63,7 +63,7 @@ class Builder:
                 build_pool(groups, group_size=1, seed=0, split=split).close()
         resolve_shaping(self.config.reward.shaping)
         if self.config.from_run is not None:
-            StoredSource(Path(self.config.from_run))
+            StoredSource(Path(self.config.from_run), self.config)
         resolve_model(self.config.model.path)
 
     def load(self) -> Model:
@@ -73,6 +73,9 @@ class Builder:
         policy = build_policy(config.model, config.critic, seed=config.seed)
         _check_context(policy, config)
         chat = load_chat(resolve_model(config.model.path))
+        if config.from_run is not None:
+            for line in StoredSource(Path(config.from_run), config).check(chat):
+                self.events.message(line)
         return Model(policy=policy, optimizer=_optimizer(policy, config), chat=chat)
 
     def build(
@@ -94,16 +97,13 @@ class Builder:
             )
         train_source: RolloutSource
         if config.from_run is not None:
-            train_source = StoredSource(Path(config.from_run))
+            train_source = StoredSource(Path(config.from_run), config)
         else:
             train_source = self._env_source(Split.TRAIN, engine, chat, writer, control)
         has_eval = bool(config.envs.eval)
         eval_source = (
             self._env_source(Split.EVAL, engine, chat, writer, control) if has_eval else None
         )
-        if isinstance(train_source, EnvSource) and eval_source is not None:
-            for line in train_source.tasks_shared_with(eval_source):
-                self.events.message(line)
         return Trainer(
             config=config,
             run_path=self.run_path,

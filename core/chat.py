@@ -15,8 +15,11 @@ world or a model that spells a control token stays text. Nothing sampled is ever
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +132,13 @@ class ChatFormat:
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self._tokenizer
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the vocabulary: the same token ids mean the same text where it is equal."""
+        vocabulary = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
+        text = json.dumps(vocabulary, separators=(",", ":"))
+        return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
 
     def forces_think(self, force_think: bool) -> bool:
         """Whether a prompt really ends inside the reasoning."""

@@ -22,6 +22,7 @@ from .config import RunConfig
 from .config_loading import ConfigError, apply_settings, live_schema, validate
 from .events import TrainEvents
 from .observers import StepObserver, judge
+from .sources import with_stored_sampling
 from .train import Trainer
 
 
@@ -44,6 +45,7 @@ def start(
     """
     if config.branched_from is not None:
         raise ConfigError("branched_from is set by `echoscope ctl RUN branch`, and only there")
+    config = with_stored_sampling(config, events.message)
     builder = Builder(config, run_path, events, observers)
     builder.check()
     model = builder.load()
@@ -54,6 +56,7 @@ def start(
         live_knobs=live_schema(config),
         name=config.name,
         base_model=config.model.path,
+        tokenizer=model.chat.fingerprint,
     )
     with Closing(writer) as closing:
         trainer = builder.build(model, writer, Mailbox(run_path))

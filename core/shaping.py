@@ -124,10 +124,10 @@ def resolve(terms: Sequence[ShapingTerm]) -> Shaping | None:
 
 
 def apply(trajectory: Trajectory, shaping: Shaping | None) -> Trajectory:
-    """The trajectory with `Turn.shaping` computed anew, for stored rollouts."""
-    if shaping is None:
-        return trajectory
-    turns = tuple(replace(turn, shaping=shaping(turn)) for turn in trajectory.turns)
+    """A stored trajectory with `Turn.shaping` computed anew; None leaves no terms."""
+    turns = tuple(
+        replace(turn, shaping={} if shaping is None else shaping(turn)) for turn in trajectory.turns
+    )
     return replace(trajectory, turns=turns)
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from pydantic import ValidationError
 
 from ..envs.pool import EnvGroup, EnvPool
-from ..envs.reserving import shared_tasks
+from ..envs.reserving import TaskVariety, few_tasks
 from ..store.reader import open_run
-from ..store.records import RolloutBatch, Split, Trajectory
+from ..store.records import RolloutBatch, Split, Trajectory, Turn
+from ..store.rows import clean_text
+from ..store.settings import live_settings
 from .chat import ChatFormat
-from .config import EnvGroupConfig, RunConfig
+from .config import EnvGroupConfig, RunConfig, SamplingConfig
 from .config_loading import ConfigError
 from .engines.base import GenerationEngine
 from .rollout import SamplingSettings, collect
-from .shaping import resolve
+from .shaping import apply, resolve
 
 
 class StepDroppedError(Exception):
@@ -113,12 +117,22 @@ class EnvSource:
             raise StepDroppedError
         return rollouts
 
-    def tasks_shared_with(self, evaluation: EnvSource) -> list[str]:
-        """One line for each evaluation set that has no tasks of its own."""
-        return shared_tasks(self._pool.varieties(), evaluation._pool.varieties())
+    def varieties(self) -> list[tuple[str, TaskVariety]]:
+        """(tag, how many different tasks it draws) of each environment."""
+        return self._pool.varieties()
 
     def close(self) -> None:
         self._pool.close()
+
+
+def unreserved(training: RolloutSource, evaluation: RolloutSource | None) -> str:
+    """One line about environments where evaluation has no tasks of its own; empty if all have.
+
+    Stored trajectories speak for themselves, and without an evaluation there is nothing to say.
+    """
+    if not (isinstance(training, EnvSource) and isinstance(evaluation, EnvSource)):
+        return ""
+    return few_tasks([*training.varieties(), *evaluation.varieties()])
 
 
 class LazySource:
@@ -144,21 +158,85 @@ def _sampling(config: RunConfig, split: Split) -> SamplingSettings:
     return config.eval if split is Split.EVAL else config.probe
 
 
+def with_stored_sampling(config: RunConfig, say: Callable[[str], None]) -> RunConfig:
+    """The configuration with the sampling settings of the run that it learns from, if it does.
+
+    Stored log-probs are those of the distribution that was sampled from, so other settings would
+    describe what did not happen.
+
+    Raises:
+        NotARunError: no run there.
+        ConfigError: its sampling settings cannot be read.
+    """
+    if config.from_run is None:
+        return config
+    info = open_run(config.from_run).info()
+    stored = info.config.get("sampling")
+    if not isinstance(stored, Mapping):
+        return config
+    try:
+        sampling = SamplingConfig.model_validate(stored)
+    except ValidationError as error:
+        raise ConfigError(
+            f"from_run: the sampling settings of {info.run_id} cannot be read: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from None
+    if sampling != config.sampling:
+        say(
+            f"sampling settings are those of {info.run_id}, which sampled the trajectories: "
+            + ", ".join(f"{name} {value:g}" for name, value in sampling.model_dump().items())
+        )
+    return config.model_copy(update={"sampling": sampling})
+
+
 class StoredSource:
     """Trajectories that a run recorded, step by step: offline updates.
 
-    The importance ratio is taken to the policy that sampled them, whose log-probs are stored.
+    The importance ratio is taken to the policy that sampled them, whose log-probs are stored, at
+    the temperature and over the tokens that it sampled from. Shaping terms are this run's.
     """
 
-    def __init__(self, run_path: Path) -> None:
+    def __init__(self, run_path: Path, config: RunConfig) -> None:
         self._reader = open_run(run_path)
-        self._run_id = self._reader.info().run_id
+        self._info = self._reader.info()
+        self._run_id = self._info.run_id
+        self._shaping = resolve(config.reward.shaping)
+        self._live = live_settings(self._reader)
         steps = self._reader.sql(
             "select distinct step from trajectories where split = 'train' order by step"
         )
         self.steps: list[int] = steps.column("step").to_pylist()
         if not self.steps:
             raise ConfigError(f"{run_path} has no training trajectories to learn from")
+
+    def check(self, chat: ChatFormat) -> list[str]:
+        """Lines about what cannot be known of the stored trajectories.
+
+        Raises:
+            ConfigError: the token ids are those of another tokenizer, or what was sampled from is
+                not recorded and cannot be told.
+        """
+        lines = self._check_tokenizer(chat)
+        silent = self._reader.sql(
+            "select distinct step from tokens where temperature is null and step in (select step "
+            "from trajectories where split = 'train') order by step"
+        )
+        for step in silent.column("step").to_pylist():
+            self._check_truncation(step)
+        if silent.num_rows and self._temperature_of(self.steps[0]) is None:
+            lines.append(
+                f"{self._run_id} does not say at which temperature it sampled; this run's "
+                "sampling.temperature is taken, so set it to that value"
+            )
+        unnamed = self._reader.sql(
+            "select count(*) as n from trajectories where split = 'train' and task_key is null"
+        )
+        if unnamed.column("n")[0].as_py():
+            lines.append(
+                f"{self._run_id} does not name its tasks: they may include some that are reserved "
+                "for evaluation"
+            )
+        return lines
 
     def collect(self, step: int, config: RunConfig) -> RolloutBatch:
         """The stored step `step`, counted from 1; the source starts again at its end."""
@@ -172,9 +250,77 @@ class StoredSource:
                     f"{self._run_id} step {stored_step}: {found.id} has no recorded log-probs, "
                     "so it cannot train"
                 )
-            moved = replace(found, step=step, source=f"{self._run_id}/{found.id}")
-            groups.setdefault(found.group_index, []).append(moved)
+            turns = tuple(self._with_temperature(turn, stored_step) for turn in found.turns)
+            moved = replace(found, step=step, turns=turns, source=f"{self._run_id}/{found.id}")
+            groups.setdefault(found.group_index, []).append(apply(moved, self._shaping))
         return RolloutBatch(groups=tuple(tuple(group) for _, group in sorted(groups.items())))
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def _with_temperature(self, turn: Turn, stored_step: int) -> Turn:
+        """The turn with the temperature that its run sampled at, where the turn does not say."""
+        temperature = self._temperature_of(stored_step)
+        if turn.temperature is not None or temperature is None:
+            return turn
+        return replace(turn, temperature=temperature)
+
+    def _temperature_of(self, stored_step: int) -> float | None:
+        value = self._sampled_with("temperature", stored_step)
+        return None if value is None else float(value)
+
+    def _sampled_with(self, name: str, stored_step: int) -> Any:
+        """A sampling setting of the stored run at a step; None where its settings do not say."""
+        live = self._live.at(stored_step).get(f"sampling.{name}")
+        sampling = self._info.config.get("sampling")
+        return sampling.get(name) if live is None and isinstance(sampling, Mapping) else live
+
+    def _check_truncation(self, step: int) -> None:
+        """Refuse a step whose tokens were drawn from a part of the vocabulary that nobody noted."""
+        whole = {"top_p": 1.0, "top_k": 0}
+        for name, value in whole.items():
+            found = self._sampled_with(name, step)
+            if found is not None and found != value:
+                raise ConfigError(
+                    f"from_run: {self._run_id} sampled step {step} with {name} {found:g} and did "
+                    "not record which tokens that left, so the importance ratio is not known; "
+                    f"sample again, or learn from a run with sampling.{name}={value:g}"
+                )
+
+    def _check_tokenizer(self, chat: ChatFormat) -> list[str]:
+        if self._info.tokenizer is not None:
+            if self._info.tokenizer != chat.fingerprint:
+                raise ConfigError(self._other_tokenizer(chat, "its vocabulary differs"))
+            return []
+        turns = [
+            turn
+            for found in self._reader.trajectories_of_step(self.steps[0])
+            if found.split is Split.TRAIN
+            for turn in found.turns
+            if turn.response_tokens is not None and len(turn.response_tokens)
+        ]
+        size = len(chat.tokenizer)
+        for turn in turns:
+            assert turn.response_tokens is not None
+            largest = int(turn.response_tokens.max())
+            if largest >= size:
+                raise ConfigError(
+                    self._other_tokenizer(chat, f"id {largest} is beyond its {size} tokens")
+                )
+            read = clean_text(chat.decode(turn.response_tokens))
+            if not read.startswith(turn.response):
+                raise ConfigError(
+                    self._other_tokenizer(chat, f"a reply of step {self.steps[0]} reads otherwise")
+                )
+        return [
+            f"{self._run_id} does not name its tokenizer: the {len(turns)} replies of step "
+            f"{self.steps[0]} read the same with this one"
+        ]
+
+    def _other_tokenizer(self, chat: ChatFormat, why: str) -> str:
+        model = self._info.base_model
+        way_out = f"train model.path={model}" if model else "train the model that sampled them"
+        return (
+            f"from_run: {self._run_id} stored token ids of another tokenizer than this model's "
+            f"({why}), so they would mean other text; {way_out}"
+        )

@@ -39,7 +39,7 @@ from .metrics import rollout_metrics
 from .observers import Observed, StepObservation, StepObserver, judge, observe
 from .optim import Optimizer
 from .policy import Policy
-from .sources import RolloutSource, StepDroppedError
+from .sources import RolloutSource, StepDroppedError, unreserved
 from .update import annotate, mismatch_metrics, update
 
 _Played = tuple[Split, RolloutBatch, StepMetrics]
@@ -101,6 +101,8 @@ class Trainer:
         Args:
             is_new: evaluate and probe the starting policy, as step 0, if so configured.
         """
+        if line := unreserved(self.train_source, self.eval_source):
+            self.events.message(line)
         if is_new:
             self._measure_start()
         status = self._until_over()

@@ -39,16 +39,14 @@ def may_play(split: str, task_key: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskVariety:
-    """How many different tasks a world draws, and some of them.
+    """How many different tasks a world draws.
 
-    `num_tasks` is what the environment declares, else the effective number of tasks estimated from
-    `keys`, the tasks of `SURVEY_SEEDS`: the number of pairs over the number of equal pairs, which
-    is 1 / sum(p^2) over the tasks' probabilities. None: no two of them were equal. An environment
-    that declares enough tasks is taken at its word, and none are drawn.
+    `num_tasks` is what the environment declares, else the effective number of tasks, estimated from
+    those of `SURVEY_SEEDS`: the number of pairs over the number of equal pairs, which is
+    1 / sum(p^2) over the tasks' probabilities. None: no two of them were equal.
     """
 
     num_tasks: int | None
-    keys: frozenset[str]
 
     @property
     def is_enough(self) -> bool:
@@ -57,20 +55,17 @@ class TaskVariety:
 
 
 def variety_of(world: TurnEnv) -> TaskVariety:
-    """The variety of a world's tasks; leaves it in an episode that nobody wants."""
+    """The variety of a world's tasks; may leave it in an episode that nobody wants."""
     runner = runner_of(world)
     declared = runner.env.num_tasks
-    if declared is not None and declared >= MIN_TASKS:
-        return TaskVariety(num_tasks=declared, keys=frozenset())
+    if declared is not None:
+        return TaskVariety(num_tasks=declared)
     drawn = []
     for seed in SURVEY_SEEDS:
         world.reset(seed, 0)
         if runner.task_key is not None:
             drawn.append(runner.task_key)
-    return TaskVariety(
-        num_tasks=_effective_number(drawn) if declared is None else declared,
-        keys=frozenset(drawn),
-    )
+    return TaskVariety(num_tasks=_effective_number(drawn))
 
 
 def _effective_number(keys: Sequence[str]) -> int | None:
@@ -92,28 +87,21 @@ def gave_up(tag: str, split: str) -> EnvParamsError:
     )
 
 
-def shared_tasks(
-    training: Sequence[tuple[str, TaskVariety]], evaluation: Sequence[tuple[str, TaskVariety]]
-) -> list[str]:
-    """One line for each evaluation set that has no tasks reserved, or meets training that has not.
+def few_tasks(varieties: Sequence[tuple[str, TaskVariety]]) -> str:
+    """One line that names the environments without reserved tasks; empty if there are none.
 
     Args:
-        training, evaluation: (tag, variety) of each environment of the split.
+        varieties: (tag, variety) of each environment, of training and of evaluation.
     """
-    lines = []
-    for tag, variety in evaluation:
-        shared = [name for name, other in training if _may_share(variety, other)]
-        names = ", ".join(repr(name) for name in dict.fromkeys(shared))
-        few = f"with fewer than {MIN_TASKS} different tasks, none are reserved for evaluation"
-        if shared:
-            lines.append(f"evaluation {tag!r} may repeat training tasks of {names}: {few}")
-        elif not variety.is_enough:
-            lines.append(f"evaluation {tag!r}: {few}; training did not show any in 64 samples")
-    return lines
-
-
-def _may_share(one: TaskVariety, other: TaskVariety) -> bool:
-    """Whether two worlds share tasks, as far as samples can tell."""
-    if one.is_enough and other.is_enough:
-        return False
-    return not (one.keys and other.keys) or bool(one.keys & other.keys)
+    few = {
+        repr(tag): f"{tag!r} ({variety.num_tasks})"
+        for tag, variety in varieties
+        if not variety.is_enough
+    }
+    if not few:
+        return ""
+    return (
+        f"no tasks are reserved for evaluation where fewer than {MIN_TASKS} are different: "
+        f"{', '.join(few.values())}. Training and evaluation may share tasks there, unless their "
+        "parameters keep them apart"
+    )

@@ -61,6 +61,8 @@ class RunInfo:
     tags: tuple[str, ...]
     config: Mapping[str, Any]
     live_knobs: Mapping[str, Any]
+    tokenizer: str | None = None
+    """Hash of the vocabulary that the token ids belong to; None where nobody said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ def run_info(index: RunIndex) -> RunInfo:
         tags=tuple(row["tags"] or ()),
         config=json.loads(row["config"]),
         live_knobs=json.loads(row["live_knobs"]),
+        tokenizer=row["tokenizer"],
     )
 
 

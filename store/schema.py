@@ -18,7 +18,7 @@ import pyarrow as pa
 from .errors import StoreVersionError
 
 SCHEMA_MAJOR = 1
-SCHEMA_MINOR = 2
+SCHEMA_MINOR = 3
 SCHEMA_VERSION = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 
 
@@ -101,6 +101,12 @@ _RUNS = Table(
         Column("code_version", "VARCHAR", "Version of Echoscope that created it."),
         Column("schema_version", "VARCHAR", "Major and minor version of these columns."),
         Column("path", "VARCHAR", "Folder."),
+        Column(
+            "tokenizer",
+            "VARCHAR",
+            "Hash of the vocabulary that the stored token ids belong to; NULL where unknown.",
+            since=3,
+        ),
     ),
     is_audit=True,
 )

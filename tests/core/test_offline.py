@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,16 @@ from echoscope.core.checkpoint import list_checkpoints
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import ConfigError
 from echoscope.core.events import SilentEvents
+from echoscope.core.policy_assets import (
+    PolicyShape,
+    create_policy,
+    save_tokenizer,
+    train_tokenizer,
+)
 from echoscope.core.runs import resume, start
 from echoscope.core.sources import StoredSource
 from echoscope.store.reader import open_run
-from echoscope.store.records import Split, Trajectory
+from echoscope.store.records import Split, StepMetrics, Trajectory
 from echoscope.store.writer import RunWriter
 
 MakeConfig = Callable[..., RunConfig]
@@ -50,7 +57,7 @@ def content(trajectory: Trajectory) -> list[tuple[object, ...]]:
 
 
 def test_stored_steps_come_in_order_and_start_again(stored: Path, make_config: MakeConfig) -> None:
-    source, reader = StoredSource(stored), open_run(stored)
+    source, reader = StoredSource(stored, make_config()), open_run(stored)
     assert source.steps == [1, 2, 3]
     for step, original in ((1, 1), (2, 2), (3, 3), (4, 1), (8, 2)):
         rollouts = source.collect(step, make_config())
@@ -88,6 +95,133 @@ def test_a1_stored_samples_keep_the_distribution_they_were_sampled_from(
     assert turn.temperature == 0.7
     assert turn.support is not None
     assert 1 <= turn.support.sizes.min() <= turn.support.sizes.max() <= 30
+
+
+class Lines(SilentEvents):
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_a4_shaping_is_that_of_the_run_that_learns(make_config: MakeConfig, tmp_path: Path) -> None:
+    """Terms are computed anew on stored turns; those of the source run do not stay."""
+    stored, path = tmp_path / "stored", tmp_path / "offline"
+    shaped = "reward.shaping=[{name: old, function: format, weight: 5.0}]"
+    start(make_config("steps=1", shaped), stored, SilentEvents())
+    length = "{name: short, function: length, weight: 2.0, params: {soft: 0, hard: 20}}"
+    config = make_config(
+        f"from_run={stored}", "steps=1", "envs.eval=[]", f"reward.shaping=[{length}]"
+    )
+    start(config, path, SilentEvents())
+    for trajectory in open_run(path).trajectories_of_step(1):
+        for turn in trajectory.turns:
+            assert turn.response_tokens is not None
+            expected = -2.0 * min(len(turn.response_tokens) / 20, 1.0)
+            assert dict(turn.shaping) == {"short": pytest.approx(expected)}
+    config = make_config(f"from_run={stored}", "steps=1", "envs.eval=[]", "reward.shaping=[]")
+    start(config, tmp_path / "plain", SilentEvents())
+    plain = open_run(tmp_path / "plain").trajectories_of_step(1)
+    assert not any(turn.shaping for t in plain for turn in t.turns)
+
+
+def test_a4_sampling_settings_are_those_of_the_run_that_sampled(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    stored, path, events = tmp_path / "stored", tmp_path / "offline", Lines()
+    start(make_config("steps=1", "sampling.temperature=0.7"), stored, SilentEvents())
+    config = make_config(f"from_run={stored}", "steps=1", "sampling.temperature=2.0")
+    start(config, path, events)
+    assert open_run(path).info().config["sampling"]["temperature"] == 0.7
+    assert any("sampling settings are those of stored" in line for line in events.lines)
+    assert metric(path, "policy/ratio_mean")[1] == pytest.approx(1, abs=1e-5)
+
+
+def older(
+    source: Path, path: Path, *, sampling: dict[str, object] | None, tokenizer: str | None = None
+) -> Path:
+    """Step 1 of a run as an older version stored it: turns without temperature and support."""
+    trajectories = [
+        replace(
+            found,
+            task_key=None,
+            turns=tuple(replace(turn, temperature=None, support=None) for turn in found.turns),
+        )
+        for found in open_run(source).trajectories_of_step(1)
+        if found.split is Split.TRAIN
+    ]
+    config = {} if sampling is None else {"sampling": sampling}
+    writer = RunWriter.create(path, run_id=path.name, config=config, tokenizer=tokenizer)
+    entry = StepMetrics(
+        run_id=path.name, step=1, phase="train", policy_version=0, wall_time=0.0, values={"x": 0.0}
+    )
+    writer.commit_step(metrics=[entry], trajectories=trajectories)
+    writer.close(status="finished")
+    return path
+
+
+def test_a4_an_older_run_is_read_at_the_temperature_of_its_settings(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    start(make_config("steps=1", "sampling.temperature=0.7"), tmp_path / "new", SilentEvents())
+    old = older(tmp_path / "new", tmp_path / "old", sampling={"temperature": 0.7})
+    events = Lines()
+    config = make_config(f"from_run={old}", "steps=1", "envs.eval=[]")
+    assert start(config, tmp_path / "offline", events) == "finished"
+    assert metric(tmp_path / "offline", "policy/ratio_mean")[1] == pytest.approx(1, abs=1e-5)
+    assert metric(tmp_path / "offline", "policy/ratio_max")[1] == pytest.approx(1, abs=1e-5)
+    said = " ".join(events.lines)
+    assert "old does not name its tokenizer: the " in said
+    assert "old does not name its tasks" in said
+
+
+def test_a4_a_run_without_settings_says_that_the_temperature_is_assumed(
+    make_config: MakeConfig, stored: Path, tmp_path: Path
+) -> None:
+    old, events = older(stored, tmp_path / "old", sampling=None), Lines()
+    start(make_config(f"from_run={old}", "steps=1"), tmp_path / "offline", events)
+    assert any("does not say at which temperature" in line for line in events.lines)
+
+
+@pytest.mark.parametrize(("name", "value"), [("top_p", 0.8), ("top_k", 5)])
+def test_a4_an_older_truncated_run_is_refused(
+    make_config: MakeConfig, stored: Path, tmp_path: Path, name: str, value: float
+) -> None:
+    old = older(stored, tmp_path / "old", sampling={name: value})
+    with pytest.raises(ConfigError, match=f"sampled step 1 with {name} {value:g} and did not"):
+        start(make_config(f"from_run={old}"), tmp_path / "run", SilentEvents())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy of the same shape whose tokenizer has seen another text."""
+    folder = tmp_path_factory.mktemp("models") / "other"
+    tokenizer = train_tokenizer(["boxes and walls stand between you and a target"], vocab_size=300)
+    shape = PolicyShape(
+        vocab_size=300, hidden_size=64, intermediate_size=96, num_layers=2, num_kv_heads=1
+    )
+    create_policy(tokenizer, shape, seed=1).save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
+    return folder
+
+
+@pytest.mark.parametrize("names_tokenizer", [True, False])
+def test_a4_token_ids_of_another_tokenizer_are_refused(
+    make_config: MakeConfig,
+    stored: Path,
+    other_model: Path,
+    tmp_path: Path,
+    names_tokenizer: bool,
+) -> None:
+    source = stored if names_tokenizer else older(stored, tmp_path / "old", sampling={})
+    config = make_config(f"from_run={source}", f"model.path={other_model}")
+    with pytest.raises(ConfigError, match="token ids of another tokenizer than this model's"):
+        start(config, tmp_path / "run", SilentEvents())
+    assert not (tmp_path / "run").exists()
 
 
 def test_it_learns_from_what_was_stored(

@@ -167,4 +167,4 @@ def test_apply_fills_every_turn_and_leaves_the_rest():
     assert shaped.env_return == 1.0
     assert shaped.episode_return == pytest.approx(1.4)
     assert shaped.reward_terms == pytest.approx({"env": 1.0, "format": -0.1, "bonus": 0.5})
-    assert apply(trajectory, None) is trajectory
+    assert [dict(one.shaping) for one in apply(shaped, None).turns] == [{}, {}]

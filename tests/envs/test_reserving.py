@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -18,7 +19,7 @@ from echoscope.envs.base import (
 )
 from echoscope.envs.checker import check_env
 from echoscope.envs.pool import EnvGroup, EnvPool, task_seed
-from echoscope.envs.reserving import EVALUATION_SHARE, MIN_TASKS, is_reserved, shared_tasks
+from echoscope.envs.reserving import EVALUATION_SHARE, MIN_TASKS, few_tasks, is_reserved
 
 SMALL_LAKE = {"size": 4, "holes": 2, "slip": 0.0, "min_distance": 2, "max_distance": 5}
 SMALL_ROOM = {"size": (5, 5), "min_solution": 2, "max_solution": 6}
@@ -199,19 +200,14 @@ def test_a2_tasks_are_reserved_where_there_are_enough(
 
 
 def test_a2_few_tasks_are_said_in_one_line() -> None:
-    def varieties(env: str, **params: object) -> list[tuple[str, object]]:
-        with pool(env, params, "train", groups=1) as envs:
-            return list(envs.varieties())
-
-    lakes, rooms = varieties("frozen_lake", size=2), varieties("sokoban")
-    [line] = shared_tasks(lakes + rooms, rooms + lakes)
-    assert line == (
-        "evaluation 'frozen_lake' may repeat training tasks of 'frozen_lake': with fewer than 256 "
-        "different tasks, none are reserved for evaluation"
-    )
-    # The arms of evaluation have other names, so nothing is shared, and that is said too.
-    [line] = shared_tasks(varieties("bandit", pairs="train"), varieties("bandit", pairs="test"))
-    assert "training did not show any in 64 samples" in line
+    lakes = EnvGroup(tag="pond", env="frozen_lake", groups=1, params={"size": 2})
+    rooms = EnvGroup(tag="room", env="sokoban", groups=1)
+    arms = EnvGroup(tag="arms", env="bandit", groups=2)
+    with EnvPool([rooms, lakes, arms], group_size=2, seed=0, split="train") as envs:
+        line = few_tasks(envs.varieties())
+    assert re.search(r"fewer than 256 are different: 'pond' \(\d+\), 'arms' \(24\)\.", line)
+    with EnvPool([rooms], group_size=2, seed=0, split="train") as envs:
+        assert few_tasks(envs.varieties()) == ""
 
 
 def test_a2_a_world_that_declares_more_tasks_than_it_has_says_so() -> None:
