@@ -20,7 +20,8 @@ def branch(
         list[str] | None, typer.Argument(help="KEY=VALUE ..., for example steps=120 optim.lr=1e-5.")
     ] = None,
     checkpoint: Annotated[
-        int | None, typer.Option("--checkpoint", help="Step of a checkpoint; the last if left out.")
+        int | None,
+        typer.Option("--checkpoint", help="Step of a checkpoint; the last good one if left out."),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the new run; its parent's if left out.")
@@ -86,6 +87,7 @@ def _start(plan: Branch, path: Path) -> dict[str, Any]:
         "path": str(path),
         "parent_run_id": plan.parent_run_id,
         "parent_step": plan.step,
+        "checkpoint_reason": plan.choice,
         "steps": plan.config.steps,
         "changed": {key: list(pair) for key, pair in plan.changed.items()},
     }
@@ -101,6 +103,8 @@ def _say(start: dict[str, Any], as_json: bool) -> None:
             f"{verb} {start['path']} from step {start['parent_step']} of {start['parent_run_id']}, "
             f"to step {start['steps']}"
         )
+        if start["checkpoint_reason"]:
+            typer.echo(f"  checkpoint {start['parent_step']}: {start['checkpoint_reason']}")
         for key, (old, new) in start["changed"].items():
             typer.echo(f"  {key} {json.dumps(old)} -> {json.dumps(new)}")
     sys.stdout.flush()

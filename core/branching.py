@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..store.checkpoints import last_good_checkpoint
 from ..store.commands import Mailbox
-from ..store.reader import open_run
+from ..store.reader import RunReader, open_run
 from ..store.steering import MAX_AUTHOR, MAX_REASON
 from ..store.writer import RunWriter
 from .build import Builder
@@ -44,6 +45,8 @@ class Branch:
     checkpoint: Path
     step: int
     """The step of the checkpoint: the new run's first is the next one."""
+    choice: str
+    """Why this checkpoint; empty where it was asked for."""
     config: RunConfig
     changed: Mapping[str, tuple[Any, Any]]
     """Dotted key to the value in the parent at that step, and the new one; None for absent."""
@@ -61,7 +64,7 @@ def plan_branch(
     """A branch of `parent` with `key=value` words applied to its settings at the checkpoint.
 
     Args:
-        checkpoint: its step; None for the last.
+        checkpoint: its step; None for the last good one (`last_good_checkpoint`).
         name: of the new run; None for its parent's.
         reason: kept with the new run, as `issued_by` is: who asks.
 
@@ -70,8 +73,9 @@ def plan_branch(
         ConfigError: no such checkpoint, a wrong setting, one that the weights do not allow, or
             no step left to train.
     """
-    info = open_run(parent).info()
-    found = _checkpoint(parent, checkpoint)
+    run = open_run(parent)
+    info = run.info()
+    found, choice = _checkpoint(run, parent, checkpoint)
     state = read_state(found)
     before = state.config
     after = override(before, [*([] if name is None else [f"name={name}"]), *overrides])
@@ -93,6 +97,7 @@ def plan_branch(
     return Branch(
         parent_run_id=info.run_id,
         checkpoint=found,
+        choice=choice,
         step=state.step,
         config=after.model_copy(update={"branched_from": origin}),
         changed=changed,
@@ -148,19 +153,24 @@ def _origin(run_id: str, step: int, reason: str, issued_by: str) -> BranchedFrom
     return BranchedFrom(run_id=run_id, step=step, reason=reason.strip(), issued_by=issued_by)
 
 
-def _checkpoint(parent: Path, step: int | None) -> Path:
+def _checkpoint(run: RunReader, parent: Path, step: int | None) -> tuple[Path, str]:
+    """The checkpoint of a step, or the last good one and why."""
     found = list_checkpoints(parent)
     if not found:
         raise ConfigError(
             f"{parent} has no checkpoint yet; `echoscope ctl {parent} checkpoint` writes one"
         )
     if step is None:
-        return found[-1]
+        choice = last_good_checkpoint(run)
+        good = [path for path in found if step_of(path) == choice.step]
+        if good:
+            return good[0], choice.reason
+        return found[-1], f"{choice.reason} It is the newest."
     wanted = checkpoint_path(parent, step)
     if wanted not in found:
         steps = ", ".join(str(step_of(path)) for path in found)
         raise ConfigError(f"{parent} has no checkpoint of step {step}; there are: {steps}")
-    return wanted
+    return wanted, ""
 
 
 def _changes(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:

@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,12 +90,9 @@ def save_checkpoint(
     optimizer: Optimizer,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    keep: int,
     reason: str,
-) -> list[CheckpointRecord]:
+) -> CheckpointRecord:
     """Write a checkpoint beside the final name, make it durable, then rename it into place.
-
-    Returns what happened: one record for the new checkpoint, one for each removed old one.
 
     Raises:
         CheckpointError: the disk refuses; older checkpoints are as they were.
@@ -114,11 +111,17 @@ def save_checkpoint(
     partial.rename(final)
     _fsync(final.parent)
     size = sum(path.stat().st_size for path in final.rglob("*") if path.is_file())
-    records = [_record(run_path, final, state.policy_version, size, reason, is_deleted=False)]
-    for old in list_checkpoints(run_path)[:-keep]:
-        version = _policy_version(old)
-        _remove(old)
-        records.append(_record(run_path, old, version, 0, "keep", is_deleted=True))
+    return _record(run_path, final, state.policy_version, size, reason, is_deleted=False)
+
+
+def remove_checkpoints(run_path: Path, steps: Collection[int]) -> list[CheckpointRecord]:
+    """Delete the checkpoints of some steps; one record for each."""
+    records = []
+    for old in list_checkpoints(run_path):
+        if step_of(old) in steps:
+            version = _policy_version(old)
+            _remove(old)
+            records.append(_record(run_path, old, version, 0, "keep", is_deleted=True))
     return records
 
 

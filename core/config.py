@@ -327,7 +327,9 @@ class CheckpointConfig(FrozenModel):
         description="Steps between checkpoints; 0 for the last only.",
         json_schema_extra=LIVE,
     )
-    keep: int = Field(3, ge=1, description="Newest checkpoints kept.")
+    keep: int = Field(
+        3, ge=1, description="Newest checkpoints kept, beside those that docs/training.md names."
+    )
 
 
 class BranchedFrom(FrozenModel):

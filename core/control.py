@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from ..store.commands import Mailbox, new_command
-from ..store.records import Command, CommandAck, CommandAction, CommandOutcome
+from ..store.records import ALARM_AUTHOR, Command, CommandAck, CommandAction, CommandOutcome
 from ..store.settings import overridden
 from ..store.steering import NO_CHANGE
 from .config import RunConfig
@@ -32,6 +32,8 @@ class Wishes:
     stop_now: bool = False
     checkpoint: bool = False
     evaluate: bool = False
+    paused_by_alarm: str = ""
+    """The alarm that paused the run just now: what it met is kept in a checkpoint."""
 
 
 class Control:
@@ -64,11 +66,16 @@ class Control:
         return self._stop_now
 
     def request(
-        self, action: CommandAction, reason: str, settings: Mapping[str, Any] | None = None
+        self,
+        action: CommandAction,
+        reason: str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        issued_by: str = "terminal",
     ) -> None:
         """A command from this process itself."""
         command = new_command(
-            self._run_id, action, settings=settings, issued_by="terminal", reason=reason
+            self._run_id, action, settings=settings, issued_by=issued_by, reason=reason
         )
         self._waiting.append(command)
         self._stop_now |= action is CommandAction.STOP_NOW
@@ -100,7 +107,7 @@ class Control:
                 on_acks(acks, commands, wishes.config)
             if self.is_paused != was_paused:
                 on_pause(self.is_paused)
-            asked = wishes.stop or wishes.stop_now or wishes.checkpoint
+            asked = wishes.stop or wishes.stop_now or wishes.checkpoint or wishes.paused_by_alarm
             if asked or not self.is_paused:
                 return wishes
             time.sleep(POLL_S)
@@ -151,6 +158,8 @@ class Control:
             return CommandOutcome.REJECTED, "the run has no environments under envs.eval"
         if action is CommandAction.PAUSE:
             detail = f"{NO_CHANGE}already paused" if self.is_paused else "paused"
+            if command.issued_by.startswith(ALARM_AUTHOR) and not self.is_paused:
+                wishes.paused_by_alarm = command.issued_by
             self.is_paused = True
         elif action is CommandAction.RESUME:
             detail = "resumed" if self.is_paused else f"{NO_CHANGE}was not paused"

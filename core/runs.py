@@ -10,11 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ..store.checkpoints import hidden_steps
 from ..store.commands import Mailbox
 from ..store.errors import StoreError
 from ..store.reader import RunReader, open_run
 from ..store.records import CommandAction, StepMetrics
 from ..store.settings import applied, replayed
+from ..store.steering import unfinished_action
 from ..store.writer import RunWriter
 from .build import Builder
 from .checkpoint import list_checkpoints, load_weights, require_whole, step_of
@@ -76,7 +78,8 @@ def resume(
     """Continue a run from a checkpoint, or from its beginning; returns its final status.
 
     Settings that were changed live after that checkpoint change again at the same step; pause and
-    stop do not come back. `settings` change before the first step, as a live change of their own.
+    stop do not come back, but for those of an alarm that a crash cut off. `settings` change
+    before the first step, as a live change of their own.
 
     Args:
         checkpoint: its step; None for the last.
@@ -89,7 +92,9 @@ def resume(
     config = validate(info.config)
     origin = config.branched_from
     last_step = info.last_step if origin is None else max(info.last_step, origin.step)
+    hidden = hidden_steps(reader)  # of an attempt that was rewound: not what this run has become
     whole = [path for path in list_checkpoints(run_path) if step_of(path) <= last_step]
+    whole = [path for path in whole if step_of(path) not in hidden]
     if checkpoint is not None:
         whole = [path for path in whole if step_of(path) == checkpoint]
         if not whole:
@@ -101,7 +106,9 @@ def resume(
             f"branch {origin.run_id} again"
         )
     step = state.step if state is not None else 0
-    replay = replayed(applied(reader.commands()), after=step)
+    states = reader.commands()
+    replay = replayed(applied(states), after=step)
+    lost = unfinished_action(info, states, after=step)
     config = state.config if state is not None else config
     if settings:
         apply_settings(config, settings)  # refuse before anything is touched
@@ -124,6 +131,8 @@ def resume(
             _judge_again(reader, trainer)
         if settings:
             trainer.control.request(CommandAction.SET, "given with --resume", settings)
+        if lost is not None:
+            trainer.control.request(lost.action, lost.reason, issued_by=lost.issued_by)
         events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}")
         closing.status = train(trainer, is_new=not has_first and origin is None)
     return closing.status

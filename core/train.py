@@ -8,15 +8,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..diagnostics.selection import select_groups
-from ..store.artifacts import DiagnosticRecord, SettingsRecord
+from ..store.artifacts import REQUESTED, DiagnosticRecord, SettingsRecord
+from ..store.checkpoints import earliest_onset, newest_before, none_before, surplus_steps
 from ..store.commands import post
 from ..store.errors import StoreError
+from ..store.layout import shown_path
+from ..store.reader import open_run
 from ..store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
     Command,
     CommandAck,
     RolloutBatch,
@@ -28,7 +34,13 @@ from ..store.records import (
 from ..store.writer import RunWriter
 from .assemble import outcomes, pack_kept, with_advantages
 from .chat import ChatFormat
-from .checkpoint import TrainState, save_checkpoint
+from .checkpoint import (
+    TrainState,
+    list_checkpoints,
+    remove_checkpoints,
+    save_checkpoint,
+    step_of,
+)
 from .config import RunConfig
 from .config_loading import live_values
 from .control import Control, Wishes
@@ -256,6 +268,7 @@ class Trainer:
         )
         for alarm in judged.alarms:
             self.events.message(f"{alarm.severity}: {alarm.message}")
+            self._tell_last_good(alarm)
         for command in judged.commands:
             try:
                 post(self.run_path, command)
@@ -294,7 +307,16 @@ class Trainer:
         self.writer.record_acks((), settings=self._new_settings(wishes.config))
         self.evaluate_next |= wishes.evaluate
         if wishes.checkpoint:
-            self._checkpoint("command")
+            self._checkpoint(REQUESTED)
+        elif wishes.paused_by_alarm:
+            self._checkpoint("alarm")
+        if wishes.paused_by_alarm:
+            folder = shown_path(self.run_path)
+            self.events.message(
+                f"{wishes.paused_by_alarm} paused the run after step {self.step}, with a "
+                f"checkpoint; `echoscope ctl {folder} resume` goes on, `echoscope ctl {folder} "
+                "stop` ends it"
+            )
         return wishes
 
     def _new_settings(self, config: RunConfig) -> SettingsRecord | None:
@@ -308,6 +330,8 @@ class Trainer:
     def _checkpoint(self, reason: str) -> None:
         """Write the state after the last finished step, once that step is acknowledged."""
         if self.checkpointed_step == self.step:
+            if reason == REQUESTED:
+                self._keep_for_good()
             return
         self.events.phase(self.step, "checkpoint")
         self.writer.flush()
@@ -318,18 +342,52 @@ class Trainer:
             num_nonfinite=self.num_nonfinite,
             observers={observer.name: observer.state() for observer in self.observers},
         )
-        records = save_checkpoint(
-            self.run_path,
-            state,
-            self.policy,
-            self.optimizer,
-            self.chat.tokenizer,
-            keep=self.config.checkpoint.keep,
-            reason=reason,
+        tokenizer = self.chat.tokenizer
+        record = save_checkpoint(
+            self.run_path, state, self.policy, self.optimizer, tokenizer, reason=reason
         )
-        for record in records:
-            self.writer.record_checkpoint(record)
+        self.writer.record_checkpoint(record)
         self.checkpointed_step = self.step
+        self.writer.flush()  # the new one is on record before an older one goes
+        self._remove_surplus()
+
+    def _keep_for_good(self) -> None:
+        """The checkpoint of this step was asked for after it had been written."""
+        self.writer.flush()
+        for record in open_run(self.run_path).checkpoints():
+            if record.step == self.step and record.reason != REQUESTED:
+                self.writer.record_checkpoint(
+                    replace(record, reason=REQUESTED, wall_time=time.time())
+                )
+
+    def _remove_surplus(self) -> None:
+        steps = [step for step in self._checkpoint_steps() if step <= self.step]
+        try:
+            surplus = surplus_steps(self.run_path, steps, keep=self.config.checkpoint.keep)
+        except StoreError as error:
+            self.events.message(f"no old checkpoint was deleted: {error}")
+            return
+        for record in remove_checkpoints(self.run_path, surplus):
+            self.writer.record_checkpoint(record)
+
+    def _checkpoint_steps(self) -> list[int]:
+        return [step_of(path) for path in list_checkpoints(self.run_path)]
+
+    def _tell_last_good(self, alarm: Alarm) -> None:
+        """Which checkpoint a critical alarm leaves to go back to, or that it leaves none."""
+        onset = earliest_onset(alarm)
+        is_news = alarm.state is AlarmState.RAISED and alarm.severity is AlarmSeverity.CRITICAL
+        if onset is None or not is_news:
+            return
+        step = newest_before(self._checkpoint_steps(), onset)
+        if step is None:
+            every = self.config.checkpoint.every
+            self.events.message(f"{none_before(onset)} A shorter checkpoint.every ({every}) helps.")
+        else:
+            self.events.message(
+                f"the checkpoint of step {step} is from before step {onset}, where the change may "
+                "have begun; it is kept while the alarm is open"
+            )
 
 
 def _is_due(step: int, every: int) -> bool:

@@ -8,12 +8,13 @@ continues it after a restart.
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ..store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
+from ..store.records import ALARM_AUTHOR, Alarm, AlarmSeverity, AlarmState, Command, CommandAction
 from . import rules_reasoning, rules_signal, rules_task
 from .changes import Channel, ChannelSpec
 from .channels import CHANNELS, at_distance, derived
@@ -362,10 +363,11 @@ def action_commands(
             event = wanted[name]
             return [
                 Command(
-                    command_id=f"alarm-{event.alarm_id}-{event.step}",
+                    # Never that of an earlier attempt, which has been answered: it acts again.
+                    command_id=f"alarm-{event.alarm_id}-{event.step}-{uuid.uuid4().hex[:8]}",
                     run_id=run_id,
                     issued_at=now,
-                    issued_by=f"alarm {event.rule}",
+                    issued_by=f"{ALARM_AUTHOR}{event.rule}",
                     action=action,
                     reason=event.message,
                 )

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from .artifacts import REQUESTED, CheckpointRecord
-from .reader import RunReader
+from .reader import RunReader, open_run
 from .records import Alarm, AlarmSeverity, AlarmState
 
 _SUCCESS_KEYS = ("eval/all/success_rate", "probe/all/success_rate")
@@ -128,7 +129,7 @@ def choose_checkpoint(
 
     Each open alarm offers the newest checkpoint from before its onset; the one with the highest
     success is chosen. Without evaluations it is the one before the earliest onset of the most
-    serious alarms. Without an open alarm it is the best by evaluation, or else the newest.
+    serious alarms. Without an open alarm it is the newest.
 
     Args:
         steps: Steps of the checkpoints that are left.
@@ -140,10 +141,7 @@ def choose_checkpoint(
     worst = [alarm for alarm in alarms if alarm.severity is AlarmSeverity.CRITICAL] or alarms
     onsets = {a.alarm_id: o for a in alarms if (o := earliest_onset(a)) is not None}
     if not onsets:
-        best = best_step(steps, success)
-        if best is None or best == max(steps):
-            return CheckpointChoice(step=max(steps), reason="It is the newest; no alarm is open.")
-        return CheckpointChoice(step=best, reason="It has the highest success on the fixed tasks.")
+        return CheckpointChoice(step=max(steps), reason="It is the newest, and no alarm is open.")
     offered = {o: s for o in onsets.values() if (s := newest_before(steps, o)) is not None}
     serious = [onsets[alarm.alarm_id] for alarm in worst if alarm.alarm_id in onsets]
     onset = min(serious or onsets.values())
@@ -159,6 +157,35 @@ def choose_checkpoint(
 def none_before(onset: int) -> str:
     """The sentence of a run that has nothing good to go back to."""
     return f"No checkpoint is left from before step {onset}, where the change may have begun."
+
+
+def surplus_steps(run_path: Path, on_disk: Collection[int], *, keep: int) -> set[int]:
+    """The checkpoints on the disk that nothing protects: what a trainer may delete.
+
+    Those that an earlier attempt wrote for steps that a rewind has hidden are among them once the
+    run has passed them: their weights belong to no visible step.
+
+    Raises:
+        StoreError: the run cannot be read.
+    """
+    run = open_run(run_path)
+    recorded, onsets = run.checkpoints(), [earliest_onset(a) for a in open_alarms(run.alarms())]
+    kept = kept_steps(
+        set(on_disk) - hidden_steps(run),
+        keep=keep,
+        success=evaluation_success(run),
+        onsets=[onset for onset in onsets if onset is not None],
+        requested=requested_steps(recorded),
+    )
+    return set(on_disk) - kept
+
+
+def hidden_steps(run: RunReader) -> set[int]:
+    """Steps of checkpoints that only a rewound attempt wrote: the disk may still have them."""
+    if run.info().attempt == 1:
+        return set()
+    everything = open_run(run.path, all_attempts=True).checkpoints()
+    return {c.step for c in everything} - {c.step for c in run.checkpoints()}
 
 
 def requested_steps(checkpoints: Iterable[CheckpointRecord]) -> set[int]:

@@ -440,6 +440,10 @@ class StepMetrics:
     durations_s: Mapping[str, float] = field(default_factory=_no_values)
 
 
+ALARM_AUTHOR = "alarm "
+"""How `Command.issued_by` begins where an alarm acts; the name of its rule follows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A wish of whoever steers the run; applied only between two steps."""

@@ -19,7 +19,7 @@ from typing import Any
 from .commands import new_command, post
 from .errors import StoreError
 from .reader import CommandState, RunInfo
-from .records import Command, CommandAction, CommandOutcome
+from .records import ALARM_AUTHOR, Command, CommandAction, CommandOutcome
 
 NO_CHANGE = "no change: "
 """How the detail of a command begins that was applied and changed nothing."""
@@ -71,6 +71,34 @@ def standing(info: RunInfo, states: Iterable[CommandState], current: Mapping[str
         is_stopping=is_stopping and is_running,
         waiting=tuple(state.command for state in all_states if state.ack is None),
     )
+
+
+def unfinished_action(
+    info: RunInfo, states: Iterable[CommandState], *, after: int
+) -> Command | None:
+    """The stop or pause by an alarm that a crash cut off and that must act again; None mostly.
+
+    Where the run resumes before the step of the alarm, the alarm is raised again by itself. Only a
+    run that resumes right after that step would train on.
+
+    Args:
+        states: `RunReader.commands`.
+        after: The step that the run resumes after.
+    """
+    if info.status != "crashed":
+        return None
+    found = None
+    for state in states:
+        command, ack = state.command, state.ack
+        if ack is None or ack.outcome is not CommandOutcome.APPLIED:
+            continue
+        if state.attempt != info.attempt or ack.step != after + 1:
+            continue
+        if command.action is CommandAction.RESUME:
+            found = None
+        elif command.issued_by.startswith(ALARM_AUTHOR):
+            found = command
+    return found
 
 
 def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
 from listening import Listener
 from recorded import metric
 
-from echoscope.core.checkpoint import list_checkpoints, read_state
+from echoscope.core.branching import plan_branch
+from echoscope.core.checkpoint import list_checkpoints, read_state, step_of
 from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import load_config
+from echoscope.core.config_loading import apply_settings, load_config, override
 from echoscope.core.events import SilentEvents
+from echoscope.core.observers import Judged, Observed, StepObservation
 from echoscope.core.runs import resume, start
+from echoscope.store.commands import new_command, post
 from echoscope.store.reader import CommandState, open_run
-from echoscope.store.records import Alarm, CommandAction, CommandOutcome
+from echoscope.store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    CommandAction,
+    CommandOutcome,
+    StepMetrics,
+)
 from echoscope.store.verify import verify
 
 MakeConfig = Callable[..., RunConfig]
@@ -89,7 +101,185 @@ def test_gradients_out_of_range_stop_the_run(make_config: MakeConfig, tmp_path: 
     assert open_run(path).info().last_step == 3
     assert resume(path, SilentEvents()) == "finished"
     assert metric(path, "optim/num_skipped") == {1: 1, 2: 1, 3: 1, 4: 1}
-    assert [state.command.command_id for state in open_run(path).commands()] == [
-        "alarm-non_finite-00000001-1",
-        "alarm-non_finite-00000001-3",
-    ]
+    ids = [state.command.command_id.rpartition("-")[0] for state in open_run(path).commands()]
+    assert ids == ["alarm-non_finite-00000001-1", "alarm-non_finite-00000001-3"]
+
+
+def stops_at_step_1(make_config: MakeConfig, *words: str, action: str = "stop") -> RunConfig:
+    return make_config(
+        *("steps=4", "reward.shaping.0.weight=1e30", "advantage.kind=rloo", "checkpoint.every=0"),
+        *("eval.every=0", "eval.before=false", *UNMEASURED, *words),
+        f"diagnostics.alarms.actions={{NON_FINITE: {action}}}",
+    )
+
+
+def cut_journal(path: Path, *kinds: str) -> None:
+    """What a kill leaves: without the last records, which must be of these kinds."""
+    journal = path / "journal.ndjson"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for kind, line in zip(reversed(kinds), reversed(lines), strict=False):
+        assert f'"kind":"{kind}"'.encode() in line
+    journal.write_bytes(b"".join(lines[: -len(kinds)]))
+
+
+def test_d2_a_stop_that_a_crash_cut_off_acts_again_when_the_alarm_is_raised_again(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Killed while the stop's checkpoint was written: step 1 is trained and judged again."""
+    path = tmp_path / "run"
+    assert start(stops_at_step_1(make_config), path, SilentEvents()) == "stopped"
+    shutil.rmtree(path / "checkpoints")
+    cut_journal(path, "event", "close")
+    assert open_run(path).info().status == "crashed"
+    assert resume(path, SilentEvents()) == "stopped"
+    assert open_run(path).info().last_step == 1
+    answers = [state.ack and (state.ack.step, state.ack.outcome) for state in run_commands(path)]
+    assert answers == [(2, CommandOutcome.APPLIED)] * 2
+
+
+@pytest.mark.parametrize("action", ["stop", "pause"])
+def test_d2_a_crash_after_the_checkpoint_does_not_lose_what_the_alarm_asked_for(
+    make_config: MakeConfig, tmp_path: Path, action: str
+) -> None:
+    """The scheduled checkpoint of step 1 knows the alarm already, so it is not raised again."""
+    path = tmp_path / "run"
+    config = stops_at_step_1(make_config, "checkpoint.every=1", action=action)
+    listener = StopOnPause(path)
+    assert start(config, path, listener) == "stopped"
+    cut_journal(path, *["event"] * (action == "pause"), "close")  # before the stop was answered
+    for file in (path / "commands").iterdir():
+        file.unlink()
+    assert resume(path, StopOnPause(path)) == "stopped"
+    assert open_run(path).info().last_step == 1
+    last = [state for state in run_commands(path) if state.command.issued_by != "test"][-1]
+    assert (last.command.issued_by, last.command.action) == ("alarm NON_FINITE", action)
+    # Whoever stopped it has seen the alarm: the next resume trains on.
+    resume(path, StopOnPause(path))
+    assert open_run(path).info().last_step > 1
+
+
+class StopOnPause(Listener):
+    """Stops a run once it is paused."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def phase(self, step: int, name: str) -> None:
+        if name == "paused":
+            post(self.path, new_command(self.path.name, "stop", issued_by="test"))
+
+
+def run_commands(path: Path) -> list[CommandState]:
+    return open_run(path).commands()
+
+
+def test_b6_a_pause_by_an_alarm_writes_a_checkpoint_and_says_how_to_go_on(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    listener = StopOnPause(path)
+    assert start(stops_at_step_1(make_config, action="pause"), path, listener) == "stopped"
+    (record,) = open_run(path).checkpoints()
+    assert (record.step, record.reason) == (1, "alarm")
+    said = next(text for text in listener.messages if text.startswith("alarm NON_FINITE paused"))
+    assert f"`echoscope ctl {path} resume` goes on" in said
+
+
+@pytest.mark.parametrize("words", [[], ["diagnostics.alarms.actions={LOW_SUCCESS: stop}"]])
+def test_b6_an_empty_mapping_takes_back_the_actions_of_a_recipe(words: list[str]) -> None:
+    clear = "diagnostics.alarms.actions={}"
+    config = load_config("collapse-template", overrides=words)
+    assert config.diagnostics.alarms.actions
+    assert not override(config, [clear]).diagnostics.alarms.actions  # at branching
+    assert not apply_settings(  # live
+        config, {"diagnostics.alarms.actions": {}}
+    ).diagnostics.alarms.actions
+    added = override(config, ["diagnostics.alarms.actions={KL_DRIFT: stop}"])
+    assert len(added.diagnostics.alarms.actions) == len(config.diagnostics.alarms.actions) + 1
+
+
+class RaisesAtFour:
+    """A critical alarm at step 4 whose change may have begun at an earlier step."""
+
+    name = "raises"
+
+    def __init__(self, earliest_onset_step: int) -> None:
+        self.earliest = earliest_onset_step
+
+    def observe(self, seen: StepObservation) -> Observed:
+        return Observed()
+
+    def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
+        if metrics[0].step != 4:
+            return Judged()
+        alarm = Alarm(
+            alarm_id="low_success-4",
+            rule="LOW_SUCCESS",
+            severity=AlarmSeverity.CRITICAL,
+            state=AlarmState.RAISED,
+            step=4,
+            onset_step=4,
+            metric="rollout/success_rate",
+            value=0.0,
+            baseline=1.0,
+            threshold=0.5,
+            window=1,
+            message="success was lost",
+            earliest_onset_step=self.earliest,
+        )
+        return Judged(alarms=[alarm])
+
+    def state(self) -> None:
+        return None
+
+    def restore(self, state: object) -> None:
+        pass
+
+
+class AsksForOne(Listener):
+    """Asks for a checkpoint after step 1, where the schedule writes one anyway."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def metrics(self, metrics: StepMetrics) -> None:
+        if metrics.step == 1:
+            post(self.path, new_command(self.path.name, "checkpoint"))
+
+
+def test_b10_the_checkpoint_before_the_onset_and_a_requested_one_are_never_deleted(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Of 7 checkpoints `keep` leaves the newest; 3 is from before the onset, 1 was asked for."""
+    path = tmp_path / "run"
+    config = make_config(
+        *("steps=7", "checkpoint.every=1", "checkpoint.keep=2", "eval.every=0", *UNMEASURED),
+        *("eval.before=false", "probe.every=0"),
+    )
+    listener = AsksForOne(path)
+    start(config, path, listener, observers=[RaisesAtFour(earliest_onset_step=4)])
+    assert [step_of(found) for found in list_checkpoints(path)] == [1, 3, 6, 7]
+    records = open_run(path).checkpoints()
+    assert [(r.step, r.reason) for r in records][:2] == [(1, "command"), (3, "schedule")]
+    assert any("the checkpoint of step 3 is from before step 4" in m for m in listener.messages)
+    plan = plan_branch(path, overrides=["steps=9"])
+    assert (plan.step, plan.choice) == (
+        3,
+        "It is the newest from before step 4, where the change may have begun.",
+    )
+    assert plan_branch(path, checkpoint=7, overrides=["steps=9"]).choice == ""
+
+
+def test_b10_a_critical_alarm_without_a_checkpoint_before_it_says_so(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    config = make_config("steps=4", "checkpoint.every=2", "checkpoint.keep=1", *UNMEASURED)
+    listener = Listener()
+    start(config, path, listener, observers=[RaisesAtFour(earliest_onset_step=2)])
+    assert (
+        "No checkpoint is left from before step 2, where the change may have begun. A shorter "
+        "checkpoint.every (2) helps."
+    ) in listener.messages

@@ -21,6 +21,7 @@ from echoscope.core.checkpoint import (
     list_checkpoints,
     load_weights,
     read_state,
+    remove_checkpoints,
     save_checkpoint,
 )
 from echoscope.core.config import RunConfig
@@ -45,12 +46,10 @@ VARIANTS = {
 }
 
 
-def save(
-    bench: Bench, path: Path, step: int = 1, keep: int = 3, reason: str = "test"
-) -> list[CheckpointRecord]:
+def save(bench: Bench, path: Path, step: int = 1, reason: str = "test") -> CheckpointRecord:
     state = TrainState(step=step, policy_version=bench.policy.version, config=bench.config)
     return save_checkpoint(
-        path, state, bench.policy, bench.optimizer, bench.chat.tokenizer, keep=keep, reason=reason
+        path, state, bench.policy, bench.optimizer, bench.chat.tokenizer, reason=reason
     )
 
 
@@ -91,24 +90,26 @@ def test_the_state_comes_back(bench: Bench, tmp_path: Path) -> None:
         observers={"monitor": {"mean": [1.5, None]}},
     )
     save_checkpoint(
-        tmp_path, state, bench.policy, bench.optimizer, bench.chat.tokenizer, keep=1, reason="x"
+        tmp_path, state, bench.policy, bench.optimizer, bench.chat.tokenizer, reason="x"
     )
     assert read_state(checkpoint_path(tmp_path, 12)) == state
 
 
 def test_the_record_says_what_was_written(bench: Bench, tmp_path: Path) -> None:
-    (record,) = save(bench, tmp_path, step=7, reason="schedule")
+    record = save(bench, tmp_path, step=7, reason="schedule")
     folder = tmp_path / record.path
     assert folder == checkpoint_path(tmp_path, 7)
     assert record.num_bytes == sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     assert (record.step, record.reason, record.is_deleted) == (7, "schedule", False)
 
 
-def test_only_the_newest_are_kept(bench: Bench, tmp_path: Path) -> None:
-    save(bench, tmp_path, step=1, keep=2)
-    save(bench, tmp_path, step=2, keep=2)
-    records = save(bench, tmp_path, step=3, keep=2)
-    assert [(r.step, r.is_deleted) for r in records] == [(3, False), (1, True)]
+def test_a_removed_checkpoint_is_on_record(bench: Bench, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(bench, tmp_path, step=step)
+    records = remove_checkpoints(tmp_path, {1, 7})
+    assert [(r.step, r.is_deleted, r.path) for r in records] == [
+        (1, True, "checkpoints/step_000001")
+    ]
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step_000002", "step_000003"]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
         "step_000002",
@@ -188,7 +189,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_older_ones(
     else:
         monkeypatch.setattr(checkpoint_module, "save_file", refuse(error))
     with pytest.raises(CheckpointError) as caught:
-        save(bench, tmp_path, step=2, keep=1)
+        save(bench, tmp_path, step=2)
     assert "cannot write the checkpoint of step 2 (" in str(caught.value)
     assert "No space left on device" in str(caught.value)
     assert "\n" not in str(caught.value)
