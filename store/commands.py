@@ -8,8 +8,8 @@ again, whatever happened to the trainer in between.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
-import math
 import os
 import stat
 import time
@@ -27,6 +27,14 @@ from .records import Command, CommandAck, CommandAction, CommandOutcome
 
 _MAX_BYTES = 65_536
 _MAX_ID = 200
+_MAX_TIME_S = 1e11
+_MAX_SHOWN = 80
+_MAX_DETAIL = 300
+_MAX_FILES_AT_ONCE = 256
+"""Files that one look into the mailbox reads: a flood of them must not hold up a training step."""
+_MARK_SETTLES_NS = 1_000_000_000
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+"""Errors of the machine, not of the file: it is read again at the next look."""
 _POLL_S = 0.05
 
 
@@ -103,48 +111,134 @@ def _read(path: Path, run_id: str) -> Command:
     """Raises what `_load` raises, or KeyError, where the file is not a command for this run."""
     value = _load(path)
     if value["run_id"] != run_id:
-        raise ValueError(f"meant for run {value['run_id']!r}")
+        raise ValueError(f"meant for run {_shown(value['run_id'])}")
+    for name in ("command_id", "issued_by", "action", "reason"):
+        if not isinstance(value[name], str):
+            raise TypeError(f"{name} is {_shown(value[name])}, but must be text")
+    for name in ("issued_at", "expires_at"):
+        _check_time(name, value[name])
     command = command_from_row(value, run_id)
-    times = [command.issued_at, 0.0 if command.expires_at is None else command.expires_at]
-    if not all(math.isfinite(moment) for moment in times):
-        raise ValueError("a time is not a finite number")
-    if not 0 < len(command.command_id) <= _MAX_ID:
-        raise ValueError(f"command_id is {command.command_id!r}")
+    if not (0 < len(command.command_id) <= _MAX_ID and command.command_id.isprintable()):
+        raise ValueError(
+            f"command_id is {_shown(command.command_id)}, but must be 1 to {_MAX_ID} printable "
+            "characters"
+        )
     return command
 
 
-def _files(folder: Path) -> list[Path]:
+def _check_time(name: str, value: Any) -> None:
+    if value is None and name == "expires_at":
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(value) < _MAX_TIME_S:  # NaN is not less either
+        raise ValueError(f"{name} is {_shown(value)}, but must be seconds since the epoch")
+
+
+def _shown(value: Any) -> str:
+    """A stranger's value, short enough for one line. Python refuses to spell very long numbers."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that is too long"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _names(folder: Path) -> list[str]:
+    """Files that may hold commands, in order."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if entry.name.endswith(".json"))
+            return sorted(entry.name for entry in entries if entry.name.endswith(".json"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # nobody has steered this run, or somebody put something else there
+
+
+class MailFolder:
+    """The files of a mailbox, each read once: a file does not change once it has its name."""
+
+    def __init__(self, run_path: Path, run_id: str) -> None:
+        self._folder = Layout(Path(run_path)).commands
+        self._run_id = run_id
+        self._seen: set[str] = set()
+        self.is_read = False
+        """Whether the last look read everything that was there."""
+
+    def new(self, most: int | None = None) -> tuple[dict[str, Command], dict[str, str]]:
+        """What came since the last call: commands by file name in order, and what is wrong with
+        each other file.
+
+        Args:
+            most: Read at most so many files; the others are for the next call.
+        """
+        names = _names(self._folder)
+        self._seen &= set(names)
+        commands: dict[str, Command] = {}
+        refused: dict[str, str] = {}
+        unread = [name for name in names if name not in self._seen]
+        self.is_read = most is None or len(unread) <= most
+        for name in unread[:most]:
+            self._seen.add(name)
+            try:
+                commands[name] = _read(self._folder / name, self._run_id)
+            except FileNotFoundError:
+                continue
+            except KeyError as error:
+                refused[name] = f"it has no {error.args[0]!r}"
+            except OSError as error:
+                if error.errno in _PASSING:
+                    self._seen.discard(name)
+                    self.is_read = False
+                else:
+                    refused[name] = error.strerror or str(error)
+            except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
+                refused[name] = _one_line(error)
+        return commands, refused
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Files that were there at the last call and have been read."""
+        return frozenset(self._seen)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:_MAX_DETAIL]
+
+
+def folder_mark(folder: Path) -> int | None:
+    """Changes when a name in the folder does; None where that is too recent to tell."""
+    try:
+        changed = folder.stat().st_mtime_ns
     except FileNotFoundError:
-        return []
-    return [folder / name for name in names]
+        return 0
+    return changed if time.time_ns() - changed > _MARK_SETTLES_NS else None
 
 
 def read_commands(run_path: Path, run_id: str) -> tuple[list[Command], dict[str, str]]:
     """All readable commands in the mailbox, in order, and what is wrong with each other file."""
-    commands: list[Command] = []
-    refused: dict[str, str] = {}
-    for path in _files(Layout(Path(run_path)).commands):
-        try:
-            commands.append(_read(path, run_id))
-        except KeyError as error:
-            refused[path.name] = f"it has no {error.args[0]!r}"
-        except (ValueError, TypeError, OSError, RecursionError) as error:
-            refused[path.name] = str(error)
-    return commands, refused
+    commands, refused = MailFolder(run_path, run_id).new()
+    return list(commands.values()), refused
 
 
-def pending_rows(run_path: Path, run_id: str) -> list[dict[str, Any]]:
-    """Rows of the `commands` view for what lies in the mailbox."""
-    commands, _ = read_commands(run_path, run_id)
-    return [plain(command_row(command)) | {"run_id": run_id} for command in commands]
+class PendingCommands:
+    """Rows of the `commands` view for what lies in a mailbox, each file read once."""
+
+    def __init__(self, run_path: Path, run_id: str) -> None:
+        self._mail = MailFolder(run_path, run_id)
+        self._run_id = run_id
+        self._rows: dict[str, dict[str, Any]] = {}
+
+    def rows(self) -> list[dict[str, Any]]:
+        commands, _ = self._mail.new()
+        for name, command in commands.items():
+            self._rows[name] = plain(command_row(command)) | {"run_id": self._run_id}
+        names = self._mail.names
+        self._rows = {name: row for name, row in sorted(self._rows.items()) if name in names}
+        return list(self._rows.values())
 
 
 def remove_commands(run_path: Path, command_ids: Set[str]) -> None:
     """Delete the files of commands whose body and acknowledgement are in the journal."""
-    for path in _files(Layout(run_path).commands):
+    folder = Layout(run_path).commands
+    for path in [folder / name for name in _names(folder)]:
         try:
             identity = str(_load(path).get("command_id"))
         except (ValueError, TypeError, OSError, RecursionError):
@@ -160,8 +254,10 @@ class Mailbox:
 
     def __init__(self, run_path: Path, seen_ids: Iterable[str] = ()) -> None:
         """`seen_ids`: commands with an acknowledgement (`RunWriter.seen_command_ids`)."""
-        self._path = Path(run_path)
-        self._run_id: str = read_run_json(Layout(self._path))["run_id"]
+        layout = Layout(Path(run_path))
+        self._folder = layout.commands
+        self._mail = MailFolder(layout.root, read_run_json(layout)["run_id"])
+        self._mark: int | None = None
         self._seen = set(seen_ids)
         self._refusals: list[tuple[str, CommandOutcome, str]] = []
 
@@ -171,7 +267,11 @@ class Mailbox:
         A file that is no command for this run is refused, an expired command expires: both wait
         in `take_refusals` to be acknowledged.
         """
-        commands, malformed = read_commands(self._path, self._run_id)
+        mark = folder_mark(self._folder)
+        if mark is not None and mark == self._mark:
+            return []
+        commands, malformed = self._mail.new(_MAX_FILES_AT_ONCE)
+        self._mark = mark if self._mail.is_read else None
         for name, why in malformed.items():
             identity = f"file:{name}"
             if identity not in self._seen:
@@ -179,7 +279,7 @@ class Mailbox:
                 detail = f"commands/{name} is not a command: {why}"
                 self._refusals.append((identity, CommandOutcome.REJECTED, detail))
         fresh = []
-        for command in commands:
+        for command in commands.values():
             if command.command_id in self._seen:
                 continue
             self._seen.add(command.command_id)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from .artifacts import CheckpointRecord, DiagnosticRecord, SettingsRecord
-from .commands import read_commands
+from .commands import MailFolder
 from .durable import new_id, sync_folder, write_parquet
 from .events import event_fields, metric_values, plain, step_row
 from .index import RunIndex
@@ -60,6 +60,9 @@ class Committer:
         self._known_commands: set[str] = set()
         self._replaced: list[tuple[float, str]] = []
         self._sequence = itertools.count()
+        self._mail = MailFolder(layout.root, state.run_id)
+        self._unanswered: dict[str, Command] = {}
+        """Bodies of commands in the mailbox that the journal does not hold yet."""
         # zstd and fsync of one table overlap with building the next.
         self._pool = ThreadPoolExecutor(
             max_workers=len(DATA_TABLES), thread_name_prefix="echoscope-segments"
@@ -207,8 +210,9 @@ class Committer:
         wanted = {ack.command_id for ack in acks} - self._known_commands
         if not wanted:
             return []
-        found, _ = read_commands(self._layout.root, self.state.run_id)
-        bodies = [command for command in found if command.command_id in wanted]
+        commands, _ = self._mail.new()
+        self._unanswered |= {command.command_id: command for command in commands.values()}
+        bodies = [self._unanswered.pop(i) for i in list(self._unanswered) if i in wanted]
         self._known_commands.update(command.command_id for command in bodies)
         return bodies
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .commands import pending_rows
+from .commands import PendingCommands, folder_mark
 from .durable import is_locked, sha256_of
 from .errors import QueryError, StoreError
 from .index import RunIndex, VisibleFile
@@ -43,7 +42,6 @@ _QUERY_ERRORS = (
 )
 """Errors that the query is to blame for, never a file."""
 _RETRIES = 8
-_MARK_SETTLES_NS = 1_000_000_000
 _EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?:\([^)]*\)\s*)?", re.IGNORECASE)
 
 
@@ -104,6 +102,7 @@ class RunDatabase:
         self._runs: list[dict[str, Any]] = []
         self._pending: list[dict[str, Any]] = []
         self._mailboxes: list[int | None] = []
+        self._mail: dict[str, PendingCommands] = {}
         self._lookup = StepLookup()
         self._is_stale = True
         self._num_refreshes = 0
@@ -254,11 +253,15 @@ class RunDatabase:
             self._runs = rows
 
     def _refresh_pending(self) -> None:
-        marks = [_folder_mark(index.layout.commands) for index in self.indexes.values()]
+        marks = [folder_mark(index.layout.commands) for index in self.indexes.values()]
         if marks == self._mailboxes and None not in marks:
             return
         self._mailboxes = marks
-        rows = [row for i in self.indexes.values() for row in pending_rows(i.layout.root, i.run_id)]
+        self._mail = {
+            run_id: self._mail.get(run_id) or PendingCommands(index.layout.root, run_id)
+            for run_id, index in self.indexes.items()
+        }
+        rows = [row for mail in self._mail.values() for row in mail.rows()]
         if rows != self._pending:
             table = pa.Table.from_pylist(rows, schema=arrow_schema("commands"))
             self._replace("pending_commands", table)
@@ -295,15 +298,6 @@ class RunDatabase:
                     index.warn(f"{index.layout.root / path}: {why}; left out")
                     is_changed = self._is_stale = True
             return is_changed
-
-
-def _folder_mark(folder: Path) -> int | None:
-    """Changes when a name in the folder does; None where that is too recent to tell."""
-    try:
-        changed = folder.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
-    return changed if time.time_ns() - changed > _MARK_SETTLES_NS else None
 
 
 def _read_parts(root: Path, files: Sequence[VisibleFile]) -> list[str]:

@@ -37,6 +37,7 @@ def test_a_branch_is_announced_trained_and_found(parent: Path, type_command: Typ
         "path": str(parent.parent / first["run_id"]),  # beside its parent
         "parent_run_id": "parent",
         "parent_step": 3,
+        "checkpoint_reason": "",
         "steps": 4,
         "changed": {"optim.lr": [0.001, 0.0001]},
         "outcome": "starting",

@@ -104,9 +104,20 @@ GOOD = {
         ({"action": "explode"}, "'explode' is not a valid CommandAction"),
         ({"settings": "[1]"}, "must be an object"),
         ({"settings": 3}, "JSON object must be str"),
-        ({"issued_at": "soon"}, "could not convert"),
-        ({"issued_at": "nan"}, "not a finite number"),
-        ({"expires_at": "inf"}, "not a finite number"),
+        ({"issued_at": "soon"}, "issued_at is 'soon', but must be seconds since the epoch"),
+        ({"issued_at": float("nan")}, "issued_at is nan, but must be seconds"),
+        ({"expires_at": float("inf")}, "expires_at is inf, but must be seconds"),
+        ({"issued_at": 10**400}, "issued_at is 1000"),
+        ({"issued_at": True}, "issued_at is True"),
+        ({"expires_at": -(10**400)}, "expires_at is -1000"),
+        ({"issued_at": None}, "issued_at is None"),
+        ({"issued_by": 3}, "issued_by is 3, but must be text"),
+        ({"reason": {}}, "reason is {}, but must be text"),
+        ({"action": ["stop"]}, "action is ['stop'], but must be text"),
+        ({"run_id": 10**400}, "meant for run 1000"),
+        ({"command_id": "a\nb"}, "printable"),
+        ({"command_id": "\ud800"}, "printable"),
+        ({"command_id": 10**400}, "command_id is 1000"),
         ({"command_id": ""}, "command_id is ''"),
         ({"command_id": "x" * 201}, "command_id is"),
     ],
@@ -212,3 +223,98 @@ def test_a_body_given_with_its_acknowledgement_needs_no_file(
     reader = open_run(run_path)
     assert [state.command for state in reader.commands()] == [command, posted]
     assert reader.sql("FROM commands").num_rows == 2
+
+
+# -- a mailbox that somebody filled ----------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the command files that are opened, one by one."""
+    names: list[str] = []
+    real_open = os.open
+
+    def counted(path: Any, *args: Any, **options: Any) -> int:
+        if "/commands/" in str(path) and str(path).endswith(".json"):
+            names.append(Path(path).name)
+        return real_open(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", counted)
+    return names
+
+
+def test_d3_a_number_of_401_digits_is_refused_by_itself(writer: RunWriter, run_path: Path) -> None:
+    """It raised OverflowError in trainer, resume, query, show, status and `runs list`."""
+    text = json.dumps(GOOD | {"issued_at": 10**400})
+    (run_path / "commands" / "0.json").write_text(text)
+    good = new_command("run-1", "resume")
+    post(run_path, good)
+    assert [state.command for state in open_run(run_path).commands()] == [good]
+    mailbox = Mailbox(run_path)
+    assert mailbox.drain() == [good]
+    (ack,) = mailbox.take_refusals(1)
+    assert ack.outcome is CommandOutcome.REJECTED
+    assert len(ack.detail) < 400
+    writer.record_acks([ack])
+
+
+@pytest.mark.parametrize("what", ["file", "folder inside"])
+def test_d3_a_mailbox_that_is_no_folder_of_commands_stops_nothing(
+    finished_run: Path, what: str
+) -> None:
+    folder = finished_run / "commands"
+    if what == "file":
+        folder.rmdir()
+        folder.write_text("x")
+    else:
+        (folder / "1.json").mkdir()
+    assert Mailbox(finished_run).drain() == []
+    assert open_run(finished_run).commands() == []
+
+
+def test_d3_a_flood_of_files_is_read_a_few_at_a_time_and_each_once(
+    finished_run: Path, opened: list[str]
+) -> None:
+    """5,000 files: the trainer opens at most 256 of them between two turns, and each one once."""
+    folder = finished_run / "commands"
+    for number in range(5_000):
+        (folder / f"{number:020d}-junk.json").write_text("{")
+    stop = new_command("run-1", "stop")
+    post(finished_run, stop)
+    opened.clear()
+    mailbox = Mailbox(finished_run)
+    fresh, per_look = [], []
+    while not fresh:
+        before = len(opened)
+        fresh = mailbox.drain()
+        per_look.append(len(opened) - before)
+    assert fresh == [stop]
+    assert (len(per_look), max(per_look)) == (20, 256)
+    assert mailbox.drain() == []
+    assert len(opened) == len(set(opened)) == 5_001
+    assert len(mailbox.take_refusals(1)) == 5_000
+
+
+def test_d3_a_quiet_mailbox_is_not_even_listed(
+    finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (finished_run / "commands" / "junk.json").write_text("{")
+    os.utime(finished_run / "commands", (1.0, 1.0))
+    mailbox = Mailbox(finished_run)
+    mailbox.drain()
+    monkeypatch.setattr(os, "scandir", lambda path: pytest.fail("listed again"))
+    assert mailbox.drain() == []
+
+
+def test_d3_acknowledging_many_commands_reads_each_file_once(
+    writer: RunWriter, run_path: Path, opened: list[str]
+) -> None:
+    sent = [new_command("run-1", "evaluate", ttl_s=-1) for _ in range(60)]
+    for command in sent:
+        post(run_path, command)
+    opened.clear()
+    for command in sent:
+        writer.record_acks([acknowledge(command.command_id)])
+    writer.flush()
+    assert len(opened) == 60
+    assert len(open_run(run_path).commands()) == 60
