@@ -59,9 +59,10 @@ def test_a_dry_run_starts_nothing(parent: Path, tmp_path: Path, type_command: Ty
     words = ("steps=6", "loss.kl_coef=0.1", "--root", tmp_path, "--dry-run")
     answer = type_command("ctl", parent, "branch", *words)
     assert answer.code == 0
-    first, *changes = answer.out.splitlines()
+    first, why, *changes = answer.out.splitlines()
     assert first.startswith(f"would start {tmp_path}/test-")
     assert first.endswith("from step 4 of parent, to step 6")
+    assert why == "  checkpoint 4: It is the newest, and no alarm is open."
     assert changes == ["  steps 4 -> 6", "  loss.kl_coef 0.0 -> 0.1"]
     assert list(tmp_path.iterdir()) == []
 
