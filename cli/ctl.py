@@ -47,17 +47,22 @@ app.command("snooze")(alarms.snooze)
 def status(context: typer.Context, as_json: AsJson = False) -> None:
     """Where the run is."""
     import json
+    import time
 
     from ..store.reader import open_run
     from ..store.settings import live_settings
     from ..store.steering import standing
+    from .query import printable
 
     reader = open_run(context.obj)
     info = reader.info()
     now = standing(info, reader.commands(), live_settings(reader).now)
+    stands = reader.status()
     out = {
         "run_id": info.run_id,
-        "status": info.status,
+        "status": stands.status.value,
+        "status_by": stands.by,
+        "status_since": stands.since,
         "is_paused": now.is_paused,
         "step": info.last_step,
         "steps": now.steps,
@@ -67,8 +72,8 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(out))
     else:
-        paused = ", paused" if now.is_paused else ""
-        typer.echo(f"{info.run_id}: {info.status}{paused}, step {info.last_step} of {now.steps}")
+        words = printable(stands.words(time.time()))
+        typer.echo(f"{info.run_id}: {words}, step {info.last_step} of {now.steps}")
 
 
 @app.command("wait")
@@ -88,7 +93,8 @@ def wait_until(
         info = reader.info()
         is_there = step is not None and info.last_step >= step
         if is_there or info.status != "running":
-            typer.echo(f"{info.run_id}: {info.status}, step {info.last_step}")
+            word = reader.status().status.value
+            typer.echo(f"{info.run_id}: {word}, step {info.last_step}")
             raise typer.Exit(Exit.OK if is_there or step is None else Exit.REJECTED)
         if timeout and time.monotonic() - started > timeout:
             typer.echo(f"{info.run_id}: still at step {info.last_step}", err=True)

@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from ..store.reader import RunInfo
+    from ..store.status import RunStatus
 
 app = typer.Typer(help="List, show, verify, pack, seal and remove runs.", no_args_is_help=True)
 Run = Annotated[Path, typer.Argument(help="The run's folder.")]
@@ -22,6 +23,8 @@ SELECT run_id, arg_max(return_mean, step) return_mean, arg_max(success_rate, ste
        sum(num_trajectories)::BIGINT num_trajectories
 FROM steps GROUP BY run_id
 """
+_LEFT_OUT = ("tags", "return", "started")
+"""Columns of the list that a narrow terminal does without, the first one first."""
 _COUNTS = """
 SELECT (SELECT count(*) FROM trajectories) trajectories, (SELECT count(*) FROM turns) turns,
        (SELECT count(*) FROM alarms WHERE state = 'raised') alarms,
@@ -40,12 +43,16 @@ def list_runs(
     reader = open_runs(root)
     infos = reader.infos()
     latest = {row["run_id"]: row for row in reader.sql(_LATEST).to_pylist()}
-    rows = [_summary(info) | _numbers(latest.get(info.run_id)) | _noted(info) for info in infos]
+    stands = reader.statuses()
+    rows = [
+        _summary(info, stands[info.run_id]) | _numbers(latest.get(info.run_id)) | _noted(info)
+        for info in infos
+    ]
     rows.sort(key=lambda row: row["is_pinned"])
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
     elif rows:
-        _print_runs(rows)
+        _print_runs(rows, {run_id: found.words(time.time()) for run_id, found in stands.items()})
     else:
         typer.echo(f"no runs in {root}")
     for reason in reader.unreadable.values():
@@ -60,7 +67,7 @@ def show(run: Run, as_json: AsJson = False) -> None:
     reader = open_run(run)
     info = reader.info()
     last = reader.sql("SELECT * FROM steps ORDER BY step DESC LIMIT 1").to_pylist()
-    value: dict[str, Any] = _summary(info) | {
+    value: dict[str, Any] = _summary(info, reader.status()) | {
         "host": reader.sql("SELECT host FROM runs").to_pylist()[0]["host"],
         "parent_run_id": info.parent_run_id,
         **_noted(info),
@@ -207,11 +214,12 @@ def rm(
     typer.echo(f"deleted {layout.root}")
 
 
-def _summary(info: RunInfo) -> dict[str, Any]:
+def _summary(info: RunInfo, stands: RunStatus) -> dict[str, Any]:
     return {
         "run_id": info.run_id,
         "name": info.name,
-        "status": info.status,
+        "status": stands.status.value,
+        "status_by": stands.by,
         "last_step": info.last_step,
         "attempt": info.attempt,
         "created_at": info.created_at,
@@ -262,29 +270,41 @@ def _printable(text: str) -> str:
     return printable(text)
 
 
-def _print_runs(rows: list[dict[str, Any]]) -> None:
+def _print_runs(rows: list[dict[str, Any]], status_words: dict[str, str]) -> None:
+    """A table whose cells are never cut: what a narrow terminal has no room for is left out."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("run", no_wrap=True)  # people copy it
-    has_tags = any(row["tags"] for row in rows)
-    for name in ("status", "step", "return", "success", "started", *(["tags"] * has_tags)):
-        table.add_column(name, overflow="ellipsis", no_wrap=True)
-    for row in rows:
-        started = time.strftime("%m-%d %H:%M", time.localtime(row["created_at"]))
-        cells = [
-            row["run_id"],
-            row["status"],
-            str(row["last_step"]) if row["last_step"] >= 0 else "",
-            "" if row["return_mean"] is None else f"{row['return_mean']:.3f}",
-            "" if row["success_rate"] is None else f"{row['success_rate']:.0%}",
-            started,
-            *([", ".join(row["tags"])] * has_tags),
-        ]
-        table.add_row(*[Text(_printable(cell)) for cell in cells])
-    Console().print(table)
+    columns: dict[str, list[str]] = {
+        "run": [row["run_id"] for row in rows],
+        "status": [status_words[row["run_id"]] for row in rows],
+        "step": [str(row["last_step"]) if row["last_step"] >= 0 else "" for row in rows],
+        "return": ["" if (r := row["return_mean"]) is None else f"{r:.3f}" for row in rows],
+        "success": ["" if (r := row["success_rate"]) is None else f"{r:.0%}" for row in rows],
+        "started": [time.strftime("%m-%d %H:%M", time.localtime(r["created_at"])) for r in rows],
+        "tags": [", ".join(row["tags"]) for row in rows],
+    }
+    shown = {
+        name: [Text(_printable(cell)) for cell in cells]
+        for name, cells in columns.items()
+        if any(cells)
+    }
+    widths = {
+        name: max(len(name), *(cell.cell_len for cell in cells)) + 1
+        for name, cells in shown.items()
+    }
+    console = Console()
+    for name in _LEFT_OUT:
+        if name in shown and sum(widths.values()) > console.width:
+            del shown[name], widths[name]
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in shown:
+        table.add_column(name, no_wrap=True)
+    for cells in zip(*shown.values(), strict=True):
+        table.add_row(*cells)
+    # Long names are copied whole: the terminal breaks such a line, and nothing of it is lost.
+    Console(width=max(console.width, sum(widths.values()))).print(table)
 
 
 def _print_run(value: dict[str, Any]) -> None:

@@ -18,8 +18,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..store.records import CommandAction
+from ..store.status import RunStatus
 from ..store.steering import MAX_AUTHOR, check_settings, os_user, prepare, send, standing
-from . import queries
+from . import pulses, queries
 from .problems import Problem
 from .pulses import lines, pulse
 from .security import HEALTH_PATH
@@ -83,11 +84,21 @@ async def _unknown(request: Request) -> tuple[int, dict[str, Any]]:
 async def _runs(request: Request) -> tuple[int, dict[str, Any]]:
     pattern = request.query_params.get("filter", "")
     rows = await run_in_threadpool(queries.runs, pattern)
-    keys = ("run_id", "status", "created_at", "ended_at", "updated_at", "last_step", "num_steps")
+    keys = ("run_id", "created_at", "ended_at", "updated_at", "last_step", "num_steps")
+    readable = [row for row in rows if not row.problem]
+    stands = await run_in_threadpool(lambda: [queries.row_status(row) for row in readable])
     return 200, {
-        "runs": [{key: getattr(row, key) for key in keys} for row in rows if not row.problem],
+        "runs": [
+            {key: getattr(row, key) for key in keys} | status_fields(found)
+            for row, found in zip(readable, stands, strict=True)
+        ],
         "num_unreadable": sum(1 for row in rows if row.problem),
     }
+
+
+def status_fields(stands: RunStatus) -> dict[str, Any]:
+    """How a run stands, without the reason: people write those."""
+    return {"status": stands.status.value, "status_by": stands.by, "status_since": stands.since}
 
 
 async def _status(request: Request) -> tuple[int, dict[str, Any]]:
@@ -105,7 +116,7 @@ def run_status(run_id: str) -> dict[str, Any]:
     verdict = queries.verdict(run_id)
     return {
         "run_id": run_id,
-        "status": info.status,
+        **status_fields(pulses.status(run_id)),
         "is_paused": where.is_paused,
         "step": info.last_step,
         "steps": where.steps,

@@ -10,7 +10,7 @@ from echoscope.dashboard import ui
 def main() -> None:
     st.set_page_config(page_title="Echoscope", layout="wide")
     pages = [
-        st.Page(ui.script(name), title=title, url_path=name, default=name == "runs")
+        st.Page(ui.script(name), title=title, url_path=name, default=name == ui.FRONT_PAGE)
         for name, (title, _) in ui.PAGES.items()
     ]
     page = st.navigation(pages, position="top")

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import assets
 from .escaping import escape
-from .ui import PAGES
+from .ui import FRONT_PAGE, PAGES
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -44,6 +44,9 @@ class PageBase:
             await self._app(scope, receive, send)
             return
         path = scope.get("path", "")
+        if path.strip("/") == FRONT_PAGE:  # which Streamlit knows by no other name than /
+            await _send_front(send, scope.get("query_string", b""))
+            return
         start: Message | None = None
         body = b""
 
@@ -96,6 +99,12 @@ async def _send_missing(send: Send, path: str) -> None:
     ]
     await send({"type": "http.response.start", "status": 404, "headers": headers})
     await send({"type": "http.response.body", "body": page})
+
+
+async def _send_front(send: Send, query: bytes) -> None:
+    headers = [(b"location", b"/" + (b"?" + query if query else b"")), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 307, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _send_page(send: Send, start: Message, body: bytes, tags: str) -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from ..store.reader import RunInfo
-from ..store.steering import Standing
+from ..store.status import RECENT_STEPS, RunStatus, Status
+from .escaping import visible
 from .words import duration
-
-_RECENT = 20
-"""Steps whose median stands for the pace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +27,7 @@ def pace(steps: pd.DataFrame) -> Pace:
     if not len(steps):
         return Pace(step_s=math.nan, tokens_per_s=math.nan)
     recent = steps[steps["attempt"] == steps["attempt"].max()].sort_values("step")
-    recent = recent.tail(_RECENT + 1)
+    recent = recent.tail(RECENT_STEPS + 1)
     wall = recent["wall_time"].to_numpy(np.float64)
     between = np.diff(wall)
     alone = recent["step_s"].to_numpy(np.float64, na_value=np.nan)
@@ -47,37 +43,15 @@ def remaining_s(pace: Pace, *, step: int, steps: int) -> float:
     return max(0, steps - step) * pace.step_s
 
 
-def silence(pace: Pace, *, now: float, heard_at: float) -> float | None:
-    """Seconds without a word where that is unusual: ten steps, and at least half a minute.
-
-    Args:
-        heard_at: when the run last acknowledged something, a step or a command.
-    """
-    since = now - heard_at
-    limit = max(30.0, 10 * pace.step_s) if math.isfinite(pace.step_s) else 300.0
-    return since if since > limit else None
-
-
 def progress_words(
-    info: RunInfo, stands: Standing, speed: Pace, *, now: float, heard_at: float
+    stands: RunStatus, speed: Pace, *, last_step: int, steps: int, now: float
 ) -> str:
     """`step 41 of 60, live, about 20 s to go, 1.1 s a step, 4,286 tokens/s`."""
-    done = max(0, info.last_step)
-    words = [f"step {done} of {stands.steps}"]
-    if info.status != "running":
-        words.append(info.status)
-    else:
-        silent = silence(speed, now=now, heard_at=heard_at)
-        left = remaining_s(speed, step=done, steps=stands.steps)
-        if stands.is_paused:
-            words.append("paused")
-        elif silent is not None:
-            since = time.strftime("%H:%M:%S", time.localtime(now - silent))
-            words.append(f"stale since {since} ({duration(silent)})")
-        else:
-            words.append("live")
-            if math.isfinite(left):
-                words.append(f"about {duration(left)} to go")
+    done = max(0, last_step)
+    words = [f"step {done} of {steps}", visible(stands.words(now), 200)]
+    left = remaining_s(speed, step=done, steps=steps)
+    if stands.status is Status.LIVE and math.isfinite(left):
+        words.append(f"about {duration(left)} to go")
     if math.isfinite(speed.step_s):
         words.append(f"{speed.step_s:.3g} s a step")
     if math.isfinite(speed.tokens_per_s):

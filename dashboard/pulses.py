@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from ..diagnostics.verdict_record import Verdict
-from ..store.layout import Layout
+from ..store.reader import info_status
 from ..store.records import Alarm
+from ..store.status import RunStatus
 from ..store.steering import standing
 from . import queries
 from .cache import AnswerCache
@@ -106,7 +107,8 @@ def status_line(run_id: str) -> Line:
     Raises:
         Problem: no such run, or it cannot be read.
     """
-    words, colour = status_words(queries.info(run_id), updated_at(run_id))
+    info, now = queries.info(run_id), time.time()
+    words, colour = status_words(status(run_id), info.last_step, _steps(run_id), now)
     return Line(text=words, colour=colour)
 
 
@@ -117,9 +119,11 @@ def progress_line(run_id: str) -> Line:
         Problem: no such run, or it cannot be read.
     """
     info = queries.info(run_id)
-    now = standing(info, queries.commands(run_id), queries.current_settings(run_id))
-    words = progress_words(info, now, _pace(run_id), now=time.time(), heard_at=updated_at(run_id))
-    share = max(0, info.last_step) / now.steps if now.steps > 0 else 0.0
+    steps = _steps(run_id)
+    words = progress_words(
+        status(run_id), _pace(run_id), last_step=info.last_step, steps=steps, now=time.time()
+    )
+    share = max(0, info.last_step) / steps if steps > 0 else 0.0
     return Line(text=words, share=min(1.0, share) if math.isfinite(share) else 0.0)
 
 
@@ -155,12 +159,22 @@ def _pace(run_id: str) -> Pace:
     return found
 
 
-def updated_at(run_id: str) -> float:
-    """When the run last acknowledged something, in seconds since the epoch."""
-    try:
-        return Layout(queries.path_of(run_id)).journal.stat().st_mtime
-    except FileNotFoundError:
-        return time.time()  # between two pieces of the journal
+def status(run_id: str) -> RunStatus:
+    """How a run stands now.
+
+    Raises:
+        Problem: no such run, or it cannot be read.
+    """
+    step_s = _pace(run_id).step_s
+    return info_status(
+        queries.info(run_id), queries.commands(run_id), step_s=step_s, now=time.time()
+    )
+
+
+def _steps(run_id: str) -> int:
+    """How many steps the run will take, as it is set now."""
+    info, settings = queries.info(run_id), queries.current_settings(run_id)
+    return standing(info, queries.commands(run_id), settings).steps
 
 
 def _digest(value: object) -> str:

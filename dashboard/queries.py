@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,11 +31,13 @@ from ..store.layout import Layout, shown_path
 from ..store.reader import CommandState, RunInfo, RunReader, open_run
 from ..store.records import Alarm, AlarmState, Trajectory, TrajectoryOutcome, parse_trajectory_id
 from ..store.settings import live_settings
+from ..store.status import RunStatus
 from .cache import AnswerCache
 from .judging import Judge, judge_at
 from .pieces import TokenTexts, asset_folder
 from .problems import Problem
 from .run_details import RunDetails, details_of
+from .run_details import row_status as status_of_row
 from .run_list import RunList, RunRow, run_path
 from .settings import settings
 
@@ -82,7 +85,21 @@ def runs(pattern: str = "") -> list[RunRow]:
             f"{pattern[:80]!r} is not a regular expression: {error}",
             "Plain words work; write \\. \\( \\[ for the signs themselves.",
         ) from error
-    return [row for row in rows if row.matches(found)]
+    return [row for row in rows if row.matches(found) or _stands_so(row, found)]
+
+
+def _stands_so(row: RunRow, pattern: re.Pattern[str]) -> bool:
+    """Whether the word for how a live run stands matches: `live`, `paused`, `stale`, `waiting`."""
+    return row.is_live and pattern.search(row_status(row).status.value) is not None
+
+
+def row_status(row: RunRow) -> RunStatus:
+    """How the run of a row stands now; one that cannot be read, as far as its row tells."""
+    try:
+        details = run_details(row)
+    except Problem:
+        details = RunDetails()
+    return status_of_row(row, details, time.time())
 
 
 def look_again_at_runs() -> None:

@@ -18,7 +18,7 @@ import plotly.offline
 from ..diagnostics.verdict_record import Verdict
 from ..store.reader import RunInfo
 from ..store.records import Trajectory, TrajectoryOutcome
-from . import charts, diagnosis_charts, queries, replay_html, tokens
+from . import charts, diagnosis_charts, pulses, queries, replay_html, tokens
 from .alarm_history import histories, timeline
 from .config_view import plain_config
 from .curated import CHARTS, chart_curves, chart_keys
@@ -134,7 +134,7 @@ def _inner(style: str) -> str:
 def _head(info: RunInfo) -> str:
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created_at))
     facts = [
-        f"{info.status}, step {max(info.last_step, 0)} of {info.config.get('steps', '?')}",
+        pulses.status_line(info.path.name).text,
         f"started {started}",
         f"model {info.base_model}" if info.base_model else "",
         f"from run {info.parent_run_id}" if info.parent_run_id else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..store.commands import pending_rows
 from ..store.index import RunIndex, VisibleFile
-from ..store.records import AlarmSeverity, AlarmState, CommandAction, CommandOutcome
+from ..store.reader import CommandState, command_states, is_starting
+from ..store.records import AlarmSeverity, AlarmState
+from ..store.status import RunStatus, pace_of, status_of
 from .run_list import RunRow
 
 MAX_POINTS = 60
@@ -34,9 +38,12 @@ class RunDetails:
     """The worst alarm that is open; empty for none."""
     alarm_severity: str = ""
     alarm_step: int | None = None
-    ended_by: str = ""
-    """Who stopped it; empty where nobody did."""
-    ended_because: str = ""
+    commands: tuple[CommandState, ...] = ()
+    is_starting: bool = False
+    """The current attempt has no step yet."""
+    attempt: int = 1
+    step_s: float = math.nan
+    """Usual seconds a step, where it is not packed away yet."""
     has_text: bool = False
     """It measures its text, so that a verdict takes a moment only."""
 
@@ -47,15 +54,18 @@ def details_of(row: RunRow) -> RunDetails:
     success = _success(index)
     alarms = _rows(index, "alarms")
     worst = _worst_open(alarms)
-    by, because = _who_stopped(index) if row.status == "stopped" else ("", "")
+    commands = _rows(index, "commands") + pending_rows(row.path, index.run_id)
+    answers = sorted(_rows(index, "command_events"), key=_in_journal)
     keys = index.events.table("metrics").column("key").unique().to_pylist()
     return RunDetails(
         success=_thinned(success),
         alarm_rule=str(worst["rule"]) if worst else "",
         alarm_severity=str(worst["severity"]) if worst else "",
         alarm_step=worst["step"] if worst else None,
-        ended_by=by,
-        ended_because=because,
+        commands=tuple(command_states(commands, answers)),
+        is_starting=is_starting(index),
+        attempt=index.state.attempt,
+        step_s=_step_s(index),
         has_text=any(key.startswith(("text/", "info/")) for key in keys),
     )
 
@@ -111,20 +121,26 @@ def _worst_open(rows: Sequence[Row]) -> Row | None:
     return max(raised, key=lambda r: (_RANK.get(r["severity"], -1), r["step"]), default=None)
 
 
-def _who_stopped(index: RunIndex) -> tuple[str, str]:
-    """Author and reason of the last stop that was applied."""
-    stops = (CommandAction.STOP.value, CommandAction.STOP_NOW.value)
-    applied = {
-        row["command_id"]
-        for row in _rows(index, "command_events")
-        if row["outcome"] == CommandOutcome.APPLIED.value
-    }
-    found = [
-        row
-        for row in _rows(index, "commands")
-        if row["action"] in stops and row["command_id"] in applied
-    ]
-    if not found:
-        return "", ""
-    last = max(found, key=lambda row: row["issued_at"])
-    return str(last["issued_by"] or ""), str(last["reason"] or "")
+def row_status(row: RunRow, details: RunDetails, now: float) -> RunStatus:
+    """How the run of a row stands now."""
+    return status_of(
+        row.status,
+        details.attempt,
+        details.commands,
+        is_starting=details.is_starting,
+        heard_at=row.updated_at,
+        step_s=details.step_s,
+        now=now,
+    )
+
+
+def _in_journal(row: Row) -> tuple[float, ...]:
+    """As the reader orders answers; a run of store version 1.0 has no sequence."""
+    number = row.get("sequence")
+    return row["attempt"], -1 if number is None else number, row["wall_time"]
+
+
+def _step_s(index: RunIndex) -> float:
+    rows = index.events.table("steps").select(["step", "attempt", "wall_time"]).to_pylist()
+    times = [row["wall_time"] for row in rows if row["attempt"] == index.state.attempt]
+    return pace_of(sorted(times))

@@ -11,10 +11,9 @@ from ..store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
 from . import queries
 from .api import author
 from .escaping import visible
-from .run_details import RunDetails
+from .run_details import RunDetails, row_status
 from .run_list import RunRow
 from .table import Cell, Column, Row
-from .words import STALE_S, duration
 
 SORTS: dict[str, Callable[[RunRow], Any]] = {
     "newest": lambda row: -row.created_at,
@@ -46,7 +45,7 @@ _COLUMNS = (
     Column(name="note", label="Note"),
     Column(name="pinned", label="Pinned"),
 )
-_MAY_BE_EMPTY = {"alarm", "branched", "note", "state", "tags", "pinned"}
+_MAY_BE_EMPTY = {"alarm", "branched", "note", "tags", "pinned"}
 """Columns that are left out where no run has anything in them."""
 
 
@@ -81,7 +80,7 @@ def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Cell]:
     started = datetime.fromtimestamp(row.created_at) if row.created_at else None
     return {
         "run": visible(row.run_id, 120),
-        "status": status_of(row, details, now),
+        "status": visible(row_status(row, details, now).words(now), 160),
         "state": _state(row, details),
         "step": f"{row.last_step}{of}" if row.last_step >= 0 else f"-{of}",
         "success": None if row.success_rate is None else f"{row.success_rate:.0%}",
@@ -101,17 +100,6 @@ def branched_from(row: RunRow) -> str:
     """`my-run at step 40`; empty for a run that began by itself."""
     at = "" if row.branched_at is None else f" at step {row.branched_at}"
     return visible(f"{row.parent_run_id}{at}", 120) if row.parent_run_id else ""
-
-
-def status_of(row: RunRow, details: RunDetails, now: float) -> str:
-    """How a run stands, in a few words: since when it is silent, who stopped it and why."""
-    if row.is_live:
-        silent = now - row.updated_at
-        return f"live, silent for {duration(silent)}" if silent > STALE_S else "live"
-    if row.status == "stopped" and details.ended_by:
-        why = f": {details.ended_because}" if details.ended_because else ""
-        return visible(f"stopped by {details.ended_by}{why}", 160)
-    return visible(row.status, 40)
 
 
 def _state(row: RunRow, details: RunDetails) -> str:

@@ -51,6 +51,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "sql": ("SQL", "views/sql.py"),
 }
 """URL path -> title and script, in the order of the menu."""
+FRONT_PAGE = "runs"
 HERE = Path(__file__).parent
 CARRIED = ("run", "step", "trajectory", "turn")
 """URL parameters that a link keeps unless it sets them."""
@@ -319,7 +320,7 @@ def link_params(**params: object) -> dict[str, str]:
 
 def url(page: str, **params: object) -> str:
     """The same as text, relative to the page one is on: for tables of links."""
-    path = "" if page == "runs" else page
+    path = "" if page == FRONT_PAGE else page
     return f"/{path}?{urlencode(link_params(**params))}"
 
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import re
-import time
 from collections.abc import Mapping
 from typing import Literal
 
-from ..store.reader import RunInfo
+from ..store.status import RunStatus, Status
+from ..store.status import duration as duration
 from .escaping import visible
-
-STALE_S = 120.0
-"""A live run that has acknowledged nothing for so long, or for ten of its steps, is stale."""
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$:@^=&\"'/])")
 Colour = Literal["red", "orange", "blue", "green", "gray"]
 """Of a Streamlit badge."""
-_STATUS_COLOURS: Mapping[str, Colour] = {
-    "running": "blue",
-    "finished": "green",
-    "stopped": "orange",
-    "interrupted": "orange",
-    "failed": "red",
-    "crashed": "red",
+_STATUS_COLOURS: Mapping[Status, Colour] = {
+    Status.LIVE: "blue",
+    Status.WAITING: "blue",
+    Status.PAUSED: "orange",
+    Status.STALE: "orange",
+    Status.FINISHED: "green",
+    Status.STOPPED: "gray",
+    Status.INTERRUPTED: "orange",
+    Status.FAILED: "red",
+    Status.CRASHED: "red",
 }
 
 
@@ -38,25 +37,25 @@ def plain(text: str, limit: int = 200) -> str:
     return re.sub(r"(\\[:@.]|www)(?=\S)", "\\1\u2060", escaped)
 
 
-def status_words(info: RunInfo, updated: float) -> tuple[str, Colour]:
-    """How a run stands, and the badge colour: `live, step 41 of 60`, `stale for 5 min, ...`."""
-    planned = info.config.get("steps")
-    of = f" of {planned}" if isinstance(planned, int) and planned >= info.last_step else ""
-    step = f"step {info.last_step}{of}" if info.last_step >= 0 else "before its first step"
-    if info.status != "running":
-        return f"{info.status}, {step}", _STATUS_COLOURS.get(info.status, "gray")
-    silent = time.time() - updated
-    if silent > STALE_S:
-        return f"live, silent for {duration(silent)}, {step}", "orange"
-    return f"live, {step}", "blue"
+def status_words(stands: RunStatus, last_step: int, steps: int, now: float) -> tuple[str, Colour]:
+    """How a run stands, and the colour of its badge: `paused by root for 12 min, step 37 of 80`.
+
+    Args:
+        steps: How many the run will take; 0 where that is not known.
+    """
+    words = visible(stands.words(now), 200)
+    if last_step >= 0:
+        words += f", step {last_step}" + (f" of {steps}" if steps >= last_step else "")
+    return words, _STATUS_COLOURS[stands.status]
 
 
-def duration(seconds: float) -> str:
-    """`"45 s"`, `"12 min"`, `"3.4 h"`, `"2.1 days"`."""
-    if not math.isfinite(seconds):
-        return "-"
-    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            value = seconds / size
-            return f"{value:.1f} {unit}" if unit == "h" else f"{value:.0f} {unit}"
-    return f"{seconds / 86_400:.1f} days"
+def after_step(step: int) -> str:
+    """When something happened, by the step that was finished then.
+
+    Alarms and checkpoints carry that step. A command carries the first step that it holds for:
+    `after_step(ack.step - 1)`.
+
+    >>> after_step(37), after_step(0)
+    ('after step 37', 'before the first step')
+    """
+    return f"after step {step}" if step > 0 else "before the first step"

@@ -11,7 +11,9 @@ is asked, so an answer is as new as the last acknowledged step.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +38,14 @@ from .index import RunIndex
 from .layout import Layout
 from .rebuild import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
 from .records import Alarm, Command, CommandAck, Trajectory, TrajectoryOutcome, parse_trajectory_id
+from .status import RECENT_STEPS, RUNNING, RunStatus, pace_of, status_of
 
 _JOURNAL_ORDER = "attempt, sequence NULLS FIRST, wall_time"
 """Runs of store version 1.0 have no sequence: their clock must do."""
+_WALL_TIMES = f"""
+SELECT wall_time FROM steps WHERE run_id = $1 AND attempt = $2
+ORDER BY step DESC LIMIT {RECENT_STEPS + 1}
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +70,10 @@ class RunInfo:
     live_knobs: Mapping[str, Any]
     tokenizer: str | None = None
     """Hash of the vocabulary that the token ids belong to; None where nobody said."""
+    is_starting: bool = False
+    """The current attempt has no step yet."""
+    heard_at: float = 0.0
+    """When something was acknowledged last, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +84,8 @@ class CommandState:
     ack: CommandAck | None
     attempt: int | None = None
     """The attempt that answered it."""
+    answered_at: float | None = None
+    """In seconds since the epoch."""
 
 
 def run_info(index: RunIndex) -> RunInfo:
@@ -93,7 +106,64 @@ def run_info(index: RunIndex) -> RunInfo:
         config=json.loads(row["config"]),
         live_knobs=json.loads(row["live_knobs"]),
         tokenizer=row["tokenizer"],
+        is_starting=is_starting(index),
+        heard_at=heard_at(index.layout),
     )
+
+
+def info_status(
+    info: RunInfo, states: Iterable[CommandState], *, step_s: float, now: float
+) -> RunStatus:
+    """How a run stands; `step_s` is how many seconds a step takes, NaN where nobody knows."""
+    return status_of(
+        info.status,
+        info.attempt,
+        states,
+        is_starting=info.is_starting,
+        heard_at=info.heard_at,
+        step_s=step_s,
+        now=now,
+    )
+
+
+def is_starting(index: RunIndex) -> bool:
+    """Whether the current attempt has no step yet."""
+    rewinds = index.state.rewinds
+    return index.state.last_step == (rewinds[-1][1] if rewinds else -1)
+
+
+def heard_at(layout: Layout) -> float:
+    """When a run acknowledged something last, in seconds since the epoch."""
+    try:
+        return layout.journal.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()  # between two pieces of the journal
+
+
+def command_states(
+    commands: Iterable[Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
+) -> list[CommandState]:
+    """Every command with its latest acknowledgement, in the order of the journal.
+
+    Args:
+        commands: Rows of the table of that name, of one run.
+        events: Rows of `command_events`, in the order of the journal.
+    """
+    known = {row["command_id"]: command_from_row(row, row["run_id"]) for row in commands}
+    answered: dict[str, CommandState] = {}
+    for row in events:
+        command = known.get(row["command_id"])
+        if command is not None:
+            answered[command.command_id] = CommandState(
+                command=command,
+                ack=ack_from_row(row),
+                attempt=row["attempt"],
+                answered_at=row["wall_time"],
+            )
+    waiting = [CommandState(command=c, ack=None) for c in known.values()]
+    waiting = [state for state in waiting if state.command.command_id not in answered]
+    waiting.sort(key=lambda state: (state.command.issued_at, state.command.command_id))
+    return [*answered.values(), *waiting]
 
 
 class _SqlReader:
@@ -218,21 +288,14 @@ class RunReader(_SqlReader):
         That is the order in which the trainer answered them, whatever the clocks said. Those that
         still wait come last, by the time they were issued.
         """
-        rows = self.sql("SELECT * FROM commands ORDER BY issued_at, command_id").to_pylist()
-        commands = {row["command_id"]: command_from_row(row, row["run_id"]) for row in rows}
-        answered: dict[str, CommandState] = {}
-        for row in self.sql(f"SELECT * FROM command_events ORDER BY {_JOURNAL_ORDER}").to_pylist():
-            command = commands.get(row["command_id"])
-            if command is not None:
-                answered[command.command_id] = CommandState(
-                    command=command, ack=ack_from_row(row), attempt=row["attempt"]
-                )
-        waiting = [
-            CommandState(command=command, ack=None)
-            for command in commands.values()
-            if command.command_id not in answered
-        ]
-        return [*answered.values(), *waiting]
+        commands = self.sql("SELECT * FROM commands").to_pylist()
+        events = self.sql(f"SELECT * FROM command_events ORDER BY {_JOURNAL_ORDER}").to_pylist()
+        return command_states(commands, events)
+
+    def status(self) -> RunStatus:
+        """How the run stands now."""
+        info = self.info()
+        return info_status(info, self.commands(), step_s=_step_s(self, info), now=time.time())
 
     def settings(self) -> list[SettingsRecord]:
         """The live settings whenever they changed, in order (`live_settings` asks for a step)."""
@@ -320,6 +383,20 @@ class RunsReader(_SqlReader):
         infos = [run_info(index) for index in self._database.indexes.values()]
         return sorted(infos, key=lambda info: (info.created_at, info.run_id))
 
+    def statuses(self) -> dict[str, RunStatus]:
+        """How every readable run stands now, by run id."""
+        now = time.time()
+        commands = _by_run(self.sql("SELECT * FROM commands"))
+        events = _by_run(self.sql(f"SELECT * FROM command_events ORDER BY {_JOURNAL_ORDER}"))
+        out = {}
+        for info in self.infos():
+            key = info.run_id
+            states = command_states(commands.get(key, ()), events.get(key, ()))
+            is_running = info.status == RUNNING
+            step_s = _step_s(self, info) if is_running else math.nan
+            out[key] = info_status(info, states, step_s=step_s, now=now)
+        return out
+
     def run(self, run_id: str) -> RunReader:
         """A reader of one of the runs, over the same database.
 
@@ -359,6 +436,19 @@ def open_runs(root: str | Path) -> RunsReader:
     reader = RunsReader(RunDatabase(folder, []), folder, {})
     reader.refresh()
     return reader
+
+
+def _step_s(reader: _SqlReader, info: RunInfo) -> float:
+    """Usual seconds a step, NaN where too few are done."""
+    found = reader.sql(_WALL_TIMES, [info.run_id, info.attempt]).column("wall_time")
+    return pace_of(sorted(found.to_pylist()))
+
+
+def _by_run(rows: pa.Table) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows.to_pylist():
+        found.setdefault(row["run_id"], []).append(row)
+    return found
 
 
 def _run_folders(root: Path) -> Iterator[Path]:

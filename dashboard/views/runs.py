@@ -29,10 +29,12 @@ _WAITING = "_runs_waiting"
 
 
 def draw() -> None:
-    all_rows = queries.runs()
+    try:
+        all_rows = queries.runs()
+    except queries.Problem:  # the root is not there yet, perhaps
+        all_rows = []
     if not all_rows:
-        ui.empty_root()
-        _others()
+        ui.beat("no_runs", EVERY_S, _no_runs, has_news=lambda: bool(queries.runs()))
         return
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     pattern = left.text_input(
@@ -44,21 +46,34 @@ def draw() -> None:
         max_chars=500,
     )
     sort = right.selectbox("Sort by", list(SORTS), key="sort", bind="query-params")
-    is_any_live = any(row.is_live for row in all_rows)
     is_waiting = st.session_state.get(_WAITING, True)
 
     def part() -> None:
         st.session_state[_WAITING] = False
         st.session_state[_WAITING] = _list(pattern or "", sort or "newest")
 
-    def is_complete() -> bool:
-        return is_waiting and not st.session_state[_WAITING]
+    beside = _beside(all_rows)
 
-    # Once all verdicts are there, the page goes on at a slower beat, or at none.
-    every_s = WAITING_S if is_waiting else EVERY_S if is_any_live else None
-    ui.beat("runs", every_s, part, has_news=is_complete)
+    def has_news() -> bool:
+        is_complete = is_waiting and not st.session_state[_WAITING]
+        return is_complete or _beside(queries.runs()) != beside
+
+    # Once all verdicts are there, the page goes on at a slower beat: a run may start at any time.
+    ui.beat("runs", WAITING_S if is_waiting else EVERY_S, part, has_news=has_news)
     _broken([row for row in all_rows if row.problem])
     _others()
+
+
+def _no_runs() -> None:
+    queries.runs()  # what is wrong with the root is said in its words
+    ui.empty_root()
+    _others()
+
+
+def _beside(rows: Sequence[RunRow]) -> tuple[object, ...]:
+    """What the page shows besides the list: it changes when the whole page has to be drawn."""
+    broken = tuple((row.run_id, row.problem) for row in rows if row.problem)
+    return bool(rows), broken, tuple(queries.other_folders())
 
 
 def _list(pattern: str, sort: str) -> bool:

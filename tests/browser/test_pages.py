@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browsing import DashboardProcess, Watch, until, visit
+from made_run import make_run
 
 from echoscope.dashboard import ui
 
@@ -137,3 +138,15 @@ def test_c13_without_the_link_there_is_a_form_for_the_token(
     page.get_by_role("button", name="Open").click()
     assert page.wait_for_selector("h1").inner_text() == "Live"
     assert page.url.endswith("/live?run=tiny")
+
+
+def test_c4_a_run_that_starts_later_appears_where_nothing_was_live(
+    tmp_path: Path, serve: Any, page: Any
+) -> None:
+    root = tmp_path / "runs"
+    root.mkdir()
+    visit(page, f"{serve(root).url}/runs")
+    page.wait_for_selector("text=There are no runs under")
+    for name in ("first", "second"):  # into an empty root, and beside a run that has ended
+        make_run(root / name)
+        page.wait_for_selector(f"a:has-text('{name}')")

@@ -95,7 +95,7 @@ def test_a_live_run_obeys_at_the_next_step(live: Callable[..., Live]) -> None:
     assert read_state(checkpoint).config.optim.lr == 0.5
 
     where = run.ctl("status")
-    assert (where["status"], where["step"]) == ("running", paused["step"] - 1)
+    assert (where["status"], where["step"]) == ("paused", paused["step"] - 1)
     assert where["num_commands_waiting"] == 0
 
     resumed = run.ctl("resume")

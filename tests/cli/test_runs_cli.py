@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from echoscope.cli import main
-from echoscope.store.records import Split, StepMetrics, StopReason, Trajectory, Turn
+from echoscope.store.commands import new_command
+from echoscope.store.records import (
+    CommandAck,
+    CommandAction,
+    CommandOutcome,
+    Split,
+    StepMetrics,
+    StopReason,
+    Trajectory,
+    Turn,
+)
 from echoscope.store.writer import RunWriter
 
 Run = Callable[..., tuple[int, str, str]]
@@ -21,9 +31,9 @@ Run = Callable[..., tuple[int, str, str]]
 def echoscope(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command line: exit code, stdout, stderr."""
 
-    def run(*arguments: object) -> tuple[int, str, str]:
+    def run(*arguments: object, columns: int = 200) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["echoscope", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as caught:
             main()
         out, err = capsys.readouterr()
@@ -245,3 +255,40 @@ def test_a_bad_query_is_one_line(echoscope: Run, run_path: Path, sql: str, why: 
 def test_query_wants_a_run(echoscope: Run, tmp_path: Path) -> None:
     assert "holds none" in echoscope("query", tmp_path, "SELECT 1")[2]
     assert "no such folder" in echoscope("query", tmp_path / "x", "SELECT 1")[2]
+
+
+def pause_by(writer: RunWriter, name: str) -> None:
+    command = new_command(writer.run_id, CommandAction.PAUSE, issued_by=name)
+    ack = CommandAck(command_id=command.command_id, step=2, outcome=CommandOutcome.APPLIED)
+    writer.record_acks([ack], [command])
+    writer.flush()
+
+
+def test_c6_the_list_and_ctl_have_the_word_of_the_store(echoscope: Run, tmp_path: Path) -> None:
+    writer = write_run(tmp_path / "a")
+    pause_by(writer, "ann")
+    (row,) = json.loads(echoscope("runs", "list", tmp_path, "--json")[1])
+    assert (row["status"], row["status_by"]) == ("paused", "ann")
+    assert "paused by ann for" in echoscope("runs", "list", tmp_path)[1]
+    assert json.loads(echoscope("runs", "show", tmp_path / "a", "--json")[1])["status"] == "paused"
+    status = json.loads(echoscope("ctl", tmp_path / "a", "status", "--json")[1])
+    assert (status["status"], status["status_by"]) == ("paused", "ann")
+    assert "a: paused by ann for" in echoscope("ctl", tmp_path / "a", "status")[1]
+    writer.close(status="finished")
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_c14_finding_c15_no_cell_of_the_list_is_cut(
+    echoscope: Run, tmp_path: Path, width: int
+) -> None:
+    names = ["frozen_lake-collapse-template-2026-11-22-03-15-59", "ppo__lr1e-4__seed0"]
+    writers = [write_run(tmp_path / name) for name in names]
+    pause_by(writers[0], "alarm LOW_SUCCESS")
+    out = echoscope("runs", "list", tmp_path, columns=width)[1]
+    assert "paused by alarm LOW_SUCCESS for" in out
+    assert all(name in out for name in names)
+    assert out.count("50%") == 2
+    assert "\u2026" not in out
+    assert ("started" in out) is (width == 200)
+    for writer in writers:
+        writer.close(status="finished")

@@ -43,7 +43,7 @@ def test_the_list_of_runs(client: TestClient, live: RunWriter, tmp_path: Path) -
     (tmp_path / "bad" / "run.json").write_text("{")
     answer = client.get("/api/runs").json()
     assert {row["run_id"]: row["status"] for row in answer["runs"]} == {
-        "a": "running",
+        "a": "live",
         "done": "finished",
     }
     assert answer["num_unreadable"] == 1
@@ -54,7 +54,7 @@ def test_the_list_of_runs(client: TestClient, live: RunWriter, tmp_path: Path) -
 def test_the_status_of_a_run(client: TestClient, live: RunWriter) -> None:
     answer = client.get("/api/runs/a/status")
     status = answer.json()
-    assert (status["status"], status["step"], status["steps"]) == ("running", 2, 100)
+    assert (status["status"], status["step"], status["steps"]) == ("live", 2, 100)
     assert (status["is_paused"], status["num_commands_waiting"]) == (False, 0)
     assert status["verdict"]["state"] == "insufficient evidence"
     assert answer.headers["cache-control"] == "no-store"

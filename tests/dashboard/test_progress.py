@@ -1,13 +1,13 @@
-"""Pace, time to go, and silence."""
+"""Pace, time to go, and progress in words."""
 
 from __future__ import annotations
 
 import math
 
 import pandas as pd
-import pytest
 
-from echoscope.dashboard.progress import Pace, pace, remaining_s, silence
+from echoscope.dashboard.progress import Pace, pace, progress_words, remaining_s
+from echoscope.store.status import RunStatus, Status
 
 
 def steps(wall: list[float], attempts: list[int] | None = None) -> pd.DataFrame:
@@ -44,17 +44,13 @@ def test_time_to_go() -> None:
     assert remaining_s(pace(steps([0.0, 3.0])), step=25, steps=20) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("step_s", "since", "expected"),
-    [
-        (1.0, 29.0, None),  # less than half a minute is nothing
-        (1.0, 31.0, 31.0),
-        (60.0, 599.0, None),
-        (60.0, 601.0, 601.0),  # ten of its steps
-        (math.nan, 299.0, None),
-        (math.nan, 301.0, 301.0),
-    ],
-)
-def test_silence_is_measured_in_steps(step_s: float, since: float, expected: float | None) -> None:
-    found = silence(Pace(step_s=step_s, tokens_per_s=1.0), now=1000.0 + since, heard_at=1000.0)
-    assert found == (None if expected is None else pytest.approx(expected))
+def test_c6_progress_has_the_word_of_the_badge() -> None:
+    speed = Pace(step_s=2.0, tokens_per_s=1500.0)
+    live = RunStatus(status=Status.LIVE)
+    assert progress_words(live, speed, last_step=30, steps=80, now=0.0) == (
+        "step 30 of 80, live, about 2 min to go, 2 s a step, 1,500 tokens/s"
+    )
+    paused = RunStatus(status=Status.PAUSED, by="root", since=0.0)
+    assert progress_words(paused, speed, last_step=30, steps=80, now=60.0) == (
+        "step 30 of 80, paused by root for 60 s, 2 s a step, 1,500 tokens/s"
+    )

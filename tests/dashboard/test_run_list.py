@@ -12,7 +12,7 @@ from made_run import add_steps, make_run, open_writer
 
 from echoscope.dashboard import run_list
 from echoscope.dashboard.problems import Problem
-from echoscope.dashboard.run_details import details_of
+from echoscope.dashboard.run_details import details_of, row_status
 from echoscope.dashboard.run_list import RunList, RunRow, algorithm_of, run_path
 from echoscope.store.annotations import AddTag, Pin, SetNote, annotate
 from echoscope.store.commands import new_command
@@ -262,8 +262,10 @@ def test_who_stopped_it_and_why(tmp_path: Path) -> None:
     ack = CommandAck(command_id=stop.command_id, step=1, outcome=CommandOutcome.APPLIED)
     writer.record_acks([ack], [stop])
     writer.close(status="stopped")
-    details = details_of(row_of(tmp_path, "a"))
-    assert (details.ended_by, details.ended_because) == ("ann", "enough")
+    row = row_of(tmp_path, "a")
+    details = details_of(row)
+    stands = row_status(row, details, 0.0)
+    assert (stands.by, stands.reason) == ("ann", "enough")
 
 
 def test_what_is_not_read_yet_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

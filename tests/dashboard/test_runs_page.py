@@ -13,15 +13,15 @@ from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
 from echoscope.dashboard import queries
-from echoscope.dashboard.run_details import RunDetails
 from echoscope.dashboard.run_list import RunRow
-from echoscope.dashboard.runs_table import note_changes, status_of
+from echoscope.dashboard.runs_table import note_changes
 from echoscope.store.annotations import annotate, read_annotations
+from echoscope.store.commands import new_command
 from echoscope.store.errors import AnnotationError
+from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
 
 OpenPage = Callable[..., AppTest]
 Serve = Callable[..., None]
-NOW = time.time()
 
 
 def test_one_row_a_run(tmp_path: Path, open_page: OpenPage) -> None:
@@ -81,27 +81,40 @@ def test_a_live_run_says_so(tmp_path: Path, open_page: OpenPage) -> None:
         old = time.time() - 3600
         os.utime(tmp_path / "a" / "journal.ndjson", (old, old))
         queries.forget()
-        assert columns_of(open_page("runs", tmp_path))["status"] == ["live, silent for 60 min"]
+        assert columns_of(open_page("runs", tmp_path))["status"] == ["stale, no news for 60 min"]
     finally:
         writer.close(status="finished")
 
 
+def test_c6_the_list_has_the_word_of_the_store(tmp_path: Path, open_page: OpenPage) -> None:
+    """A run that pauses, and one whose trainer was killed: both silent for an hour."""
+    paused = open_writer(tmp_path / "paused")
+    killed = open_writer(tmp_path / "killed")
+    for writer in (paused, killed):
+        add_steps(writer, writer.run_id, range(1, 3))
+    command = new_command("paused", CommandAction.PAUSE, issued_by="ann")
+    ack = CommandAck(command_id=command.command_id, step=3, outcome=CommandOutcome.APPLIED)
+    paused.record_acks([ack], [command])
+    paused.flush()
+    killed._lock.release()  # as the system does when a process dies
+    for name in ("paused", "killed"):
+        os.utime(tmp_path / name / "journal.ndjson", (time.time() - 3600,) * 2)
+    found = columns_of(open_page("runs", tmp_path))
+    status = dict(zip(found["run"], found["status"], strict=True))
+    assert status == {"paused": "paused by ann for 0 s", "killed": "crashed"}
+    filtered = columns_of(open_page("runs", tmp_path, filter="^paused$"))
+    assert filtered["run"] == ["paused"]
+
+
+def test_c14_finding_c21_the_verdict_has_its_column_from_the_start(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    make_run(tmp_path / "a", 2)
+    assert "state" in columns_of(open_page("runs", tmp_path))
+
+
 def row(**fields: object) -> RunRow:
     return RunRow(**{"run_id": "a", "path": Path("/a")} | fields)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("status", "details", "words"),
-    [
-        ("finished", RunDetails(), "finished"),
-        ("crashed", RunDetails(), "crashed"),
-        ("stopped", RunDetails(), "stopped"),
-        ("stopped", RunDetails(ended_by="ann"), "stopped by ann"),
-        ("stopped", RunDetails(ended_by="ann", ended_because="no"), "stopped by ann: no"),
-    ],
-)
-def test_how_a_run_stands(status: str, details: RunDetails, words: str) -> None:
-    assert status_of(row(status=status), details, NOW) == words
 
 
 def test_what_is_noted(tmp_path: Path) -> None:

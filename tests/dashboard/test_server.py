@@ -104,7 +104,7 @@ def test_it_prints_where_it_is(served: Served) -> None:
 
 
 def test_pages_json_and_web_socket_are_served(served: Served) -> None:
-    for path in ("/", *(f"/{name}" for name in ui.PAGES)):
+    for path in ("/", *(f"/{name}" for name in ui.PAGES if name != ui.FRONT_PAGE)):
         status, page, _ = served.ask(path)
         assert (status, "<title>Streamlit</title>" in page) == (200, True), path
     assert '"run_id":"a"' in served.ask("/api/runs")[1]
@@ -210,6 +210,8 @@ def test_c14_finding_c17_an_unknown_page_is_404_with_links(served: Served) -> No
     assert status == 404
     assert "There is no page /nowhere&lt;script&gt;" in page
     assert '<a href="/live">Live</a>' in page
+    status, _, headers = served.ask("/runs?sort=name")
+    assert (status, headers["location"]) == (307, "/?sort=name")
 
 
 def run_command(*words: str, **environment: str) -> tuple[int, str]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from made_run import make_run
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard import queries, ui
+from echoscope.dashboard import ui
 from echoscope.dashboard.words import status_words
-from echoscope.store.reader import RunInfo
+from echoscope.store.status import RunStatus, Status
 
 Serve = Callable[..., None]
 JOINER = "\u2060"
@@ -63,26 +59,22 @@ def test_a_label_is_one_short_line_of_visible_characters() -> None:
     assert "RIGHT" in ui.plain("a\u202eb")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0, "0 s"), (89, "89 s"), (90, "2 min"), (5400, "1.5 h"), (172_800, "2.0 days")],
-)
-def test_durations(seconds: float, words: str) -> None:
-    assert ui.duration(seconds) == words
-    assert ui.duration(float("nan")) == "-"
+def test_c6_the_badge_says_how_a_run_stands_and_how_far_it_is() -> None:
+    paused = RunStatus(status=Status.PAUSED, by="alarm ECHO_TRAP", since=0.0)
+    assert status_words(paused, 37, 80, 720.0) == (
+        "paused by alarm ECHO_TRAP for 12 min, step 37 of 80",
+        "orange",
+    )
+    live = RunStatus(status=Status.LIVE)
+    assert status_words(live, 120, 80, 0.0) == ("live, step 120", "blue")
+    assert status_words(RunStatus(status=Status.WAITING), -1, 80, 0.0)[0] == (
+        "waiting for its first step"
+    )
 
 
-def test_words_about_a_run(tmp_path: Path, serve_root: Serve) -> None:
-    serve_root(tmp_path)
-    make_run(tmp_path / "a", 3)
-    done: RunInfo = queries.info("a")
-    now = time.time()
-    assert status_words(done, now) == ("finished, step 2 of 100", "green")
-    live = replace(done, status="running")
-    assert status_words(live, now) == ("live, step 2 of 100", "blue")
-    assert status_words(live, now - 600) == ("live, silent for 10 min, step 2 of 100", "orange")
-    young = replace(live, last_step=-1)
-    assert status_words(young, now) == ("live, before its first step", "blue")
+def test_a_badge_shows_the_marks_of_a_hostile_author_by_name() -> None:
+    hostile = RunStatus(status=Status.PAUSED, by="a\u202eb")
+    assert "\u202e" not in status_words(hostile, 1, 2, 0.0)[0]
 
 
 def test_who_comes_from_another_page_finds_the_newest() -> None:

@@ -1,0 +1,176 @@
+"""How a run stands, in one word and in a few: the same on every page and in every command.
+
+The files tell it: who holds the lock of the writer, how the journal was closed, which pause or stop
+was applied, and when something was acknowledged last. A trainer that is gone has lost its lock, so
+a crashed run is never taken for a silent one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from .records import CommandAction, CommandOutcome
+
+if TYPE_CHECKING:
+    from .reader import CommandState
+
+RECENT_STEPS = 20
+"""Steps whose median duration is the pace of a run."""
+STALE_STEPS = 10
+"""A live run that has acknowledged nothing for so many of its steps is stale ..."""
+STALE_LEAST_S = 60.0
+"""... but not before this many seconds."""
+STALE_UNKNOWN_S = 300.0
+"""The limit where the pace is not known."""
+RUNNING = "running"
+"""`RunInfo.status` while a process holds the lock of the writer."""
+
+
+class Status(StrEnum):
+    """The one word."""
+
+    LIVE = "live"
+    WAITING = "waiting"
+    """For its first step, or for the end of a step after which it pauses or stops."""
+    PAUSED = "paused"
+    STALE = "stale"
+    """A process holds the run and has acknowledged nothing for long."""
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    CRASHED = "crashed"
+    """No process holds the run, and nobody closed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """How a run stands. Texts come from commands: hostile."""
+
+    status: Status
+    by: str = ""
+    """Who paused or stopped it, or asked for that."""
+    reason: str = ""
+    since: float | None = None
+    """Seconds since the epoch: when it was paused, or was heard of last."""
+    next_action: CommandAction | None = None
+    """Of a waiting run: what happens after the current step; None before the first step."""
+
+    def words(self, now: float) -> str:
+        """The word with who, why and for how long.
+
+        >>> RunStatus(status=Status.PAUSED, by="root", since=0.0).words(720.0)
+        'paused by root for 12 min'
+        """
+        by = f" by {self.by}" if self.by else ""
+        lasts = "" if self.since is None else f" for {duration(max(0.0, now - self.since))}"
+        if self.status is Status.PAUSED:
+            return f"paused{by}{lasts}"
+        if self.status is Status.STALE:
+            return f"stale, no news{lasts}"
+        if self.status is Status.STOPPED:
+            return f"stopped{by}" + (f": {self.reason}" if self.by and self.reason else "")
+        if self.status is not Status.WAITING:
+            return self.status.value
+        if self.next_action is None:
+            return f"waiting for its first step{lasts}"
+        verb = "pauses" if self.next_action is CommandAction.PAUSE else "stops"
+        return f"waiting for the current step, then {verb} (asked{by})"
+
+
+def status_of(
+    recorded: str,
+    attempt: int,
+    states: Iterable[CommandState],
+    *,
+    is_starting: bool,
+    heard_at: float,
+    step_s: float,
+    now: float,
+) -> RunStatus:
+    """How a run stands now.
+
+    Args:
+        recorded: `RunInfo.status`: "running" while a process holds it, else how it ended.
+        attempt: The current one: a resumed run does not repeat a pause or a stop.
+        states: Every command, as `RunReader.commands` gives them.
+        is_starting: Whether this attempt has no step yet.
+        heard_at: When something was acknowledged last, in seconds since the epoch.
+        step_s: Usual seconds a step, NaN where that is not known.
+    """
+    pause, stop, asked = _steering(states, attempt)
+    if recorded != RUNNING:
+        # A word that this version does not know says no more than that the run has ended.
+        status = Status(recorded) if recorded in set(Status) else Status.CRASHED
+        if status is Status.STOPPED and stop is not None:
+            who = stop.command
+            return RunStatus(status=status, by=who.issued_by, reason=who.reason)
+        return RunStatus(status=status)
+    stop = stop or next((state for state in asked if _is_stop(state)), None)
+    if pause is not None and stop is None:
+        who, since = pause.command, pause.answered_at
+        return RunStatus(status=Status.PAUSED, by=who.issued_by, reason=who.reason, since=since)
+    if is_starting:
+        return RunStatus(status=Status.WAITING, since=heard_at)
+    limit = max(STALE_LEAST_S, STALE_STEPS * step_s) if math.isfinite(step_s) else STALE_UNKNOWN_S
+    if now - heard_at > limit:
+        return RunStatus(status=Status.STALE, since=heard_at)
+    coming = stop or next(iter(asked), None)
+    if coming is not None:
+        command = coming.command
+        return RunStatus(
+            status=Status.WAITING,
+            by=command.issued_by,
+            reason=command.reason,
+            next_action=command.action,
+        )
+    return RunStatus(status=Status.LIVE)
+
+
+def _steering(
+    states: Iterable[CommandState], attempt: int
+) -> tuple[CommandState | None, CommandState | None, list[CommandState]]:
+    """The pause that holds, the stop that was applied, and what of both is asked for."""
+    pause = stop = None
+    asked = []
+    for state in states:
+        action = state.command.action
+        if state.ack is None:
+            if action is CommandAction.PAUSE or _is_stop(state):
+                asked.append(state)
+        elif state.ack.outcome is CommandOutcome.APPLIED and state.attempt == attempt:
+            if _is_stop(state):
+                stop = state
+            elif action is CommandAction.PAUSE:
+                pause = pause or state
+            elif action is CommandAction.RESUME:
+                pause = None
+    return pause, stop, asked
+
+
+def _is_stop(state: CommandState) -> bool:
+    return state.command.action in (CommandAction.STOP, CommandAction.STOP_NOW)
+
+
+def pace_of(wall_times: Sequence[float]) -> float:
+    """Median seconds between steps that ended at these times, in order; NaN for fewer than two."""
+    recent = wall_times[-(RECENT_STEPS + 1) :]
+    between = [later - earlier for earlier, later in itertools.pairwise(recent)]
+    return statistics.median(between) if between else math.nan
+
+
+def duration(seconds: float) -> str:
+    """`"45 s"`, `"12 min"`, `"3.4 h"`, `"2.1 days"`."""
+    if not math.isfinite(seconds):
+        return "-"
+    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            value = seconds / size
+            return f"{value:.1f} {unit}" if unit == "h" else f"{value:.0f} {unit}"
+    return f"{seconds / 86_400:.1f} days"

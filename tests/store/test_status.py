@@ -1,0 +1,148 @@
+"""How a run stands: one word for every page and command."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_run import add_steps, make_run, open_writer
+
+from echoscope.store.commands import new_command, post
+from echoscope.store.reader import CommandState, open_run, open_runs
+from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
+from echoscope.store.status import RunStatus, Status, duration, pace_of, status_of
+
+NOW = 10_000.0
+
+
+def asked(
+    action: str,
+    *,
+    is_applied: bool = True,
+    attempt: int = 1,
+    by: str = "root",
+    reason: str = "",
+    at: float = NOW - 720,
+) -> CommandState:
+    command = Command(
+        command_id=f"{action}-{at}",
+        run_id="r",
+        issued_at=at,
+        issued_by=by,
+        action=CommandAction(action),
+        reason=reason,
+    )
+    if not is_applied:
+        return CommandState(command=command, ack=None)
+    ack = CommandAck(command_id=command.command_id, step=38, outcome=CommandOutcome.APPLIED)
+    return CommandState(command=command, ack=ack, attempt=attempt, answered_at=at)
+
+
+def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
+    """How a run stands that was heard of a second ago and takes two seconds a step."""
+    given = {"is_starting": False, "heard_at": NOW - 1, "step_s": 2.0, "now": NOW} | changes
+    return status_of(recorded, 1, states, **given)
+
+
+@pytest.mark.parametrize(
+    ("found", "word", "words"),
+    [
+        (judged("running"), "live", "live"),
+        (
+            judged("running", asked("pause")),
+            "paused",
+            "paused by root for 12 min",
+        ),
+        (
+            judged("running", asked("pause", by="alarm ECHO_TRAP"), heard_at=NOW - 720),
+            "paused",
+            "paused by alarm ECHO_TRAP for 12 min",
+        ),
+        (judged("running", asked("pause"), asked("resume")), "live", "live"),
+        (judged("running", asked("pause", attempt=0)), "live", "live"),
+        (
+            judged("running", asked("pause", is_applied=False)),
+            "waiting",
+            "waiting for the current step, then pauses (asked by root)",
+        ),
+        (
+            judged("running", asked("pause"), asked("stop", is_applied=False)),
+            "waiting",
+            "waiting for the current step, then stops (asked by root)",
+        ),
+        (
+            judged("running", is_starting=True, heard_at=NOW - 30),
+            "waiting",
+            "waiting for its first step for 30 s",
+        ),
+        (judged("running", heard_at=NOW - 59), "live", "live"),
+        (judged("running", heard_at=NOW - 240), "stale", "stale, no news for 4 min"),
+        (judged("running", heard_at=NOW - 240, step_s=30.0), "live", "live"),
+        (judged("running", heard_at=NOW - 240, step_s=math.nan), "live", "live"),
+        (judged("crashed", asked("pause"), heard_at=NOW - 240), "crashed", "crashed"),
+        (judged("finished"), "finished", "finished"),
+        (
+            judged("stopped", asked("stop", reason="reward is broken")),
+            "stopped",
+            "stopped by root: reward is broken",
+        ),
+        (judged("stopped"), "stopped", "stopped"),
+        (judged("of a later version"), "crashed", "crashed"),
+    ],
+)
+def test_c6_how_a_run_stands(found: RunStatus, word: str, words: str) -> None:
+    assert (found.status.value, found.words(NOW)) == (word, words)
+
+
+def test_c6_a_crashed_trainer_is_told_from_a_silent_one_by_its_lock(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "a")
+    add_steps(writer, "a", range(1, 4))
+    info, later = open_run(tmp_path / "a").info(), time.time() + 3600
+    held = status_of(
+        info.status, 1, [], is_starting=False, heard_at=info.heard_at, step_s=1.0, now=later
+    )
+    writer._lock.release()  # as the system does when a process dies
+    info = open_run(tmp_path / "a").info()
+    gone = status_of(
+        info.status, 1, [], is_starting=False, heard_at=info.heard_at, step_s=1.0, now=later
+    )
+    assert (held.status, gone.status) == (Status.STALE, Status.CRASHED)
+
+
+def test_c6_one_reader_and_a_reader_of_many_say_the_same(tmp_path: Path) -> None:
+    make_run(tmp_path / "done")
+    young = open_writer(tmp_path / "young")
+    paused = open_writer(tmp_path / "paused")
+    add_steps(paused, "paused", range(1, 3))
+    command = new_command("paused", CommandAction.PAUSE, issued_by="ann")
+    post(tmp_path / "paused", command)
+    ack = CommandAck(command_id=command.command_id, step=3, outcome=CommandOutcome.APPLIED)
+    paused.record_acks([ack], [command])
+    paused.flush()
+    found = open_runs(tmp_path).statuses()
+    assert {name: (one.status.value, one.by) for name, one in found.items()} == {
+        "done": ("finished", ""),
+        "young": ("waiting", ""),
+        "paused": ("paused", "ann"),
+    }
+    for name, one in found.items():
+        assert open_run(tmp_path / name).status() == one
+    paused.close(status="finished")
+    young.close(status="finished")
+
+
+def test_the_pace_is_the_median_between_recent_steps() -> None:
+    assert pace_of([0.0, 3.0, 6.0, 106.0]) == 3.0
+    assert math.isnan(pace_of([5.0]))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (89, "89 s"), (90, "2 min"), (5400, "1.5 h"), (172_800, "2.0 days")],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+    assert duration(math.nan) == "-"
