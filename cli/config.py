@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ..core.config import RunConfig
 
 app = typer.Typer(help="Show resolved settings and their schema.", no_args_is_help=True)
 
@@ -17,7 +20,10 @@ def show(
     file: Annotated[Path | None, typer.Option("--config", help="A YAML file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML.")] = False,
 ) -> None:
-    """Print the full configuration of a recipe with your changes, defaults included."""
+    """Print the full configuration of a recipe with your changes, defaults included.
+
+    A comment at the end says how much memory the run needs.
+    """
     import json
 
     import yaml
@@ -30,8 +36,24 @@ def show(
         return
     if recipe is not None and "=" in recipe:
         overrides, recipe = [recipe, *(overrides or [])], None
-    values = load_config(recipe, file=file, overrides=overrides or ()).model_dump(mode="json")
-    typer.echo(json.dumps(values, indent=2) if as_json else yaml.safe_dump(values, sort_keys=False))
+    config = load_config(recipe, file=file, overrides=overrides or ())
+    values = config.model_dump(mode="json")
+    if as_json:
+        typer.echo(json.dumps(values, indent=2))
+        return
+    typer.echo(yaml.safe_dump(values, sort_keys=False))
+    typer.echo(f"# memory: {memory_words(config)}")
+
+
+def memory_words(config: RunConfig) -> str:
+    """What the run needs on the device that it would use here, or why nobody knows."""
+    from ..core.config_loading import ConfigError
+    from ..core.memory import estimate_memory, likely_device
+
+    try:
+        return estimate_memory(config, likely_device(config.model.device)).text
+    except ConfigError as error:
+        return str(error)
 
 
 @app.command()

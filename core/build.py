@@ -17,10 +17,11 @@ from .config_loading import ConfigError
 from .control import Control
 from .engines.hf_engine import HfEngine
 from .events import TrainEvents
+from .memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
 from .monitoring import MonitorObserver
 from .observers import StepObserver
 from .optim import Optimizer
-from .policy import Policy, build_policy
+from .policy import Policy, build_policy, resolve_device
 from .policy_assets import resolve_model
 from .shaping import resolve as resolve_shaping
 from .sources import EnvSource, LazySource, RolloutSource, StoredSource, build_pool, probe_groups
@@ -50,6 +51,9 @@ class Builder:
         self.run_path = run_path
         self.events = events
         self.observers = observers
+        self.memory: MemoryEstimate | None = None
+        """What the run needs; None before `check`, and where the model is not on this disk."""
+        self._free_bytes = 0
 
     def check(self) -> None:
         """Find out what is wrong before anything is written."""
@@ -65,6 +69,9 @@ class Builder:
         if self.config.from_run is not None:
             StoredSource(Path(self.config.from_run), self.config)
         resolve_model(self.config.model.path)
+        device = device_kind(resolve_device(self.config.model.device))
+        self._free_bytes = free_bytes(device)
+        self.memory = check_memory(self.config, device, self._free_bytes)
 
     def load(self) -> Model:
         config = self.config
@@ -72,6 +79,8 @@ class Builder:
             torch.set_num_threads(config.threads)
         policy = build_policy(config.model, config.critic, seed=config.seed)
         _check_context(policy, config)
+        if policy.device.type == "cuda" and self.memory is not None:
+            policy.fitting_tokens = fitting_microbatch(self.memory, self._free_bytes)
         chat = load_chat(resolve_model(config.model.path))
         if config.from_run is not None:
             for line in StoredSource(Path(config.from_run), config).check(chat):

@@ -276,19 +276,13 @@ class OptimConfig(FrozenModel):
         None,
         ge=1,
         description="Padded tokens per forward pass; null for 1024 on CPU, where small "
-        "ones waste less padding and stay in the cache, and 16384 on CUDA.",
+        "ones waste less padding and stay in the cache, and for what fits the memory on CUDA.",
     )
     max_nonfinite_steps: int = Field(
         5,
         ge=1,
         description="Consecutive steps with a NaN or infinite gradient before the run stops.",
     )
-
-    def microbatch_tokens(self, device_type: str) -> int:
-        """Padded tokens per forward pass on `cpu` or `cuda`."""
-        if self.max_microbatch_tokens is not None:
-            return self.max_microbatch_tokens
-        return 1024 if device_type == "cpu" else 16384
 
 
 class EvalConfig(FrozenModel):

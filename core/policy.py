@@ -21,13 +21,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
 from .batch import PolicyOutputs, TokenBatch
-from .config import CriticConfig, LoraConfig, ModelConfig
+from .config import CriticConfig, LoraConfig, ModelConfig, OptimConfig
 from .config_loading import ConfigError
+from .memory import MAX_LOGITS, MIN_MICROBATCH
 from .optim import ParameterGroup
 from .policy_assets import resolve_model
-
-MAX_LOGITS = 1 << 27
-"""Logits held at once (512 MiB in float32); beyond it they are computed again in backward."""
 
 _LEFT_OUT = -1e30
 """Logit of a token that truncation left out: its probability is 0, and 0 * log-prob is not NaN."""
@@ -122,6 +120,9 @@ class Policy:
         self.config = config
         self.critic = critic
         self.version = 0
+        self.fitting_tokens = MIN_MICROBATCH
+        """Padded tokens per forward pass of the update, unless `optim.max_microbatch_tokens` is
+        set. Small ones waste less padding and stay in a CPU's cache; more may fit on CUDA."""
         self._detach_value = detach_value
         self._reference: PreTrainedModel | None = None
         model.requires_grad_(not isinstance(model, PeftModel))
@@ -150,6 +151,10 @@ class Policy:
 
     def critic_parameters(self) -> list[nn.Parameter]:
         return [] if self.critic is None else list(self.critic.parameters())
+
+    def microbatch_tokens(self, config: OptimConfig) -> int:
+        """Padded tokens per forward pass of the update."""
+        return config.max_microbatch_tokens or self.fitting_tokens
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """What the optimizer clips apart: the policy, the critic's own trunk, its value head."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 _ASSETS = Path(__file__).parent / "assets"
+_MAX_HEADER = 100_000_000
 
 SHIPPED: Mapping[str, str] = MappingProxyType(
     {
@@ -55,15 +57,19 @@ def _describe(name: str) -> ShippedModel:
     )
 
 
+def weight_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Name to shape of every tensor of a safetensors file, from its header alone.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or is no such file.
+    """
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        if size > _MAX_HEADER:
+            raise ValueError(f"{file.name} is not a safetensors file")
+        header = json.loads(opened.read(size))
+    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+
+
 def _count_parameters(weights: Path) -> int:
-    # A safetensors file begins with the length of a JSON header that holds every shape.
-    with weights.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    total = 0
-    for name, entry in header.items():
-        if name != "__metadata__":
-            size = 1
-            for extent in entry["shape"]:
-                size *= extent
-            total += size
-    return total
+    return sum(math.prod(shape) for shape in weight_shapes(weights).values())

@@ -113,7 +113,7 @@ class _Step:
         self._policy, self._batch, self._config = policy, batch, config
         self._selection = selection
         self._denominators = Denominators.of(batch, config.norm_tokens)
-        self._max_tokens = config.optim.microbatch_tokens(policy.device.type)
+        self._max_tokens = policy.microbatch_tokens(config.optim)
         group_of = torch.from_numpy(np.argwhere(selection.keep_PG)[:, 0])
         self._group_B = group_of[batch.trajectory_index.cpu()]
         self._matters_B = rows_with_gradient(batch, config.loss).cpu()

@@ -102,6 +102,7 @@ def run_trial(
         checkpoint_bytes=checkpoint_bytes,
         num_checkpoints=config.checkpoint.keep,
         problem=problem,
+        estimate="" if builder.memory is None else builder.memory.text,
     )
     return Trial(batches=batches, information=information, cost=cost)
 

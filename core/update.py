@@ -46,7 +46,7 @@ def annotate(
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
     values, ref = torch.zeros_like(logprobs), torch.zeros_like(logprobs)
     with torch.no_grad():
-        for micro, rows in microbatches(batch, config.optim.microbatch_tokens(policy.device.type)):
+        for micro, rows in microbatches(batch, policy.microbatch_tokens(config.optim)):
             if wants_logprobs:
                 outputs = policy.outputs(micro)
                 logprobs[rows, : micro.width] = outputs.logprobs
@@ -169,7 +169,7 @@ def _accumulate(
     chosen = with_gradient_B.nonzero()[:, 0]
     totals.add_idle(int(batch.loss_mask[~with_gradient_B].sum()))
     for micro, rows in microbatches(
-        select_rows(batch, chosen), config.optim.microbatch_tokens(policy.device.type)
+        select_rows(batch, chosen), policy.microbatch_tokens(config.optim)
     ):
         outputs = policy.outputs(micro)
         terms = compute_loss(outputs, micro, config.loss, denominators)

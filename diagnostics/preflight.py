@@ -223,6 +223,8 @@ def _cost_lines(cost: Cost) -> dict[str, str]:
         f"peak {_bytes(cost.peak_bytes)} of {_bytes(cost.total_bytes)} ({kind}, measured"
         + (", without an update)" if cost.problem else ", one update included)")
     )
+    if cost.estimate:
+        out["memory needed"] = cost.estimate
     if cost.checkpoint_bytes:
         out["disk"] = (
             f"{_bytes(cost.checkpoint_bytes)} a checkpoint (measured), {cost.num_checkpoints} kept"

@@ -116,6 +116,8 @@ class Cost:
     num_checkpoints: int = 0
     problem: str = ""
     """Why the dry update did not work; empty if it did."""
+    estimate: str = ""
+    """Memory that the run needs, in words; empty where it is not known."""
 
     @property
     def training_s(self) -> float:

@@ -34,6 +34,15 @@ def test_a_resolved_recipe_can_be_used_again(
     assert load_config(file=tmp_path / "again.yaml") == expected
 
 
+def test_a7_the_memory_that_the_run_needs_is_a_comment_at_the_end(type_command: Type) -> None:
+    answer = type_command("config", "show", "frozen_lake", "model.device=cpu")
+    last = answer.out.splitlines()[-1]
+    assert last.startswith("# memory: ")
+    assert "on the CPU, estimated: weights 4 MiB, optimizer 7 MiB" in last
+    elsewhere = type_command("config", "show", "frozen_lake", "model.path=nobody/nothing")
+    assert "'nobody/nothing' is not on this disk" in elsewhere.out.splitlines()[-1]
+
+
 def test_a_file_of_ones_own(type_command: Type, config_file: Path) -> None:
     answer = type_command("config", "show", "--config", config_file, "steps=7", "--json")
     assert json.loads(answer.out)["steps"] == 7

@@ -12,6 +12,7 @@ import pytest
 from listening import Listener
 from recorded import assert_same_recording, metric
 
+from echoscope.core import build as build_module
 from echoscope.core import train as train_module
 from echoscope.core.checkpoint import checkpoint_path
 from echoscope.core.config import RunConfig
@@ -25,6 +26,18 @@ from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
 
 MakeConfig = Callable[..., RunConfig]
+
+
+# -- starts that cannot work ---------------------------------------------------------------------
+
+
+def test_a7_a_run_that_cannot_fit_the_memory_is_refused_before_anything_is_written(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_module, "free_bytes", lambda device: 1_000_000)
+    with pytest.raises(ConfigError, match=r"needs at least \d+ MiB of memory.*model\.path"):
+        start(make_config(), tmp_path / "run", SilentEvents())
+    assert not (tmp_path / "run").exists()
 
 
 # -- steps that cannot train ---------------------------------------------------------------------

@@ -57,6 +57,7 @@ def test_the_cost(make_config: MakeConfig) -> None:
     cost = run_trial(config, num_groups=2, with_information=False, on_progress=silent).cost
     assert cost.num_evaluated == 9
     assert cost.problem == ""
+    assert "on the CPU, estimated: weights" in cost.estimate
     assert cost.update_s > 0
     assert cost.rollout_s > 0
     assert cost.num_trainable == cost.num_parameters

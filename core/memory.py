@@ -1,0 +1,409 @@
+"""How much memory a run needs, how much there is, and what to change where it cannot fit.
+
+The estimate counts the run's tensors from the model's `config.json`, the headers of its weight
+files and the run's settings. Nothing is loaded; torch is imported only to ask a CUDA device.
+
+There are two bounds. `at_least` is for short prompts and the smallest microbatches: a run that
+lacks so much cannot work and is refused. `at_most` is for every prompt and reply at its limit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .config import HeadCriticConfig, LoraConfig, RunConfig
+from .config_loading import ConfigError
+from .shipped import SHIPPED, shipped_folder, weight_shapes
+
+if TYPE_CHECKING:
+    import torch
+
+DeviceKind = Literal["cpu", "cuda"]
+
+MAX_LOGITS = 1 << 27
+"""Logits held at once (512 MiB in float32); beyond it they are computed again in backward."""
+MIN_MICROBATCH = 1024
+MAX_MICROBATCH = 65_536
+"""Padded tokens of a microbatch whose size follows from the free memory."""
+
+_USABLE = 0.92
+"""Share of the free memory that is counted on: blocks do not fit together without gaps."""
+_COPIES_OF_LOGITS = 4
+"""In the update: the model's, scaled, log-probs, and the gradient."""
+_COPIES_OF_SAMPLED = 8
+"""In sampling, float32 equivalents: scaled, sorted, cumulated in float64, and probabilities."""
+_SHORTEST_ROW = 64
+"""Columns of the key/value cache that every row has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """The numbers of a causal language model that its memory depends on."""
+
+    weights: Mapping[str, tuple[int, ...]]
+    """Name to shape of every weight."""
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    """Of the experts that see one token together, in a mixture of experts."""
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(math.prod(shape) for shape in self.weights.values())
+
+    def num_adapter_parameters(self, rank: int, targets: list[str] | str) -> int:
+        """Weights of low-rank adapters on the layers' matrices."""
+        total = 0
+        for name, shape in self.weights.items():
+            module = name.removesuffix(".weight").rpartition(".")[2]
+            is_target = ".layers." in name if isinstance(targets, str) else module in targets
+            if len(shape) == 2 and is_target:
+                total += rank * sum(shape)
+        return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """Bytes of a run on one device."""
+
+    device: DeviceKind
+    weights: int
+    """Of the policy, the reference and the critic."""
+    optimizer: int
+    """Moments, and float32 copies of bfloat16 weights."""
+    gradients: int
+    caches_at_least: int
+    caches_at_most: int
+    """Keys and values, and the logits of one token of every row; held while sampling only."""
+    activations_at_least: int
+    activations_at_most: int
+    """Of one microbatch, logits included; held in the update only."""
+    activations_per_token: int
+    """Without logits."""
+    logits_at_most: int
+
+    @property
+    def at_least(self) -> int:
+        """The larger of sampling and update, with short prompts and small microbatches."""
+        update = self.gradients + self.activations_at_least
+        return self.weights + self.optimizer + max(self.caches_at_least, update)
+
+    @property
+    def at_most(self) -> int:
+        """The larger of sampling and update, with every prompt and reply at its limit."""
+        update = self.gradients + self.activations_at_most
+        return self.weights + self.optimizer + max(self.caches_at_most, update)
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        where = {"cpu": "on the CPU", "cuda": "on the CUDA device"}[self.device]
+        return (
+            f"{_span(self.at_least, self.at_most)} {where}, estimated: weights "
+            f"{_gib(self.weights)}, optimizer {_gib(self.optimizer)}; while sampling, caches of "
+            f"{_span(self.caches_at_least, self.caches_at_most)}; in the update, gradients of "
+            f"{_gib(self.gradients)} and activations of "
+            f"{_span(self.activations_at_least, self.activations_at_most)}"
+        )
+
+
+def estimate_memory(config: RunConfig, device: DeviceKind) -> MemoryEstimate:
+    """What a run needs on a device of this kind.
+
+    Raises:
+        ConfigError: the model is not on this disk, or its files do not say what is needed.
+    """
+    critic = None
+    if config.critic.kind == "model":
+        critic = read_shape(config.critic.path or config.model.path)
+    return estimate(config, read_shape(config.model.path), device, critic=critic)
+
+
+def estimate(
+    config: RunConfig, shape: ModelShape, device: DeviceKind, *, critic: ModelShape | None = None
+) -> MemoryEstimate:
+    """As `estimate_memory`, from shapes."""
+    width = bytes_per_weight(config, device)
+    weights = shape.num_parameters * width
+    trained, trained_width = shape.num_parameters, width
+    lora = config.model.lora
+    if lora is not None:  # adapters are float32
+        trained, trained_width = shape.num_adapter_parameters(lora.rank, lora.target_modules), 4
+        weights += trained * trained_width
+    elif config.loss.kl_coef > 0:
+        weights += shape.num_parameters * width
+    optimizer, gradients = _optimizer_bytes(trained, trained_width)
+    per_token = activation_bytes(config, shape, device)
+    if critic is not None:
+        weights += critic.num_parameters * width
+        of_critic = _optimizer_bytes(critic.num_parameters, width)
+        optimizer, gradients = optimizer + of_critic[0], gradients + of_critic[1]
+        per_token += activation_bytes(config, critic, device)
+    longest = config.context.max_prompt_tokens + config.context.max_response_tokens
+    microbatch = config.optim.max_microbatch_tokens or MIN_MICROBATCH
+    rows = min(config.engine.max_batch_rows, _num_episodes(config))
+    column = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width
+    sampled = rows * shape.vocab_size * 4 * _COPIES_OF_SAMPLED
+    largest = max(microbatch, longest)
+    return MemoryEstimate(
+        device=device,
+        weights=weights,
+        optimizer=optimizer,
+        gradients=gradients,
+        caches_at_least=rows * _SHORTEST_ROW * column + sampled,
+        caches_at_most=rows * longest * column + sampled,
+        activations_at_least=microbatch * per_token + _logits_bytes(shape, microbatch),
+        activations_at_most=largest * per_token + _logits_bytes(shape, largest),
+        activations_per_token=per_token,
+        logits_at_most=_logits_bytes(shape, MAX_MICROBATCH),
+    )
+
+
+def bytes_per_weight(config: RunConfig, device: DeviceKind) -> int:
+    """2 in bfloat16, 4 in float32."""
+    dtype = config.model.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if device == "cuda" else "float32"
+    return {"bfloat16": 2, "float32": 4}[dtype]
+
+
+def activation_bytes(config: RunConfig, shape: ModelShape, device: DeviceKind) -> int:
+    """What one padded token of a microbatch holds until backward, without its logits.
+
+    A layer with a gated MLP keeps four vectors of the MLP's width, two of its heads' and eight of
+    the model's. With checkpointing every layer keeps its input, and one layer at a time the rest.
+    """
+    width = bytes_per_weight(config, device)
+    layer = width * (
+        4 * shape.intermediate_size + 2 * shape.num_heads * shape.head_dim + 8 * shape.hidden_size
+    )
+    if config.model.checkpoints_activations(device):
+        return layer + shape.num_layers * shape.hidden_size * width
+    return layer * shape.num_layers
+
+
+def fitting_microbatch(needs: MemoryEstimate, available: int) -> int:
+    """Padded tokens per forward pass of the update that the memory has room for.
+
+    Args:
+        needs: of the run.
+        available: free bytes before the model is loaded.
+    """
+    fixed = needs.weights + needs.optimizer + needs.gradients + needs.logits_at_most
+    tokens = (int(available * _USABLE) - fixed) // needs.activations_per_token
+    return min(max(tokens // MIN_MICROBATCH, 1) * MIN_MICROBATCH, MAX_MICROBATCH)
+
+
+def check_memory(config: RunConfig, device: DeviceKind, available: int) -> MemoryEstimate | None:
+    """The estimate, once it is known that the run can fit; None where there is none to be had.
+
+    Raises:
+        ConfigError: the run needs more than there is, whatever the prompts; it says what to change.
+    """
+    try:
+        needs = estimate_memory(config, device)
+    except ConfigError:
+        return None  # a model that is not on this disk yet
+    usable = int(available * _USABLE)
+    if needs.at_least <= usable:
+        return needs
+    raise ConfigError(
+        f"the run needs at least {_gib(needs.at_least)} of memory, but {_gib(usable)} can be used "
+        f"of the {_gib(available)} that are free: {_way_out(config, device, usable)}. "
+        f"As configured: {needs.text}"
+    )
+
+
+def _way_out(config: RunConfig, device: DeviceKind, usable: int) -> str:
+    """The first settings that together make the run fit, or a smaller model."""
+    chosen, words, least = config, [], estimate_memory(config, device).at_least
+    for setting, apply in _savings(config, device):
+        changed = apply(chosen)
+        needed = estimate_memory(changed, device).at_least
+        if needed >= least:
+            continue
+        chosen, least = changed, needed
+        words.append(setting)
+        if least <= usable:
+            return f"set {' '.join(words)}, which needs at least {_gib(least)}"
+    tried = f" ({' '.join(words)} is not enough)" if words else ""
+    return f"choose a smaller model.path{tried}"
+
+
+_Change = Callable[[RunConfig], RunConfig]
+
+
+def _savings(config: RunConfig, device: DeviceKind) -> Iterator[tuple[str, _Change]]:
+    """Settings that save memory and are not used yet, those that change the least first."""
+    if not config.model.checkpoints_activations(device):
+        yield (
+            "model.gradient_checkpointing=true",
+            lambda c: _with(c, "model", gradient_checkpointing=True),
+        )
+    microbatch = config.optim.max_microbatch_tokens
+    if microbatch is not None and microbatch > MIN_MICROBATCH:
+        yield (
+            f"optim.max_microbatch_tokens={MIN_MICROBATCH}",
+            lambda c: _with(c, "optim", max_microbatch_tokens=MIN_MICROBATCH),
+        )
+    if bytes_per_weight(config, device) == 4 and device == "cuda":
+        yield "model.dtype=bfloat16", lambda c: _with(c, "model", dtype="bfloat16")
+    if min(config.engine.max_batch_rows, _num_episodes(config)) > 16:
+        yield "engine.max_batch_rows=16", lambda c: _with(c, "engine", max_batch_rows=16)
+    if config.model.lora is None:
+        lora = LoraConfig(rank=64)
+        yield "'model.lora={rank: 64}'", lambda c: _with(c, "model", lora=lora)
+    if config.critic.kind == "model":
+        yield "critic.kind=head", lambda c: c.model_copy(update={"critic": HeadCriticConfig()})
+
+
+def _with(config: RunConfig, section: str, **values: object) -> RunConfig:
+    return config.model_copy(update={section: getattr(config, section).model_copy(update=values)})
+
+
+def _optimizer_bytes(trained: int, width: int) -> tuple[int, int]:
+    """(kept between steps, gradients of a step): AdamW's moments and masters are float32."""
+    has_master = width < 4
+    return trained * (8 + 4 * has_master), trained * (4 + width * has_master)
+
+
+def _logits_bytes(shape: ModelShape, tokens: int) -> int:
+    return min(tokens * shape.vocab_size, MAX_LOGITS) * 4 * _COPIES_OF_LOGITS
+
+
+def _num_episodes(config: RunConfig) -> int:
+    envs = config.envs
+    train = sum(group.groups for group in envs.train) * envs.group_size
+    return max(train, sum(group.groups for group in envs.eval) * envs.eval_group_size)
+
+
+# -- the model's files ---------------------------------------------------------------------------
+
+
+def read_shape(path: str) -> ModelShape:
+    """The shape of a model on this disk: a shipped name, a folder, or a downloaded model id.
+
+    Raises:
+        ConfigError: it is not here, or its files do not say.
+    """
+    folder = _folder(path)
+    if folder is None:
+        raise ConfigError(f"{path!r} is not on this disk, so its memory cannot be estimated")
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        files = sorted(folder.glob("*.safetensors"))
+        weights = {name: shape for file in files for name, shape in weight_shapes(file).items()}
+        return _shape(config.get("text_config", config), weights)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"the memory of {path!r} cannot be estimated: its files do not say {error}"
+        ) from None
+
+
+def _shape(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) -> ModelShape:
+    def number(*names: str) -> int:
+        for name in names:
+            if config.get(name) is not None:
+                return int(config[name])
+        raise KeyError(names[0])
+
+    if not weights:
+        raise KeyError("any weight in *.safetensors")
+    hidden = number("hidden_size", "n_embd")
+    heads = number("num_attention_heads", "n_head")
+    if config.get("num_experts_per_tok") is not None:
+        intermediate = number("num_experts_per_tok") * number(
+            "moe_intermediate_size", "intermediate_size"
+        )
+    elif config.get("intermediate_size") or config.get("n_inner"):
+        intermediate = number("intermediate_size", "n_inner")
+    else:
+        intermediate = 4 * hidden
+    return ModelShape(
+        weights=weights,
+        num_layers=number("num_hidden_layers", "n_layer"),
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_heads=heads,
+        num_kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or hidden // heads),
+        vocab_size=number("vocab_size"),
+    )
+
+
+def _folder(path: str) -> Path | None:
+    if path in SHIPPED:
+        return shipped_folder(path)
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    if path.count("/") != 1:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(path, "config.json")
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
+# -- what there is -------------------------------------------------------------------------------
+
+
+def device_kind(device: torch.device) -> DeviceKind:
+    """Of a device of torch's; others than CUDA count as the host."""
+    return "cuda" if device.type == "cuda" else "cpu"
+
+
+def likely_device(setting: str) -> DeviceKind:
+    """The kind of device that `model.device` means, without asking torch."""
+    if setting == "cpu":
+        return "cpu"
+    has_driver = Path("/proc/driver/nvidia/version").exists()
+    return "cuda" if setting == "cuda" or has_driver else "cpu"
+
+
+def free_bytes(device: DeviceKind) -> int:
+    """Free memory: of the CUDA device, or of the host and of the container that it runs in."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
+    return _free_host_bytes(Path("/proc/meminfo"), Path("/sys/fs/cgroup"))
+
+
+def _free_host_bytes(meminfo: Path, cgroup: Path) -> int:
+    free = 1 << 62  # a system that does not say
+    if meminfo.is_file():
+        text = meminfo.read_text(encoding="ascii")
+        sizes = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        free = int(sizes["MemAvailable"].split()[0]) << 10
+    limit, used = cgroup / "memory.max", cgroup / "memory.current"
+    if limit.is_file() and used.is_file():
+        most = limit.read_text(encoding="ascii").strip()
+        if most.isdigit():
+            free = min(free, int(most) - int(used.read_text(encoding="ascii")))
+    return free
+
+
+def _gib(size: int) -> str:
+    """A size for people.
+
+    >>> _gib(int(44.04 * 2**30)), _gib(3 << 29), _gib(5 << 20)
+    ('44 GiB', '1.5 GiB', '5 MiB')
+    """
+    gib = size / (1 << 30)
+    if gib < 1:
+        return f"{math.ceil(size / (1 << 20))} MiB"
+    return f"{gib:.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB"
+
+
+def _span(least: int, most: int) -> str:
+    return _gib(least) if _gib(least) == _gib(most) else f"{_gib(least)} to {_gib(most)}"

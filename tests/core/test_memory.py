@@ -1,0 +1,238 @@
+"""The memory estimate against what a model really holds, and what is said where it cannot fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from bench import make_bench
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from echoscope.core.batch import TokenBatch
+from echoscope.core.config import RunConfig
+from echoscope.core.config_loading import ConfigError, load_config
+from echoscope.core.engines.base import SamplingParams
+from echoscope.core.engines.hf_engine import HfEngine
+from echoscope.core.memory import (
+    MAX_MICROBATCH,
+    ModelShape,
+    _free_host_bytes,
+    activation_bytes,
+    check_memory,
+    estimate,
+    estimate_memory,
+    fitting_microbatch,
+    read_shape,
+)
+from echoscope.core.policy import Policy
+from echoscope.core.update import update
+
+MakeConfig = Callable[..., RunConfig]
+GIB = 1 << 30
+
+
+def qwen(hidden: int, layers: int, intermediate: int, heads: int, kv_heads: int) -> ModelShape:
+    """Qwen2.5 at some size, with the vectors of norms and biases left out."""
+    width = hidden // heads * kv_heads
+    shapes = {
+        "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (width, hidden),
+        "self_attn.v_proj": (width, hidden),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (intermediate, hidden),
+        "mlp.up_proj": (intermediate, hidden),
+        "mlp.down_proj": (hidden, intermediate),
+    }
+    weights = {
+        f"model.layers.{i}.{name}.weight": shape
+        for i in range(layers)
+        for name, shape in shapes.items()
+    }
+    return ModelShape(
+        weights=weights | {"model.embed_tokens.weight": (151_936, hidden)},
+        num_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=hidden // heads,
+        vocab_size=151_936,
+    )
+
+
+QWEN_05B = qwen(896, 24, 4864, 14, 2)
+QWEN_15B = qwen(1536, 28, 8960, 12, 2)
+QWEN_3B = qwen(2048, 36, 11_008, 16, 2)
+QWEN_7B = qwen(3584, 28, 18_944, 28, 4)
+
+
+def config(*overrides: str) -> RunConfig:
+    groups = "envs.train=[{env: bandit, groups: 8}]"
+    return load_config(overrides=[groups, "envs.group_size=16", *overrides])
+
+
+# -- the numbers ---------------------------------------------------------------------------------
+
+
+def test_a7_without_checkpointing_a_large_microbatch_fills_a_gpu() -> None:
+    """16,384 tokens: 44 GiB of activations at 1.5B, 71 at 3B."""
+    plain = config("model.gradient_checkpointing=false")
+    found = [16_384 * activation_bytes(plain, shape, "cuda") for shape in (QWEN_15B, QWEN_3B)]
+    assert [round(size / GIB) for size in found] == [44, 71]
+    saving = [16_384 * activation_bytes(config(), shape, "cuda") for shape in (QWEN_15B, QWEN_3B)]
+    assert all(size < 5 * GIB for size in saving)
+
+
+def test_a7_caches_of_128_rows_at_the_context_limits() -> None:
+    found = [estimate(config(), shape, "cuda").caches_at_most for shape in (QWEN_05B, QWEN_7B)]
+    logits = 128 * 151_936 * 4 * 8
+    assert [round((size - logits) / GIB, 1) for size in found] == [5.9, 27.3]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lora", ["null", "{rank: 4, alpha: 8}"])
+def test_a7_weights_and_optimizer_are_what_a_run_holds(
+    make_config: MakeConfig, dtype: str, lora: str
+) -> None:
+    bench = make_bench(make_config(f"model.dtype={dtype}", f"model.lora={lora}"))
+    needs = estimate_memory(bench.config, "cpu")
+    weights = sum(p.nbytes for p in bench.policy.model.parameters())
+    assert needs.weights == pytest.approx(weights, rel=0.01)
+    update(bench.policy, bench.optimizer, bench.batch(), bench.config, step=1)
+    held = {key: t for key, t in bench.optimizer.state_tensors().items() if t.ndim}
+    assert needs.optimizer == pytest.approx(sum(t.nbytes for t in held.values()), rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a7_activations_are_what_autograd_saves(dtype: str) -> None:
+    settings = config(f"model.dtype={dtype}", "model.gradient_checkpointing=false")
+    model, shape = small_model(getattr(torch, dtype))
+    policy = Policy(model, settings.model, None)
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    saved: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        policy.outputs(some_batch(rows=4, width=128))
+    held = sum(t.untyped_storage().nbytes() for place, t in saved.items() if place not in own)
+    assert held / (4 * 128) == pytest.approx(activation_bytes(settings, shape, "cpu"), rel=0.1)
+
+
+def test_a7_the_cache_is_what_the_engine_holds(make_config: MakeConfig) -> None:
+    limits = ("context.max_prompt_tokens=48", "context.max_response_tokens=16")
+    bench = make_bench(make_config(*limits, "envs.group_size=2"))
+    needs = estimate_memory(bench.config, "cpu")
+    engine = HfEngine(bench.policy.model, config=bench.config.engine)
+    prompts = [np.full(48, token, np.int32) for token in range(5, 9)]
+    engine.generate(prompts, SamplingParams(max_new_tokens=16), seeds=range(4))
+    sampled = 4 * read_shape(bench.config.model.path).vocab_size * 4 * 8
+    assert needs.caches_at_most - sampled == pytest.approx(engine.num_cache_bytes, rel=0.01)
+
+
+def small_model(dtype: torch.dtype) -> tuple[Qwen2ForCausalLM, ModelShape]:
+    settings = Qwen2Config(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+    )
+    model = Qwen2ForCausalLM(settings).to(dtype).eval()
+    shape = ModelShape(
+        weights={name: tuple(p.shape) for name, p in model.named_parameters()},
+        num_layers=4,
+        hidden_size=64,
+        intermediate_size=256,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=32,
+        vocab_size=64,
+    )
+    return model, shape
+
+
+def some_batch(*, rows: int, width: int) -> TokenBatch:
+    """Only the last token of each row is sampled: logits hardly count."""
+    mask = torch.zeros(rows, width, dtype=torch.bool)
+    mask[:, -1] = True
+    return TokenBatch(
+        input_ids=torch.arange(rows * width).view(rows, width) % 64,
+        attention_mask=torch.ones_like(mask),
+        loss_mask=mask,
+        turn_index=torch.where(mask, 0, -1),
+        behaviour_logprobs=torch.zeros(rows, width),
+        token_rewards=torch.zeros(rows, width),
+        trajectory_index=torch.arange(rows),
+        group_index=torch.zeros(rows, dtype=torch.int64),
+        trajectory_num_tokens=mask.sum(1),
+    )
+
+
+# -- what follows from them ----------------------------------------------------------------------
+
+
+def test_a7_microbatches_are_as_large_as_the_free_memory_allows() -> None:
+    needs = {name: estimate(config(), shape, "cuda") for name, shape in SIZES.items()}
+    tokens = {name: fitting_microbatch(needs[name], 80 * GIB) for name in SIZES}
+    assert tokens["0.5B"] == MAX_MICROBATCH
+    assert 1024 < tokens["3B"] < tokens["1.5B"] <= MAX_MICROBATCH
+    for name, size in tokens.items():
+        assert size % 1024 == 0
+        held = needs[name].weights + needs[name].optimizer + needs[name].gradients
+        assert held + size * activation_bytes(config(), SIZES[name], "cuda") < 80 * GIB
+    assert fitting_microbatch(needs["3B"], 1 * GIB) == 1024
+
+
+SIZES = {"0.5B": QWEN_05B, "1.5B": QWEN_15B, "3B": QWEN_3B}
+
+
+def test_a7_what_cannot_fit_is_refused_with_what_to_change(make_config: MakeConfig) -> None:
+    settings = make_config("critic.kind=model", "advantage.kind=gae")
+    needs = estimate_memory(settings, "cpu")
+    assert check_memory(settings, "cpu", 2 * needs.at_least) == needs
+    with pytest.raises(ConfigError) as refusal:
+        check_memory(settings, "cpu", needs.at_least)
+    text = str(refusal.value)
+    assert text.startswith("the run needs at least")
+    assert "set model.gradient_checkpointing=true" in text
+    assert "weights" in text
+    with pytest.raises(ConfigError, match=r"choose a smaller model\.path"):
+        check_memory(settings, "cpu", 1000)
+
+
+def test_a7_the_way_out_is_enough(make_config: MakeConfig) -> None:
+    settings = make_config("critic.kind=model", "advantage.kind=gae")
+    wanted = ("model.gradient_checkpointing=true", "critic.kind=head", "advantage.kind=gae")
+    enough = int(estimate_memory(make_config(*wanted), "cpu").at_least / 0.9)
+    with pytest.raises(ConfigError) as refusal:
+        check_memory(settings, "cpu", enough)
+    way_out = str(refusal.value).partition(": set ")[2].partition(", which")[0]
+    assert way_out.split() == ["model.gradient_checkpointing=true", "critic.kind=head"]
+    assert check_memory(make_config(*wanted), "cpu", enough) is not None
+
+
+def test_a7_a_model_that_is_not_here_is_not_judged() -> None:
+    settings = config("model.path=nobody/nothing")
+    assert check_memory(settings, "cuda", 1) is None
+    with pytest.raises(ConfigError, match="not on this disk"):
+        estimate_memory(settings, "cuda")
+
+
+def test_free_memory_is_the_containers_where_there_is_one(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  64 kB\nMemAvailable:   32 kB\n")
+    assert _free_host_bytes(meminfo, tmp_path) == 32 << 10
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    assert _free_host_bytes(meminfo, tmp_path) == 32 << 10
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert _free_host_bytes(meminfo, tmp_path) == 4000
