@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..store.commands import pending_rows
+from ..store.commands import PendingCommands
 from ..store.index import RunIndex, VisibleFile
 from ..store.reader import CommandState, command_states, is_starting
 from ..store.records import AlarmSeverity, AlarmState
@@ -54,7 +54,7 @@ def details_of(row: RunRow) -> RunDetails:
     success = _success(index)
     alarms = _rows(index, "alarms")
     worst = _worst_open(alarms)
-    commands = _rows(index, "commands") + pending_rows(row.path, index.run_id)
+    commands = _rows(index, "commands") + PendingCommands(row.path, index.run_id).rows()
     answers = sorted(_rows(index, "command_events"), key=_in_journal)
     keys = index.events.table("metrics").column("key").unique().to_pylist()
     return RunDetails(
