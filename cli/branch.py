@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,7 +49,9 @@ def branch(
 
     Any setting may change that the checkpoint's weights allow. Ctrl-C stops with a checkpoint.
     """
-    sys.path.append(os.getcwd())  # last: `module:Class` may name a file beside the user
+    from ..envs.registry import search_working_folder
+
+    search_working_folder()
     from ..core.branching import plan_branch, start_branch
     from ..core.runs import new_run_path
     from ..store.steering import os_user

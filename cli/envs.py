@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -162,9 +161,7 @@ def _prepare(env_id: str, register: Path | None) -> None:
     """Make the user's own classes and files known."""
     from ..envs import registry
 
-    # An installed command does not search the working directory as `python` does.
-    if (":" in env_id or register is not None) and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    registry.search_working_folder()
     if register is not None:
         registry.register_file(register)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +47,9 @@ def preflight(
     """
     import json
 
-    sys.path.append(os.getcwd())  # last: `module:Class` may name a file beside the user
+    from ..envs.registry import search_working_folder
+
+    search_working_folder()
     from ..core.config_loading import load_config
     from ..core.trial import run_trial
     from ..diagnostics.preflight import dependence_of, judge

@@ -48,7 +48,9 @@ def generate(
 
     from ..core.demonstrations import write_jsonl
     from ..core.warm_start import plan_lessons, teach
+    from ..envs.registry import search_working_folder
 
+    search_working_folder()
     share, by_tag = _careful(careful or [])
     lessons = plan_lessons(
         targets, episodes=episodes, careful=share, careful_by_tag=by_tag, nonsense=nonsense

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +54,9 @@ def train(
 
     Ctrl-C stops after the step with a checkpoint, a second one at once.
     """
-    sys.path.append(os.getcwd())  # last: `module:Class` may name a file beside the user
+    from ..envs.registry import search_working_folder
+
+    search_working_folder()
     words = [word for word in (recipe, *(overrides or ())) if word is not None]
     recipe = words.pop(0) if words and "=" not in words[0] else None
     if resume is not None:
@@ -81,7 +82,6 @@ def train(
 def _resume(
     path: Path, words: list[str], checkpoint: int | None, headless: bool, dashboard: bool
 ) -> None:
-    sys.path.append(os.getcwd())
     from ..core.config_loading import apply_settings, parse_override, validate
     from ..core.runs import resume
     from ..store.reader import open_run

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -96,6 +98,17 @@ def register_file(path: str | Path) -> list[str]:
             raise EnvParamsError(f"{path}: params is a mapping of names to values, not {row!r}")
         register(str(row["id"]), str(row["entry_point"]), params=row.get("params"))
     return [str(row["id"]) for row in rows]
+
+
+def search_working_folder() -> None:
+    """Let `module:Class` and `module:function` name a file in the folder the command runs in.
+
+    An installed command does not search it as `python` does. It comes last, so no file there can
+    take the place of an installed module.
+    """
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def known_ids() -> tuple[str, ...]:

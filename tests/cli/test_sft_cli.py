@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -125,3 +126,29 @@ def test_shipped_models_are_listed() -> None:
     code, out, _ = echoscope("models", "list")
     assert code == 0
     assert "tiny" in out
+
+
+OWN_WORLD = """
+from dataclasses import dataclass
+from echoscope.envs.bandit import Bandit, BanditConfig
+
+class OwnArms(Bandit):
+    pass
+"""
+
+
+def test_b8_an_environment_beside_the_user_is_found_as_by_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new interpreter in a folder with a module and a run file, as preflight's command says."""
+    (tmp_path / "own_arms.py").write_text(OWN_WORLD)
+    (tmp_path / "own.yaml").write_text(
+        "model: {path: tiny}\nenvs: {train: [{env: 'own_arms:OwnArms', groups: 1}]}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-P", "-m", "echoscope", "sft", "generate"]
+    for target in ("own.yaml", "own_arms:OwnArms"):
+        words = [*command, target, "--out", "demos.jsonl", "--episodes", "3"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len((tmp_path / "demos.jsonl").read_text().splitlines()) == 3
