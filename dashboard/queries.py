@@ -33,6 +33,7 @@ from ..store.records import Alarm, AlarmState, Trajectory, TrajectoryOutcome, pa
 from ..store.settings import live_settings
 from ..store.status import RunStatus
 from .cache import AnswerCache
+from .config_view import plain_config
 from .judging import Judge, judge_at
 from .pieces import TokenTexts, asset_folder
 from .problems import Problem
@@ -364,6 +365,16 @@ def open_alarms(run_id: str) -> list[Alarm]:
 def commands(run_id: str) -> list[CommandState]:
     """Every command in the order it was answered, those that still wait last."""
     return _answer("commands", run_id, lambda run: run.commands())
+
+
+def setting_at(run_id: str, key: str, step: int) -> Any:
+    """A setting as it held at a step, live or not; None where the run does not say."""
+
+    def ask(run: RunReader) -> Any:
+        live = live_settings(run).at(step)
+        return live[key] if key in live else plain_config(run.info()).get(key)
+
+    return _answer("setting_at", run_id, ask, (key, step))
 
 
 def current_settings(run_id: str) -> Mapping[str, Any]:

@@ -66,6 +66,8 @@ def draw(run_id: str) -> None:
 
 
 KINDS = ("information", "text", "gradients")
+EVERY = "diagnostics.gradient.every"
+GRADIENT_EVERY = 5  # a cadence to suggest: often enough for a curve, rare enough to be cheap
 
 
 def _measured_steps(run_id: str) -> list[int]:
@@ -310,17 +312,28 @@ def _groups(run_id: str) -> None:
     st.caption("One cell is one group of siblings. Only mixed groups teach: darker is more spread.")
 
 
+def _no_gradient(run_id: str, step: int) -> tuple[str, str]:
+    """Why a step has no gradient breakdown, and the command that gives one."""
+    every = queries.setting_at(run_id, EVERY, step)
+    if not isinstance(every, int):
+        return "This run has no gradient breakdown.", ""
+    is_live = queries.info(run_id).status == "running"
+    start = f"echoscope ctl {queries.typed(run_id)} set" if is_live else "echoscope train RECIPE"
+    if every == 0:
+        words = f"The gradient breakdown is off ({EVERY}=0). To turn it on:"
+        return words, f"{start} {EVERY}={GRADIENT_EVERY}"
+    words = f"No gradient breakdown at step {step}. It is measured every {every} steps ({EVERY})."
+    if every <= GRADIENT_EVERY:
+        return words, ""
+    return f"{words} To get it more often:", f"{start} {EVERY}={GRADIENT_EVERY}"
+
+
 def _gradients(run_id: str, step: int) -> None:
     st.subheader("Where the gradient comes from", anchor=False)
     values = _values_at(run_id, step, "gradient/")
     table = data.gradient_table(values)
     if table.empty:
-        is_live = queries.info(run_id).status == "running"
-        command = f"ctl {queries.typed(run_id)} set" if is_live else "train RECIPE"
-        ui.empty(
-            "The gradient was not taken apart. It is at every 25th step; more often with:",
-            f"echoscope {command} diagnostics.gradient.every=5",
-        )
+        ui.empty(*_no_gradient(run_id, step))
         return
     left, right = st.columns(2, gap="medium")
     with left:
