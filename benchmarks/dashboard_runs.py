@@ -20,8 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from echoscope.dashboard.curated import CHARTS
-from echoscope.store.durable import new_id, parquet_options, sha256_of, to_json_bytes
-from echoscope.store.journal import encode_line, read_chunk
+from echoscope.store.durable import (
+    new_id,
+    parquet_options,
+    read_checked_json,
+    sha256_of,
+    to_checked_json_bytes,
+)
+from echoscope.store.journal import encode_piece, read_chunk
 from echoscope.store.layout import FileEntry, Layout, Pack
 from echoscope.store.manifest import Manifest, read_manifest, write_manifest
 from echoscope.store.records import StepMetrics
@@ -111,39 +117,35 @@ def make_many(root: Path, count: int) -> None:
         writer.commit_step(metrics=[entry])
     writer.close(status="finished")
     records = read_chunk(Layout(template).journal).records
-    run = {**_run_json(template), "created_at": 0.0}
-    tail = b"".join(encode_line(_bare(record)) for record in records[1:])
+    run = _run_json(template)
     for number in range(count):
         name = f"run-{number:05d}"
         layout = Layout(root / name)
         layout.commands.mkdir(parents=True)
-        header = {**_bare(records[0]), "run_id": name}
-        layout.journal.write_bytes(encode_line(header) + tail)
-        layout.writer_lock.touch()
         mine = {**run, "run_id": name, "name": name, "created_at": 1.7e9 + number}
-        layout.run_json.write_bytes(to_json_bytes(mine))
+        header = {**records[0], "run_id": name, "description": mine}
+        layout.journal.write_bytes(encode_piece([header, *records[1:]], name))
+        layout.writer_lock.touch()
+        layout.run_json.write_bytes(to_checked_json_bytes(mine))
     shutil.rmtree(template)
 
 
 def _run_json(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Layout(path).run_json.read_text(encoding="utf-8"))
-    return found
-
-
-def _bare(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key != "crc"}
+    return {k: v for k, v in read_checked_json(Layout(path).run_json).items() if k != "format"}
 
 
 def _describe(path: Path, steps: int) -> None:
     """Say in `run.json` and at the head of the journal what the packs will hold."""
     layout = Layout(path)
     run = {**_run_json(path), "config": json.dumps(config(steps))}
-    layout.run_json.write_bytes(to_json_bytes(run))
-    records = [_bare(record) for record in read_chunk(layout.journal).records]
+    layout.run_json.write_bytes(to_checked_json_bytes(run))
+    records = read_chunk(layout.journal).records
+    records[0]["description"] = run
     records[0]["last_step"] = steps - 1
     for record in records[1:]:
         record["step"] = steps - 1
-    layout.journal.write_bytes(b"".join(map(encode_line, records)))
+    layout.journal.write_bytes(encode_piece(records, run["run_id"]))
+    layout.tail.unlink()
 
 
 def _event_files(layout: Layout, pack: Pack, keys: Sequence[str]) -> Iterator[FileEntry]:

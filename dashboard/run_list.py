@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ..store.annotations import read_annotations
-from ..store.durable import is_locked, read_json_object
+from ..store.durable import is_locked
 from ..store.errors import StoreError
+from ..store.index import read_run_json
 from ..store.journal import Record, decode_line
 from ..store.layout import Layout, shown_path
 from ..store.schema import check_version
@@ -263,8 +264,7 @@ def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Known:
     try:
         if is_link or not name.isprintable():
             run_path(root, name)
-        run = read_json_object(layout.run_json)
-        check_version(run.get("schema_version"), name)
+        run = read_run_json(layout)
         row = _with_notes(_of_run(row, run))
         header, tail = _ends(layout)
     except (StoreError, Problem) as error:

@@ -19,7 +19,7 @@ from .commands import MailFolder
 from .durable import new_id, sync_folder, write_parquet
 from .events import event_fields, metric_values, plain, step_row
 from .index import RunIndex
-from .journal import Journal
+from .journal import Journal, piece_proof
 from .layout import FileEntry, Layout, Segment
 from .records import Alarm, Command, CommandAck, StepMetrics, Trajectory, TrajectoryOutcome
 from .rows import diagnostics_table, tokens_table, trajectories_table, turns_table
@@ -30,6 +30,7 @@ ROTATE_BYTES = 4_000_000
 """A piece of the journal is complete at this size, or after `rotate_every` steps."""
 
 _GRACE_S = 10.0
+_NO_CRC = "00000000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +228,17 @@ def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set
     if layout.journal.exists():
         journal = Journal.reopen(layout)
     else:
-        pieces = layout.piece_numbers()
-        piece = max(pieces, default=index.manifest.piece) + 1
-        journal = Journal.create(layout, index.state.header(time.time()), piece=piece)
+        last = max(layout.piece_numbers(), default=0)
+        proof, crc = piece_proof(layout.piece(last), last) if last else (None, _NO_CRC)
+        journal = Journal.create(
+            layout,
+            index.state.header(time.time()),
+            piece=max(last, index.manifest.piece) + 1,
+            previous=proof,
+            crc=crc,
+        )
+    if index.state.description is None:
+        index.state.description = index.run
     committer = Committer(layout, journal, index.state, rotate_every=rotate_every)
     rows = {
         name: index.packed_rows(name) + index.events.table(name).to_pylist()
@@ -242,8 +251,8 @@ def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set
 
 def _remove_orphans(index: RunIndex) -> None:
     state, root = index.state, index.layout.root
-    if index.damaged_lines:
-        return  # a damaged record may have named them: keep what can perhaps be saved by hand
+    if index.problems:
+        return  # a damaged record may have named them: `runs repair` can perhaps save them
     named = {
         entry.path
         for segment in (*index.manifest.loose, *state.committed, *state.unfinished.values())

@@ -6,20 +6,21 @@ SQL from a browser or a notebook cannot change a run, and cannot look around on 
 
 from __future__ import annotations
 
+import json
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from .commands import PendingCommands, folder_mark
-from .durable import is_locked, sha256_of
+from .durable import is_locked
 from .errors import QueryError, StoreError
 from .index import RunIndex, VisibleFile
+from .integrity import CHECKS, damage_of
 from .layout import FileEntry
 from .lookup import StepLookup
 from .schema import (
@@ -156,13 +157,15 @@ class RunDatabase:
             QueryError: DuckDB refuses the query.
             StoreError: the files keep changing.
         """
+        names = _tables_of(cursor, sql)
         for attempt in range(_RETRIES):
             before = self._num_refreshes
             try:
+                self._require_whole(names)
                 return cursor.sql(sql, params=params).to_arrow_table()
             except _QUERY_ERRORS as error:
                 raise QueryError(one_line(error)) from error
-            except duckdb.Error as error:
+            except (duckdb.Error, OSError) as error:
                 is_repaired = self._repair(is_thorough=attempt > 0)
                 # Another thread's reader may have caught up first: the views are new, or will be.
                 is_new = self._is_stale or self._num_refreshes != before
@@ -182,11 +185,38 @@ class RunDatabase:
             with self._lock:
                 files = [f for f in index.files(name) if f.first_step <= step <= f.last_step]
             try:
+                if self._leave_out(index, [file.entry for file in files]):
+                    continue
                 return self._lookup.rows(index.layout.root, name, files, step)
             except (OSError, pa.ArrowException) as error:
                 if not self._repair(is_thorough=attempt > 0):
                     raise StoreError(f"{index.layout.root}: {one_line(error)}") from error
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
+
+    def _require_whole(self, names: Iterable[str]) -> None:
+        """Hash the files of some tables that were not hashed before; damaged ones are left out.
+
+        Raises:
+            OSError: a file is gone, perhaps because it was packed.
+        """
+        is_changed = False
+        for index in list(self.indexes.values()):
+            with self._lock:
+                entries = [file.entry for name in names for file in index.files(name)]
+            is_changed |= self._leave_out(index, entries)
+        if is_changed:
+            self.refresh()
+
+    def _leave_out(self, index: RunIndex, entries: Sequence[FileEntry]) -> bool:
+        """Leave out those of some files that are damaged; whether there was one."""
+        root = index.layout.root
+        bad = CHECKS.damaged((root, entry) for entry in entries)
+        with self._lock:
+            for _, entry, why in bad:
+                index.bad_paths.add(entry.path)
+                index.warn(f"{root / entry.path}: {why}; left out")
+                self._is_stale = True
+        return bool(bad)
 
     def _scan(self, name: str) -> str:
         """SQL for the visible rows of one table."""
@@ -300,6 +330,26 @@ class RunDatabase:
             return is_changed
 
 
+def _tables_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
+    """The tables that a query may read, by name; all of them where the parser does not say."""
+    row = cursor.execute("SELECT json_serialize_sql($1)", [sql]).fetchone()
+    tree = json.loads(row[0]) if row is not None else {"error": True}
+    if tree.get("error"):
+        return list(TABLES)
+    found: set[str] = set()
+    nodes: list[Any] = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            if str(node.get("function_name", "")).startswith("query"):
+                return list(TABLES)  # its argument is SQL, or the name of a table
+            found.add(str(node.get("table_name", "")).lower())
+            nodes += node.values()
+        elif isinstance(node, list):
+            nodes += node
+    return [name for name in TABLES if name in found]
+
+
 def _read_parts(root: Path, files: Sequence[VisibleFile]) -> list[str]:
     """`read_parquet` calls: one for files read whole, one per file that is cut at a step."""
     whole = [file.entry for file in files if file.limit is None]
@@ -317,25 +367,6 @@ def _read_parts(root: Path, files: Sequence[VisibleFile]) -> list[str]:
         if file.limit is not None
     ]
     return [f"({part})" for part in parts]
-
-
-def damage_of(root: Path, entry: FileEntry) -> str:
-    """What is wrong with a data file; an empty text where nothing is."""
-    path = root / entry.path
-    try:
-        size = path.stat().st_size
-        if size != entry.num_bytes:
-            return f"it has {size} bytes, not {entry.num_bytes}"
-        if sha256_of(path) != entry.sha256:
-            return "its content changed after it was written"
-        num_rows = pq.read_metadata(path).num_rows
-        if num_rows != entry.num_rows:
-            return f"it has {num_rows} rows, not {entry.num_rows}"
-    except FileNotFoundError:
-        return "it is missing"
-    except (OSError, pa.ArrowException) as error:
-        return f"it cannot be read ({one_line(error)})"
-    return ""
 
 
 def run_status(index: RunIndex) -> str:

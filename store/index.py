@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .durable import read_json_object
-from .errors import StoreError
+from .durable import read_checked_json, read_json_object
+from .errors import NotARunError, StoreError, StoreVersionError
 from .events import EventColumns
-from .journal import Chunk, Record, read_chunk, read_chunk_of
+from .integrity import CHECKS
+from .journal import (
+    Chunk,
+    Follower,
+    Record,
+    Tail,
+    read_chunk,
+    read_chunk_of,
+    read_tail,
+    run_mark,
+    tail_problems,
+)
 from .layout import FileEntry, Layout
-from .manifest import Manifest, read_manifest
+from .manifest import Manifest, load_manifest
 from .schema import DATA_TABLES, TABLES, check_version
 from .state import RunState
 
@@ -26,6 +36,7 @@ logger = logging.getLogger("echoscope.store")
 
 _LOAD_ATTEMPTS = 50
 _LOAD_PAUSE_S = 0.01
+_TAIL_ATTEMPTS = 5
 
 
 class _MovedError(Exception):
@@ -42,20 +53,75 @@ class VisibleFile:
     last_step: int
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something about a file of the run that is not what was written."""
+
+    path: Path
+    what: str
+    lost: str = "the records that it held"
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
 def read_run_json(layout: Layout) -> dict[str, Any]:
-    """The content of `run.json`.
+    """The content of `run.json`, or what the journal repeats of it where it is damaged.
 
     Raises:
         NotARunError: no run there.
         StoreVersionError: written by a newer major version.
-        StoreError: damaged.
+        StoreError: damaged, and the journal does not repeat it.
     """
+    return describe_run(layout)[0]
+
+
+def describe_run(layout: Layout) -> tuple[dict[str, Any], Problem | None]:
+    """`read_run_json`, and what is wrong with `run.json`."""
     layout.require_run()
-    value = read_json_object(layout.run_json)
+    try:
+        return _checked_description(layout, read_checked_json(layout.run_json)), None
+    except (NotARunError, StoreVersionError):
+        raise
+    except StoreError as error:
+        _refuse_newer(layout)
+        repeated = _repeated_description(layout)
+        if repeated is None:
+            raise StoreError(
+                f"{error}; `echoscope runs repair {layout.root}` rebuilds what can be rebuilt"
+            ) from error
+        what = str(error).removeprefix(f"{layout.run_json}: ")
+        problem = Problem(layout.run_json, f"{what}; the journal's copy is used", "nothing")
+        return _checked_description(layout, repeated), problem
+
+
+def _refuse_newer(layout: Layout) -> None:
+    """Raises StoreVersionError where a newer Echoscope wrote the run, however it checks it."""
+    try:
+        version = read_json_object(layout.run_json).get("schema_version")
+    except StoreError:
+        return
+    check_version(version, str(layout.root))
+
+
+def _checked_description(layout: Layout, value: dict[str, Any]) -> dict[str, Any]:
     check_version(value.get("schema_version"), str(layout.root))
     if not isinstance(value.get("run_id"), str):
         raise StoreError(f"{layout.run_json}: has no run_id")
     return value
+
+
+def _repeated_description(layout: Layout) -> dict[str, Any] | None:
+    """What the newest readable header of the journal repeats of `run.json`."""
+    numbers = reversed(layout.piece_numbers())
+    for path in (layout.journal, *(layout.piece(number) for number in numbers)):
+        try:
+            records = read_chunk(path).records
+        except OSError:
+            continue
+        if records and isinstance(records[0].get("description"), dict):
+            return dict(records[0]["description"])
+    return None
 
 
 class RunIndex:
@@ -66,18 +132,24 @@ class RunIndex:
 
     def __init__(self, path: Path, *, all_attempts: bool = False) -> None:
         self.layout = Layout(path.resolve())
-        self.run = read_run_json(self.layout)
+        self.run, description_problem = describe_run(self.layout)
         self.run_id: str = self.run["run_id"]
         self.warnings: list[str] = []
         self.bad_paths: set[str] = set()
         """Data files, relative to the run, that cannot be read and are left out."""
-        self.damaged_lines: list[str] = []
+        self.problems: list[Problem] = []
+        """What is wrong with `run.json`, the manifest and the journal. Readers show the rest."""
+        self.is_checked = True
+        """False for runs of format 1, which carry no checksums of manifest and journal."""
         self._all_attempts = all_attempts
         self.state = RunState(self.run_id)
         self.manifest = Manifest()
         self.events = EventColumns(self.run_id)
         self._manifest_mark: tuple[int, int, int] | None = None
         self._piece, self._inode, self._offset = 0, 0, 0
+        self._follower = Follower(run_mark(self.run_id))
+        if description_problem is not None:
+            self._note(description_problem)
         self._load()
 
     def warn(self, message: str) -> None:
@@ -96,11 +168,10 @@ class RunIndex:
             self._load()
             return "reset"
         try:
-            chunks = list(self._new_chunks())
+            records = self._new_records(is_first=False)
         except (_MovedError, FileNotFoundError):
             self._load()
             return "reset"
-        records = [record for chunk in chunks for record in chunk.records]
         if any(record["kind"] == "rewind" for record in records):
             self._load()
             return "reset"
@@ -139,10 +210,15 @@ class RunIndex:
             for entry in pack.files:
                 if entry.table != table:
                     continue
+                path = self.layout.root / entry.path
                 try:
-                    rows += pq.read_table(self.layout.root / entry.path).to_pylist()
+                    why = CHECKS.damage(self.layout.root, entry)
+                    if not why:
+                        rows += pq.read_table(path).to_pylist()
                 except (OSError, pa.ArrowException) as error:
-                    self.warn(f"{self.layout.root / entry.path}: cannot be read ({error})")
+                    why = f"cannot be read ({error})"
+                if why:
+                    self.warn(f"{path}: {why}")
         return rows
 
     def _mark(self) -> tuple[int, int, int] | None:
@@ -162,35 +238,146 @@ class RunIndex:
         raise StoreError(f"{self.layout.root}: a piece of the journal is missing")
 
     def _load_once(self) -> None:
+        tail, tail_problem = self._read_tail()
         self._manifest_mark = self._mark()
-        self.manifest = read_manifest(self.layout)
+        manifest, what = load_manifest(self.layout, self.run_id)
+        if what:
+            lost = "nothing: its copy is used" if manifest is not None else "all packed steps"
+            self._note(Problem(self.layout.manifest, what.split(": ", 1)[-1], lost))
+        if manifest is None:
+            first = min(self.layout.piece_numbers(), default=self._live_number(1))
+            manifest = Manifest(piece=first - 1)
+        self.manifest = manifest
         self.state = RunState(self.run_id)
         self.events.clear()
         self._piece, self._inode, self._offset = self.manifest.piece + 1, -1, 0
-        records = [record for chunk in self._new_chunks() for record in chunk.records]
+        self._follower = Follower(run_mark(self.run_id))
+        self._chunk: Chunk | None = None
+        records: list[Record] = []
+        if manifest.state is not None:
+            records.append({"kind": "journal", "run_id": self.run_id, **manifest.state})
+        for number in manifest.kept:
+            records += self._kept_records(number)
+        records += self._new_records(is_first=True)
         if self._mark() != self._manifest_mark:
             raise _MovedError
+        self._check_tail(tail, tail_problem)
+        self._require_ours(records)
+        if not self.is_checked:
+            self.warn(
+                f"{self.layout.root}: its journal and manifest carry no checksums; an older "
+                "version wrote the run"
+            )
         # Rewinds first: what they hide must not enter the event tables at all.
         for record in records:
             self.state.apply(record)
         for record in records:
             self._add_events(record)
 
-    def _new_chunks(self) -> Iterator[Chunk]:
-        """Chunks behind our position, from complete pieces and then from the live one."""
+    def _require_ours(self, records: list[Record]) -> None:
+        """Raises StoreError where the journal is another run's as a whole."""
+        foreign = any("another run" in problem.what for problem in self.problems)
+        if foreign and not records and not self.manifest.packs:
+            raise StoreError(
+                f"{self.layout.root}: run.json belongs to run {self.run_id!r}, and the journal to "
+                "another run; put back the one that is right"
+            )
+
+    def _read_tail(self) -> tuple[Tail | None, str]:
+        """The acknowledged end, read before the journal: the journal can only be longer."""
+        for _ in range(_TAIL_ATTEMPTS):  # the writer may be at it
+            try:
+                return read_tail(self.layout), ""
+            except StoreError as error:
+                problem = str(error).split(": ", 1)[1]
+        return None, problem
+
+    def _check_tail(self, tail: Tail | None, problem: str) -> None:
+        path = self.layout.journal
+        if problem:
+            self._note(Problem(self.layout.tail, problem, "perhaps the last records"))
+        elif tail is None:
+            if self.is_checked and self._inode != -1:
+                what = "it is missing, so records at the journal's end may be missing"
+                self._note(Problem(self.layout.tail, what, "perhaps the last records"))
+        elif self._inode == -1:
+            if tail.piece > max(self.layout.piece_numbers(), default=self.manifest.piece):
+                self._note(Problem(path, "it is missing", "the records since the last piece"))
+        elif self._chunk is not None:
+            for what in tail_problems(tail, self._piece, self._chunk):
+                self._note(Problem(path, what))
+
+    def _kept_records(self, number: int) -> list[Record]:
+        """What is left of a damaged piece that stayed when its neighbours were packed."""
+        path = self.layout.piece(number)
+        follower = Follower(run_mark(self.run_id))
+        try:
+            records = follower.take(read_chunk(path))
+        except FileNotFoundError:
+            self._note(Problem(path, "it is missing"))
+            return []
+        for what in follower.problems:
+            self._note(Problem(path, what))
+        return records
+
+    def _new_records(self, *, is_first: bool) -> list[Record]:
+        """Records behind our position, from complete pieces and then from the live one."""
         live = self._read_live()
         if live is None:
-            return
+            return []
         number, inode, chunk = live
+        records: list[Record] = []
+        before: tuple[Path, Follower, int] | None = None
         while self._piece < number:
-            yield self._checked(
-                self.layout.piece(self._piece),
-                read_chunk(self.layout.piece(self._piece), self._offset),
-            )
+            path = self.layout.piece(self._piece)
+            try:
+                piece = read_chunk(path, self._offset)
+            except FileNotFoundError:
+                # Gone because it was packed: then the manifest is a new one.
+                if not is_first or self._mark() != self._manifest_mark:
+                    raise
+                self._note(Problem(path, "it is missing", "the steps that only it names"))
+                before = None
+            else:
+                records += self._follow(path, piece, before)
+                before = (path, self._follower, piece.end)
             self._piece, self._offset = self._piece + 1, 0
+            self._follower = Follower(run_mark(self.run_id))
         if chunk is not None:
+            records += self._follow(self.layout.journal, chunk, before)
             self._inode, self._offset = inode, chunk.end
-            yield self._checked(self.layout.journal, chunk)
+            if is_first:
+                self._chunk = chunk
+        return records
+
+    def _follow(
+        self, path: Path, chunk: Chunk, before: tuple[Path, Follower, int] | None
+    ) -> list[Record]:
+        """The good records of a chunk; notes what is wrong with it and with the piece before."""
+        is_start = self._follower.seq == 0
+        records = self._follower.take(chunk)
+        problems = list(self._follower.problems)
+        if is_start and (not records or records[0]["kind"] != "journal"):
+            if chunk.records and "seq" not in chunk.records[0]:
+                raise StoreError(f"{path}: the journal has lost its first record")
+            if not problems:
+                problems = ["the journal has lost its first record"]
+        for what in problems:
+            self._note(Problem(path, what, "one record" if "at byte" in what else "records"))
+        if is_start and records and records[0].get("run_id", self.run_id) != self.run_id:
+            self._note(Problem(path, "it belongs to another run and is left out"))
+            return []
+        if is_start and records and records[0]["kind"] == "journal":
+            self.is_checked = bool(records[0].get("format"))
+            if before is not None:
+                earlier, follower, end = before
+                for what in follower.check_end(records[0], end):
+                    self._note(Problem(earlier, what, "those records"))
+        return records
+
+    def _live_number(self, at_least: int) -> int:
+        """The number of a live piece that has lost its header."""
+        return max([at_least, *(number + 1 for number in self.layout.piece_numbers())])
 
     def _read_live(self) -> tuple[int, int, Chunk | None] | None:
         """Number, inode and news of the live piece; None where nothing is new."""
@@ -210,20 +397,17 @@ class RunIndex:
         header = chunk.records[0] if chunk.records else {}
         number = header.get("piece")
         if header.get("kind") != "journal" or not isinstance(number, int):
-            raise StoreError(f"{self.layout.journal}: the journal has lost its first record")
+            number = self._live_number(self._piece)
         if number < self._piece:
             raise _MovedError
         if number == self._piece and self._offset:
             raise _MovedError
         return number, found.st_ino, chunk
 
-    def _checked(self, path: Path, chunk: Chunk) -> Chunk:
-        for offset in chunk.damaged:
-            message = f"{path}: the record at byte {offset} is damaged and left out"
-            if message not in self.damaged_lines:
-                self.damaged_lines.append(message)
-            self.warn(message)
-        return chunk
+    def _note(self, problem: Problem) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+        self.warn(str(problem))
 
     def _take(self, record: Record) -> None:
         self.state.apply(record)

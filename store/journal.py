@@ -1,27 +1,37 @@
 """The commit log: one fsynced line = one acknowledged step.
 
 Each line is a JSON object that begins with the CRC-32 of the rest of the line, so that a line torn
-by a crash or rotted on the disk is recognised. The log is written in pieces: `journal.ndjson` is
-the live one, `journal/000001.ndjson` and so on are complete and wait to be packed. Every piece
-begins with a header that repeats what the pieces before it decided (`state.py`).
+by a crash or rotted on the disk is recognised. A record also carries its place: `run` (whose it
+is), `seq` (the how manieth of its piece) and `prev` (the checksum of the line before), so that a
+record that is missing, repeated or another run's is recognised, too.
+
+The log is written in pieces: `journal.ndjson` is the live one, `journal/000001.ndjson` and so on
+are complete and wait to be packed. Every piece begins with a header that repeats what the pieces
+before it decided (`state.py`) and says how long the piece before it is, with its SHA-256.
+`journal.tail` says of the live piece up to where its records were acknowledged.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import os
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .durable import new_id, sync_folder, write_all, write_new_file
+from .durable import CHECKED_FORMAT, new_id, sync_folder, write_all, write_new_file
 from .errors import StoreError, StoreWriteError
 from .layout import Layout
 
 _PREFIX = '{"crc": "'
 _BODY = len('{"crc": "00000000", ')
+_TAIL_BYTES = 128
+_NO_CRC = "00000000"
+_PLACE = ("crc", "run", "seq", "prev")
 
 Record = dict[str, Any]
 
@@ -45,6 +55,16 @@ def decode_line(line: bytes) -> Record | None:
     return record if isinstance(record, dict) and isinstance(record.get("kind"), str) else None
 
 
+def crc_of(line: bytes) -> str:
+    """The checksum that a line begins with."""
+    return line[9:17].decode(errors="replace")
+
+
+def run_mark(run_id: str) -> str:
+    """What the records of a run carry in `run`: 8 hex characters."""
+    return f"{zlib.crc32(run_id.encode()):08x}"
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """What a read of a journal piece gave."""
@@ -56,6 +76,8 @@ class Chunk:
     """Offsets of complete lines that are not what was written."""
     good_end: int
     """Offset behind the last good line."""
+    crcs: list[str] = field(default_factory=list)
+    """Checksum of each record's line."""
 
 
 def read_chunk(path: Path, offset: int = 0) -> Chunk:
@@ -67,12 +89,14 @@ def read_chunk(path: Path, offset: int = 0) -> Chunk:
 def read_chunk_of(file: BinaryIO, offset: int) -> Chunk:
     """`read_chunk` of an open file."""
     file.seek(offset)
-    return _parse(file.read(), offset)
+    return parse_chunk(file.read(), offset)
 
 
-def _parse(data: bytes, offset: int) -> Chunk:
+def parse_chunk(data: bytes, offset: int = 0) -> Chunk:
+    """All complete lines of what was read from `offset` on."""
     records: list[Record] = []
     damaged: list[int] = []
+    crcs: list[str] = []
     start, good_end = 0, offset
     while (stop := data.find(b"\n", start)) >= 0:
         record = decode_line(data[start : stop + 1])
@@ -81,49 +105,236 @@ def _parse(data: bytes, offset: int) -> Chunk:
         else:
             records.append(record)
             good_end = offset + stop + 1
+            crcs.append(crc_of(data[start : start + _BODY]))
         start = stop + 1
-    return Chunk(records, offset + start, damaged, good_end)
+    return Chunk(records, offset + start, damaged, good_end, crcs)
+
+
+@dataclass(slots=True)
+class Follower:
+    """Reads one piece in order and tells what of it is missing, repeated or not this run's.
+
+    Records of format 1 have no place; they are taken as they come.
+    """
+
+    mark: str
+    """`run_mark` of the run."""
+    seq: int = 0
+    """Records of the piece that were written so far."""
+    crc: str | None = None
+    """Checksum of the last line; None where it is not known."""
+    num_lost: int = 0
+    """Damaged lines that no gap in the numbers has accounted for yet."""
+    problems: list[str] = field(default_factory=list)
+    """What is wrong, in words, with the last chunk."""
+
+    def take(self, chunk: Chunk) -> list[Record]:
+        """The records of a chunk that belong to the piece, in the order they were written."""
+        self.problems = [f"the record at byte {at} is damaged and left out" for at in chunk.damaged]
+        self.num_lost += len(chunk.damaged)
+        entries = []
+        for record, crc in zip(chunk.records, chunk.crcs, strict=True):
+            if record.get("run", self.mark) == self.mark:
+                entries.append((record, crc))
+            else:
+                what = f"record {record.get('seq')} belongs to another run and is left out"
+                self.problems.append(what)
+        seqs = [record.get("seq", -1) for record, _ in entries]
+        if any(later < earlier for earlier, later in itertools.pairwise(seqs)):
+            entries.sort(key=lambda entry: entry[0].get("seq", -1))
+            self.problems.append("its records were not in order")
+        taken: list[Record] = []
+        for record, crc in entries:
+            seq = record.get("seq")
+            if seq is None:
+                seq = self.seq
+            elif seq < self.seq:
+                self.problems.append(f"record {seq} occurs twice; the second one is left out")
+                continue
+            elif seq == self.seq and self.crc is not None and record["prev"] != self.crc:
+                self.problems.append(f"record {seq} does not follow the one before and is left out")
+                continue
+            gap = seq - self.seq
+            if gap > self.num_lost:
+                lost = _records(gap - self.num_lost)
+                self.problems.append(f"{lost} missing before record {seq}")
+            self.num_lost = max(0, self.num_lost - gap)
+            taken.append(record)
+            self.seq, self.crc = seq + 1, crc
+        return taken
+
+    def check_end(self, successor: Mapping[str, Any], end: int) -> list[str]:
+        """What the next piece's header says against this piece, which was read up to `end`."""
+        previous = successor.get("previous")
+        if previous is None:
+            return []
+        missing = previous["records"] - self.seq - self.num_lost
+        if missing > 0:
+            return [f"{_records(missing)} missing at its end"]
+        if end != previous["bytes"]:
+            return [f"it has {end} bytes, not {previous['bytes']}"]
+        return []
+
+
+def _records(count: int) -> str:
+    return "1 record is" if count == 1 else f"{count} records are"
+
+
+def encode_piece(records: Sequence[Mapping[str, Any]], run_id: str, crc: str = _NO_CRC) -> bytes:
+    """The lines of a piece that consists of some records; whatever place they had is forgotten.
+
+    Args:
+        crc: checksum of the last line of the piece before.
+    """
+    written = _Written(run_mark(run_id), crc=crc)
+    lines = []
+    for record in records:
+        lines.append(written.line({k: v for k, v in record.items() if k not in _PLACE}))
+        written.take(lines[-1])
+    return b"".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Up to where the live piece of the journal was acknowledged."""
+
+    piece: int
+    size: int
+    crc: str
+    """Checksum of the last acknowledged line."""
+
+
+def read_tail(layout: Layout) -> Tail | None:
+    """The acknowledged end of the journal; None where the run carries none.
+
+    Raises:
+        StoreError: damaged.
+    """
+    try:
+        record = decode_line(layout.tail.read_bytes().rstrip() + b"\n")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{layout.tail}: {error.strerror}") from error
+    try:
+        if record is not None:
+            return Tail(int(record["piece"]), int(record["bytes"]), str(record["last"]))
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise StoreError(
+        f"{layout.tail}: it is damaged, so records at the journal's end may be missing"
+    )
+
+
+@dataclass(slots=True)
+class _Written:
+    """What the live piece consists of, as far as it is acknowledged."""
+
+    mark: str
+    size: int = 0
+    seq: int = 0
+    crc: str = _NO_CRC
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def line(self, record: Mapping[str, Any]) -> bytes:
+        return encode_line({**record, "run": self.mark, "seq": self.seq, "prev": self.crc})
+
+    def take(self, line: bytes) -> None:
+        self.size += len(line)
+        self.seq += 1
+        self.crc = crc_of(line)
+        self.digest.update(line)
+
+    def proof(self, piece: int) -> dict[str, Any]:
+        """What the next header says of this piece."""
+        return {
+            "piece": piece,
+            "bytes": self.size,
+            "records": self.seq,
+            "sha256": self.digest.hexdigest(),
+        }
 
 
 class Journal:
     """The live piece, open for appending. One process at a time: the caller holds the lock."""
 
-    def __init__(self, layout: Layout, descriptor: int, piece: int, size: int) -> None:
+    def __init__(self, layout: Layout, piece: int, written: _Written) -> None:
         self._layout = layout
-        self._descriptor = descriptor
+        self._descriptor = os.open(layout.journal, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._tail = os.open(layout.tail, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._written = written
         self.piece = piece
-        self.size = size
+        self._note_tail()
+
+    @property
+    def size(self) -> int:
         """Bytes of the live piece that are on the disk."""
+        return self._written.size
 
     @classmethod
-    def create(cls, layout: Layout, header: Mapping[str, Any], *, piece: int) -> Journal:
-        """Start a piece. Its header is durable before the file has its name."""
-        line = encode_line({"kind": "journal", "piece": piece, **header})
+    def create(
+        cls,
+        layout: Layout,
+        header: Mapping[str, Any],
+        *,
+        piece: int,
+        previous: Mapping[str, Any] | None = None,
+        crc: str = _NO_CRC,
+    ) -> Journal:
+        """Start a piece. Its header is durable before the file has its name.
+
+        Args:
+            previous: number, length and SHA-256 of the piece before.
+            crc: checksum of that piece's last line.
+        """
+        written = _Written(run_mark(header["run_id"]), crc=crc)
+        line = written.line(
+            {
+                "kind": "journal",
+                "format": CHECKED_FORMAT,
+                "piece": piece,
+                "previous": None if previous is None else dict(previous),
+                **header,
+            }
+        )
+        written.take(line)
         temporary = layout.journal.with_name(f"journal.{new_id()}.tmp")
         write_new_file(temporary, line)
         os.replace(temporary, layout.journal)
         sync_folder(layout.root)
-        return cls(layout, cls._open(layout), piece, len(line))
+        return cls(layout, piece, written)
 
     @classmethod
     def reopen(cls, layout: Layout) -> Journal:
         """Go on with the live piece after a crash: cut what a crash left behind the last record.
 
         Raises:
-            StoreError: the piece has lost its header.
+            StoreError: acknowledged records of the piece are damaged or missing.
         """
-        chunk = read_chunk(layout.journal)
-        if not chunk.records or chunk.records[0]["kind"] != "journal":
-            raise StoreError(f"{layout.journal}: the journal has lost its first record")
-        descriptor = cls._open(layout)
-        if os.fstat(descriptor).st_size > chunk.good_end:
-            os.ftruncate(descriptor, chunk.good_end)
-            os.fsync(descriptor)
-        return cls(layout, descriptor, int(chunk.records[0]["piece"]), chunk.good_end)
-
-    @staticmethod
-    def _open(layout: Layout) -> int:
-        return os.open(layout.journal, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        data = layout.journal.read_bytes()
+        chunk = parse_chunk(data, 0)
+        header = chunk.records[0] if chunk.records else {}
+        if header.get("kind") != "journal":
+            raise StoreError(
+                f"{layout.journal}: the journal has lost its first record; "
+                f"`echoscope runs repair {layout.root}` writes a copy that is whole"
+            )
+        mark = run_mark(str(header["run_id"]))
+        written = _Written(mark)
+        written.digest.update(data[: chunk.good_end])
+        written.size, written.seq, written.crc = chunk.good_end, len(chunk.records), chunk.crcs[-1]
+        if header.get("format"):
+            problems = _acknowledged_damage(layout, int(header["piece"]), chunk, mark)
+            if problems:
+                raise StoreError(
+                    f"{layout.journal}: {problems[0]}; `echoscope runs repair {layout.root}` "
+                    "writes a copy that can go on"
+                )
+        made = cls(layout, int(header["piece"]), written)
+        if len(data) > chunk.good_end:
+            os.ftruncate(made._descriptor, chunk.good_end)
+            os.fsync(made._descriptor)
+        return made
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write and fsync one record. When this returns, the record is acknowledged.
@@ -131,29 +342,82 @@ class Journal:
         Raises:
             StoreWriteError: the disk refused; what it had taken of the record is cut off again.
         """
-        line = encode_line(record)
+        line = self._written.line(record)
         try:
             write_all(self._descriptor, line)
             os.fsync(self._descriptor)
         except OSError as error:
             os.ftruncate(self._descriptor, self.size)
             raise StoreWriteError(f"{self._layout.journal}: {error.strerror}") from error
-        self.size += len(line)
+        self._written.take(line)
+        self._note_tail()
+
+    def _note_tail(self) -> None:
+        """Note the acknowledged end. Not synced: after a power cut it may only be an older one."""
+        tail = {
+            "kind": "tail",
+            "piece": self.piece,
+            "bytes": self._written.size,
+            "last": self._written.crc,
+        }
+        line = encode_line(tail)
+        os.pwrite(self._tail, line[:-1].ljust(_TAIL_BYTES - 1) + b"\n", 0)
 
     def rotate(self, header: Mapping[str, Any]) -> None:
         """Complete this piece and start the next one.
 
-        Between the two renames there is no live piece: readers wait, and `reopen_or_restart`
-        starts one after a crash.
+        Between the two renames there is no live piece: readers wait, and a resumed writer starts
+        one after a crash.
         """
         self.close()
         self._layout.pieces.mkdir(exist_ok=True)
         os.rename(self._layout.journal, self._layout.piece(self.piece))
         sync_folder(self._layout.pieces)
-        fresh = Journal.create(self._layout, header, piece=self.piece + 1)
-        self._descriptor, self.piece, self.size = fresh._descriptor, fresh.piece, fresh.size
+        proof, crc = self._written.proof(self.piece), self._written.crc
+        fresh = Journal.create(self._layout, header, piece=self.piece + 1, previous=proof, crc=crc)
+        self._descriptor, self._tail = fresh._descriptor, fresh._tail
+        self.piece, self._written = fresh.piece, fresh._written
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
+            os.close(self._tail)
             self._descriptor = -1
+
+
+def _acknowledged_damage(layout: Layout, piece: int, chunk: Chunk, mark: str) -> list[str]:
+    """What is wrong with acknowledged records of the live piece."""
+    try:
+        tail = read_tail(layout)
+    except StoreError:
+        tail = None  # a power cut may have left it empty: the records speak for themselves
+    acknowledged = 0 if tail is None or tail.piece != piece else tail.size
+    follower = Follower(mark)
+    follower.take(chunk)
+    torn = [at for at in chunk.damaged if at >= max(acknowledged, chunk.good_end)]
+    problems = [p for p in follower.problems if not any(f"at byte {at} " in p for at in torn)]
+    return problems + tail_problems(tail, piece, chunk)
+
+
+def tail_problems(tail: Tail | None, piece: int, chunk: Chunk) -> list[str]:
+    """What the acknowledged end says against the live piece, read from its beginning."""
+    if tail is None or tail.piece < piece:
+        return []
+    if tail.piece > piece:
+        return [f"piece {tail.piece} was acknowledged after it, and is missing"]
+    if tail.crc not in chunk.crcs:
+        return [f"records that were acknowledged are missing or damaged before byte {tail.size}"]
+    return []
+
+
+def piece_proof(path: Path, number: int) -> tuple[dict[str, Any], str]:
+    """Number, length and SHA-256 of a complete piece, and the checksum of its last line."""
+    data = path.read_bytes()
+    chunk = parse_chunk(data, 0)
+    proof = {
+        "piece": number,
+        "bytes": len(data),
+        "records": len(chunk.records),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    return proof, chunk.crcs[-1] if chunk.crcs else _NO_CRC

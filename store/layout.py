@@ -34,6 +34,11 @@ class Layout:
         return self.root / "journal.ndjson"
 
     @property
+    def tail(self) -> Path:
+        """Up to where the live piece of the journal was acknowledged."""
+        return self.root / "journal.tail"
+
+    @property
     def pieces(self) -> Path:
         """Folder of the pieces that are complete and wait to be packed."""
         return self.root / "journal"
@@ -44,6 +49,11 @@ class Layout:
     @property
     def manifest(self) -> Path:
         return self.root / "MANIFEST.json"
+
+    @property
+    def manifest_copy(self) -> Path:
+        """The manifest once more, written right after it."""
+        return self.root / "MANIFEST.copy.json"
 
     @property
     def commands(self) -> Path:

@@ -3,10 +3,15 @@
 Packing reads complete pieces of the journal, never the live one, so that it may run beside a
 writer. Its only commit is the replacement of MANIFEST.json: killed before it, nothing happened;
 killed after it, the next pack removes what is left over.
+
+Nothing is deleted that has not just been proven whole elsewhere: a piece is packed only if it is
+what its successor says of it, each pack is read back and hashed, and hashed again before what it
+replaced goes. A damaged piece stays with the segments that it names, and its neighbours are packed.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sys
@@ -21,14 +26,23 @@ import pyarrow.parquet as pq
 
 from .commands import remove_commands
 from .committer import load_committer
-from .durable import FileLock, is_locked, new_id, parquet_options, sync_folder, write_all
+from .durable import (
+    FileLock,
+    is_locked,
+    new_id,
+    parquet_options,
+    sha256_of,
+    sync_folder,
+    write_all,
+)
 from .errors import RunBusyError, StoreError
 from .events import EventColumns
 from .index import read_run_json
-from .journal import Record, read_chunk
+from .integrity import damage_of
+from .journal import Chunk, Follower, Record, parse_chunk, read_chunk, run_mark
 from .layout import FileEntry, Layout, Pack, Segment
 from .lookup import conform
-from .manifest import Dropped, Manifest, read_manifest, write_manifest
+from .manifest import Dropped, Manifest, PieceProof, read_manifest, write_manifest
 from .schema import DATA_TABLES, EVENT_TABLES, SCHEMA_VERSION, arrow_schema
 from .state import RunState
 
@@ -46,7 +60,7 @@ class PackReport:
     num_files_before: int
     num_files_after: int
     damaged: tuple[str, ...]
-    """Segments that could not be packed and stay as they are, each with the reason."""
+    """Pieces and segments that could not be packed and stay as they are, each with the reason."""
 
 
 @dataclass(slots=True)
@@ -82,8 +96,8 @@ def pack(path: str | Path, *, grace_s: float | None = None) -> PackReport:
         is_live = not _rotate_if_idle(layout)
         report = _pack_pieces(layout)
         time.sleep((_GRACE_S if is_live else 0.0) if grace_s is None else grace_s)
-        _remove_dropped(layout)
-        return report
+        kept = _remove_dropped(layout)
+        return replace(report, damaged=(*report.damaged, *kept))
     finally:
         lock.release()
 
@@ -108,16 +122,17 @@ def _rotate_if_idle(layout: Layout) -> bool:
 
 
 def _pack_pieces(layout: Layout) -> PackReport:
+    run_id = str(read_run_json(layout)["run_id"])
     manifest = read_manifest(layout)
-    _remove_orphans(layout, manifest)
-    last_piece = _last_complete_piece(layout)
-    pieces = range(manifest.piece + 1, last_piece + 1)
+    pieces, problems = _complete_pieces(layout, manifest, run_id)
+    if not problems:
+        _remove_orphans(layout, manifest)
+    good = [piece for piece in pieces if piece.is_whole]
     packs: list[Pack] = []
     loose: list[Segment] = []
-    damaged: list[str] = []
-    dropped = [f"journal/{layout.piece(number).name}" for number in pieces]
+    damaged = list(problems)
     acknowledged: set[str] = set()
-    groups = list(_groups(layout, pieces))
+    groups = list(_groups(good, run_id))
     for group in groups:
         made = _write_pack(layout, group, damaged, loose)
         if made.files:
@@ -126,16 +141,24 @@ def _pack_pieces(layout: Layout) -> PackReport:
             acknowledged |= {row["command_id"] for row in record.get("command_events", ())}
     kept = {segment.id for segment in loose}
     done = [s for group in groups for s in group.segments if s.id not in kept]
+    dropped = [f"journal/{piece.path.name}" for piece in good]
     dropped += [entry.path for segment in done for entry in segment.files]
     if pieces:
-        now = time.time()
+        now, ids = time.time(), tuple(made.id for made in packs)
         write_manifest(
             layout,
             Manifest(
-                piece=last_piece,
+                run_id=run_id,
+                piece=pieces[-1].number,
                 packs=(*manifest.packs, *packs),
                 loose=(*manifest.loose, *loose),
-                dropped=(*manifest.dropped, *(Dropped(path=p, since=now) for p in dropped)),
+                dropped=(
+                    *manifest.dropped,
+                    *(Dropped(path=path, since=now, packs=ids) for path in dropped),
+                ),
+                pieces=(*manifest.pieces, *(piece.proof for piece in good)),
+                kept=(*manifest.kept, *(p.number for p in pieces if not p.is_whole)),
+                state=pieces[-1].state_after,
             ),
         )
         remove_commands(layout.root, acknowledged)
@@ -148,27 +171,99 @@ def _pack_pieces(layout: Layout) -> PackReport:
     )
 
 
-def _last_complete_piece(layout: Layout) -> int:
-    """A piece is complete once the live one has a higher number."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """A complete piece of the journal."""
+
+    number: int
+    path: Path
+    records: list[Record]
+    is_whole: bool
+    proof: PieceProof
+    state_after: dict[str, Any] | None
+    """What the header of the next piece says."""
+
+
+def _complete_pieces(
+    layout: Layout, manifest: Manifest, run_id: str
+) -> tuple[list[_Piece], list[str]]:
+    """The pieces that wait to be packed, and what is wrong with them, by name.
+
+    A piece is whole if all its records are there in order, and if its length and SHA-256 are what
+    its successor says. Pieces of format 1 have no such words about them.
+
+    Raises:
+        StoreError: the manifest does not know of packs that the journal does.
+    """
     try:
-        header = read_chunk(layout.journal).records[0]
+        live = read_chunk(layout.journal)
     except FileNotFoundError:
-        return 0  # between two renames of the writer: the next pack has more luck
-    return int(header["piece"]) - 1
+        return [], []  # between two renames of the writer: the next pack has more luck
+    numbers = layout.piece_numbers()
+    first = manifest.piece + 1
+    if not manifest.packs and numbers and numbers[0] > first and manifest.piece == 0:
+        raise StoreError(
+            f"{layout.manifest}: it is missing, and pieces of the journal were packed; "
+            f"`echoscope runs repair {layout.root}` rebuilds it"
+        )
+    header = live.records[0] if live.records else {}
+    if header.get("kind") != "journal":
+        return [], [f"{layout.journal}: the journal has lost its first record"]
+    pieces: list[_Piece] = []
+    problems: list[str] = []
+    last = int(header["piece"]) - 1
+    headers = {last + 1: header}
+    chunks: dict[int, tuple[Chunk, bytes]] = {}
+    for number in range(first, last + 1):
+        try:
+            data = layout.piece(number).read_bytes()
+        except FileNotFoundError:
+            problems.append(f"{layout.piece(number)}: it is missing")
+            continue
+        chunks[number] = (parse_chunk(data), data)
+        if chunks[number][0].records:
+            headers[number] = chunks[number][0].records[0]
+    for number, (chunk, data) in chunks.items():
+        follower = Follower(run_mark(run_id))
+        records = follower.take(chunk)
+        successor = headers.get(number + 1, {})
+        if successor.get("kind") != "journal":
+            successor = {}
+        found = [*follower.problems, *follower.check_end(successor, chunk.end)]
+        digest = hashlib.sha256(data).hexdigest()
+        previous = successor.get("previous") or {}
+        if not found and previous.get("sha256", digest) != digest:
+            found = ["its content changed after it was written"]
+        if not records or records[0]["kind"] != "journal" or records[0]["run_id"] != run_id:
+            found = found or ["it has lost its first record"]
+        is_bound = bool(previous) or not records or not records[0].get("format")
+        if not found and not is_bound:
+            found = ["the piece behind it, which says how long it is, is damaged"]
+        path = layout.piece(number)
+        problems += [f"{path}: {what}" for what in found]
+        state = None
+        if successor:
+            names = set(RunState("").header(0.0))
+            state = {name: value for name, value in successor.items() if name in names}
+        pieces.append(
+            _Piece(
+                number=number,
+                path=path,
+                records=records,
+                is_whole=not found,
+                proof=PieceProof(piece=number, num_bytes=len(data), sha256=digest),
+                state_after=state,
+            )
+        )
+    return pieces, problems
 
 
-def _groups(layout: Layout, pieces: Sequence[int]) -> Iterator[_Group]:
+def _groups(pieces: Sequence[_Piece], run_id: str) -> Iterator[_Group]:
     """The records of some pieces, cut where the attempt changes and at a number of steps."""
     group: _Group | None = None
-    for number in pieces:
-        chunk = read_chunk(layout.piece(number))
-        if chunk.damaged:
-            raise StoreError(
-                f"{layout.piece(number)}: the record at byte {chunk.damaged[0]} is damaged; the "
-                "piece stays unpacked, so that nothing more is lost"
-            )
-        state = RunState("")
-        for record in chunk.records:
+    for piece in pieces:
+        state = RunState(run_id)
+        for record in piece.records:
             before = len(state.committed)
             state.apply(record)
             if record["kind"] not in ("step", "event"):
@@ -286,6 +381,8 @@ def _write(
         writer.close()
         digest = sink.finish()
         sync_folder(path.parent)
+        if sha256_of(path) != digest:
+            raise OSError(errno.EIO, "the disk gives back other bytes than were written")
     except OSError as error:
         path.unlink(missing_ok=True)
         raise StoreError(f"{path}: {error.strerror or error}") from error
@@ -302,19 +399,39 @@ def _write(
 
 
 def _remove_orphans(layout: Layout, manifest: Manifest) -> None:
-    """Pack files that no manifest names: a killed pack left them."""
+    """Pack files that no manifest names: a killed pack left them.
+
+    Their content lies in pieces and segments that were just found whole.
+    """
     named = {entry.path for made in manifest.packs for entry in made.files}
     for path in layout.root.glob("pack/*/*.parquet"):
         if str(path.relative_to(layout.root)) not in named:
             path.unlink(missing_ok=True)
 
 
-def _remove_dropped(layout: Layout) -> None:
+def _remove_dropped(layout: Layout) -> list[str]:
+    """Delete what packs replaced, once these are proven whole; what stays, with the reason."""
     manifest = read_manifest(layout)
-    if manifest.dropped:
-        for entry in manifest.dropped:
+    if not manifest.dropped:
+        return []
+    needed = {identity for entry in manifest.dropped for identity in entry.packs}
+    bad = {
+        made.id: f"{layout.root / entry.path}: {why}; what it replaced stays"
+        for made in manifest.packs
+        if made.id in needed
+        for entry in made.files
+        if (why := damage_of(layout.root, entry))
+    }
+    bad |= {
+        identity: f"{layout.manifest}: pack {identity} is not named; what it replaced stays"
+        for identity in needed - {made.id for made in manifest.packs}
+    }
+    kept = [entry for entry in manifest.dropped if bad.keys() & set(entry.packs)]
+    for entry in manifest.dropped:
+        if entry not in kept:
             (layout.root / entry.path).unlink(missing_ok=True)
-        write_manifest(layout, replace(manifest, dropped=()))
+    write_manifest(layout, replace(manifest, dropped=tuple(kept)))
+    return list(bad.values())
 
 
 def main() -> None:

@@ -19,6 +19,8 @@ class RunState:
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
+        self.description: Mapping[str, Any] | None = None
+        """What `run.json` says; None in journals of format 1."""
         self.attempt = 1
         self.rewinds: list[tuple[int, int]] = []
         """(attempt that it began, last step that it kept), in order."""
@@ -54,6 +56,7 @@ class RunState:
         return {
             "schema": SCHEMA_VERSION,
             "run_id": self.run_id,
+            "description": self.description,
             "attempt": self.attempt,
             "rewinds": [list(pair) for pair in self.rewinds],
             "last_step": self.last_step,
@@ -74,6 +77,11 @@ class RunState:
 
     def _journal(self, record: Mapping[str, Any]) -> None:
         check_version(record["schema"], f"journal of {self.run_id}")
+        if record["run_id"] != self.run_id:
+            raise StoreError(
+                f"run.json belongs to run {self.run_id!r}, and the journal to {record['run_id']!r}"
+            )
+        self.description = record.get("description")
         self.attempt = int(record["attempt"])
         self.rewinds = [(int(attempt), int(step)) for attempt, step in record["rewinds"]]
         self.last_step = int(record["last_step"])

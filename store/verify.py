@@ -12,21 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .checkpoint_files import checkpoint_damage, checkpoint_folders
-from .database import damage_of
-from .index import RunIndex
+from .index import Problem, RunIndex
+from .integrity import damage_of
 from .layout import FileEntry, Pack, Segment
 from .records import parse_trajectory_id
 from .schema import DATA_TABLES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One file that is not what it should be."""
-
-    path: Path
-    what: str
-    lost: str
-    """What cannot be read because of it, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +38,7 @@ def verify(path: str | Path) -> VerifyReport:
     """
     index = RunIndex(Path(path), all_attempts=True)
     root = index.layout.root
-    problems = [
-        Problem(path=Path(text.split(":", 1)[0]), what=text.split(": ", 1)[1], lost="one record")
-        for text in index.damaged_lines
-    ]
+    problems = list(index.problems)
     num_files = num_bytes = num_trajectories = 0
     for unit in _units(index):
         bad = []

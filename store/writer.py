@@ -24,7 +24,7 @@ from typing import Any
 
 from .artifacts import CheckpointRecord, DiagnosticRecord, SettingsRecord
 from .committer import Committer, StepContent, load_committer
-from .durable import FileLock, replace_file, sync_folder, to_json_bytes
+from .durable import FileLock, replace_file, sync_folder, to_checked_json_bytes
 from .errors import RunExistsError, StoreError, StoreWriteError
 from .events import plain
 from .index import read_run_json
@@ -139,15 +139,17 @@ class RunWriter:
             "pid": os.getpid(),
             "code_version": __version__,
         }
+        description = plain(description)
         lock = FileLock(layout.writer_lock)
         try:
             for folder in (*layout.data_folders(), layout.pieces, layout.commands):
                 folder.mkdir(parents=True, exist_ok=True)
             lock.acquire()
             state = RunState(run_id)
+            state.description = description
             journal = Journal.create(layout, state.header(time.time()), piece=1)
             # Last: a folder with run.json is a run.
-            replace_file(layout.run_json, to_json_bytes(plain(description)))
+            replace_file(layout.run_json, to_checked_json_bytes(description))
             sync_folder(layout.root.parent)
         except OSError as error:
             lock.release()

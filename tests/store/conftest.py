@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from echoscope.store.journal import encode_line, read_chunk
 from echoscope.store.records import (
     Split,
     StepMetrics,
@@ -157,3 +158,17 @@ def wait_until() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture
+def crash_before_end() -> Callable[[Path, int], None]:
+    """Leaves a run as a crash does that tore the journal at a byte: that end is the known one."""
+
+    def crash(path: Path, size: int) -> None:
+        journal = path / "journal.ndjson"
+        journal.write_bytes(journal.read_bytes()[:size])
+        last = read_chunk(journal).crcs[-1]
+        tail = {"kind": "tail", "piece": 1, "bytes": size, "last": last}
+        (path / "journal.tail").write_bytes(encode_line(tail))
+
+    return crash

@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from echoscope.store.durable import sha256_of
 from echoscope.store.errors import StoreError
 from echoscope.store.journal import Journal, decode_line, encode_line, read_chunk
 from echoscope.store.layout import Layout
+from echoscope.store.manifest import read_manifest
+from echoscope.store.packing import pack
 from echoscope.store.reader import open_run
 from echoscope.store.state import RunState
+from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
 
 Build = Callable[..., Any]
@@ -72,16 +76,18 @@ def test_the_tail_is_cut_wherever_a_crash_tore_it(finished_run: Path) -> None:
     before = whole[: whole.rindex(b"\n", 0, len(whole) - 1) + 1]
     for size in range(len(before), len(whole)):
         layout.journal.write_bytes(whole[:size])
+        layout.tail.unlink()  # the last record was never acknowledged
         journal = Journal.reopen(layout)
         journal.close()
         assert layout.journal.read_bytes() == before
+    layout.tail.unlink()
     layout.journal.write_bytes(before + b"\x00" * 4096)  # a file system may leave zeros
     Journal.reopen(layout).close()
     assert layout.journal.read_bytes() == before
 
 
 def test_a_torn_step_can_be_done_again(
-    writer: RunWriter, run_path: Path, tmp_path: Path, steps: Build
+    writer: RunWriter, run_path: Path, tmp_path: Path, steps: Build, crash_before_end: Build
 ) -> None:
     steps(writer, [0, 1])
     journal = (run_path / "journal.ndjson").read_bytes()
@@ -89,7 +95,7 @@ def test_a_torn_step_can_be_done_again(
     for size in (last, last + 1, (last + len(journal)) // 2, len(journal) - 1):
         copy = tmp_path / f"copy-{size}"
         shutil.copytree(run_path, copy)
-        (copy / "journal.ndjson").write_bytes(journal[:size])
+        crash_before_end(copy, size)
         reader = open_run(copy)
         assert reader.sql("SELECT DISTINCT step FROM trajectories").to_pylist() == [{"step": 0}]
         with RunWriter.resume(copy, from_step=0, is_packing=False) as again:
@@ -101,10 +107,8 @@ def test_a_torn_step_can_be_done_again(
             assert reader.sql("SELECT count(*) n FROM turns").to_pylist() == [{"n": 16}]
 
 
-def test_a_journal_without_its_header_is_refused(finished_run: Path) -> None:
+def test_a_journal_without_its_header_is_not_resumed(finished_run: Path) -> None:
     (finished_run / "journal.ndjson").write_bytes(b"")
-    with pytest.raises(StoreError, match="lost its first record"):
-        open_run(finished_run)
     with pytest.raises(StoreError, match="lost its first record"):
         RunWriter.resume(finished_run, from_step=0)
 
@@ -160,3 +164,127 @@ def test_hidden_steps_are_those_after_the_lowest_later_rewind() -> None:
         state.apply({"kind": "rewind", "attempt": attempt, "from_step": step})
     # Attempt 1 was cut at 10 and then at 4; attempt 3 at 7; the latest not at all.
     assert [state.limit(attempt) for attempt in (1, 2, 3, 4)] == [4, 4, 7, None]
+
+
+# -- what the chain of records notices -------------------------------------------------------------
+
+
+def damaged(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> list[str]:
+    """What a reader says of a run whose journal's lines were changed."""
+    journal = path / "journal.ndjson"
+    journal.write_bytes(b"".join(change(journal.read_bytes().splitlines(keepends=True))))
+    return [warning.split(": ", 1)[1] for warning in open_run(path).warnings]
+
+
+def test_d4_a_record_that_is_gone_is_noticed(finished_run: Path) -> None:
+    found = damaged(finished_run, lambda lines: lines[:2] + lines[3:])
+    assert found == ["1 record is missing before record 3"]
+    assert open_run(finished_run).steps().column("step").to_pylist() == [0, 2]
+
+
+def test_d4_acknowledged_records_gone_from_the_end_are_noticed(finished_run: Path) -> None:
+    found = damaged(finished_run, lambda lines: lines[:-2])
+    assert [text.split(" before byte")[0] for text in found] == [
+        "records that were acknowledged are missing or damaged"
+    ]
+    with pytest.raises(StoreError, match=r"are missing or damaged .* `echoscope runs repair "):
+        RunWriter.resume(finished_run, from_step=0)
+
+
+def test_d4_a_record_that_occurs_twice_counts_once(finished_run: Path) -> None:
+    found = damaged(finished_run, lambda lines: [*lines[:3], *lines[2:]])
+    assert found == ["record 2 occurs twice; the second one is left out"]
+    assert open_run(finished_run).steps().num_rows == 3
+
+
+def test_d4_records_in_another_order_are_put_in_order(finished_run: Path) -> None:
+    found = damaged(finished_run, lambda lines: [lines[0], lines[2], lines[1], *lines[3:]])
+    assert found == ["its records were not in order"]
+    assert open_run(finished_run).steps().column("step").to_pylist() == [0, 1, 2]
+
+
+def test_d4_another_runs_record_is_left_out(finished_run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    with RunWriter.create(other, run_id="other", config={}, is_packing=False):
+        pass
+    foreign = (other / "journal.ndjson").read_bytes().splitlines(keepends=True)[-1]
+    found = damaged(finished_run, lambda lines: [*lines, foreign])
+    assert found == ["record 1 belongs to another run and is left out"]
+    assert open_run(finished_run).info().status == "finished"
+
+
+def test_d4_a_torn_piece_that_looks_complete_is_noticed_by_everybody(
+    run_path: Path, steps: Build
+) -> None:
+    """Three records are gone from the end of a piece; nothing in the piece itself says so."""
+    with RunWriter.create(
+        run_path, run_id="run-1", config={}, rotate_every=5, is_packing=False
+    ) as writer:
+        steps(writer, range(7))
+    piece = Layout(run_path).piece(1)
+    piece.write_bytes(b"".join(piece.read_bytes().splitlines(keepends=True)[:-3]))
+    what = f"{piece}: 3 records are missing at its end"
+    assert open_run(run_path).warnings == [what]
+    assert [str(problem) for problem in verify(run_path).problems] == [what]
+    segments = set((run_path / "seg").rglob("*.parquet"))
+    assert pack(run_path).damaged == (what,)
+    named_by_the_lost = {path for path in segments if path.name[:8] in {"00000002", "00000004"}}
+    assert named_by_the_lost <= set((run_path / "seg").rglob("*.parquet"))
+    assert piece.exists()
+
+
+def test_d4_a_piece_says_how_long_the_one_before_is(run_path: Path, steps: Build) -> None:
+    with RunWriter.create(
+        run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
+    ) as writer:
+        steps(writer, range(3))
+    layout = Layout(run_path)
+    piece = layout.piece(1)
+    proof = {
+        "piece": 1,
+        "bytes": piece.stat().st_size,
+        "records": 3,
+        "sha256": sha256_of(piece),
+    }
+    assert read_chunk(layout.journal).records[0]["previous"] == proof
+    pack(run_path)
+    (packed, _) = read_manifest(layout).pieces
+    assert (packed.piece, packed.num_bytes, packed.sha256) == (1, proof["bytes"], proof["sha256"])
+
+
+def test_d6_a_bit_in_the_journals_header_costs_nothing_else(run_path: Path, steps: Build) -> None:
+    with RunWriter.create(
+        run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
+    ) as writer:
+        steps(writer, range(5))
+    for path in (run_path / "journal.ndjson", Layout(run_path).piece(2)):
+        data = bytearray(path.read_bytes())
+        data[60] ^= 1
+        path.write_bytes(data)
+    reader = open_run(run_path)
+    assert reader.steps().column("step").to_pylist() == [0, 1, 2, 3, 4]
+    assert [w.split(": ")[1] for w in reader.warnings] == [
+        "the record at byte 0 is damaged and left out",
+    ] * 2
+
+
+def test_d6_a_missing_piece_costs_its_steps_only(run_path: Path, steps: Build) -> None:
+    with RunWriter.create(
+        run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
+    ) as writer:
+        steps(writer, range(7))
+    Layout(run_path).piece(2).unlink()
+    reader = open_run(run_path)
+    assert reader.steps().column("step").to_pylist() == [0, 1, 4, 5, 6]
+    assert reader.warnings == [f"{Layout(run_path).piece(2)}: it is missing"]
+
+
+def test_d4_a_damaged_run_json_is_read_from_the_journal(finished_run: Path) -> None:
+    path = finished_run / "run.json"
+    before = open_run(finished_run).info()
+    path.write_bytes(path.read_bytes().replace(b"0.001", b"0.002"))
+    reader = open_run(finished_run)
+    assert reader.info() == before
+    assert reader.warnings == [
+        f"{path}: its content changed after it was written; the journal's copy is used"
+    ]

@@ -144,16 +144,24 @@ def test_a_damaged_segment_stays_as_it_is(finished_run: Path) -> None:
     ]
 
 
-def test_a_damaged_journal_is_not_packed_away(run_path: Path, steps: Build) -> None:
+def test_d6_a_damaged_piece_stays_and_its_neighbours_are_packed(
+    run_path: Path, steps: Build
+) -> None:
     with RunWriter.create(
         run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
     ) as writer:
-        steps(writer, range(3))
-    piece = Layout(run_path).piece(1)
+        steps(writer, range(7))
+    piece = Layout(run_path).piece(2)
     piece.write_bytes(piece.read_bytes().replace(b'"kind":"step"', b'"kind":"stop"', 1))
-    with pytest.raises(StoreError, match=r"the record at byte \d+ is damaged"):
-        pack(run_path)
-    assert open_run(run_path).steps().column("step").to_pylist() == [1, 2]
+    report = pack(run_path)
+    assert report.num_steps == 5
+    assert [text.split(" at byte")[0] for text in report.damaged] == [f"{piece}: the record"]
+    assert read_manifest(Layout(run_path)).kept == (2,)
+    assert Layout(run_path).piece_numbers() == [2]
+    reader = open_run(run_path)
+    assert reader.steps().column("step").to_pylist() == [0, 1, 3, 4, 5, 6]
+    assert reader.sql("SELECT DISTINCT step FROM turns ORDER BY 1").num_rows == 6
+    assert len(list((run_path / "seg" / "turns").iterdir())) == 2  # of the lost step, too
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -232,7 +240,19 @@ def test_verify_finds_contradictions_between_whole_files(
     ]
 
 
-def test_a_manifest_that_is_none(finished_run: Path) -> None:
-    (finished_run / "MANIFEST.json").write_text('{"schema": "1.0"}')
-    with pytest.raises(StoreError, match="not a manifest"):
-        open_run(finished_run)
+def test_d6_a_manifest_that_is_none_costs_the_packs_only(run_path: Path, steps: Build) -> None:
+    with RunWriter.create(
+        run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
+    ) as writer:
+        steps(writer, range(2))
+        pack(run_path, grace_s=0)
+        steps(writer, range(2, 4))
+    whole = content(run_path)
+    (run_path / "MANIFEST.json").write_text('{"schema": "1.0"}')
+    reader = open_run(run_path)
+    assert "MANIFEST.json: not a manifest" in reader.warnings[0]
+    assert content(run_path) == whole  # its copy is used
+    (run_path / "MANIFEST.copy.json").unlink()
+    assert open_run(run_path).steps().column("step").to_pylist() == [2, 3]
+    with pytest.raises(StoreError, match=r"`echoscope runs repair .*` writes a whole copy"):
+        pack(run_path)

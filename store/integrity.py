@@ -1,0 +1,95 @@
+"""Whether a data file is still what the journal or the manifest promises.
+
+DuckDB does not look at the checksums in Parquet, and damaged pages can decode to other values.
+Whoever reads a file therefore has it hashed once before the first use; what was found good is
+remembered for as long as the file's size, time and inode stay the same.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .durable import sha256_of
+from .layout import FileEntry
+
+_SETTLED_NS = 1_000_000_000
+"""A file changed more recently may change again within the resolution of its time."""
+_MAX_REMEMBERED = 100_000
+_NUM_THREADS = 4
+
+Mark = tuple[str, int, int, int]
+
+
+class FileChecks:
+    """Which data files were found whole. May be used from several threads."""
+
+    def __init__(self) -> None:
+        self._whole: dict[Path, Mark] = {}
+        self._lock = threading.Lock()
+
+    def damage(self, root: Path, entry: FileEntry) -> str:
+        """What is wrong with a data file, hashed unless it is known; an empty text for nothing.
+
+        Raises:
+            FileNotFoundError: it is gone, perhaps because it was packed.
+        """
+        path = root / entry.path
+        found = os.stat(path)
+        mark = (entry.sha256, found.st_size, found.st_mtime_ns, found.st_ino)
+        if self._whole.get(path) == mark:
+            return ""
+        if found.st_size != entry.num_bytes:
+            return f"it has {found.st_size} bytes, not {entry.num_bytes}"
+        if sha256_of(path) != entry.sha256:
+            return "its content changed after it was written"
+        if time.time_ns() - found.st_mtime_ns > _SETTLED_NS:
+            with self._lock:
+                while len(self._whole) >= _MAX_REMEMBERED:
+                    del self._whole[next(iter(self._whole))]
+                self._whole[path] = mark
+        return ""
+
+    def damaged(self, files: Iterable[tuple[Path, FileEntry]]) -> list[tuple[Path, FileEntry, str]]:
+        """Those of some files, each with its run's folder, that are not what was promised.
+
+        Raises:
+            OSError: a file is gone or cannot be read.
+        """
+        wanted = list(files)
+        if len(wanted) < 2:
+            whys = [self.damage(root, entry) for root, entry in wanted]
+        else:
+            with ThreadPoolExecutor(_NUM_THREADS) as pool:
+                whys = list(pool.map(lambda pair: self.damage(*pair), wanted))
+        return [(*pair, why) for pair, why in zip(wanted, whys, strict=True) if why]
+
+
+CHECKS = FileChecks()
+"""Shared by all readers of this process."""
+
+
+def damage_of(root: Path, entry: FileEntry) -> str:
+    """What is wrong with a data file, read anew; an empty text where nothing is."""
+    path = root / entry.path
+    try:
+        size = path.stat().st_size
+        if size != entry.num_bytes:
+            return f"it has {size} bytes, not {entry.num_bytes}"
+        if sha256_of(path) != entry.sha256:
+            return "its content changed after it was written"
+        num_rows = pq.read_metadata(path).num_rows
+        if num_rows != entry.num_rows:
+            return f"it has {num_rows} rows, not {entry.num_rows}"
+    except FileNotFoundError:
+        return "it is missing"
+    except (OSError, pa.ArrowException) as error:
+        return f"it cannot be read ({' '.join(str(error).split())})"
+    return ""
