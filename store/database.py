@@ -332,8 +332,8 @@ class RunDatabase:
 
 def _tables_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
     """The tables that a query may read, by name; all of them where the parser does not say."""
-    row = cursor.execute("SELECT json_serialize_sql($1)", [sql]).fetchone()
-    tree = json.loads(row[0]) if row is not None else {"error": True}
+    (row,) = cursor.execute("SELECT json_serialize_sql($1)", [sql]).fetchall()
+    tree = json.loads(row[0])
     if tree.get("error"):
         return list(TABLES)
     found: set[str] = set()
