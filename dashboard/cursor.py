@@ -18,6 +18,7 @@ import streamlit as st
 
 from . import ui, url_state
 from .curves import Zoom
+from .escaping import component_key
 from .marks import MARK_AXIS
 
 PARAM = "zoom"
@@ -137,7 +138,7 @@ def synchronise(axis: str) -> Zoom | None:
     st.session_state[_SHOWN_AXIS] = axis
     if before != axis:
         st.query_params.pop(PARAM, None)
-    key = f"cursor:{axis}"
+    key = component_key(f"cursor:{axis}")
     _component()(key=key, height=0, on_zoom_change=functools.partial(_keep, key))
     text = st.query_params.get(PARAM, "")
     zoom = read_zoom(text)

@@ -7,6 +7,7 @@ marks, zero-width characters, lone surrogates) in a box or in brackets, by name.
 
 from __future__ import annotations
 
+import hashlib
 import html
 import re
 import unicodedata
@@ -131,3 +132,17 @@ def visible(text: str, limit: int | None = MAX_CHARS) -> str:
 def attribute(text: str, limit: int | None = 300) -> str:
     """For between the quotes of an HTML or XML attribute."""
     return html.escape(visible(text, limit), quote=True).replace("\n", "&#10;")
+
+
+def component_key(text: str) -> str:
+    """The key of a component from any text, names of runs and metrics among it.
+
+    Streamlit keeps two underscores in a row to itself and refuses a key that has them.
+
+    >>> component_key("chart_loss"), component_key("cursor:a__b:step")
+    ('chart_loss', 'cursor:a_b:step:b1d9ce89')
+    """
+    if "__" not in text:
+        return text
+    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return f"{re.sub('__+', '_', text)}:{digest}"

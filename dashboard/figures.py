@@ -20,6 +20,7 @@ import plotly.io
 import streamlit as st
 
 from . import assets
+from .escaping import component_key
 from .pulses import EVERY_S
 
 DEFAULT_HEIGHT = 450
@@ -116,7 +117,7 @@ def show(
 
 def show_sent(data: bytes, *, key: str) -> None:
     """Draw what `sent` made; `key` names the place."""
-    _component()(key=key, data=data)
+    _component()(key=component_key(key), data=data)
 
 
 @functools.cache

@@ -107,7 +107,7 @@ def run_frame(title: str, draw: Callable[[str], None]) -> None:
         with middle:
             run_id = pick_run()
         if run_id is None:
-            empty_root()
+            missing_run()
             return
         with right:
             live_marker(run_id)
@@ -140,47 +140,66 @@ def notice(text: str) -> None:
 
 
 def pick_run() -> str | None:
-    """The run that the URL names, or the newest; None where there is none at all.
+    """The run that the URL names, or the newest; None where that run, or any run, is missing.
 
-    The URL always says which run is shown, also when nobody chose one: it can be shared.
+    The URL always says which run is shown, also when nobody chose one: it can be shared. A run that
+    the URL names and that is gone is never replaced by another one, whose buttons would be pressed
+    for it.
     """
     rows = [row for row in queries.runs() if not row.problem]
     ids = [row.run_id for row in rows[:MAX_PICKED]]
-    last = st.session_state.get(_SHOWN_RUN)
-    asked = st.query_params.get("run") or last
-    known = _existing(asked, is_quiet=asked == last) if asked else None
-    if known and known not in ids:
-        ids.append(known)
     if not ids:
         return None
-    run_id = known or ids[0]
-    st.session_state[_SHOWN_RUN] = st.session_state[_PICKER] = run_id
-    if st.query_params.get("run") != run_id:
-        st.query_params["run"] = run_id
+    asked = st.query_params.get("run")
+    last = st.session_state.get(_SHOWN_RUN)
+    run_id = (asked or last or ids[0]) if asked or not last or exists(last) else ids[0]
+    is_there = exists(run_id)
+    if is_there and run_id not in ids:
+        ids.append(run_id)
+    st.session_state[_PICKER] = run_id if is_there else None
+    if is_there:
+        st.session_state[_SHOWN_RUN] = run_id
+        if asked != run_id:
+            st.query_params["run"] = run_id
     names = {row.run_id: _label(row) for row in rows}
     st.selectbox(
         "Run",
         ids,
+        index=None,
         key=_PICKER,
         on_change=_picked,
         format_func=lambda run_id: names.get(run_id, visible(run_id)),
+        placeholder="Choose a run",
         label_visibility="collapsed",
     )
-    return run_id
+    return run_id if is_there else None
 
 
 def _picked() -> None:
-    st.query_params["run"] = st.session_state[_PICKER]
+    if st.session_state[_PICKER] is not None:
+        st.query_params["run"] = st.session_state[_PICKER]
 
 
-def _existing(run_id: str, *, is_quiet: bool = False) -> str | None:
+def exists(run_id: str) -> bool:
+    """Whether the root has a run of this name."""
     try:
         queries.path_of(run_id)
+    except Problem:
+        return False
+    return True
+
+
+def missing_run() -> None:
+    """In place of a page whose run the URL names and nobody has; or of any, where there is none."""
+    asked = st.query_params.get("run")
+    if not asked or not any(not row.problem for row in queries.runs()):
+        empty_root()
+        return
+    try:
+        queries.path_of(asked)
     except Problem as found:
-        if not is_quiet:
-            notice(f"{found.text}; the newest run is shown")
-        return None
-    return run_id
+        empty(f"{found.text[:1].upper()}{found.text[1:]}. {found.advice}")
+        link("All runs", "runs", run=None, step=None, trajectory=None, turn=None)
 
 
 def _label(row: RunRow) -> str:

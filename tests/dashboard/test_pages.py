@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,14 +59,43 @@ def test_a_run_without_a_step_is_shown(name: str, tmp_path: Path, open_page: Ope
 
 @pytest.mark.parametrize("name", WITH_RUN)
 @pytest.mark.parametrize("asked", ["nope", "../secret", "a/b", ".", "x" * 400])
-def test_an_unknown_run_is_noted_and_the_newest_shown(
+def test_c7_a_run_that_is_gone_is_not_replaced_by_another_one(
     name: str, asked: str, tmp_path: Path, open_page: OpenPage
 ) -> None:
     make_run(tmp_path / "real")
     page = open_page(name, tmp_path, run=asked)
     assert not page.exception
-    assert any("the newest run is shown" in note.value for note in page.info)
+    assert page.query_params["run"] == asked
+    assert page.selectbox[0].value is None
+    assert not page.button
+    assert "Choose another one on the page Runs." in words(page) or "under the root" in words(page)
+    page.selectbox[0].select("real").run()
     assert page.query_params["run"] == "real"
+
+
+@pytest.mark.parametrize("name", WITH_RUN)
+def test_c7_a_run_that_is_deleted_while_somebody_looks_leaves_an_empty_page(
+    name: str, tmp_path: Path, open_page: OpenPage
+) -> None:
+    make_run(tmp_path / "other")
+    gone = make_run(tmp_path / "gone")
+    page = open_page(name, tmp_path, run="gone")
+    shutil.rmtree(gone)
+    page.run()
+    assert not page.exception
+    assert page.query_params["run"] == "gone"
+    assert "There is no run 'gone' under" in words(page)
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("run_id", ["ppo__lr1e-4__seed0", "___", "a__"])
+def test_c1_a_folder_may_have_two_underscores_in_its_name(
+    name: str, run_id: str, tmp_path: Path, open_page: OpenPage
+) -> None:
+    make_run(tmp_path / run_id, values=lambda step: {"policy/entropy": 0.5, "odd__name/x__y": step})
+    page = open_page(name, tmp_path, run=run_id, section="odd__name")
+    assert not page.exception
+    assert page.title[0].value == ui.PAGES[name][0]
 
 
 @pytest.mark.parametrize("name", PAGES)
