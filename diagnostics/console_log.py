@@ -21,22 +21,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .metric_catalogue import Meaning, step_rank
+from .metric_json import table_lines
 from .metric_names import meaning_of
 from .metric_records import Collector, to_number
 
 MAX_PAIRS = 5_000
+MAX_TABLE_LINES = 200_000
 MAX_DICT_LINES = 400
 """Lines over which a printed dictionary may go."""
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _PREFIXES = re.compile(
-    r"\(\w[\w.]*\s+pid=\d+[^)]*\)"  # Ray
-    r"|\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?"
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?"
     r"|\[?\b\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d+)?\b\]?(?:<[\d:?]+)?"  # time of day
     r"|\[?\b[\w/.-]+\.py:\d+\b\]?:?"
     r"|\[(?:rank|Rank|RANK)[ :]?\d+\]:?"
     r"|\b(?:INFO|DEBUG|WARNING)\b:?"
 )
+_RAY = re.compile(r"^\s*(?:\(\w[\w.]*\s+pid=\d+[^)]*\)\s?|\[rank\s?\d+\]:?\s?|\d{1,3}:\s(?=\{))")
+"""Who of several processes printed a line."""
 _NUMBER = (
     r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)%?"
     r"|[-+]?(?:nan|inf(?:inity)?)\b"
@@ -156,24 +159,35 @@ class ConsoleLog:
     _rows: _Block = field(default_factory=_Block)
     _header: list[str] = field(default_factory=list)
     _dict: list[str] = field(default_factory=list)
+    _html: list[str] = field(default_factory=list)
     _last_marker: tuple[int, int] | None = None
     """Of the line before: a step may go over two lines."""
 
     def feed(self, lines: Iterable[str]) -> None:
         """Raises MetricsFileError where the file cannot hold the metrics of a run."""
         for line in lines:
-            self._line(_COLOUR.sub("", line).rstrip())
+            text = _RAY.sub("", _COLOUR.sub("", line).rstrip())
+            if "<table" in text or self._html:
+                self._html.append(text)
+                if "</table" in text or len(self._html) > MAX_TABLE_LINES:
+                    html, self._html = "\n".join(self._html), []
+                    for row in table_lines(html):
+                        self._line(row)
+                continue
+            self._line(text)
 
     def best(self) -> Collector | None:
         """The collector of the grammar that says most; None where no grammar has a record."""
         self._close_block()
         self._close_rows()
         filled = [c for c in self._collectors.values() if c.num_records]
-        return max(
-            filled,
-            key=lambda c: (len(c.known) * min(c.num_records, 50), c.num_records),
-            default=None,
-        )
+
+        def says(collector: Collector) -> tuple[bool, int, int]:
+            """Enough rows to be judged, then how much they say of how many steps."""
+            rows = collector.num_records
+            return rows >= 8, len(collector.known) ** 2 * min(rows, 20), rows
+
+        return max(filled, key=says, default=None)
 
     def _add(
         self, grammar: str, record: Mapping[str, float], marker: tuple[int, int] | None = None
@@ -292,7 +306,10 @@ class ConsoleLog:
         marker = step_marker(text)
         metrics = [name for name in pairs if not is_step_name(name)]
         if metrics and (len(metrics) > 1 or marker is not None or len(pairs) > 1):
-            self._add("pairs", pairs, marker or self._last_marker)
+            kind = "" if marker is None else _MARKED[marker[0]]
+            if marker is None and self._last_marker is not None:
+                kind = f"after {_MARKED[self._last_marker[0]]}"
+            self._add(f"pairs {kind}", pairs, marker or self._last_marker)
         self._last_marker = marker
         is_of_block = self._block.marker is None or (
             marker is not None and marker[0] <= self._block.marker[0]

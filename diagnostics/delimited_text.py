@@ -81,6 +81,8 @@ class DelimitedText:
         names = self._names()
         body = itertools.islice(lines, self.dialect.num_before + 1, None)
         for row in csv.reader(body, delimiter=self.dialect.delimiter):
+            if not any(cell.strip(" :-=") for cell in row):
+                continue  # empty, or a rule under the header
             if len(row) == len(names):
                 if any(cell.strip() != name for cell, name in zip(row, names, strict=True)):
                     yield dict(zip(names, row, strict=True))

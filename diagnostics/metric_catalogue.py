@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -150,6 +150,8 @@ RETURN_WORDS = (
     "episodic_return",
     "episode_reward",
     "ep_rew",
+    "rew",
+    "ep_return",
     "ep_reward",
     "eprew",
     "objective_scores",
@@ -174,6 +176,8 @@ RETURN_WORDS = (
     "objective_rlhf_reward",
     "rlhf_reward",
     "exp_scores",
+    "rm",
+    "ret",
 )
 ENTROPY_WORDS = (
     "policy_entropy",
@@ -214,6 +218,7 @@ LENGTH_WORDS = (
     "env_all_ac_tokens_per_turn",
     "ac_tokens_per_turn",
     "gen_tokens_per_sample",
+    "glen",
 )
 """Each stands for itself and with mean, avg or average before or after it."""
 
@@ -245,6 +250,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
         "ppo_mean_kl",
         "policy_kl",
         "kl_policy_ref",
+        "critic_kl",
     ),
     "policy/ref_kl_per_sequence": ("objective_kl",),
     "policy/approx_kl": ("actor_ppo_kl", "ppo_kl", "approx_kl", "approxkl", "policy_approxkl"),
@@ -276,6 +282,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
         "actor_grad_norm_before_clip",
         "gradnorm",
         "gnorm",
+        "grad",
         "grad_l2_norm",
         "optim_grad_norm",
     ),
@@ -311,6 +318,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
         "zero_variance_frac",
         "zero_variance_ratio",
         "zero_adv_frac",
+        "flat_reward_group_ratio",
+        "zero_variance_group_frac",
     ),
     "reward/solved_frac": (
         "solve_all",
@@ -519,7 +528,10 @@ AS_SPELLED: tuple[Pattern, ...] = (
     ),
     # TRL and its relatives: a reward function that says whether the answer is right
     (
-        re.compile(r"rewards_(?:\w+_)?(?:accuracy|correctness|correct|success)\w*?" + _MEAN),
+        re.compile(
+            r"(?:rewards?_(?:\w+_)?(?:accuracy|correctness|correct|success)\w*?"
+            r"|(?:\w+_)?(?:accuracy|correctness|correct|success)_rewards?(?:_fn|_func)?)" + _MEAN
+        ),
         lambda m: (
             Meaning(key="rollout/success_rate", rank=len(SUCCESS_WORDS), only_share=True)
             if not m[0].endswith(("_std", "_min", "_max", "accuracies"))
@@ -563,8 +575,72 @@ _PREFIXES = (
 """What may stand before a name of the catalogue."""
 
 
+def _singular(word: str) -> str:
+    """`episode_rewards` as `episode_reward`, `accuracies_avg` as `accuracy_avg`."""
+    parts = [
+        f"{part[:-3]}y"
+        if part.endswith("ies")
+        else part[:-2]
+        if part.endswith("sses")
+        else part[:-1]
+        if part.endswith("s") and not part.endswith("ss")
+        else part
+        for part in word.split("_")
+    ]
+    return "_".join(parts)
+
+
+_FILLERS = frozenset(
+    {
+        *("mean", "avg", "average", "moyen", "moyenne", "medio", "media", "ema", "ewma", "ma"),
+        *("smoothed", "smooth", "running", "moving", "rolling", "recent", "window", "overall"),
+        *("train", "training", "current", "per", "of", "the", "over"),
+    }
+)
+"""Words that say how something was averaged, not what it is."""
+_OUTCOMES = frozenset({"rollout/success_rate", "reward/return_mean"})
+
+
 def looked_up(words: Iterable[str]) -> Meaning | None:
-    """The meaning of the first of some spellings that the catalogue has."""
+    """The meaning of the first of some spellings that the catalogue has.
+
+    Success and returns are also met in part: without the words of `_FILLERS` and numbers
+    (`avg_reward_200`), and behind a group of another name (`agent_0_accuracy`).
+    """
+    words = list(words)
+    meaning = _in_catalogue(dict.fromkeys([*words, *map(_singular, words)]))
+    if meaning is not None or not words:
+        return meaning
+    parts = [p for p in words[0].split("_") if p not in _FILLERS and not p.isdigit()]
+    meaning = _in_catalogue(["_".join(parts), _singular("_".join(parts))])
+    if meaning is None or meaning.key not in _OUTCOMES or len(parts) == len(words[0].split("_")):
+        return None
+    return replace(meaning, rank=meaning.rank + _PARTLY)
+
+
+_PARTLY = 100
+"""What is met in part comes after what is met as a whole."""
+
+
+def of_last_part(name: str) -> Meaning | None:
+    """The success or return that a name ends with, behind groups that the catalogue has not.
+
+    >>> of_last_part("ALIGNED/accuracy").key
+    'rollout/success_rate'
+    >>> of_last_part("critic/grad_norm") is None
+    True
+    """
+    group, slash, last = name.strip().rpartition("/")
+    meaning = looked_up([spelled(last)]) if slash and spelled(group) not in _NOT_OF_A_RUN else None
+    if meaning is None or meaning.key not in _OUTCOMES:
+        return None
+    return replace(meaning, rank=meaning.rank + 2 * _PARTLY)
+
+
+_NOT_OF_A_RUN = frozenset({"critic", "value", "buffer", "ref", "reference", "baseline", "format"})
+
+
+def _in_catalogue(words: Iterable[str]) -> Meaning | None:
     for word in words:
         meaning = CATALOGUE.get(word)
         if meaning is None:

@@ -96,7 +96,7 @@ def _tables_inside(document: Mapping[str, Any], name: str) -> list[list[Record]]
     waiting: list[tuple[Mapping[str, Any], int]] = [(document, 0)]
     while waiting:
         group, depth = waiting.pop()
-        out += [_of_columns(group), _of_steps(group), _of_split(group)]
+        out += [_of_columns(group), _of_steps(group), _of_split(group), _of_series(group)]
         keys = sorted(group, key=lambda k: _HISTORIES.index(k) if k in _HISTORIES else 99)
         for key in keys:
             value = group[key]
@@ -145,6 +145,22 @@ def _of_steps(group: Mapping[str, Any]) -> list[Record]:
             return []
         out.append({"step": int(match[1]), **flat(value)})
     return out
+
+
+def _of_series(group: Mapping[str, Any]) -> list[Record]:
+    """`{"reward": [{"step": 1, "value": 0.1}, ...], "loss": [...]}`, by step."""
+    rows: dict[Any, Record] = {}
+    for name, points in group.items():
+        if not isinstance(points, list) or not points or not isinstance(points[0], dict):
+            continue
+        step = step_column(points[0])
+        if step is None or "value" not in points[0]:
+            continue
+        for point in points:
+            if isinstance(point, dict) and isinstance(point.get(step), int | float):
+                row = rows.setdefault(point[step], {"step": point[step]})
+                row[str(name)] = point.get("value")
+    return [rows[step] for step in sorted(rows)]
 
 
 def _of_split(group: Mapping[str, Any]) -> list[Record]:

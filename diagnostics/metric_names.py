@@ -21,6 +21,7 @@ from .metric_catalogue import (
     Meaning,
     Values,
     looked_up,
+    of_last_part,
     spelled,
     step_rank,
     without_prefixes,
@@ -77,7 +78,7 @@ def meaning_of(name: str) -> Meaning | None:
         meaning = looked_up(without_prefixes(spelled(candidate)))
         if meaning is not None:
             return meaning
-    return None
+    return of_last_part(names[-1])
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -182,8 +183,8 @@ def to_our_names(
                 meaning = None
             else:
                 values = share
-                if re.search("reward|score", name, re.IGNORECASE):
-                    what = "success" if meaning.key.endswith("success_rate") else "a share"
+                what = _READ_AS.get(meaning.key.rpartition("/")[2])
+                if what and re.search("reward|score", name, re.IGNORECASE):
                     notes.append(f"{name} lies between 0 and 1: it is read as {what}")
         key = meaning.key if meaning else name
         if key in out:
@@ -194,6 +195,7 @@ def to_our_names(
     _average_tags(out, sources)
     _derive_dependence(out, sources)
     _entropy_per_token(out, sources, notes)
+    _kl_per_token(out, sources, notes)
     _success_from_rewards(out, sources, notes)
     return NamedColumns(columns=out, sources=sources, notes=tuple(notes))
 
@@ -214,6 +216,12 @@ def _in_order_of_preference(
         ranked.append((order, place, name, meaning))
     ranked.sort(key=lambda entry: entry[:2])
     return [(name, meaning, columns[name]) for _, _, name, meaning in ranked]
+
+
+_READ_AS = {
+    "success_rate": "success",
+    "format_valid_frac": "the share of replies in the right format",
+}
 
 
 _PERCENT = re.compile(r"percent|pct|%|rate|acc", re.IGNORECASE)
@@ -313,6 +321,18 @@ def _entropy_per_token(
         return
     columns[key] = values / np.where(lengths > 0, lengths, np.nan)
     notes.append(f"{sources[key]} is per sequence: divided by {sources[_LENGTH]}")
+
+
+def _kl_per_token(columns: dict[str, Values], sources: dict[str, str], notes: list[str]) -> None:
+    """A KL that no token can have is a sum over sequences, and set aside."""
+    key = "policy/ref_kl"
+    values = columns.get(key)
+    if values is None or key == sources[key] or not np.isfinite(values).any():
+        return
+    if float(np.median(values[np.isfinite(values)])) > MAX_ENTROPY_PER_TOKEN:
+        columns["policy/ref_kl_per_sequence"] = columns.pop(key)
+        sources["policy/ref_kl_per_sequence"] = name = sources.pop(key)
+        notes.append(f"{name} is too large to be per token: the KL rule does not read it")
 
 
 _LENGTH = "rollout/num_sampled_tokens_mean"

@@ -7,12 +7,18 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .metric_catalogue import SUCCESS_WORDS, Meaning, spelled, step_rank
 from .metric_names import is_summary_column, meaning_of, runs_of_chart, step_columns
-from .metric_table import MetricTable, TableBuilder, TooManyColumnsError
+from .metric_table import (
+    MAX_COLUMNS,
+    MetricTable,
+    TableBuilder,
+    TooManyColumnsError,
+    too_many_columns,
+)
 
 MAX_STEP = 2**53
 LARGEST = 1e150
@@ -22,6 +28,8 @@ MAX_DEPTH = 12
 NUM_SAMPLED = 500
 """Records that the field of the steps is chosen by."""
 MAX_RUNS = 64
+MAX_NOISE = 1_000
+"""Names in console text after which only those of the catalogue are taken in."""
 
 
 class MetricsFileError(ValueError):
@@ -50,9 +58,9 @@ def to_number(value: Any) -> float:
             return _bounded(float(value))
         except OverflowError:
             return math.inf
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not value:
         return math.nan
-    return _number_in(value.strip().lower())
+    return _number_in(value)
 
 
 def _bounded(number: float) -> float:
@@ -65,7 +73,7 @@ def _number_in(text: str) -> float:
     try:
         return _bounded(float(text))
     except ValueError:
-        pass
+        text = text.strip().lower()
     if text in ("true", "false"):
         return float(text == "true")
     if text.endswith("%"):
@@ -144,10 +152,39 @@ _RUNS = frozenset(
     }
 )
 """Fields whose values tell one run from another."""
+_SERIES = frozenset({"metric", "metric_name", "name", "key", "tag", "scalar", "variable"})
 _PHASES = frozenset({"split", "phase", "mode", "stage", "type", "event", "kind", "section"})
 _EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
-_EXACT_STEP = 8
-"""Names before this place in the order of preference count steps even where they repeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What records with the same fields have in common."""
+
+    known: tuple[tuple[str, str], ...]
+    """Fields that the catalogue has, and their keys."""
+    runs: tuple[str, ...]
+    weights: tuple[str, ...]
+    summaries: tuple[str, ...]
+    epoch: str
+    is_chart: bool
+    has_series: bool
+    has_phase: bool
+
+
+def _plan_of(names: tuple[str, ...]) -> _Plan:
+    words = {name: spelled(name) for name in names}
+    known = [(name, meaning.key) for name in names if (meaning := meaning_of(name)) is not None]
+    return _Plan(
+        known=tuple(known),
+        runs=tuple(name for name in names if words[name] in _RUNS),
+        weights=tuple(name for name in names if words[name] in _WEIGHTS),
+        summaries=tuple(name for name in names if is_summary_column(name)),
+        epoch=next((name for name in names if words[name] == "epoch"), ""),
+        is_chart=any(" - " in name for name in names),
+        has_series=len(names) <= 8 and bool(_SERIES & set(words.values())),
+        has_phase=bool(_PHASES & set(words.values())),
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,20 +216,25 @@ class Collector:
     """Values by run, where the columns are those of an exported chart."""
     _offsets: dict[float, float] = field(default_factory=dict)
     _last: tuple[float, float] | None = None
+    _plans: dict[tuple[str, ...], _Plan] = field(default_factory=dict)
     _num_taken: int = 0
     num_lost: int = 0
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Raises MetricsFileError where the file cannot hold the metrics of a run."""
-        fields = _of_phase(_of_series(record))
-        metrics = [
-            meaning.key
-            for name in fields
-            if (meaning := meaning_of(name)) is not None and not math.isnan(to_number(fields[name]))
-        ]
+        plan = self._plan(record)
+        fields = dict(record)
+        if plan.has_series or plan.has_phase:
+            fields = _of_phase(_of_series(record))
+            plan = self._plan(fields)
+        if self.needs_known and len(self.names) > MAX_NOISE:
+            fields = {n: v for n, v in fields.items() if n in self.names or meaning_of(n)}
+        elif len(fields) > MAX_COLUMNS or len(self.names) > MAX_COLUMNS:
+            raise MetricsFileError(f"{self.path}: {too_many_columns()}")
+        metrics = {key for n, key in plan.known if not math.isnan(to_number(fields.get(n)))}
         if self.needs_known and not metrics and not any(n in self.mapping for n in fields):
             return
-        self.known.update(metrics)
+        self.known |= metrics
         self.names.update(dict.fromkeys(fields))
         self.num_records += 1
         if self._steps is None:
@@ -202,24 +244,28 @@ class Collector:
             return
         self._take(fields)
 
+    def _plan(self, record: Mapping[str, Any]) -> _Plan:
+        names = tuple(record)
+        plan = self._plans.get(names)
+        if plan is None:
+            plan = _plan_of(names)
+            if len(self._plans) < MAX_NOISE:
+                self._plans[names] = plan
+        return plan
+
     def _choose_steps(self) -> None:
         mapped = [name for name, meaning in self.mapping.items() if meaning.key == "step"]
-        found: list[str] = []
-        for name in step_columns(self.names):
+        ranked: list[tuple[int, int, str]] = []
+        for place, name in enumerate(step_columns(self.names)):
             numbers = [_step_number(r.get(name)) for r in self._waiting]
             numbers = [n for n in numbers if math.isfinite(n)]
-            if not numbers:
-                continue
             if any(number != math.floor(number) for number in numbers):
                 self._fractions = self._fractions or name
-                continue
-            pairs = list(itertools.pairwise(numbers))
-            rises = sum(b > a for a, b in pairs)
-            rank = step_rank(name)
-            is_exact = rank is not None and rank < _EXACT_STEP
-            if is_exact or rises >= 0.9 * max(len(pairs), 1):
-                found.append(name)
-        self._steps = mapped or found
+            elif numbers:
+                ranked.append((_doubt(name, numbers), place, name))
+        best = min((doubt for doubt, _, _ in ranked), default=_NO_STEP)
+        limit = min(max(best, 1), _NO_STEP - 1)
+        self._steps = mapped or [name for doubt, _, name in sorted(ranked) if doubt <= limit]
         waiting, self._waiting = self._waiting, []
         for fields in waiting:
             self._take(fields)
@@ -229,26 +275,22 @@ class Collector:
         if step is None:
             self.num_lost += 1
             return
+        plan = self._plan(fields)
         numbers: dict[str, float] = {}
-        weight = 1.0
-        run: list[str] = []
         for name, value in fields.items():
             number = to_number(value)
-            word = spelled(name)
-            if word in _RUNS and value not in (None, ""):
-                self._run_fields[name] = None
-                run.append(f"{name}={value}")
-                continue
-            if math.isnan(number):
-                continue
-            self._numeric.add(name)
-            if name in (self._steps or ()) or is_summary_column(name):
-                continue
-            if word in _WEIGHTS and 0 < number < math.inf:
-                weight = number
-            numbers[name] = number
-        for chart_run, columns in runs_of_chart(numbers).items():
-            self._chart[chart_run] = self._chart.get(chart_run, 0) + len(columns)
+            if number == number and name not in plan.runs:
+                numbers[name] = number
+        self._numeric.update(numbers)
+        for name in (*(self._steps or ()), *plan.summaries):
+            numbers.pop(name, None)
+        run = [f"{name}={fields[name]}" for name in plan.runs if fields[name] not in (None, "")]
+        self._run_fields.update(dict.fromkeys(plan.runs))
+        weights = [numbers[name] for name in plan.weights if 0 < numbers.get(name, 0) < math.inf]
+        weight = weights[0] if weights else 1.0
+        if plan.is_chart:
+            for chart_run, columns in runs_of_chart(numbers).items():
+                self._chart[chart_run] = self._chart.get(chart_run, 0) + len(columns)
         builder = self._runs.get(tuple(run))
         if builder is None:
             if len(self._runs) >= MAX_RUNS:
@@ -274,7 +316,8 @@ class Collector:
 
     def _through_epochs(self, step: float, fields: Mapping[str, Any]) -> float:
         """Steps that begin again with each epoch are counted on."""
-        epoch = to_number(next((v for n, v in fields.items() if spelled(n) == "epoch"), None))
+        name = self._plan(fields).epoch
+        epoch = to_number(fields[name]) if name else math.nan
         if not math.isfinite(epoch):
             return step
         if self._last is not None:
@@ -326,15 +369,15 @@ class Collector:
             raise MetricsFileError(
                 f"{self.path}: {table.num_rows} steps, but no column holds numbers"
             )
-        return table
+        return replace(table, notes=(*table.notes, *hints(table)))
 
     def _chosen_run(self, said: list[str]) -> TableBuilder:
-        runs = sorted(self._runs.items(), key=lambda entry: -entry[1].num_seen)
+        runs = sorted(self._runs.items(), key=lambda entry: -entry[1].num_rows)
         if len(runs) > 1:
             names = "; ".join(", ".join(run) or "unnamed" for run, _ in runs[:4])
             said.append(
                 f"the file holds {len(runs)} runs ({names}{' ...' if len(runs) > 4 else ''}): the "
-                f"first of these, with {runs[0][1].num_seen} rows, is judged"
+                f"first of these, with {runs[0][1].num_rows} rows, is judged"
             )
         return runs[0][1]
 
@@ -347,12 +390,29 @@ class Collector:
         return [name for run, names in grouped.items() if run != best for name in names]
 
 
+_NO_STEP = 3
+
+
+def _doubt(name: str, numbers: list[float]) -> int:
+    """How doubtful it is that a field counts the steps; from `_NO_STEP` on it does not.
+
+    A `step` may repeat, as where each row is an episode, and may be the same throughout; `steps` or
+    `epoch` that do not grow from row to row are of something else.
+    """
+    pairs = list(itertools.pairwise(numbers))
+    rises = sum(b > a for a, b in pairs)
+    falls = sum(b < a for a, b in pairs)
+    is_named_step = spelled(name).endswith("step")
+    if rises >= 0.9 * len(pairs) or (is_named_step and rises > 0 and falls <= 0.1 * len(pairs)):
+        return 0
+    if not is_named_step:
+        return _NO_STEP
+    return 1 if rises + falls else 2
+
+
 def _step_number(value: Any) -> float:
     """A step, also where it is written as `12/400`."""
     return to_number(value.partition("/")[0] if isinstance(value, str) else value)
-
-
-_SERIES = frozenset({"metric", "metric_name", "name", "key", "tag", "scalar", "variable"})
 
 
 def _of_series(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -385,6 +445,23 @@ def _of_phase(record: Mapping[str, Any]) -> dict[str, Any]:
 _LIKELY = frozenset(
     word for phrase in SUCCESS_WORDS for word in phrase.split("_") if word not in ("is", "at", "1")
 ) | {"reward", "score", "return", "f1", "goal", "wins", "passed", "accept", "judge"}
+
+
+def hints(table: MetricTable) -> list[str]:
+    """Which columns look like the success that was not found, and the `--map` to give."""
+    keys = table.keys()
+    if any(key.endswith("success_rate") for key in keys):
+        return []
+    likely = list(likely_success(table))
+    has_return = "reward/return_mean" in keys
+    if has_return:
+        likely = [(name, key) for name, key in likely if key == "rollout/success_rate"]
+    maps = " or ".join(f"--map '{name}={key}'" for name, key in likely[:3])
+    if maps:
+        return [f"no success rate was recognised; if one of these is it, give {maps}"]
+    if has_return:
+        return []
+    return ["no success rate and no reward was recognised; say which column it is with --map"]
 
 
 def likely_success(table: MetricTable) -> Iterator[tuple[str, str]]:

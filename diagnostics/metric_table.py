@@ -20,17 +20,21 @@ Steps = NDArray[np.int64]
 MAX_ROWS = 20_000
 """A longer source is averaged in blocks while it is read: between this many rows and twice that."""
 MAX_COLUMNS = 5_000
-MAX_CELLS = 20_000_000
+MAX_CELLS = 10_000_000
 """Wide sources are averaged in blocks earlier: half of the cells that are kept at most."""
 CHUNK_ROWS = 4096
-CHUNK_CELLS = 400_000
-"""Rows and values that wait to be stored."""
+CHUNK_CELLS = 1_000_000
+"""Rows that wait to be stored, and cells that they will fill."""
 NUM_FIXED = 2
 """A stored row begins with its step and its weight."""
 
 
 class TooManyColumnsError(ValueError):
     """More different names than a run's metrics have."""
+
+
+def too_many_columns() -> str:
+    return f"holds more than {MAX_COLUMNS:,} different names; a table of metrics has fewer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,17 +99,23 @@ class TableBuilder:
     _num_stored: int = 0
     _carry: NDArray[np.float64] | None = None
     _pending: list[tuple[float, Mapping[str, float], float]] = field(default_factory=list)
-    _num_pending: int = 0
+    _pending_names: set[str] = field(default_factory=set)
 
     def add_row(self, step: float, values: Mapping[str, float], weight: float = 1.0) -> None:
         """`weight`: how many samples the values are means of, where that is known."""
         self._pending.append((step, values, weight))
-        self._num_pending += len(values)
-        if len(self._pending) >= CHUNK_ROWS or self._num_pending >= CHUNK_CELLS:
+        self._pending_names.update(values)
+        num_cells = len(self._pending) * len(self._pending_names)
+        if len(self._pending) >= CHUNK_ROWS or num_cells >= CHUNK_CELLS:
             self._flush_pending()
 
+    @property
+    def num_rows(self) -> int:
+        """Rows that were added."""
+        return self.num_seen + len(self._pending)
+
     def _flush_pending(self) -> None:
-        rows, self._pending, self._num_pending = self._pending, [], 0
+        rows, self._pending, self._pending_names = self._pending, [], set()
         if not rows:
             return
         names = list(dict.fromkeys(name for _, values, _ in rows for name in values))
@@ -140,9 +150,7 @@ class TableBuilder:
                 self._names[name] = self._size
                 self._size += 1
         if len(self._names) > MAX_COLUMNS:
-            raise TooManyColumnsError(
-                f"more than {MAX_COLUMNS} different metric names: that is no table of metrics"
-            )
+            raise TooManyColumnsError(too_many_columns())
         block = np.full((len(steps), self._size), np.nan)
         block[:, 0] = steps
         block[:, 1] = 1.0 if weights is None else weights
