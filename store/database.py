@@ -1,15 +1,16 @@
 """An in-memory DuckDB whose views show runs as their journals and manifests tell them.
 
-The connection may read the folder it was opened for and nothing else, and a query may only read:
-SQL from a browser or a notebook cannot change a run, and cannot look around on the machine.
+SQL from a browser or a notebook can neither change a run nor look around on the machine. Three
+things see to that, each on its own: a query is checked before it is run (`query_check.py`); it runs
+on a connection of its own, in a transaction that cannot write; and the only files that DuckDB can
+reach are the data files of the run, through an interface that has no way to write (`run_files.py`).
 """
 
 from __future__ import annotations
 
-import json
-import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from .index import RunIndex, VisibleFile
 from .integrity import CHECKS, damage_of
 from .layout import FileEntry
 from .lookup import StepLookup
+from .query_check import CheckedQuery, one_line
+from .run_files import SCHEME, RunFiles
 from .schema import (
     EVENT_TABLES,
     SCHEMA_VERSION,
@@ -40,10 +43,10 @@ _QUERY_ERRORS = (
     duckdb.PermissionException,
     duckdb.OutOfMemoryException,
     duckdb.InterruptException,
+    duckdb.TransactionException,
 )
 """Errors that the query is to blame for, never a file."""
 _RETRIES = 8
-_EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?:\([^)]*\)\s*)?", re.IGNORECASE)
 
 
 def quote(text: str) -> str:
@@ -51,44 +54,64 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def connect(folder: Path, memory_limit: str = "") -> duckdb.DuckDBPyConnection:
-    """A private DuckDB that can reach the files in one folder.
+def connect(files: RunFiles, memory_limit: str = "") -> duckdb.DuckDBPyConnection:
+    """A private DuckDB that can read some files and write none: nothing is spilled to the disk.
 
-    `memory_limit` is for queries of strangers: what does not fit, such as `"1GB"`, is refused, and
-    nothing is spilled to the disk.
+    `memory_limit`, such as `"1GB"`, is for queries of strangers: what does not fit is refused.
     """
     connection = duckdb.connect(
         config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
     )
+    connection.register_filesystem(files)
     connection.execute("SET GLOBAL parquet_metadata_cache = true")
+    connection.execute("SET enable_external_file_cache = false")
     if memory_limit:
         connection.execute(f"SET memory_limit = {quote(memory_limit)}")
-        connection.execute("SET temp_directory = ''")
-    connection.execute(f"SET allowed_directories = [{quote(str(folder) + '/')}]")
+    connection.execute("SET temp_directory = ''")
+    connection.execute("SET python_enable_replacements = false")
+    connection.execute("SET disabled_filesystems = 'LocalFileSystem'")
+    connection.execute(f"SET allowed_directories = ['{SCHEME}://']")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
 
 
-def require_read_only(connection: duckdb.DuckDBPyConnection, query: str) -> None:
-    """Raises QueryError unless the query is one statement that only reads."""
-    try:
-        statements = connection.extract_statements(query)
-        if len(statements) == 1 and statements[0].type == duckdb.StatementType.EXPLAIN:
-            statements = connection.extract_statements(_EXPLAIN.sub("", query, count=1))
-    except duckdb.Error as error:
-        raise QueryError(one_line(error)) from error
-    if len(statements) != 1:
-        raise QueryError(f"expected one statement, got {len(statements)}")
-    if statements[0].type != duckdb.StatementType.SELECT:
-        kind = statements[0].type.name
-        raise QueryError(f"a query may only read: {kind} is not allowed, SELECT is")
+class RunningQuery:
+    """The query that a reader is answering: another thread may stop it."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._is_interrupted = False
 
-def one_line(error: BaseException) -> str:
-    """DuckDB's message without the picture of where it went wrong."""
-    text = str(error).split("\n\nLINE", 1)[0]
-    return " ".join(text.split())
+    def begin(self) -> None:
+        """A new query begins: what was stopped before is over."""
+        with self._lock:
+            self._is_interrupted = False
+
+    def interrupt(self) -> None:
+        """Stop the query, also where it has not reached DuckDB yet."""
+        with self._lock:
+            self._is_interrupted = True
+            if self._connection is not None:
+                self._connection.interrupt()
+
+    @contextmanager
+    def on(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        """While this lasts, the query runs on the connection.
+
+        Raises:
+            QueryError: the query was stopped before.
+        """
+        with self._lock:
+            if self._is_interrupted:
+                raise QueryError("the query was interrupted")
+            self._connection = connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connection = None
 
 
 class RunDatabase:
@@ -97,7 +120,10 @@ class RunDatabase:
     def __init__(self, folder: Path, indexes: Sequence[RunIndex], memory_limit: str = "") -> None:
         self.folder = folder.resolve()
         self.indexes: dict[str, RunIndex] = {}
-        self.connection = connect(self.folder, memory_limit)
+        self._prefixes: dict[str, str] = {}
+        self._files = RunFiles()
+        self._memory_limit = memory_limit
+        self.connection = connect(self._files, memory_limit)
         self._lock = threading.RLock()
         self._scans: dict[str, str] = {}
         self._runs: list[dict[str, Any]] = []
@@ -128,6 +154,7 @@ class RunDatabase:
                     f"{other.layout.root}"
                 )
             self.indexes[index.run_id] = index
+            self._prefixes[index.run_id] = self._files.add(index.layout.root)
             self._insert_events(index)
             self._is_stale = True
 
@@ -135,6 +162,7 @@ class RunDatabase:
         """Stop showing a run, because its folder is gone."""
         with self._lock:
             index = self.indexes.pop(run_id)
+            del self._prefixes[run_id]
             self._delete_events(index)
             self._is_stale = True
 
@@ -150,27 +178,29 @@ class RunDatabase:
                 self._is_stale = False
                 self._num_refreshes += 1
 
-    def run(self, cursor: duckdb.DuckDBPyConnection, sql: str, params: Any) -> pa.Table:
-        """Run SQL that may be asked for again, because files were packed away or are damaged.
+    def run(self, query: CheckedQuery, params: Any, running: RunningQuery) -> pa.Table:
+        """Run checked SQL, on a connection and in a read-only transaction of its own.
+
+        SQL is asked for again where files were packed away meanwhile, or are damaged.
 
         Raises:
             QueryError: DuckDB refuses the query.
             StoreError: the files keep changing.
         """
-        names = _tables_of(cursor, sql)
         for attempt in range(_RETRIES):
             before = self._num_refreshes
             try:
-                self._require_whole(names)
-                return cursor.sql(sql, params=params).to_arrow_table()
+                self._require_whole(query.tables)
+                with self._reading() as connection, running.on(connection):
+                    return connection.sql(query.sql, params=params).to_arrow_table()
             except _QUERY_ERRORS as error:
-                raise QueryError(one_line(error)) from error
+                raise QueryError(_readable(error)) from error
             except (duckdb.Error, OSError) as error:
                 is_repaired = self._repair(is_thorough=attempt > 0)
                 # Another thread's reader may have caught up first: the views are new, or will be.
                 is_new = self._is_stale or self._num_refreshes != before
                 if not (is_repaired or is_new):
-                    raise QueryError(one_line(error)) from error
+                    raise QueryError(_readable(error)) from error
                 self.refresh()
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
@@ -192,6 +222,17 @@ class RunDatabase:
                 if not self._repair(is_thorough=attempt > 0):
                     raise StoreError(f"{index.layout.root}: {one_line(error)}") from error
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
+
+    @contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection for one query, in a transaction that cannot write."""
+        with self._lock:
+            connection = self.connection.cursor()
+        try:
+            connection.execute("BEGIN TRANSACTION READ ONLY")
+            yield connection
+        finally:
+            connection.close()
 
     def _require_whole(self, names: Iterable[str]) -> None:
         """Hash the files of some tables that were not hashed before; damaged ones are left out.
@@ -222,7 +263,7 @@ class RunDatabase:
         """SQL for the visible rows of one table."""
         parts = [f"FROM live_{name}"]
         for index in self.indexes.values():
-            parts += _read_parts(index.layout.root, index.files(name))
+            parts += _read_parts(self._prefixes[index.run_id], index.files(name))
         columns = ", ".join(f'"{column}"' for column in TABLES[name].column_names)
         return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)})"
 
@@ -330,27 +371,17 @@ class RunDatabase:
             return is_changed
 
 
-def _tables_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
-    """The tables that a query may read, by name; all of them where the parser does not say."""
-    (row,) = cursor.execute("SELECT json_serialize_sql($1)", [sql]).fetchall()
-    tree = json.loads(row[0])
-    if tree.get("error"):
-        return list(TABLES)
-    found: set[str] = set()
-    nodes: list[Any] = [tree]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, dict):
-            if str(node.get("function_name", "")).startswith("query"):
-                return list(TABLES)  # its argument is SQL, or the name of a table
-            found.add(str(node.get("table_name", "")).lower())
-            nodes += node.values()
-        elif isinstance(node, list):
-            nodes += node
-    return [name for name in TABLES if name in found]
+def _readable(error: duckdb.Error) -> str:
+    """DuckDB's message in one line, without advice that nobody can follow here."""
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return (
+            "the query needs more memory than it may use. Ask for fewer steps or columns, for "
+            "example: WHERE step BETWEEN 100 AND 200"
+        )
+    return one_line(error)
 
 
-def _read_parts(root: Path, files: Sequence[VisibleFile]) -> list[str]:
+def _read_parts(prefix: str, files: Sequence[VisibleFile]) -> list[str]:
     """`read_parquet` calls: one for files read whole, one per file that is cut at a step."""
     whole = [file.entry for file in files if file.limit is None]
     # Only files of other minor versions can differ in their columns: asking DuckDB to reconcile
@@ -358,11 +389,11 @@ def _read_parts(root: Path, files: Sequence[VisibleFile]) -> list[str]:
     reconcile = any(entry.schema_version != SCHEMA_VERSION for entry in whole)
     parts = []
     if whole:
-        names = ", ".join(quote(str(root / entry.path)) for entry in whole)
+        names = ", ".join(quote(prefix + entry.path) for entry in whole)
         option = ", union_by_name = true" if reconcile else ""
         parts.append(f"FROM read_parquet([{names}]{option})")
     parts += [
-        f"FROM read_parquet([{quote(str(root / file.entry.path))}]) WHERE step <= {file.limit}"
+        f"FROM read_parquet([{quote(prefix + file.entry.path)}]) WHERE step <= {file.limit}"
         for file in files
         if file.limit is not None
     ]

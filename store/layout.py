@@ -18,6 +18,11 @@ _DATA_PATH = re.compile(r"(?:seg|pack)/([a-z_]+)/[0-9A-Za-z_.-]+\.parquet")
 _PIECE = re.compile(r"([0-9]{6})\.ndjson")
 
 
+def is_data_path(relative: str) -> bool:
+    """Whether a path, relative to a run's folder, can be that of a data file."""
+    return _DATA_PATH.fullmatch(relative) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The paths of one run."""

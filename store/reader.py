@@ -18,14 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from .artifacts import REQUESTED, CheckpointRecord, DiagnosticRecord, SettingsRecord
-from .database import RunDatabase, require_read_only, run_row
+from .database import RunDatabase, RunningQuery, run_row
 from .errors import NotARunError, StoreError
 from .events import (
     ack_from_row,
@@ -36,6 +35,7 @@ from .events import (
 )
 from .index import RunIndex
 from .layout import Layout
+from .query_check import checked_query
 from .rebuild import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
 from .records import Alarm, Command, CommandAck, Trajectory, TrajectoryOutcome, parse_trajectory_id
 from .status import RECENT_STEPS, RUNNING, RunStatus, pace_of, status_of
@@ -167,37 +167,34 @@ def command_states(
 
 
 class _SqlReader:
-    """SQL over the views of one database, each reader with its own DuckDB cursor."""
+    """SQL over the views of one database, each query on a connection of its own."""
 
     def __init__(self, database: RunDatabase) -> None:
         self._database = database
-        self._cursor: duckdb.DuckDBPyConnection = database.connection.cursor()
+        self._query = RunningQuery()
 
     def refresh(self) -> None:
         """Catch up with what was written. `sql` and the typed queries do that by themselves."""
         self._database.refresh()
-
-    def require_read_only(self, query: str) -> None:
-        """Raises QueryError unless the query is one statement that only reads."""
-        require_read_only(self._cursor, query)
 
     def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
         """Answer one read-only SQL statement over the views, after catching up.
 
         Views: runs, steps, metrics, trajectories, turns, tokens, diagnostics, alarms, commands,
         command_events, checkpoints (columns in docs/store.md). The answer is an Arrow table:
-        `.to_pylist()`, `.to_pandas()`. Files outside the run cannot be reached.
+        `.to_pylist()`, `.to_pandas()`. Nothing can be written, and no other file be reached.
 
         Raises:
             QueryError: not one statement that reads, or DuckDB refuses it; one line.
         """
-        self.require_read_only(query)
+        checked = checked_query(query)
+        self._query.begin()
         self.refresh()
-        return self._database.run(self._cursor, query, params)
+        return self._database.run(checked, params, self._query)
 
     def interrupt(self) -> None:
         """From another thread: stop the query that this reader is answering, with a QueryError."""
-        self._cursor.interrupt()
+        self._query.interrupt()
 
     @property
     def warnings(self) -> list[str]:

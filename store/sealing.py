@@ -7,14 +7,16 @@ from pathlib import Path
 
 import duckdb
 
-from .database import RunDatabase, one_line, quote, run_status
+from .database import RunDatabase, quote, run_status
 from .durable import new_id, sync_folder
 from .errors import RunBusyError, StoreError
 from .index import RunIndex
+from .query_check import one_line
 from .schema import TABLES, create_table_sql
 
 _STORAGE = "v1.5.0"
 """Readable by DuckDB 1.5 and later."""
+_BATCH_ROWS = 10_000
 
 
 def seal(path: str | Path) -> Path:
@@ -32,15 +34,8 @@ def seal(path: str | Path) -> Path:
         raise RunBusyError(f"{index.layout.root}: the run is running; seal it when it has ended")
     target = index.layout.sealed
     temporary = target.with_name(f"run.{new_id()}.duckdb.tmp")
-    connection = RunDatabase(index.layout.root, [index]).connection
     try:
-        connection.execute(
-            f"ATTACH {quote(str(temporary))} AS sealed (STORAGE_VERSION '{_STORAGE}')"
-        )
-        for name in TABLES:
-            connection.execute(create_table_sql(name, f"sealed.{name}", text_compression=True))
-            connection.execute(f"INSERT INTO sealed.{name} SELECT * FROM {name}")
-        connection.execute("DETACH sealed")
+        _copy_tables(RunDatabase(index.layout.root, [index]), temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -50,7 +45,19 @@ def seal(path: str | Path) -> Path:
     except OSError as error:
         raise StoreError(f"{target}: {error.strerror}") from error
     finally:
-        connection.close()
         for leftover in (temporary, temporary.with_name(f"{temporary.name}.wal")):
             leftover.unlink(missing_ok=True)
     return target
+
+
+def _copy_tables(database: RunDatabase, target: Path) -> None:
+    """Every table of a run into a new DuckDB file. What reads runs cannot write: two databases."""
+    with duckdb.connect() as connection:
+        connection.execute(f"ATTACH {quote(str(target))} AS sealed (STORAGE_VERSION '{_STORAGE}')")
+        for name in TABLES:
+            connection.execute(create_table_sql(name, f"sealed.{name}", text_compression=True))
+            rows = database.connection.sql(f"FROM {name}").to_arrow_reader(_BATCH_ROWS)
+            connection.register("rows", rows)
+            connection.execute(f"INSERT INTO sealed.{name} SELECT * FROM rows")
+            connection.unregister("rows")
+        connection.execute("DETACH sealed")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from evasions import EVASIONS, nothing_changes, written
 from made_run import make_run
 
 from echoscope.dashboard import sql_box
@@ -83,6 +84,20 @@ def test_what_is_refused(sql: str, root: Path) -> None:
     assert sql_box.ask("a", "SELECT count(*) FROM steps").table.column(0)[0].as_py() == 4
 
 
+def test_d1_no_evasion_is_answered_or_touches_a_file(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    count = "SELECT (SELECT count(*) FROM steps), (SELECT sum(value) FROM metrics)"
+    before = sql_box.ask("a", count).table.to_pylist()
+    for sql in EVASIONS:
+        with nothing_changes(root):
+            with pytest.raises(Problem) as caught:
+                sql_box.ask("a", written(sql, root / "a"))
+            assert "Traceback" not in caught.value.text, sql
+            assert sql_box.ask("a", count).table.to_pylist() == before, sql
+
+
 def test_rows_are_cut_and_it_says_so(root: Path) -> None:
     answer = sql_box.ask("a", "SELECT * FROM range(1000) ORDER BY 1")
     assert (answer.table.num_rows, answer.is_cut) == (10, True)
@@ -99,7 +114,7 @@ def test_a_query_without_end_is_stopped(root: Path, serve_root: Serve) -> None:
 
 
 def test_a_query_without_bound_is_refused(root: Path) -> None:
-    with pytest.raises(Problem, match="Out of Memory"):
+    with pytest.raises(Problem, match="needs more memory"):
         sql_box.ask("a", "SELECT list(x) FROM range(100000000) t(x)")
 
 

@@ -1,0 +1,255 @@
+"""Which SQL may be asked: one SELECT, built of nothing but parts that read.
+
+DuckDB calls a statement a SELECT whose `WITH` deletes rows or writes a file. So its kind says
+little: here DuckDB's own parse of the query is walked, every node of it must be on a list, and what
+is not known is refused. The second line of defence is the connection, which has nothing to write
+to (`run_files.py`, and the read-only transaction in `database.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import duckdb
+
+from .errors import QueryError
+from .schema import TABLES
+
+_EXPLAIN = re.compile(
+    r"\s*explain\s+(?P<analyze>analyze\s+)?(?:\(\s*format\s+(?P<format>[a-z]+)\s*\)\s*)?",
+    re.IGNORECASE,
+)
+_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+_SOURCES = frozenset(
+    {
+        "BASE_TABLE",
+        "EMPTY",
+        "EXPRESSION_LIST",
+        "JOIN",
+        "PIVOT",
+        "SHOW_REF",
+        "SUBQUERY",
+        "TABLE_FUNCTION",
+    }
+)
+_CLAUSES = frozenset(
+    {
+        "DISTINCT_MODIFIER",
+        "LIMIT_MODIFIER",
+        "LIMIT_PERCENT_MODIFIER",
+        "ORDER_MODIFIER",
+        "ASCENDING",
+        "DESCENDING",
+        "ORDER_DEFAULT",
+    }
+)
+_TYPES = _NODES | _SOURCES | _CLAUSES
+_EXPRESSIONS = frozenset(
+    {
+        "BETWEEN",
+        "CASE",
+        "CAST",
+        "COLLATE",
+        "COLUMN_REF",
+        "COMPARISON",
+        "CONJUNCTION",
+        "CONSTANT",
+        "DEFAULT",
+        "FUNCTION",
+        "LAMBDA",
+        "LAMBDA_REF",
+        "OPERATOR",
+        "PARAMETER",
+        "POSITIONAL_REFERENCE",
+        "STAR",
+        "SUBQUERY",
+        "TYPE",
+        "WINDOW",
+    }
+)
+TABLE_FUNCTIONS = frozenset(
+    {
+        "duckdb_columns",
+        "duckdb_functions",
+        "duckdb_keywords",
+        "duckdb_tables",
+        "duckdb_types",
+        "duckdb_views",
+        "generate_series",
+        "generate_subscripts",
+        "histogram",
+        "histogram_values",
+        "json_each",
+        "json_tree",
+        "pragma_table_info",
+        "pragma_version",
+        "range",
+        "regexp_split_to_table",
+        "repeat",
+        "repeat_row",
+        "unnest",
+    }
+)
+"""Functions that may stand after FROM: they compute rows, or describe the tables."""
+REFUSED_FUNCTIONS = frozenset(
+    {
+        "currval",
+        "json_serialize_plan",
+        "nextval",
+        "pg_sleep",
+        "setseed",
+        "setval",
+        "sleep_ms",
+        "stats",
+        "write_log",
+    }
+)
+"""Functions of values that change something, wait, or plan SQL that nobody has checked."""
+_FILE_NAME = re.compile(r"[/\\:*?]|\.[A-Za-z0-9]+$")
+
+_parser: duckdb.DuckDBPyConnection | None = None
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedQuery:
+    """SQL that only reads."""
+
+    sql: str
+    """As it is to be run."""
+    tables: tuple[str, ...]
+    """The tables of the schema that it names."""
+
+
+@lru_cache(maxsize=512)
+def checked_query(query: str) -> CheckedQuery:
+    """The query, found to be one SELECT that only reads.
+
+    Raises:
+        QueryError: not SQL, or not one SELECT that only reads; one line, with the way out.
+    """
+    explain = _EXPLAIN.match(query)
+    select = query if explain is None else query[explain.end() :]
+    try:
+        with _lock:
+            connection = _connection()
+            statements = connection.extract_statements(select)
+            kinds = [_kind(statement) for statement in statements]
+            row = connection.execute("SELECT json_serialize_sql(?)", [select]).fetchone()
+    except duckdb.Error as error:
+        raise QueryError(one_line(error)) from error
+    if len(kinds) != 1:
+        raise QueryError(f"expected one statement, got {len(kinds)}")
+    if kinds[0] == "MULTI":
+        raise QueryError(
+            "a PIVOT needs its values, because finding them would write: "
+            "PIVOT steps ON split IN ('train', 'eval') USING avg(return_mean)"
+        )
+    if kinds[0] != "SELECT":
+        raise QueryError(f"a query may only read: {kinds[0]} is not allowed, SELECT is")
+    try:
+        parse = json.loads(row[0] if row else "null")
+    except (ValueError, RecursionError) as error:
+        raise QueryError("the query is nested too deeply; write it in fewer levels") from error
+    if parse["error"]:
+        raise QueryError(f"the query cannot be checked: {' '.join(parse['error_message'].split())}")
+    names = _check(parse["statements"])
+    return CheckedQuery(
+        sql=select if explain is None else f"{_prefix(explain)}{select}",
+        tables=tuple(name for name in TABLES if name in names),
+    )
+
+
+def one_line(error: BaseException) -> str:
+    """DuckDB's message without the picture of where it went wrong."""
+    text = str(error).split("\n\nLINE", 1)[0]
+    return " ".join(text.split())
+
+
+def _kind(statement: duckdb.Statement) -> str:
+    try:
+        return str(statement.type.name)
+    except ValueError:
+        return "this statement"  # newer than the names that DuckDB's Python package has for it
+
+
+def _connection() -> duckdb.DuckDBPyConnection:
+    """An empty database that parses, and can reach nothing."""
+    global _parser
+    if _parser is None:
+        options = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        _parser = duckdb.connect(config=options)
+        _parser.execute("SET threads = 1")
+        _parser.execute("SET enable_external_access = false")
+        _parser.execute("SET lock_configuration = true")
+    return _parser
+
+
+def _prefix(explain: re.Match[str]) -> str:
+    """EXPLAIN, written anew from the parts of it that are known."""
+    words = "EXPLAIN ANALYZE " if explain["analyze"] else "EXPLAIN "
+    return words if explain["format"] is None else f"{words}(FORMAT {explain['format']}) "
+
+
+def _check(statements: list[dict[str, Any]]) -> set[str]:
+    """Refuse what is not known to read; the names of the tables, in small letters."""
+    names = set()
+    for node in _dicts(statements):
+        expression = node.get("class")
+        if expression is not None:
+            if expression not in _EXPRESSIONS:
+                raise QueryError(f"a query may only read: {_readable(expression)} is not allowed")
+            if expression == "FUNCTION":
+                _check_function(str(node["function_name"]))
+            continue
+        kind = node.get("type")
+        # Other nodes that have a type describe the type of a value: an object, not a word.
+        if isinstance(kind, str) and kind not in _TYPES:
+            raise QueryError(f"a query may only read: {_readable(kind)} is not allowed, SELECT is")
+        if kind in ("BASE_TABLE", "SHOW_REF"):
+            name = str(node["table_name"]).strip('"')
+            _check_table(name)
+            names.add(name.lower())
+        elif kind == "TABLE_FUNCTION":
+            name = str(node["function"]["function_name"])
+            if name.lower() not in TABLE_FUNCTIONS:
+                raise QueryError(
+                    f"{name}() is not allowed after FROM: a query reads the tables of the run and "
+                    "nothing else. SHOW TABLES lists them"
+                )
+    return names
+
+
+def _check_function(name: str) -> None:
+    if name.lower() in REFUSED_FUNCTIONS:
+        raise QueryError(f"{name}() is not allowed: a query only reads")
+
+
+def _check_table(name: str) -> None:
+    if _FILE_NAME.search(name):
+        raise QueryError(
+            f"{name!r} is not a table: a query reads the tables of the run, not files. "
+            "SHOW TABLES lists the tables"
+        )
+
+
+def _readable(kind: str) -> str:
+    return kind.removesuffix("_QUERY_NODE").removesuffix("_NODE").replace("_", " ")
+
+
+def _dicts(value: Any) -> Iterator[dict[str, Any]]:
+    """Every JSON object inside a JSON value."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            yield found
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
