@@ -35,7 +35,9 @@ class FailOn(StrEnum):
 def diagnose(
     path: Annotated[
         Path,
-        typer.Argument(help="A run's folder, a metrics file (CSV, JSON lines), or a console log."),
+        typer.Argument(
+            help="A run's folder, or a file of any trainer: CSV, JSON, a notebook, a console log."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     map_: Annotated[

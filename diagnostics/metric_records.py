@@ -355,7 +355,7 @@ class Collector:
             why = f"{self._fractions} holds fractions" if self._fractions else "no step is written"
             said.append(f"{why}: rows are counted as steps, from 1 to {self.num_records}")
         if self.num_lost:
-            said.append(f"{self.num_lost} rows without a whole step were left out")
+            said.append(f"left out: {counted(self.num_lost, 'row')} without a whole step")
         builder = self._chosen_run(said)
         builder.leave_out(self._other_chart_runs(said))
         table = builder.build(
@@ -426,6 +426,11 @@ def _of_series(record: Mapping[str, Any]) -> Mapping[str, Any]:
         return record
     kept = {name: v for name, v in record.items() if name not in (value, series)}
     return {**kept, record[series]: record[value]}
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _of_phase(record: Mapping[str, Any]) -> dict[str, Any]:

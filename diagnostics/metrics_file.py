@@ -19,7 +19,7 @@ from .console_log import ConsoleLog
 from .delimited_text import NUM_SAMPLED, DelimitedText, dialect_of
 from .metric_catalogue import Meaning
 from .metric_json import documents, is_notebook, notebook_lines, parsed, records_of
-from .metric_records import Collector, MetricsFileError, to_number
+from .metric_records import Collector, MetricsFileError, counted, to_number
 from .metric_table import MetricTable
 
 __all__ = ["MetricsFileError", "read_metrics", "to_number"]
@@ -98,7 +98,7 @@ def _read(path: Path, mapping: Mapped, lines: Lines) -> MetricTable:
             collector.add(record)
         skipped = text.num_skipped
         if collector.known or dialect.num_before == 0:
-            notes = [f"{skipped} lines with another number of cells were left out"]
+            notes = [f"left out: {counted(skipped, 'line')} with another number of cells"]
             return collector.finish(notes if skipped else [])
     log.feed(lines())
     best = log.best()
@@ -176,5 +176,5 @@ def _read_json_lines(
             collector.add(record)
     if not collector.num_records:
         return None
-    notes = [f"{num_bad} lines hold no JSON object and were left out"] if num_bad else []
+    notes = [f"left out: {counted(num_bad, 'line')} without a JSON object"] if num_bad else []
     return collector.finish(notes)

@@ -255,8 +255,8 @@ def diagnose(
     """Judge a run, a metrics file, or a table of metrics.
 
     Args:
-        source: A table; an open run; or the path of a run's folder, a CSV, JSON lines, or a
-            trainer's console log.
+        source: A table; an open run; or the path of a run's folder, or of a trainer's metrics file
+            or console log (see `metrics_file.read_metrics`).
         config: Which rules judge, and by which thresholds; None for those of the run itself.
         mapping: Names of columns in a file that are not known (see `metric_names.parse_map`).
         progress: Called with (done, of) while trajectories are read.

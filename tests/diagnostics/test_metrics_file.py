@@ -71,8 +71,8 @@ def test_lines_of_another_length_and_rows_without_a_step_are_counted(tmp_path: P
     text = "step,entropy\n0,1\n1,2,3,4\nx,5\n2,6\n"
     table = read_metrics(written(tmp_path, text))
     assert table.steps.tolist() == [0, 2]
-    assert any("1 lines" in note for note in table.notes)
-    assert any("1 rows without a whole step" in note for note in table.notes)
+    assert any("1 line with" in note for note in table.notes)
+    assert any("1 row without a whole step" in note for note in table.notes)
 
 
 def test_line_ends_of_old(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_json_lines_of_verl(tmp_path: Path) -> None:
     table = read_metrics(written(tmp_path, "\n".join(lines)))
     assert table.kind == "json"
     assert table.columns["policy/entropy"].tolist() == [0.5, 0.4]
-    assert "2 lines hold no JSON object" in table.notes[0]
-    assert "1 rows without a whole step" in table.notes[1]
+    assert "2 lines without a JSON object" in table.notes[0]
+    assert "1 row without a whole step" in table.notes[1]
 
 
 def test_json_lines_that_split_a_step(tmp_path: Path) -> None:
