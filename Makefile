@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs store
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help install demo test test-browser test-kill lint bench policy clean
+.PHONY: help install demo test test-browser test-kill test-fuzz lint bench policy clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -34,6 +34,9 @@ test-browser: install  ## The dashboard in a real Chromium; fails without one
 
 test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
 	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/test_kill.py tests/core/test_kill.py --timeout=7200
+
+test-fuzz: install  ## Damage 5,000 files of every kind and print what was made of them
+	OMP_NUM_THREADS=1 $(BIN)/python tests/store/fuzzing.py 5000
 
 lint: install  ## ruff and mypy
 	$(BIN)/ruff check .

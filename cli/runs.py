@@ -1,4 +1,4 @@
-"""echoscope runs: list, show, verify, pack, seal and remove what was stored."""
+"""echoscope runs: list, show, verify, repair, pack, seal and remove what was stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ..store.reader import RunInfo
     from ..store.status import RunStatus
 
-app = typer.Typer(help="List, show, verify, pack, seal and remove runs.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, show, verify, repair, pack, seal and remove runs.", no_args_is_help=True
+)
 Run = Annotated[Path, typer.Argument(help="The run's folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
@@ -147,6 +149,42 @@ def seal(run: Run, as_json: AsJson = False) -> None:
         typer.echo(json.dumps({"path": str(path), "num_bytes": size}))
     else:
         typer.echo(f"{path} ({size / 1e6:.1f} MB)")
+
+
+@app.command()
+def repair(
+    run: Run,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="The new folder; by default RUN.repaired.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what can be proven of a damaged run to a new folder. The damaged run stays as it is."""
+    from ..store.repair import repair as repair_run
+
+    def tell(what: str) -> None:
+        typer.echo(_printable(what), err=True)
+
+    report = repair_run(run, to, progress=tell)
+    if as_json:
+        value = {
+            "path": str(report.path),
+            "num_files": report.num_files,
+            "num_trajectories": report.num_trajectories,
+            "rebuilt": report.rebuilt,
+            "lost": report.lost,
+        }
+        typer.echo(json.dumps(value, indent=1))
+        return
+    for text in report.rebuilt:
+        typer.echo(f"rebuilt: {_printable(text)}")
+    for text in report.lost:
+        typer.echo(f"lost: {_printable(text)}")
+    typer.echo(
+        f"{report.path}: {report.num_files} files, {report.num_trajectories} trajectories; "
+        f"{'nothing' if not report.lost else len(report.lost)} lost"
+    )
+    typer.echo("Both folders have the same run id: move one of them away before you open both.")
 
 
 @app.command()

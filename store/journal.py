@@ -204,6 +204,12 @@ class Tail:
     """Checksum of the last acknowledged line."""
 
 
+def encode_tail(piece: int, size: int, last: str) -> bytes:
+    """The content of `journal.tail`, of a fixed length."""
+    line = encode_line({"kind": "tail", "piece": piece, "bytes": size, "last": last})
+    return line[:-1].ljust(_TAIL_BYTES - 1) + b"\n"
+
+
 def read_tail(layout: Layout) -> Tail | None:
     """The acknowledged end of the journal; None where the run carries none.
 
@@ -354,14 +360,7 @@ class Journal:
 
     def _note_tail(self) -> None:
         """Note the acknowledged end. Not synced: after a power cut it may only be an older one."""
-        tail = {
-            "kind": "tail",
-            "piece": self.piece,
-            "bytes": self._written.size,
-            "last": self._written.crc,
-        }
-        line = encode_line(tail)
-        os.pwrite(self._tail, line[:-1].ljust(_TAIL_BYTES - 1) + b"\n", 0)
+        os.pwrite(self._tail, encode_tail(self.piece, self._written.size, self._written.crc), 0)
 
     def rotate(self, header: Mapping[str, Any]) -> None:
         """Complete this piece and start the next one.

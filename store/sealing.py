@@ -11,6 +11,7 @@ from .database import RunDatabase, quote, run_status
 from .durable import new_id, sync_folder
 from .errors import RunBusyError, StoreError
 from .index import RunIndex
+from .integrity import damage_of
 from .query_check import one_line
 from .schema import TABLES, create_table_sql
 
@@ -34,6 +35,7 @@ def seal(path: str | Path) -> Path:
         raise RunBusyError(f"{index.layout.root}: the run is running; seal it when it has ended")
     target = index.layout.sealed
     temporary = target.with_name(f"run.{new_id()}.duckdb.tmp")
+    _require_whole(index)
     try:
         _copy_tables(RunDatabase(index.layout.root, [index]), temporary)
         with temporary.open("rb") as file:
@@ -61,3 +63,16 @@ def _copy_tables(database: RunDatabase, target: Path) -> None:
             connection.execute(f"INSERT INTO sealed.{name} SELECT * FROM rows")
             connection.unregister("rows")
         connection.execute("DETACH sealed")
+
+
+def _require_whole(index: RunIndex) -> None:
+    """Raises StoreError where the run is damaged: an older `run.duckdb` may hold more of it."""
+    root = index.layout.root
+    damage = [str(problem) for problem in index.problems] + [
+        f"{root / file.entry.path}: {why}"
+        for name in TABLES
+        for file in index.files(name)
+        if (why := damage_of(root, file.entry))
+    ]
+    if damage:
+        raise StoreError(f"{damage[0]}; `echoscope runs repair {root}` writes a copy to seal")

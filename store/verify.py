@@ -46,12 +46,12 @@ def verify(path: str | Path) -> VerifyReport:
             num_files, num_bytes = num_files + 1, num_bytes + entry.num_bytes
             why = damage_of(root, entry)
             if why:
-                bad.append(Problem(path=root / entry.path, what=why, lost=_lost(unit, entry)))
+                bad.append(Problem(path=root / entry.path, what=why, lost=lost_rows(unit, entry)))
             elif entry.table == "trajectories":
                 num_trajectories += entry.num_rows
         problems += bad or [
             Problem(path=root / entry.path, what=what, lost="nothing, but it is inconsistent")
-            for entry, what in _inconsistencies(root, unit)
+            for entry, what in inconsistencies(root, unit)
         ]
     for folder in checkpoint_folders(index.layout.checkpoints):
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
@@ -81,13 +81,14 @@ def _steps(unit: Pack | Segment) -> tuple[int, int]:
     return unit.step, unit.step
 
 
-def _lost(unit: Pack | Segment, entry: FileEntry) -> str:
+def lost_rows(unit: Pack | Segment, entry: FileEntry) -> str:
+    """What cannot be read without one file of a segment or pack, in words."""
     first, last = _steps(unit)
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     return f"{entry.table} of {steps}, attempt {unit.attempt} ({entry.num_rows} rows)"
 
 
-def _inconsistencies(root: Path, unit: Pack | Segment) -> Iterator[tuple[FileEntry, str]]:
+def inconsistencies(root: Path, unit: Pack | Segment) -> Iterator[tuple[FileEntry, str]]:
     """Contradictions between the files of one segment or pack, which are whole one by one."""
     entries = {entry.table: entry for entry in unit.files if entry.table in DATA_TABLES}
     if "trajectories" not in entries:
@@ -109,8 +110,9 @@ def _inconsistencies(root: Path, unit: Pack | Segment) -> Iterator[tuple[FileEnt
     if any(not first <= parse_trajectory_id(identity)[1] <= last for identity in ids):
         yield rows, f"a trajectory id names a step outside {first} to {last}"
     num_turns = dict(zip(ids, column("trajectories", "num_turns"), strict=True))
-    if Counter(column("turns", "trajectory_id")) != Counter(num_turns):
-        yield entries.get("turns", rows), "its turns are not those that the trajectories count"
+    # A repaired run has no entry for a file that was lost.
+    if "turns" in entries and Counter(column("turns", "trajectory_id")) != Counter(num_turns):
+        yield entries["turns"], "its turns are not those that the trajectories count"
     num_tokens: Counter[str] = Counter()
     if "tokens" in entries:
         found = pq.read_table(
@@ -120,5 +122,5 @@ def _inconsistencies(root: Path, unit: Pack | Segment) -> Iterator[tuple[FileEnt
         for identity, length in zip(found.column(0).to_pylist(), lengths, strict=True):
             num_tokens[identity] += length
     expected = dict(zip(ids, column("trajectories", "num_sampled_tokens"), strict=True))
-    if num_tokens != Counter(expected):
-        yield entries.get("tokens", rows), "its tokens are not those that the trajectories count"
+    if "tokens" in entries and num_tokens != Counter(expected):
+        yield entries["tokens"], "its tokens are not those that the trajectories count"

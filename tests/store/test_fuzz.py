@@ -1,0 +1,28 @@
+"""Damaged files of every kind: `make test-fuzz` is the long form."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def fuzzing() -> ModuleType:
+    path = Path(__file__).with_name("fuzzing.py")
+    spec = importlib.util.spec_from_file_location("fuzzing", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fuzzing"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.timeout(600)
+def test_d4_no_damage_is_silently_accepted(fuzzing: ModuleType, tmp_path: Path) -> None:
+    _, failures = fuzzing.fuzz(tmp_path, 220)
+    assert failures == []
