@@ -218,10 +218,12 @@ def _send(
 def _report(out: dict[str, Any], as_json: bool) -> None:
     import json
 
+    from ..store.status import after_step
+
     if as_json:
         typer.echo(json.dumps(out))
         return
-    at = f" at step {out['step']}" if "step" in out else ""
+    at = f" {after_step(out['step'] - 1)}" if "step" in out else ""
     typer.echo(
         f"{out['action']}: {out['outcome']}{at}, {out['detail']}",
         err=out["outcome"] in ("rejected", "not_sent"),

@@ -67,6 +67,8 @@ _NARROWEST = 270
 _MARK_LAYOUT = MARK_AXIS.replace("y", "yaxis")
 _HOVER_WIDTH = 36
 """Characters a line of what hovering shows, so that it fits beside the cursor."""
+_LEAST_NATS = 1e-4
+"""Divergences below it are rounding errors: a chart does not blow them up to its height."""
 _GRID = "rgba(128,128,128,0.18)"
 _LINE = "rgba(128,128,128,0.45)"
 
@@ -158,6 +160,8 @@ def line_spec(
 
 
 def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -> list[Trace]:
+    if one.is_sparse:
+        return [_points(one, axis, options, yaxis)]
     shown = smoothed(one.values, options.smooth)
     traces = []
     if one.low is not None and one.high is not None:
@@ -190,12 +194,36 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -
             name=name,
             mode="lines+markers" if few else "lines",
             marker={"size": 4, "color": one.color},
-            line={"color": one.color, "width": 2, "dash": "dot" if yaxis == "y2" else one.dash},
+            line={"color": one.color, "width": 2, "dash": "dot" if yaxis == "y2" else "solid"},
             connectgaps=False,
             yaxis=yaxis,
         )
     )
     return traces
+
+
+def _points(one: Curve, axis: Axis, options: LineOptions, yaxis: str) -> Trace:
+    """A sparse curve: a dot with its interval where it was measured, and nothing in between."""
+    at = np.flatnonzero(np.isfinite(one.values))
+    name = figure_text(one.name, width=200, limit=80)
+    whiskers: dict[str, Any] = {}
+    if one.low is not None and one.high is not None:
+        ends = {"array": one.high[at] - one.values[at], "arrayminus": one.values[at] - one.low[at]}
+        style = {"color": one.color, "thickness": 1, "width": 2}
+        whiskers = {"error_y": {"type": "data", "symmetric": False, **ends, **style}}
+    return scatter(
+        x=axis.at(one.steps[at]),
+        y=_drawable(one.values[at], options),
+        customdata=_hover_data(one, at),
+        text=axis.clock(one.steps[at]),
+        hovertemplate=_hover_template(one, name, is_smoothed=False),
+        name=name,
+        mode="markers",
+        marker={"size": 6, "color": one.color},
+        line={"color": one.color},
+        yaxis=yaxis,
+        **whiskers,
+    )
 
 
 def _drawable(values: Values, options: LineOptions) -> Values:
@@ -218,14 +246,14 @@ def _hover_data(one: Curve, at: NDArray[np.intp]) -> NDArray[np.float64]:
 
 
 def _hover_template(one: Curve, name: str, *, is_smoothed: bool) -> str:
+    """One short line a curve: the box covers little of its chart; keys are in the title's help."""
     style, unit = (".1%", "") if one.unit == SHARE else (".4~g", f" {figure_text(one.unit)}")
-    text = f"{name}<br><b>%{{y:{style}}}</b>{unit}"
+    text = f"{name} <b>%{{y:{style}}}</b>{unit}"
     if one.low is not None:
         text += f" (%{{customdata[2]:{style}}} to %{{customdata[3]:{style}}})"
     if is_smoothed:
-        text += f"<br>before smoothing %{{customdata[1]:{style}}}"
-    key = figure_text(one.key, width=_HOVER_WIDTH, limit=120)
-    return f"{text}<br>step %{{customdata[0]:d}} at %{{text}}<br><i>{key}</i><extra></extra>"
+        text += f", before smoothing %{{customdata[1]:{style}}}"
+    return f"{text}, step %{{customdata[0]:d}} at %{{text}}<extra></extra>"
 
 
 def _band(
@@ -280,9 +308,15 @@ def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[s
         limits = clipped_range(known, log_y=options.log_y)
     else:
         limits = full_range(known, log_y=options.log_y) if options.zoom else None
+    if limits is None and not options.log_y and largest < _LEAST_NATS and _is_divergence(curves):
+        limits = (-_LEAST_NATS, _LEAST_NATS)
     if limits is not None:
         out["range"] = limits
     return out
+
+
+def _is_divergence(curves: Sequence[Curve]) -> bool:
+    return bool(curves) and all(one.key.endswith("_kl") for one in curves)
 
 
 def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> Values:
@@ -335,7 +369,7 @@ def _legend(curves: Sequence[Curve]) -> dict[str, Any]:
     """A legend between title and curves where there are several, and room for both."""
     return {
         "margin": {"l": 8, "r": 8, "t": 36 + _LEGEND_ROW * _legend_rows(curves), "b": 8},
-        "showlegend": len(curves) > 1,
+        "showlegend": _has_legend(curves),
         "legend": {
             "orientation": "h",
             "x": 0,
@@ -350,9 +384,14 @@ def _legend(curves: Sequence[Curve]) -> dict[str, Any]:
     }
 
 
+def _has_legend(curves: Sequence[Curve]) -> bool:
+    """A single curve needs one where it is not called as its metric is: it is a part of a chart."""
+    return len(curves) > 1 or any(one.name != label(one.key).name for one in curves)
+
+
 def _legend_rows(curves: Sequence[Curve]) -> int:
     """How many rows a legend takes in the narrowest chart: plotly breaks it, and tells nobody."""
-    if len(curves) < 2:
+    if not _has_legend(curves):
         return 0
     rows, used = 1, 0.0
     for one in curves:
@@ -415,7 +454,8 @@ def export_config(file_name: str) -> dict[str, Any]:
     return {
         "displaylogo": False,
         "toImageButtonOptions": {"format": "svg", "filename": safe},
-        "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "resetScale2d"],
+        # Dragging zooms and a double click goes back: more buttons would cover the title.
+        "modeBarButtons": [["toImage"]],
         "scrollZoom": False,
         "doubleClick": "autosize",
     }

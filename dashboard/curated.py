@@ -86,7 +86,7 @@ CHARTS: tuple[Chart, ...] = (
         title="Gradient norm by term",
         help="Norm before clipping; the terms are decomposed every few steps.",
         lines=(
-            Line(key="optim/grad_norm", name="whole"),
+            Line(key="optim/grad_norm", name="whole gradient"),
             Line(key="gradient/policy/all/norm", name="policy"),
             Line(key="gradient/entropy/all/norm", name="entropy"),
             Line(key="gradient/kl/all/norm", name="KL"),

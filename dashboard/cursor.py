@@ -59,7 +59,7 @@ const values = (chart, x) => (chart.calcdata || []).flatMap((points) => {{
   if (trace.hoverinfo === "skip" || !points.length) return [];
   const point = near(points, x);
   if (!point || typeof point.y !== "number" || !isFinite(point.y)) return [];
-  return [{{ text: shown(point.y), color: trace.line.color }}];
+  return [{{ text: shown(point.y), color: (trace.line || trace.marker).color }}];
 }});
 const draw = (chart, x) => {{
   const axis = chart._fullLayout.xaxis, side = chart._fullLayout.yaxis;

@@ -16,6 +16,9 @@ from .downsampling import Values
 from .labels import label
 
 AxisKind = Literal["step", "time", "tokens"]
+FIXED_TASKS = ("eval/", "probe/")
+"""Prefixes of what is measured on the same tasks every time."""
+MANY_POINTS = 1_200
 Zoom = tuple[float, float]
 """A part of the horizontal axis, in its own unit."""
 AXES: tuple[AxisKind, ...] = ("step", "time", "tokens")
@@ -96,6 +99,20 @@ class Curve:
     """One of plotly's dashes: tells curves of one colour apart."""
     is_right: bool = False
     """On an axis of its own at the right."""
+
+    @property
+    def is_sparse(self) -> bool:
+        """Measured now and then, or on tasks of its own: drawn as points, and never smoothed.
+
+        An average of evaluations would stand where the run never was. A curve with more points than
+        a chart draws one by one counts as a line, whatever lies between them.
+        """
+        if self.key.startswith(FIXED_TASKS):
+            return True
+        known = self.steps[np.isfinite(self.values)]
+        if not 1 < len(known) <= MANY_POINTS:
+            return False
+        return bool(2 * len(known) < known[-1] - known[0] + 1)
 
 
 def curve(

@@ -11,6 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 from ..store.reader import RunInfo
 from . import queries, ui, url_state
 from .escaping import visible
+from .words import after_step
 
 MAX_BRANCHES = 5
 """Branches of a run that its page links."""
@@ -51,7 +52,7 @@ def open_button(label: str, run_id: str) -> None:
 def _origin_words(info: RunInfo) -> str:
     entry = info.config.get("branched_from")
     found: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
-    at = f" at step {found['step']}" if isinstance(found.get("step"), int) else ""
+    at = f" {after_step(found['step'])}" if isinstance(found.get("step"), int) else ""
     who = f" by {found['issued_by']}" if found.get("issued_by") else ""
     why = f": {found['reason']}" if found.get("reason") else ""
     return f"Branched from {info.parent_run_id}{at}{who}{why}"

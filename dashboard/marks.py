@@ -11,16 +11,19 @@ import numpy as np
 import pandas as pd
 
 from ..store.reader import CommandState
-from ..store.records import Alarm, AlarmState, CommandAction, CommandOutcome
+from ..store.records import Alarm, AlarmState, CommandAck, CommandAction, CommandOutcome
 from . import theme
 from .downsampling import Values
+from .words import after_step
 
 Trace = dict[str, Any]
 
 MARK_AXIS = "y9"
 """The y axis that marks lie on: from 0 to 1, whatever the curves do."""
 MAX_MARKS = 300
-"""Of a kind on one chart: the latest."""
+"""Steps with a mark of one kind on one chart: the latest."""
+MAX_TEXTS = 8
+"""Marks at one step that hovering names one by one."""
 
 
 class MarkKind(StrEnum):
@@ -42,6 +45,8 @@ class Mark:
 
 
 _SYMBOLS: Mapping[str, str] = {"info": "circle", "warning": "triangle-up", "critical": "diamond"}
+_ORDER = ("diamond", "triangle-up", "circle", "square")
+"""Filled symbols, the most severe first; open ones say that something ended or was refused."""
 _VERBS: Mapping[CommandAction, str] = {
     CommandAction.PAUSE: "pause",
     CommandAction.RESUME: "resume",
@@ -63,7 +68,7 @@ def alarm_marks(alarms: Iterable[Alarm]) -> list[Mark]:
             Mark(
                 kind=MarkKind.ALARM,
                 step=alarm.step,
-                text=f"{severity}, {alarm.state.value} at step {alarm.step}: {alarm.message}",
+                text=f"{severity}, {alarm.state.value} {after_step(alarm.step)}: {alarm.message}",
                 color=theme.SEVERITIES[severity],
                 symbol=_SYMBOLS[severity] + ("" if is_raised else "-open"),
             )
@@ -82,12 +87,20 @@ def outcome_words(state: CommandState) -> str:
     """What became of it: pending, or applied, rejected or expired, when and why."""
     if state.ack is None:
         return "pending"
-    words = f"{state.ack.outcome.value} at step {state.ack.step}"
+    words = f"{state.ack.outcome.value} {answered_after(state.ack)}"
     return f"{words}: {state.ack.detail}" if state.ack.detail else words
 
 
+def answered_after(ack: CommandAck) -> str:
+    """`after step 37`: an acknowledgement names the next step, the first that the command changes.
+
+    Alarms, checkpoints and the counter of a run name the step that was finished.
+    """
+    return after_step(ack.step - 1)
+
+
 def command_marks(states: Iterable[CommandState]) -> list[Mark]:
-    """A vertical line with who, what and why, at the step at which a command was answered."""
+    """A vertical line with who, what and why, at the step after which a command was answered."""
     out = []
     for state in states:
         if state.ack is None:
@@ -99,7 +112,7 @@ def command_marks(states: Iterable[CommandState]) -> list[Mark]:
         out.append(
             Mark(
                 kind=MarkKind.COMMAND,
-                step=state.ack.step,
+                step=max(0, state.ack.step - 1),
                 text=f"{who}: {command_words(state)}{why} ({outcome_words(state)})",
                 color=theme.COMMAND_MARK,
                 symbol="square" if is_applied else "square-open",
@@ -136,16 +149,21 @@ def mark_traces(
     position: Callable[[Sequence[float]], Values],
     escape: Callable[[str], str],
 ) -> list[Trace]:
-    """Traces over the y axis MARK_AXIS."""
+    """Traces over the y axis MARK_AXIS: one sign a kind and step, whose hover names everything."""
     traces = []
     for kind, dash, height in (
         (MarkKind.REWIND, "dash", 0.5),
         (MarkKind.COMMAND, "dot", 0.02),
         (MarkKind.ALARM, "", 0.97),
     ):
-        of_kind = [mark for mark in marks if mark.kind is kind][-MAX_MARKS:]
-        if not of_kind:
+        by_step: dict[float, list[Mark]] = {}
+        for mark in marks:
+            if mark.kind is kind:
+                by_step.setdefault(mark.step, []).append(mark)
+        together = [by_step[step] for step in sorted(by_step)][-MAX_MARKS:]
+        if not together:
             continue
+        of_kind = [_foremost(at_one) for at_one in together]
         x = position([mark.step for mark in of_kind])
         if dash:
             traces.append(_lines(x, dash))
@@ -160,7 +178,7 @@ def mark_traces(
                     "size": 9,
                     "line": {"width": 1.5, "color": [mark.color for mark in of_kind]},
                 },
-                text=[escape(mark.text) for mark in of_kind],
+                text=[_texts(at_one, escape) for at_one in together],
                 hovertemplate="%{text}<extra></extra>",
                 showlegend=False,
                 cliponaxis=False,
@@ -169,6 +187,19 @@ def mark_traces(
             )
         )
     return traces
+
+
+def _foremost(marks: Sequence[Mark]) -> Mark:
+    """Of several at one step the one whose sign is shown: what holds, and the most severe of it."""
+    shown = {symbol: rank for rank, symbol in enumerate(_ORDER)}
+    return min(marks, key=lambda mark: shown.get(mark.symbol, len(shown)))
+
+
+def _texts(marks: Sequence[Mark], escape: Callable[[str], str]) -> str:
+    """One below the other, in the order in which they came."""
+    shown = [escape(mark.text) for mark in marks[:MAX_TEXTS]]
+    more = len(marks) - len(shown)
+    return "<br>".join([*shown, *([f"and {more} more"] if more else [])])
 
 
 def _lines(x: Values, dash: str) -> Trace:

@@ -14,6 +14,7 @@ from .escaping import visible
 from .run_details import RunDetails, row_status
 from .run_list import RunRow
 from .table import Cell, Column, Row
+from .words import after_step
 
 SORTS: dict[str, Callable[[RunRow], Any]] = {
     "newest": lambda row: -row.created_at,
@@ -97,8 +98,8 @@ def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Cell]:
 
 
 def branched_from(row: RunRow) -> str:
-    """`my-run at step 40`; empty for a run that began by itself."""
-    at = "" if row.branched_at is None else f" at step {row.branched_at}"
+    """`my-run after step 40`; empty for a run that began by itself."""
+    at = "" if row.branched_at is None else f" {after_step(row.branched_at)}"
     return visible(f"{row.parent_run_id}{at}", 120) if row.parent_run_id else ""
 
 

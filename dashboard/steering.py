@@ -26,11 +26,12 @@ from ..store.steering import (
     prepare,
     same_waiting,
     send,
+    setting_warnings,
     standing,
 )
 from . import knobs, queries, ui
 from .escaping import visible
-from .marks import command_words, outcome_words
+from .marks import answered_after, command_words, outcome_words
 from .settings import settings
 
 _SENTENCES: Mapping[CommandAction, str] = {
@@ -57,8 +58,10 @@ _COLOURS: Mapping[CommandOutcome, Colour] = {
     CommandOutcome.REJECTED: "red",
     CommandOutcome.EXPIRED: "orange",
 }
-_SHOWN_S = 120.0
-"""How long an answer to a command of this session stays beside the buttons."""
+_SHOWN_S = 600.0
+"""How long the answer to a command stays beside the buttons, whoever gave it."""
+_MAX_SHOWN = 5
+"""Answered commands beside the buttons: the newest; the rest is in the list of commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +219,6 @@ def send_draft(draft: Draft, author: str, reason: str) -> None:
             "nothing was sent"
         )
     send(queries.path_of(draft.run_id), command)
-    st.session_state.setdefault("steering_sent", []).append(command.command_id)
 
 
 def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
@@ -227,6 +229,8 @@ def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
         for key, value in changes.items()
     ]
     st.code(visible("\n".join(lines), 4000), language=None)
+    for words in setting_warnings(queries.info(run_id), current, changes):
+        _line("note", "orange", words)
 
 
 def _form(run_id: str, info: RunInfo) -> None:
@@ -253,20 +257,18 @@ def _form(run_id: str, info: RunInfo) -> None:
 
 
 def _answers(run_id: str, states: Sequence[CommandState]) -> None:
-    """Everything that waits, in order, whoever asked; and the late answers to this session."""
-    mine = set(st.session_state.get("steering_sent", []))
+    """Everything that waits and the newest answers, whoever asked: here, in a shell, an alarm."""
     now = time.time()
-    for state in states:
+    waiting = [state for state in states if state.ack is None]
+    answered = [s for s in states if s.answered_at is not None and now - s.answered_at < _SHOWN_S]
+    for state in (*answered[-_MAX_SHOWN:], *waiting):
         command, age = state.command, now - state.command.issued_at
-        is_fresh = command.command_id in mine and age < _SHOWN_S
-        if state.ack is not None and not is_fresh:
-            continue
         who = f"{command.issued_by or 'somebody'}: {command_words(state)}"
         if state.ack is None:
             since = f"since {ui.duration(age)}, until the next step boundary"
             _line("pending", "blue", f"{who} ({since})")
         else:
-            at = f"at step {state.ack.step}"
+            at = answered_after(state.ack)
             detail = f", {state.ack.detail}" if state.ack.detail else ""
             _line(state.ack.outcome.value, _COLOURS[state.ack.outcome], f"{who} ({at}{detail})")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ..store.status import RunStatus, Status
+from ..store.status import after_step as after_step
 from ..store.status import duration as duration
 from .escaping import visible
 
@@ -47,15 +48,3 @@ def status_words(stands: RunStatus, last_step: int, steps: int, now: float) -> t
     if last_step >= 0:
         words += f", step {last_step}" + (f" of {steps}" if steps >= last_step else "")
     return words, _STATUS_COLOURS[stands.status]
-
-
-def after_step(step: int) -> str:
-    """When something happened, by the step that was finished then.
-
-    Alarms and checkpoints carry that step. A command carries the first step that it holds for:
-    `after_step(ack.step - 1)`.
-
-    >>> after_step(37), after_step(0)
-    ('after step 37', 'before the first step')
-    """
-    return f"after step {step}" if step > 0 else "before the first step"

@@ -174,3 +174,15 @@ def duration(seconds: float) -> str:
             value = seconds / size
             return f"{value:.1f} {unit}" if unit == "h" else f"{value:.0f} {unit}"
     return f"{seconds / 86_400:.1f} days"
+
+
+def after_step(step: int) -> str:
+    """When something happened, by the step that was finished then.
+
+    Alarms and checkpoints carry that step. A command carries the first step that it holds for:
+    `after_step(ack.step - 1)`.
+
+    >>> after_step(37), after_step(0)
+    ('after step 37', 'before the first step')
+    """
+    return f"after step {step}" if step > 0 else "before the first step"

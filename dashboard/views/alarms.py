@@ -10,8 +10,11 @@ from echoscope.dashboard import figures, queries, ui
 from echoscope.dashboard.alarm_history import AlarmHistory, histories, timeline
 from echoscope.dashboard.charts import export_config
 from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.marks import command_words, outcome_words
 from echoscope.dashboard.settings import settings
+from echoscope.dashboard.words import after_step
 from echoscope.store.annotations import Acknowledge, Snooze, annotate, read_annotations
+from echoscope.store.status import RUNNING
 from echoscope.store.steering import os_user
 
 STANDINGS = ("open", "acknowledged", "snoozed", "cleared")
@@ -75,15 +78,13 @@ def _card(run_id: str, one: AlarmHistory, now: float) -> None:
         st.text(visible(alarm.message, 1500))
         if alarm.advice:
             st.caption(ui.plain(alarm.advice, 800))
-        if alarm.suggested is not None:
+        if alarm.suggested is not None and queries.info(run_id).status == RUNNING:
             pairs = [f"{key}={value}" for key, value in alarm.suggested.settings.items()]
             words = " ".join([alarm.suggested.action.value, *pairs])
             command = f"echoscope ctl {queries.typed(run_id)} {words}"
             st.code(visible(command, 500), language="bash")
         for state in one.done:
-            outcome = "not answered yet" if state.ack is None else state.ack.outcome.value
-            at = "" if state.ack is None else f" at step {state.ack.step}"
-            st.text(f"It asked for: {state.command.action.value}, {outcome}{at}.")
+            st.text(f"It asked for: {command_words(state)} ({outcome_words(state)}).")
         if alarm.refuted_by:
             st.caption(ui.plain(f"What would show it wrong: {alarm.refuted_by}", 600))
         _links(run_id, one)
@@ -92,10 +93,12 @@ def _card(run_id: str, one: AlarmHistory, now: float) -> None:
 
 def _when(one: AlarmHistory) -> str:
     raised = one.raised
-    words = f"raised at step {raised.step}"
+    words = f"raised {after_step(raised.step)}"
     if raised.onset_step is not None and raised.onset_step != raised.step:
         words += f", began about step {raised.onset_step}"
-    return words + ("" if one.is_open else f", cleared at step {one.cleared_step}")
+    if one.cleared_step is not None:
+        words += f", cleared {after_step(one.cleared_step)}"
+    return words
 
 
 def _links(run_id: str, one: AlarmHistory) -> None:

@@ -70,7 +70,7 @@ def draw() -> None:
     kind = middle.segmented_control(
         "Axis", lines.AXES, default="step", required=True, key="x", bind="query-params"
     )
-    smooth = right.slider("Smoothing", 0.0, 0.99, 0.6, 0.01, key="smooth", bind="query-params")
+    smooth = right.slider("Smoothing", 0.0, 0.99, 0.0, 0.01, key="smooth", bind="query-params")
     baseline = st.segmented_control(
         "Baseline", runs, default=runs[0], required=True, key="baseline", format_func=ui.plain
     )

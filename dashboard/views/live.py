@@ -18,8 +18,11 @@ from echoscope.dashboard import (
     ui,
 )
 from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.marks import command_words
 from echoscope.dashboard.settings import settings
-from echoscope.store.records import Alarm, AlarmSeverity
+from echoscope.dashboard.words import after_step
+from echoscope.store.reader import CommandState
+from echoscope.store.records import Alarm, AlarmSeverity, Command, CommandAction
 
 SEVERITIES = (AlarmSeverity.CRITICAL, AlarmSeverity.WARNING, AlarmSeverity.INFO)
 SHOWN_ALARMS = 3
@@ -127,7 +130,8 @@ def _alarm(run_id: str, alarm: Alarm) -> None:
     head.badge(alarm.severity.value, color=ui.SEVERITY_COLOURS[alarm.severity.value])
     head.text(visible(alarm.message, 1000))
     onset = "" if alarm.onset_step is None else f", began about step {alarm.onset_step}"
-    st.caption(ui.plain(f"Since step {alarm.step}{onset}. {alarm.advice}", 1000))
+    raised = f"Raised {after_step(alarm.step)}{onset}."
+    st.caption(ui.plain(f"{raised} {alarm.advice}", 1000))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if alarm.evidence:
             at = alarm.evidence[0]
@@ -135,11 +139,19 @@ def _alarm(run_id: str, alarm: Alarm) -> None:
         else:
             ui.link("Evidence", "diagnosis", run=run_id, step=alarm.step)
         may_steer = queries.info(run_id).status == "running" and not settings().is_read_only
-        if alarm.suggested is not None and may_steer:
-            wish = alarm.suggested
-            if st.button("Do what it suggests", key=f"suggest_{alarm.alarm_id}"):
+        wish = alarm.suggested
+        if wish is not None and may_steer and _changes(run_id, wish):
+            words = ui.plain(f"Apply: {command_words(CommandState(command=wish, ack=None))}", 80)
+            if st.button(words, key=f"suggest_{alarm.alarm_id}"):
                 steering.propose(run_id, wish.action, dict(wish.settings), alarm.rule)
                 st.rerun()  # the question is asked elsewhere on the page
+
+
+def _changes(run_id: str, wish: Command) -> bool:
+    """Whether a command would change the run: settings that hold already are no suggestion."""
+    current = queries.current_settings(run_id)
+    is_set = wish.action is CommandAction.SET
+    return not is_set or any(current.get(key) != value for key, value in wish.settings.items())
 
 
 def commands(run_id: str) -> None:

@@ -144,11 +144,11 @@ def test_commands_in_a_process_of_their_own(live: Callable[..., Live]) -> None:
 
     refused = ctl("set", "seed=3")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr.startswith("set: rejected at step ")
+    assert refused.stderr.startswith("set: rejected after step ")
     assert "seed cannot change while the run is going" in refused.stderr
     done = ctl("stop")
     assert done.returncode == 0
-    assert done.stdout.startswith("stop: applied at step ")
+    assert done.stdout.startswith("stop: applied after step ")
     assert run.trainer.join() == 0
 
 

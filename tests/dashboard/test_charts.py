@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -214,11 +215,16 @@ def test_a_second_axis_only_where_a_curve_asks_for_it() -> None:
     assert "yaxis2" not in charts.line_chart([left], STEP_AXIS).to_dict()["layout"]
 
 
-def test_hovering_tells_step_time_value_interval_and_the_raw_key() -> None:
+def test_c14_finding_c8_hovering_is_one_line_a_curve() -> None:
+    """Step, time, value and interval; the title's help has the key."""
     one = one_curve([0.5], low=np.array([0.4]), high=np.array([0.6]))
     line = charts.line_chart([one], STEP_AXIS).data[-1]
-    for part in ("%{y:", "%{customdata[0]:d}", "%{text}", "%{customdata[2]:", "policy/entropy"):
+    for part in ("%{y:", "%{customdata[0]:d}", "%{text}", "%{customdata[2]:"):
         assert part in line.hovertemplate
+    assert "<br>" not in line.hovertemplate
+    titled = charts.line_chart([one], STEP_AXIS, title="Entropy")
+    assert "policy/entropy" in titled.layout.annotations[0].hovertext
+    assert charts.export_config("x")["modeBarButtons"] == [["toImage"]]  # more cover the title
     assert list(line.text) == STEP_AXIS.clock([1])
     assert line.customdata.tolist() == [[1.0, 0.5, 0.4, 0.6]]
 
@@ -348,7 +354,7 @@ def test_severity_shows_in_shape_and_colour_and_an_end_is_open() -> None:
     )
     assert [m.symbol for m in found] == ["circle", "triangle-up", "diamond", "triangle-up-open"]
     assert len({m.color for m in found}) == 3
-    assert found[1].text == "warning, raised at step 7: reward std fell"
+    assert found[1].text == "warning, raised after step 7: reward std fell"
 
 
 def answered(outcome: CommandOutcome = CommandOutcome.APPLIED, **changes: Any) -> CommandState:
@@ -367,18 +373,98 @@ def answered(outcome: CommandOutcome = CommandOutcome.APPLIED, **changes: Any) -
 
 def test_a_command_says_who_what_and_why() -> None:
     (found,) = command_marks([answered()])
-    assert (found.step, found.symbol) == (4, "square")
+    assert (found.step, found.symbol) == (3, "square")  # step 4 is the first that it holds for
     assert found.text == (
-        "ann: set optim.lr = 0.0001 because: too slow (applied at step 4: optim.lr 0.1 -> 0.0001)"
+        "ann: set optim.lr = 0.0001 because: too slow "
+        "(applied after step 3: optim.lr 0.1 -> 0.0001)"
     )
 
 
 def test_a_refused_command_is_an_open_square_and_a_pending_one_has_no_place_yet() -> None:
     (refused,) = command_marks([answered(CommandOutcome.REJECTED, issued_by="", reason="")])
     assert refused.symbol == "square-open"
-    assert refused.text.startswith("somebody: set optim.lr = 0.0001 (rejected at step 4")
+    assert refused.text.startswith("somebody: set optim.lr = 0.0001 (rejected after step 3")
     pending = CommandState(command=answered().command, ack=None)
     assert command_marks([pending]) == []
+
+
+def test_c6_an_alarm_its_pause_and_a_checkpoint_name_the_same_step() -> None:
+    """What is raised after step 37 is answered at the boundary before step 38."""
+    (raised,) = alarm_marks([replace(alarm(AlarmState.RAISED), step=37)])
+    pause = answered(issued_by="alarm ECHO_TRAP", action=CommandAction.PAUSE, settings={})
+    assert pause.ack is not None
+    (paused,) = command_marks([replace(pause, ack=replace(pause.ack, step=38, detail="paused"))])
+    assert raised.step == paused.step == 37
+    assert "raised after step 37" in raised.text
+    assert paused.text.endswith("(applied after step 37: paused)")
+
+
+def test_c8_commands_at_one_step_are_one_mark_that_names_them_all() -> None:
+    texts = ["alarm: pause", "root: checkpoint", "judge: set", "root: resume"]
+    marks = [mark(text, kind=MarkKind.COMMAND, symbol="square", step=2.0) for text in texts]
+    marks.append(mark("<b>later</b>", kind=MarkKind.COMMAND, symbol="square-open", step=3.0))
+    figure = charts.line_chart([one_curve([5.0, 6.0, 7.0])], STEP_AXIS, marks)
+    (sign,) = traces(figure, yaxis=MARK_AXIS, mode="markers")
+    assert list(sign.text) == ["<br>".join(texts), "&lt;b&gt;later&lt;/b&gt;"]
+    assert list(sign.x) == [2.0, 3.0]
+
+
+def test_c8_of_many_at_one_step_the_first_are_named_and_the_worst_gives_the_sign() -> None:
+    marks = [mark(f"alarm {n}", symbol="triangle-up-open") for n in range(11)]
+    marks.append(mark("worst", symbol="diamond"))
+    (sign,) = traces(
+        charts.line_chart([one_curve([5.0, 6.0, 7.0])], STEP_AXIS, marks), yaxis=MARK_AXIS
+    )
+    assert sign.text[0].endswith("alarm 7<br>and 4 more")
+    assert list(sign.marker.symbol) == ["diamond"]
+
+
+@pytest.mark.parametrize(
+    ("key", "steps", "is_sparse"),
+    [
+        ("eval/all/success_rate", [1, 2, 3], True),  # fixed tasks, however often
+        ("probe/all/success_rate", [0, 5], True),
+        ("gradient/policy/all/norm", [25, 50, 75], True),
+        ("policy/entropy", [1, 2, 4, 5], False),
+        ("policy/entropy", [7], False),
+        ("policy/entropy", list(range(0, 100_000, 50)), False),  # thinned: a line by now
+    ],
+)
+def test_c2_which_curves_are_points(key: str, steps: list[int], is_sparse: bool) -> None:
+    one = one_curve([0.5] * len(steps), key=key, steps=np.array(steps))
+    assert one.is_sparse is is_sparse
+
+
+@pytest.mark.parametrize("smooth", [0.0, 0.5, 0.9])
+def test_c2_evaluations_are_drawn_where_they_were_whatever_the_smoothing(smooth: float) -> None:
+    true = np.array([0.35, 0.815, 0.574])
+    one = one_curve(
+        true.tolist(),
+        key="eval/all/success_rate",
+        steps=np.array([0, 20, 40]),
+        low=true - 0.06,
+        high=true + 0.05,
+    )
+    figure = charts.line_chart([one], STEP_AXIS, options=charts.LineOptions(smooth=smooth))
+    (dots,) = figure.data
+    assert (dots.mode, dots.fill) == ("markers", None)
+    np.testing.assert_array_equal(dots.y, true)
+    np.testing.assert_allclose(dots.error_y.array, 0.05)
+    np.testing.assert_allclose(dots.error_y.arrayminus, 0.06)
+    assert "smoothing" not in dots.hovertemplate
+
+
+def test_c14_finding_c9_rounding_errors_do_not_fill_a_chart() -> None:
+    noise = one_curve([1e-14, -3e-14, 2e-14], key="policy/mismatch_kl")
+    assert charts.line_chart([noise], STEP_AXIS).layout.yaxis.range == (-1e-4, 1e-4)
+    small = one_curve([1e-14, -3e-14, 2e-14], key="optim/lr")
+    assert charts.line_chart([small], STEP_AXIS).layout.yaxis.range is None
+
+
+def test_c14_finding_c9_one_part_of_a_chart_has_its_name_in_a_legend() -> None:
+    part = one_curve([1.0, 2.0], key="optim/grad_norm", name="whole gradient, all terms")
+    assert charts.line_chart([part], STEP_AXIS).layout.showlegend
+    assert not charts.line_chart([one_curve([1.0, 2.0])], STEP_AXIS).layout.showlegend
 
 
 def test_a_resumed_run_is_marked_where_the_new_attempt_begins() -> None:

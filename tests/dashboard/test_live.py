@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -308,7 +309,7 @@ def test_an_open_alarm_is_said_with_advice_and_marked_on_the_charts(
     page = open_page("live", tmp_path, run="live")
     assert "Keep groups with spread" in shown(page).replace("\\", "")
     entropy = next(spec for spec in specs(page).values() if "Policy entropy" in spec)
-    assert "critical, raised at step 2" in entropy
+    assert "critical, raised after step 2" in entropy
     assert "<img" not in entropy
 
 
@@ -325,7 +326,56 @@ def test_what_an_alarm_suggests_is_one_confirmation_away(
     assert (sent.settings, sent.reason) == ({"selection.value": 0.5}, "ECHO_TRAP")
 
 
+def test_c14_finding_b2_what_holds_already_is_not_offered(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    raise_alarm(live_run)
+    set_it = new_command("live", CommandAction.SET, settings={"selection.value": 0.5})
+    post(live_run.path, set_it)
+    live_run.answer()
+    page = open_page("live", tmp_path, run="live")
+    assert "suggest_echo-critical" not in [button.key for button in page.button]
+
+
 # Steering
+
+
+def test_c8_commands_from_elsewhere_appear_beside_the_buttons(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    """An alarm, a shell and another window: nothing of it was sent from this page."""
+    page = open_page("live", tmp_path, run="live")
+    for who, action in (
+        ("alarm ECHO_TRAP", CommandAction.PAUSE),
+        ("root", CommandAction.CHECKPOINT),
+    ):
+        post(live_run.path, new_command("live", action, issued_by=who))
+    live_run.answer(detail="done")
+    post(live_run.path, new_command("live", CommandAction.EVALUATE, issued_by="ann"))
+    text = shown(page.run())
+    assert "alarm ECHO_TRAP: pause (after step 2, done)" in text
+    assert "root: checkpoint (after step 2, done)" in text
+    assert "ann: evaluate (since" in text
+
+
+def test_c12_a_setting_without_effect_is_told_before_it_is_sent(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = with_settings(open_page("live", tmp_path, run="live"))
+    page.text_input(key="knob:live:selection.value:0.9").set_value("0.7").run()
+    words = "selection.value=0.7 has no effect: selection.strategy is none"
+    assert words in shown(page)
+    press(page, "steering_review")
+    assert shown(page).count(words) == 2  # in the form, and in the question
+    assert live_run.waiting() == []
+
+
+def test_c12_fewer_steps_than_are_done_is_told_before_it_is_sent(
+    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = with_settings(open_page("live", tmp_path, run="live"))
+    page.text_input(key="knob:live:steps:100").set_value("1").run()
+    assert "steps=1 ends the run at once: step 2 is finished already" in shown(page)
 
 
 def test_a_command_is_sent_only_after_confirmation_and_then_followed(
@@ -339,10 +389,10 @@ def test_a_command_is_sent_only_after_confirmation_and_then_followed(
     press(page, "steering_confirm")
     (sent,) = live_run.waiting()
     assert (sent.action, sent.issued_by, sent.reason) == ("pause", "ann", "look closer")
-    assert "ann: pause (since 0 s, until the next step boundary)" in shown(page)
+    assert re.search(r"ann: pause \(since \d+ s, until the next step boundary\)", shown(page))
     assert live_run.answer(detail="paused") == ["pause"]
     page.run()
-    assert "ann: pause (at step 3, paused)" in shown(page)
+    assert "ann: pause (after step 2, paused)" in shown(page)
     assert "step 2 of 100, paused" in shown(page)
     assert "Resume" in [button.label for button in page.button]
     entropy = next(spec for spec in specs(page).values() if "Policy entropy" in spec)
@@ -509,7 +559,7 @@ def test_hostile_authors_reasons_and_settings_stay_text(
     shown(page.run())
     assert "<img" not in "".join(specs(page).values())
     (row,) = steering.command_table(queries.commands("live")).to_dict("records")
-    assert row["outcome"].startswith("rejected at step 3: <img")  # a table reads no HTML
+    assert row["outcome"].startswith("rejected after step 2: <img")  # a table reads no HTML
     assert "\u202e" not in row["who"]
 
 

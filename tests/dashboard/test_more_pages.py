@@ -85,8 +85,8 @@ def test_alarms_are_listed_the_open_and_serious_ones_first(root: Path, open_page
     text = words(page)
     assert not page.exception
     assert text.index("TEMPLATE") < text.index("GRADIENT")
-    assert "raised at step 3, began about step 2" in text
-    assert "cleared at step 4" in text.replace("\\", "")
+    assert "raised after step 3, began about step 2" in text
+    assert "cleared after step 4" in text.replace("\\", "")
     assert "2 of 2 alarms" in text
 
 
