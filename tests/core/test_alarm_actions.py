@@ -18,6 +18,7 @@ from echoscope.core.events import SilentEvents
 from echoscope.core.observers import Judged, Observed, StepObservation
 from echoscope.core.runs import resume, start
 from echoscope.store.commands import new_command, post
+from echoscope.store.journal import encode_tail, read_chunk
 from echoscope.store.reader import CommandState, open_run
 from echoscope.store.records import (
     Alarm,
@@ -120,6 +121,8 @@ def cut_journal(path: Path, *kinds: str) -> None:
     for kind, line in zip(reversed(kinds), reversed(lines), strict=False):
         assert f'"kind":"{kind}"'.encode() in line
     journal.write_bytes(b"".join(lines[: -len(kinds)]))
+    chunk = read_chunk(journal)
+    (path / "journal.tail").write_bytes(encode_tail(1, chunk.end, chunk.crcs[-1]))
 
 
 def test_d2_a_stop_that_a_crash_cut_off_acts_again_when_the_alarm_is_raised_again(

@@ -16,6 +16,7 @@ from echoscope.core.config import RunConfig
 from echoscope.core.events import SilentEvents
 from echoscope.core.runs import start
 from echoscope.store.reader import open_run
+from echoscope.store.records import CommandOutcome
 from echoscope.store.verify import verify
 
 MakeConfig = Callable[..., RunConfig]
@@ -129,3 +130,84 @@ def test_killed_at_many_random_instants(config: RunConfig, whole: Path, tmp_path
         assert_same_recording(whole, path)
         total, num_runs = total + num_kills, num_runs + 1
     assert total >= wanted
+
+
+# -- alarms that act ------------------------------------------------------------------------------
+
+STOPS = {1: "alarm-non_finite-00000001-1", 3: "alarm-non_finite-00000001-3"}
+"""Last finished step -> the command that ends the run there, as long as nobody loses it."""
+
+
+@pytest.fixture(scope="module")
+def alarmed(make_config: MakeConfig) -> RunConfig:
+    """Each step's gradient is out of range: the alarm stops the run after steps 1 and 3."""
+    return make_config(
+        *("steps=4", "reward.shaping.0.weight=1e30", "advantage.kind=rloo"),
+        *("checkpoint.every=1", "checkpoint.keep=9", "eval.every=2"),
+        *(f"diagnostics.{name}.every=0" for name in ("text", "information", "gradient")),
+        "diagnostics.alarms.actions={NON_FINITE: stop}",
+    )
+
+
+def applied_stops(path: Path) -> dict[int, str]:
+    """Last finished step -> beginning of the id of the stop that was applied after it."""
+    return {
+        state.ack.step - 1: state.command.command_id
+        for state in open_run(path, all_attempts=True).commands()
+        if state.ack is not None and state.ack.outcome is CommandOutcome.APPLIED
+    }
+
+
+def kill_until_finished(
+    folder: Path, config: RunConfig, delays_s: list[float], phases: list[str]
+) -> tuple[Path, int]:
+    """Kill, resume, kill ...; then resume until the run ends. The run, and the kills that hit."""
+    path, num_kills = folder / "run", 0
+    words = config.model_dump_json()
+    for index, (phase, delay_s) in enumerate(zip(phases, delays_s, strict=True)):
+        trainer = TrainerProcess(folder / f"{index}.log", train, path, words)
+        kill_in(trainer, phase, index % 5, delay_s)
+        num_kills += trainer.join() != 0
+    for index in range(len(STOPS) + 2):
+        if (path / "run.json").exists() and open_run(path).info().status == "finished":
+            break
+        last = TrainerProcess(folder / f"last-{index}.log", train, path, words)
+        assert last.join() == 0, last.text
+    return path, num_kills
+
+
+def check_stops(path: Path) -> None:
+    """No stop was lost: the run passed neither step without one that was applied."""
+    assert open_run(path).info().status == "finished"
+    found = applied_stops(path)
+    assert {step: found.get(step, "")[: len(name)] for step, name in STOPS.items()} == STOPS
+    assert verify(path).problems == ()
+    assert open_run(path).warnings == []
+
+
+def test_d2_killed_with_alarm_actions_on_no_stop_is_lost(
+    alarmed: RunConfig, tmp_path: Path
+) -> None:
+    phases = ["checkpoint", "checkpoint", "update", "checkpoint"]
+    path, num_kills = kill_until_finished(tmp_path, alarmed, [0.0, 0.01, 0.0, 0.02], phases)
+    assert num_kills >= 2
+    check_stops(path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_d2_killed_at_many_random_instants_with_alarm_actions_on(
+    alarmed: RunConfig, tmp_path: Path
+) -> None:
+    """As often as the environment variable ECHOSCOPE_KILLS says."""
+    wanted = int(os.environ.get("ECHOSCOPE_KILLS", "100"))
+    rng, total, num_runs = np.random.default_rng(2), 0, 0
+    while total < wanted:
+        folder = tmp_path / str(num_runs)
+        folder.mkdir()
+        size = min(5, wanted - total)
+        phases = [str(rng.choice(["rollout", "update", "checkpoint"])) for _ in range(size)]
+        delays_s = [float(rng.uniform(0, 3 * MAX_DELAY_S)) for _ in range(size)]
+        path, num_kills = kill_until_finished(folder, alarmed, delays_s, phases)
+        check_stops(path)
+        total, num_runs = total + num_kills, num_runs + 1
