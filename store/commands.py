@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from .durable import sync_folder, write_new_file
+from .durable import is_unchanged, sync_folder, with_checksum, write_new_file
 from .errors import StoreError
 from .events import ack_from_row, command_from_row, command_row, plain
 from .index import RunIndex, read_run_json
@@ -77,7 +77,8 @@ def post(run_path: Path, command: Command) -> None:
     """
     layout = Layout(Path(run_path))
     layout.require_run()
-    data = json.dumps(plain(command_row(command)) | {"run_id": command.run_id}).encode()
+    value = plain(command_row(command)) | {"run_id": command.run_id}
+    data = json.dumps(with_checksum(value)).encode()
     if len(data) > _MAX_BYTES:
         raise StoreError(f"the command has {len(data)} bytes, more than {_MAX_BYTES}")
     name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:6]}"
@@ -110,6 +111,8 @@ def _load(path: Path) -> dict[str, Any]:
 def _read(path: Path, run_id: str) -> Command:
     """Raises what `_load` raises, or KeyError, where the file is not a command for this run."""
     value = _load(path)
+    if not is_unchanged(value):
+        raise ValueError("its content changed after it was written")
     if value["run_id"] != run_id:
         raise ValueError(f"meant for run {_shown(value['run_id'])}")
     for name in ("command_id", "issued_by", "action", "reason"):

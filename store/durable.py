@@ -106,10 +106,22 @@ def _digest_of(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def to_checked_json_bytes(value: Mapping[str, Any]) -> bytes:
-    """A JSON object that carries the SHA-256 of its own content: `read_checked_json` checks it."""
+def with_checksum(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object that carries the SHA-256 of its own content."""
     checked = {**value, "format": CHECKED_FORMAT}
-    return to_json_bytes(checked | {"checksum": _digest_of(checked)})
+    return checked | {"checksum": _digest_of(checked)}
+
+
+def is_unchanged(value: Mapping[str, Any]) -> bool:
+    """Whether an object is what `with_checksum` gave, or carries no checksum (format 1)."""
+    content = {name: entry for name, entry in value.items() if name != "checksum"}
+    has_checksum = "checksum" in value or value.get("format") is not None
+    return not has_checksum or value.get("checksum") == _digest_of(content)
+
+
+def to_checked_json_bytes(value: Mapping[str, Any]) -> bytes:
+    """`with_checksum` as the content of a file: `read_checked_json` reads it."""
+    return to_json_bytes(with_checksum(value))
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
@@ -121,10 +133,9 @@ def read_checked_json(path: Path) -> dict[str, Any]:
         StoreError: unreadable, not a JSON object, or changed after it was written.
     """
     value = read_json_object(path)
-    checksum = value.pop("checksum", None)
-    has_format = value.get("format") is not None
-    if (checksum is not None or has_format) and checksum != _digest_of(value):
+    if not is_unchanged(value):
         raise StoreError(f"{path}: its content changed after it was written")
+    value.pop("checksum", None)
     return value
 
 

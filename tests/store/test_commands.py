@@ -318,3 +318,13 @@ def test_d3_acknowledging_many_commands_reads_each_file_once(
     writer.flush()
     assert len(opened) == 60
     assert len(open_run(run_path).commands()) == 60
+
+
+def test_d4_a_changed_command_is_refused(finished_run: Path) -> None:
+    post(finished_run, new_command("run-1", "set", settings={"optim.lr": 0.001}))
+    (path,) = (finished_run / "commands").glob("*.json")
+    path.write_bytes(path.read_bytes().replace(b"0.001", b"0.009"))
+    mailbox = Mailbox(finished_run)
+    assert mailbox.drain() == []
+    (refusal,) = mailbox.take_refusals(0)
+    assert refusal.detail.endswith("its content changed after it was written")
