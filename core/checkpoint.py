@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Collection, Mapping
@@ -31,10 +32,12 @@ from ..store.checkpoint_files import (
     MANIFEST_NAME,
     STATE_NAME,
     checkpoint_damage,
+    checkpoint_folders,
     has_checksums,
     older_whole_checkpoint,
     write_checkpoint_manifest,
 )
+from ..store.durable import new_id
 from ..store.errors import StoreError
 from ..store.index import read_run_json
 from ..store.layout import Layout, shown_path
@@ -68,6 +71,9 @@ class TrainState:
     """State of observers by name, JSON values."""
 
 
+_REMAINS = re.compile(r"\.step_[0-9]{6,}\.(?:partial|removed)")
+
+
 def checkpoint_path(run_path: Path, step: int) -> Path:
     return run_path / "checkpoints" / f"step_{step:06d}"
 
@@ -78,9 +84,8 @@ def step_of(path: Path) -> int:
 
 
 def list_checkpoints(run_path: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
-    found = (run_path / "checkpoints").glob("step_*")
-    return sorted(path for path in found if (path / "state.json").is_file())
+    """Whole checkpoints, oldest first. Folders with other names, such as copies, are none."""
+    return checkpoint_folders(run_path / "checkpoints")
 
 
 def save_checkpoint(
@@ -106,8 +111,11 @@ def save_checkpoint(
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # a full disk need not stay full
         raise
-    if final.exists():
+    if (final / STATE_NAME).is_file():
         _remove(final)
+    elif final.exists():
+        # Not a checkpoint, so it is somebody's: out of the way, but kept.
+        final.rename(final.with_name(f"{final.name}.{new_id()}.kept"))
     partial.rename(final)
     _fsync(final.parent)
     size = sum(path.stat().st_size for path in final.rglob("*") if path.is_file())
@@ -222,10 +230,10 @@ def _remove(path: Path) -> None:
 
 
 def _clear_remains(folder: Path) -> None:
-    """Delete what a crash left of checkpoints half written or half removed."""
-    halves = [path for path in folder.glob("step_*") if not (path / "state.json").is_file()]
-    for path in [*folder.glob(".step_*"), *halves]:
-        shutil.rmtree(path)
+    """Delete what a crash left of checkpoints half written or half removed, and nothing else."""
+    for path in folder.iterdir():
+        if _REMAINS.fullmatch(path.name):
+            shutil.rmtree(path)
 
 
 def _one_line(error: BaseException) -> str:

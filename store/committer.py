@@ -20,7 +20,7 @@ from .durable import new_id, sync_folder, write_parquet
 from .events import event_fields, metric_values, plain, step_row
 from .index import RunIndex
 from .journal import Journal, piece_proof
-from .layout import FileEntry, Layout, Segment
+from .layout import FileEntry, Layout, Segment, is_own_name
 from .records import Alarm, Command, CommandAck, StepMetrics, Trajectory, TrajectoryOutcome
 from .rows import diagnostics_table, tokens_table, trajectories_table, turns_table
 from .schema import DATA_TABLES
@@ -261,5 +261,6 @@ def _remove_orphans(index: RunIndex) -> None:
     named |= {dropped.path for dropped in index.manifest.dropped}
     for table in DATA_TABLES:
         for path in (root / "seg" / table).iterdir():
-            if f"seg/{table}/{path.name}" not in named:
+            relative = f"seg/{table}/{path.name}"
+            if relative not in named and is_own_name(relative):
                 path.unlink(missing_ok=True)

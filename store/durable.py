@@ -181,6 +181,14 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is still the one with that name."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
 class FileLock:
     """An exclusive `flock`: held until `release`, or until the process is gone."""
 
@@ -211,6 +219,11 @@ class FileLock:
                         f"{f' ({holder})' if holder else ''}; stop it first"
                     ) from None
                 time.sleep(0.02)
+        if not _is_at(self._path, descriptor):
+            # Who held it removed it, with a start that failed: this lock keeps nobody out.
+            os.close(descriptor)
+            self.acquire(wait_s=max(0.0, deadline - time.monotonic()))
+            return
         self._descriptor = descriptor
         # A forked worker would otherwise keep the lock after the trainer died.
         os.register_at_fork(after_in_child=self._forget)

@@ -15,7 +15,16 @@ from .errors import NotARunError, StoreError
 from .schema import DATA_TABLES, TABLES
 
 _DATA_PATH = re.compile(r"(?:seg|pack)/([a-z_]+)/[0-9A-Za-z_.-]+\.parquet")
+_OWN_NAME = re.compile(
+    r"(?:seg/[a-z_]+/[0-9]{8,}|pack/[a-z_]+/-?[0-9]{7,}--?[0-9]{7,})-[0-9a-f]{8}\.parquet"
+)
+_UNFINISHED = re.compile(r"run\.[0-9a-f]{8}\.duckdb\.tmp(?:\.wal)?")
 _PIECE = re.compile(r"([0-9]{6})\.ndjson")
+
+
+def is_own_name(relative: str) -> bool:
+    """Whether the store gives such names itself: files with others are not its to delete."""
+    return _OWN_NAME.fullmatch(relative) is not None
 
 
 def is_data_path(relative: str) -> bool:
@@ -76,6 +85,10 @@ class Layout:
     @property
     def sealed(self) -> Path:
         return self.root / "run.duckdb"
+
+    def unfinished_seals(self) -> list[Path]:
+        """What killed seals left."""
+        return [path for path in self.root.iterdir() if _UNFINISHED.fullmatch(path.name)]
 
     @property
     def writer_lock(self) -> Path:

@@ -40,7 +40,7 @@ from .events import EventColumns
 from .index import read_run_json
 from .integrity import damage_of
 from .journal import Chunk, Follower, Record, parse_chunk, read_chunk, run_mark
-from .layout import FileEntry, Layout, Pack, Segment
+from .layout import FileEntry, Layout, Pack, Segment, is_own_name
 from .lookup import conform
 from .manifest import Dropped, Manifest, PieceProof, read_manifest, write_manifest
 from .schema import DATA_TABLES, EVENT_TABLES, SCHEMA_VERSION, arrow_schema
@@ -405,7 +405,8 @@ def _remove_orphans(layout: Layout, manifest: Manifest) -> None:
     """
     named = {entry.path for made in manifest.packs for entry in made.files}
     for path in layout.root.glob("pack/*/*.parquet"):
-        if str(path.relative_to(layout.root)) not in named:
+        relative = str(path.relative_to(layout.root))
+        if relative not in named and is_own_name(relative):
             path.unlink(missing_ok=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 
 from .database import RunDatabase, quote, run_status
-from .durable import new_id, sync_folder
+from .durable import FileLock, new_id, sync_folder
 from .errors import RunBusyError, StoreError
 from .index import RunIndex
 from .integrity import damage_of
@@ -36,7 +36,17 @@ def seal(path: str | Path) -> Path:
     target = index.layout.sealed
     temporary = target.with_name(f"run.{new_id()}.duckdb.tmp")
     _require_whole(index)
+    # Whoever holds this lock is the only one: what lies there was left by a seal that was killed.
+    lock = FileLock(index.layout.pack_lock)
     try:
+        lock.acquire()
+    except RunBusyError:
+        raise RunBusyError(
+            f"{index.layout.root}: another process is packing or sealing this run; try again later"
+        ) from None
+    try:
+        for leftover in index.layout.unfinished_seals():
+            leftover.unlink(missing_ok=True)
         _copy_tables(RunDatabase(index.layout.root, [index]), temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
@@ -49,6 +59,7 @@ def seal(path: str | Path) -> Path:
     finally:
         for leftover in (temporary, temporary.with_name(f"{temporary.name}.wal")):
             leftover.unlink(missing_ok=True)
+        lock.release()
     return target
 
 

@@ -123,10 +123,13 @@ def test_what_a_crash_left_is_no_checkpoint_and_is_cleared(bench: Bench, tmp_pat
     shutil.copytree(folder / "step_000001", folder / ".step_000002.partial")
     shutil.copytree(folder / "step_000001", folder / ".step_000009.partial")
     shutil.copytree(folder / "step_000001", folder / "step_000000")
-    (folder / "step_000000" / "state.json").unlink()  # half deleted
+    # Deleting renames first, so a crash leaves no such folder: it is somebody's, and stays.
+    (folder / "step_000000" / "state.json").unlink()
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step_000001"]
     save(bench, tmp_path, step=2)
-    assert sorted(path.name for path in folder.iterdir()) == ["step_000001", "step_000002"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("step_000000", "step_000001", "step_000002"),
+    ]
 
 
 def test_saving_again_replaces(bench: Bench, tmp_path: Path) -> None:
@@ -351,3 +354,18 @@ def test_d5_a_checkpoint_of_format_1_loads_and_says_that_it_has_no_checksums(
     (folder / "model/config.json").unlink()
     with pytest.raises(ConfigError, match=r"model/config\.json is missing"):
         load_weights(folder, bench.policy, bench.optimizer)
+
+
+def test_d12_folders_of_people_among_the_checkpoints_are_left_alone(tmp_path: Path) -> None:
+    from echoscope.core import checkpoint
+
+    folder = tmp_path / "checkpoints"
+    for name in ("step_000012", "step_000012.bak", "step_mine", ".step_000013.partial"):
+        (folder / name).mkdir(parents=True)
+    for name in ("step_000012", "step_000012.bak"):
+        (folder / name / "state.json").write_text("{}")
+    assert checkpoint.list_checkpoints(tmp_path) == [folder / "step_000012"]
+    checkpoint._clear_remains(folder)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("step_000012", "step_000012.bak", "step_mine"),
+    ]

@@ -1,0 +1,136 @@
+"""Starting a run in a new folder: one of many wins, and nobody removes what another one made."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echoscope.store.durable import FileLock
+from echoscope.store.errors import RunExistsError
+from echoscope.store.reader import open_run
+from echoscope.store.verify import verify
+from echoscope.store.writer import RunWriter
+
+ROUNDS = 10
+Build = Callable[..., None]
+
+
+def race(root: Path, barrier: Any, results: Any, name: str) -> None:
+    """Start runs at the same time as another process, which is as far when the lock is taken."""
+    acquire = FileLock.acquire
+
+    def together(self: FileLock, *, wait_s: float = 0.0) -> None:
+        barrier.wait(30)
+        acquire(self, wait_s=wait_s)
+
+    FileLock.acquire = together  # type: ignore[method-assign]
+    for number in range(ROUNDS):
+        writer = None
+        try:
+            writer = RunWriter.create(root / f"{number}", run_id=name, config={}, is_packing=False)
+        except Exception as error:  # noqa: BLE001 - what it is, is what is asked
+            results.put((number, name, type(error).__name__))
+        else:
+            results.put((number, name, "won"))
+        barrier.wait(30)
+        if writer is not None:
+            writer.close(status="finished")
+
+
+def test_d7_of_two_starts_at_once_one_wins_and_its_run_is_whole(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(2), context.Queue()
+    processes = [
+        context.Process(target=race, args=(tmp_path, barrier, results, name)) for name in "ab"
+    ]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=60) for _ in range(2 * ROUNDS)]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    for number in range(ROUNDS):
+        outcomes = {name: outcome for n, name, outcome in found if n == number}
+        (winner,) = [name for name, outcome in outcomes.items() if outcome == "won"]
+        assert sorted(outcomes.values()) == ["RunExistsError", "won"]
+        info = open_run(tmp_path / f"{number}").info()
+        assert (info.run_id, info.status) == (winner, "finished")
+        assert verify(tmp_path / f"{number}").problems == ()
+
+
+def test_d7_a_start_that_loses_leaves_the_files_of_a_stranger(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunExistsError, match="not an empty folder"):
+        RunWriter.create(tmp_path, run_id="r", config={})
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def die_at(path: Path, place: str) -> None:
+    """Start a run, and be killed just before the call `place` of the start."""
+    from echoscope.store import writer
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if place == "journal":
+        writer.Journal.create = die  # type: ignore[method-assign, assignment]
+    elif place == "run.json":
+        writer.replace_file = die  # type: ignore[assignment]
+    else:
+        os.replace = die  # type: ignore[assignment]
+    RunWriter.create(path, run_id="killed", config={})
+
+
+@pytest.mark.parametrize("place", ["journal", "run.json", "rename"])
+def test_d12_a_killed_start_leaves_a_folder_that_can_be_used(
+    tmp_path: Path, place: str, steps: Build
+) -> None:
+    path = tmp_path / "run"
+    process = multiprocessing.get_context("spawn").Process(target=die_at, args=(path, place))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert (path / "writer.lock").exists()
+    with RunWriter.create(path, run_id="run-1", config={}, is_packing=False) as writer:
+        steps(writer, [0])
+    assert open_run(path).steps().num_rows == 1
+    assert not list(path.glob("*.tmp"))
+    assert verify(path).problems == ()
+
+
+@pytest.mark.parametrize("name", ["seg/turns/mine.parquet", "run.json.bak", "journal/notes", "x/y"])
+def test_d12_a_folder_with_anything_else_is_nobody_s_to_start_in(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(RunExistsError):
+        RunWriter.create(tmp_path, run_id="r", config={})
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_d12_files_of_people_in_the_folders_of_the_store_stay(finished_run: Path) -> None:
+    from echoscope.store.packing import pack
+
+    mine = [finished_run / name for name in ("seg/turns/mine.parquet", "pack/turns/mine.parquet")]
+    for path in mine:
+        path.write_text("mine")
+    RunWriter.resume(finished_run, from_step=2, is_packing=False).close(status="finished")
+    pack(finished_run)
+    assert [path.read_text() for path in mine] == ["mine", "mine"]
+
+
+def test_d12_the_next_seal_removes_what_a_killed_one_left(finished_run: Path) -> None:
+    from echoscope.store.sealing import seal
+
+    left = [finished_run / f"run.0123abcd.duckdb.tmp{end}" for end in ("", ".wal")]
+    mine = finished_run / "run.backup.duckdb.tmp"
+    for path in (*left, mine):
+        path.write_text("x")
+    seal(finished_run)
+    assert not any(path.exists() for path in left)
+    assert mine.exists()
