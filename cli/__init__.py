@@ -69,7 +69,8 @@ def _is_user_error(error: Exception) -> bool:
     classes = [
         vars(sys.modules[module])[name] for module, name in _USER_ERRORS if module in sys.modules
     ]
-    return isinstance(error, (OSError, *classes))
+    is_link_loop = isinstance(error, RuntimeError) and str(error).startswith("Symlink loop")
+    return is_link_loop or isinstance(error, (OSError, *classes))
 
 
 def main(run: Callable[[], None] = app) -> None:
@@ -80,5 +81,7 @@ def main(run: Callable[[], None] = app) -> None:
         if not _is_user_error(error):
             raise
         message = error.args[0] if isinstance(error, KeyError) and error.args else error
-        typer.echo(f"error: {' '.join(str(message).split())}", err=True)
+        # A path need not be valid UTF-8, but what is printed must be.
+        text = " ".join(str(message).split()).encode(errors="backslashreplace").decode()
+        typer.echo(f"error: {text}", err=True)
         sys.exit(1)

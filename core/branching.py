@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ..store.checkpoints import last_good_checkpoint
-from ..store.commands import Mailbox
 from ..store.reader import RunReader, open_run
 from ..store.steering import MAX_AUTHOR, MAX_REASON
 from ..store.writer import RunWriter
@@ -30,7 +29,7 @@ from .config import BranchedFrom, RunConfig
 from .config_loading import ConfigError, live_schema, override
 from .events import TrainEvents
 from .observers import StepObserver
-from .runs import Closing, train
+from .runs import Closing, built_or_removed, train
 
 _FIXED = ("model.path", "model.dtype", "model.lora", "critic.kind", "critic.path")
 """What gives the weights and the optimizer's state their shape."""
@@ -135,7 +134,7 @@ def start_branch(
     )
     with Closing(writer) as closing:
         writer.record_checkpoint(adopt_checkpoint(branch.checkpoint, run_path, config))
-        trainer = builder.build(model, writer, Mailbox(run_path))
+        trainer = built_or_removed(builder, model, writer)
         trainer.engine.sync_weights(trainer.policy)
         trainer.step = trainer.checkpointed_step = branch.step
         events.message(f"run {run_path}, from step {branch.step} of {branch.parent_run_id}")

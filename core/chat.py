@@ -59,7 +59,8 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     reasons = []
     for loader in (PreTrainedTokenizerFast, AutoTokenizer):
         try:
-            tokenizer = loader.from_pretrained(path)
+            # Never the code of a folder: without the word, transformers asks whether to run it.
+            tokenizer = loader.from_pretrained(path, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reasons.append(" ".join(str(error).split())[:200])
             continue

@@ -7,16 +7,37 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from ..diagnostics.config import LIVE, DiagnosticsConfig, FrozenModel, SelectionConfig
+from ..diagnostics.config import LIVE, MAX_STEPS, DiagnosticsConfig, FrozenModel, SelectionConfig
+
+MIN_TEMPERATURE = 0.01
+"""Logits divided by less leave the range of float32."""
+MAX_LR = 10.0
+MAX_TOKENS = 10_000_000
+MAX_COUNT = 1_000_000
+MAX_ROWS = 99_999
+"""Trajectories of a step and split: their ids have five digits."""
+
+
+def _greedy_or_warm(temperature: float) -> float:
+    if 0 < temperature < MIN_TEMPERATURE:
+        raise PydanticCustomError(
+            "temperature", "must be 0 for greedy, or at least {least}", {"least": MIN_TEMPERATURE}
+        )
+    return temperature
+
+
+Decay = Annotated[float, Field(ge=0, lt=1, strict=True)]
+GreedyTemperature = Annotated[float, AfterValidator(_greedy_or_warm)]
 
 
 class LoraConfig(FrozenModel):
     """Low-rank adapters. The reference policy is then the base with the adapters off."""
 
-    rank: int = Field(64, ge=1)
-    alpha: float = Field(64.0, gt=0)
+    rank: int = Field(64, ge=1, le=4096)
+    alpha: float = Field(64.0, gt=0, le=1e6)
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
 
 
@@ -44,7 +65,7 @@ class HfEngineConfig(FrozenModel):
     """The built-in sampling loop over the trained weights themselves."""
 
     kind: Literal["hf"] = "hf"
-    max_batch_rows: int = Field(256, ge=1, description="Rows decoded at once.")
+    max_batch_rows: int = Field(256, ge=1, le=1_000_000, description="Rows decoded at once.")
     reuse_cache: bool = Field(True, description="Keep key/value caches across turns.")
 
 
@@ -64,21 +85,28 @@ class ContextConfig(FrozenModel):
         False, description="Begin each later user turn with the reward of the turn before."
     )
     history_turns: int | None = Field(
-        None, ge=1, description="Turns the policy sees, the present one included; null for all."
+        None,
+        ge=1,
+        le=MAX_COUNT,
+        description="Turns the policy sees, the present one included; null for all.",
     )
-    max_prompt_tokens: int = Field(3600, ge=8, description="Longest prompt of a turn.")
+    max_prompt_tokens: int = Field(
+        3600, ge=8, le=MAX_TOKENS, description="Longest prompt of a turn."
+    )
     on_long_prompt: Literal["end", "drop_oldest"] = Field(
         "end", description="End the episode, or drop whole oldest turns."
     )
-    max_response_tokens: int = Field(400, ge=1)
-    max_episode_tokens: int | None = Field(None, ge=1, description="Sampled tokens per episode.")
-    action_separator: str = Field("||", min_length=1)
+    max_response_tokens: int = Field(400, ge=1, le=MAX_TOKENS)
+    max_episode_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="Sampled tokens per episode."
+    )
+    action_separator: str = Field("||", min_length=1, max_length=100)
 
 
 class SamplingConfig(FrozenModel):
-    temperature: float = Field(1.0, gt=0, le=10, json_schema_extra=LIVE)
-    top_p: float = Field(1.0, gt=0, le=1, json_schema_extra=LIVE)
-    top_k: int = Field(0, ge=0, description="0 for off.", json_schema_extra=LIVE)
+    temperature: float = Field(1.0, ge=MIN_TEMPERATURE, le=10, json_schema_extra=LIVE)
+    top_p: float = Field(1.0, ge=1e-6, le=1, json_schema_extra=LIVE)
+    top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.", json_schema_extra=LIVE)
     min_p: float = Field(
         0.0,
         ge=0,
@@ -93,14 +121,14 @@ class EnvGroupConfig(FrozenModel):
 
     tag: str = Field("", description="Name in metrics; the environment's id if empty.")
     env: str = Field(description="Environment id, or `module:Class`.")
-    groups: int = Field(8, ge=1, description="Prompts per step.")
+    groups: int = Field(8, ge=1, le=MAX_ROWS, description="Prompts per step.")
     params: dict[str, Any] = Field(default_factory=dict)
-    max_turns: int | None = Field(None, ge=1)
-    max_actions_per_turn: int | None = Field(None, ge=1)
-    max_actions: int | None = Field(None, ge=1, description="Actions per episode.")
-    format_penalty: float = Field(-0.1, le=0)
+    max_turns: int | None = Field(None, ge=1, le=MAX_COUNT)
+    max_actions_per_turn: int | None = Field(None, ge=1, le=MAX_COUNT)
+    max_actions: int | None = Field(None, ge=1, le=MAX_COUNT, description="Actions per episode.")
+    format_penalty: float = Field(-0.1, ge=-1e6, le=0)
     end_on_invalid: bool = Field(False, description="A reply without a valid action ends it.")
-    action_timeout_s: float | None = Field(None, gt=0)
+    action_timeout_s: float | None = Field(None, gt=0, le=1e6)
     shared_noise: bool = Field(False, description="Siblings share the transition noise.")
     parallel: Literal["none", "threads"] = "none"
 
@@ -110,22 +138,22 @@ class EnvGroupConfig(FrozenModel):
 
 
 class EnvsConfig(FrozenModel):
-    train: list[EnvGroupConfig] = Field(min_length=1)
-    eval: list[EnvGroupConfig] = Field(default_factory=list)
+    train: list[EnvGroupConfig] = Field(min_length=1, max_length=1000)
+    eval: list[EnvGroupConfig] = Field(default_factory=list, max_length=1000)
     probe: list[EnvGroupConfig] = Field(
         default_factory=list,
         description="Tasks of the probe; empty for probe.tasks tasks of envs.train.",
     )
-    group_size: int = Field(8, ge=1, description="G: siblings that share a task.")
-    eval_group_size: int = Field(1, ge=1)
+    group_size: int = Field(8, ge=1, le=MAX_ROWS, description="G: siblings that share a task.")
+    eval_group_size: int = Field(1, ge=1, le=MAX_ROWS)
 
 
 class ShapingTerm(FrozenModel):
     """A named reward term, stored apart from the environment's reward."""
 
-    name: str = Field(min_length=1)
+    name: str = Field(min_length=1, max_length=100)
     function: str = Field(description="format, length, agreement, or `module:function`.")
-    weight: float = 1.0
+    weight: float = Field(1.0, ge=-1e37, le=1e37)
     params: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -139,7 +167,7 @@ class RewardConfig(FrozenModel):
         description="What brpo standardises over: the batch, or each environment tag apart, so "
         "that one with larger rewards does not drown the others.",
     )
-    shaping: list[ShapingTerm] = Field(default_factory=list)
+    shaping: list[ShapingTerm] = Field(default_factory=list, max_length=100)
 
 
 class GaeConfig(FrozenModel):
@@ -159,7 +187,7 @@ class BiLevelGaeConfig(FrozenModel):
 
 class GrpoConfig(FrozenModel):
     kind: Literal["grpo"] = "grpo"
-    eps: float = Field(1e-6, gt=0)
+    eps: float = Field(1e-6, ge=1e-12, le=1e3)
 
 
 class DrGrpoConfig(FrozenModel):
@@ -187,27 +215,28 @@ Aggregation = Literal[
 
 
 class _SurrogateConfig(FrozenModel):
-    clip_low: float = Field(0.2, ge=0, json_schema_extra=LIVE)
-    clip_high: float = Field(0.28, ge=0, json_schema_extra=LIVE)
+    clip_low: float = Field(0.2, ge=0, le=1, json_schema_extra=LIVE)
+    clip_high: float = Field(0.28, ge=0, le=1e3, json_schema_extra=LIVE)
     aggregation: Aggregation = "token_mean"
     norm_tokens: int | None = Field(
         None,
         ge=1,
+        le=1_000_000_000,
         description="What seq_mean_token_sum_norm divides each trajectory's sum by; null for the "
         "tokens that an episode may sample at most, by the context limits.",
     )
-    kl_coef: float = Field(0.0, ge=0, json_schema_extra=LIVE)
+    kl_coef: float = Field(0.0, ge=0, le=1e3, json_schema_extra=LIVE)
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    entropy_coef: float = Field(0.0, json_schema_extra=LIVE)
-    value_coef: float = Field(0.5, ge=0, json_schema_extra=LIVE)
-    value_clip: float | None = Field(0.5, gt=0)
+    entropy_coef: float = Field(0.0, ge=-1e3, le=1e3, json_schema_extra=LIVE)
+    value_coef: float = Field(0.5, ge=0, le=1e3, json_schema_extra=LIVE)
+    value_clip: float | None = Field(0.5, gt=0, le=1e6)
 
 
 class ClipLossConfig(_SurrogateConfig):
     """PPO's clipped surrogate, with separate low and high clip and an optional dual clip."""
 
     kind: Literal["clip"] = "clip"
-    dual_clip: float | None = Field(3.0, gt=1)
+    dual_clip: float | None = Field(3.0, gt=1, le=1e6)
 
 
 class GspoLossConfig(_SurrogateConfig):
@@ -215,8 +244,8 @@ class GspoLossConfig(_SurrogateConfig):
 
     kind: Literal["gspo"] = "gspo"
     # A ratio of whole sequences hardly moves: the paper's limits are a thousandth of PPO's.
-    clip_low: float = Field(3e-4, ge=0, json_schema_extra=LIVE)
-    clip_high: float = Field(4e-4, ge=0, json_schema_extra=LIVE)
+    clip_low: float = Field(3e-4, ge=0, le=1, json_schema_extra=LIVE)
+    clip_high: float = Field(4e-4, ge=0, le=1e3, json_schema_extra=LIVE)
     # The paper averages over sequences (Zheng et al. 2025, equation 5).
     aggregation: Aggregation = "seq_mean_token_mean"
 
@@ -228,6 +257,7 @@ class CispoLossConfig(_SurrogateConfig):
     clip_low: float = Field(
         1.0,
         ge=0,
+        le=1,
         description="1 for no lower bound, as in MiniMax-M1.",
         json_schema_extra=LIVE,
     )
@@ -246,7 +276,7 @@ class HeadCriticConfig(FrozenModel):
     """A value head on the policy's own trunk."""
 
     kind: Literal["head"] = "head"
-    lr: float = Field(1e-3, gt=0)
+    lr: float = Field(1e-3, gt=0, le=MAX_LR)
     detach: bool = Field(False, description="Keep the value loss out of the trunk.")
 
 
@@ -255,7 +285,7 @@ class ModelCriticConfig(FrozenModel):
 
     kind: Literal["model"] = "model"
     path: str = Field("", description="Empty for the policy's own starting weights.")
-    lr: float = Field(1e-5, gt=0)
+    lr: float = Field(1e-5, gt=0, le=MAX_LR)
 
 
 CriticConfig = Annotated[
@@ -264,35 +294,41 @@ CriticConfig = Annotated[
 
 
 class OptimConfig(FrozenModel):
-    lr: float = Field(1e-6, gt=0, json_schema_extra=LIVE)
-    betas: tuple[float, float] = (0.9, 0.99)
-    weight_decay: float = Field(0.0, ge=0)
-    grad_clip: float = Field(1.0, gt=0, json_schema_extra=LIVE)
+    lr: float = Field(1e-6, gt=0, le=MAX_LR, json_schema_extra=LIVE)
+    betas: tuple[Decay, Decay] = Field((0.9, 0.99), strict=False)
+    weight_decay: float = Field(0.0, ge=0, le=1e3)
+    grad_clip: float = Field(1.0, ge=1e-9, le=1e9, json_schema_extra=LIVE)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0)
-    epochs: int = Field(1, ge=1, description="Passes over the step's batch.")
-    minibatches: int = Field(1, ge=1, description="Optimizer steps per pass.")
+    warmup_steps: int = Field(0, ge=0, le=MAX_STEPS)
+    epochs: int = Field(1, ge=1, le=1000, description="Passes over the step's batch.")
+    minibatches: int = Field(1, ge=1, le=MAX_ROWS, description="Optimizer steps per pass.")
     max_microbatch_tokens: int | None = Field(
         None,
         ge=1,
+        le=1_000_000_000,
         description="Padded tokens per forward pass; null for 1024 on CPU, where small "
         "ones waste less padding and stay in the cache, and for what fits the memory on CUDA.",
     )
     max_nonfinite_steps: int = Field(
         5,
         ge=1,
+        le=MAX_STEPS,
         description="Consecutive steps with a NaN or infinite gradient before the run stops.",
     )
 
 
 class EvalConfig(FrozenModel):
     every: int = Field(
-        10, ge=0, description="Steps between evaluations; 0 for none.", json_schema_extra=LIVE
+        10,
+        ge=0,
+        le=MAX_STEPS,
+        description="Steps between evaluations; 0 for none.",
+        json_schema_extra=LIVE,
     )
     before: bool = Field(True, description="Evaluate before the first step.")
-    temperature: float = Field(1.0, ge=0, le=10, description="0 for greedy.")
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0, description="0 for off.")
+    temperature: GreedyTemperature = Field(1.0, ge=0, le=10, description="0 for greedy.")
+    top_p: float = Field(1.0, ge=1e-6, le=1)
+    top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.")
     min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
 
 
@@ -303,14 +339,21 @@ class ProbeConfig(FrozenModel):
     """
 
     every: int = Field(
-        10, ge=0, description="Steps between probes; 0 for none.", json_schema_extra=LIVE
+        10,
+        ge=0,
+        le=MAX_STEPS,
+        description="Steps between probes; 0 for none.",
+        json_schema_extra=LIVE,
     )
     tasks: int = Field(
-        32, ge=1, description="Tasks, spread evenly over envs.train, unless envs.probe is given."
+        32,
+        ge=1,
+        le=MAX_ROWS,
+        description="Tasks, spread evenly over envs.train, unless envs.probe is given.",
     )
-    temperature: float = Field(1.0, ge=0, le=10, description="0 for greedy.")
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0, description="0 for off.")
+    temperature: GreedyTemperature = Field(1.0, ge=0, le=10, description="0 for greedy.")
+    top_p: float = Field(1.0, ge=1e-6, le=1)
+    top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.")
     min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
 
 
@@ -318,11 +361,15 @@ class CheckpointConfig(FrozenModel):
     every: int = Field(
         20,
         ge=0,
+        le=MAX_STEPS,
         description="Steps between checkpoints; 0 for the last only.",
         json_schema_extra=LIVE,
     )
     keep: int = Field(
-        3, ge=1, description="Newest checkpoints kept, beside those that docs/training.md names."
+        3,
+        ge=1,
+        le=10_000,
+        description="Newest checkpoints kept, beside those that docs/training.md names.",
     )
 
 
@@ -330,7 +377,9 @@ class BranchedFrom(FrozenModel):
     """Where a run took over: written by `echoscope ctl RUN branch`, by nobody else."""
 
     run_id: str
-    step: int = Field(ge=0, description="The step of the checkpoint that it started from.")
+    step: int = Field(
+        ge=0, le=MAX_STEPS, description="The step of the checkpoint that it started from."
+    )
     reason: str = Field("", max_length=2_000)
     issued_by: str = Field("", max_length=100, description="Who asked for it.")
 
@@ -339,10 +388,10 @@ class RunConfig(FrozenModel):
     """A whole run."""
 
     name: str = Field("run", min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    seed: int = Field(0, ge=0)
-    steps: int = Field(100, ge=1, json_schema_extra=LIVE)
+    seed: int = Field(0, ge=0, lt=2**63)
+    steps: int = Field(100, ge=1, le=MAX_STEPS, json_schema_extra=LIVE)
     threads: int | None = Field(
-        None, ge=1, description="Torch threads; null leaves torch's choice."
+        None, ge=1, le=256, description="Torch threads; null leaves torch's choice."
     )
     from_run: str | None = Field(
         None, description="Learn from that run's stored trajectories instead of the environments."
@@ -390,6 +439,17 @@ class RunConfig(FrozenModel):
                 raise ValueError(
                     f"{name} compares siblings: envs.group_size must be at least 2, not "
                     f"{self.envs.group_size}"
+                )
+        for name, groups, size in (
+            ("train", self.envs.train, self.envs.group_size),
+            ("eval", self.envs.eval, self.envs.eval_group_size),
+            ("probe", self.envs.probe, 1),
+        ):
+            rows = size * sum(group.groups for group in groups)
+            if rows > MAX_ROWS:
+                raise ValueError(
+                    f"envs.{name} has {rows} trajectories in a step, at most {MAX_ROWS} are "
+                    "possible; lower the groups or the group size"
                 )
         for name, groups in (("eval", self.envs.eval), ("probe", self.envs.probe)):
             tags = [group.name for group in groups]

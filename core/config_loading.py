@@ -8,11 +8,11 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from .config import RunConfig
+from .yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -98,11 +98,11 @@ def _read_recipe(name: str) -> dict[str, Any]:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = read_yaml_file(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except YamlError as error:
+        raise ConfigError(f"{path} {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds a {type(values).__name__}, but must hold a mapping")
     settings = dict(values)
@@ -116,23 +116,30 @@ def parse_override(word: str) -> tuple[str, Any]:
     Raises:
         ConfigError: no `=`, an empty key, or a value that is not YAML.
     """
+    if not word.isprintable() and any("\ud800" <= char <= "\udfff" for char in word):
+        raise ConfigError(f"{_shown(word)} is not valid UTF-8")
     key, equals, text = word.partition("=")
     key = key.strip()
-    if not equals or not key or not all(part for part in key.split(".")):
-        raise ConfigError(f"{word!r} is not KEY=VALUE; write for example optim.lr=1e-4")
+    parts = key.split(".")
+    if not equals or not key or not all(parts):
+        raise ConfigError(f"{_shown(word)} is not KEY=VALUE; write for example optim.lr=1e-4")
+    if len(parts) > MAX_DEPTH:
+        raise ConfigError(f"{_shown(key)} has {len(parts)} parts, more than {MAX_DEPTH}")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"the value in {word!r} is not valid YAML; quote it") from None
-    if isinstance(value, str) and value == text.strip():  # YAML 1.1 reads 1e-4 as text
-        try:
-            value = float(value)
-        except ValueError:
-            pass
-        else:
-            if value != value or value in (float("inf"), float("-inf")):
-                value = text
-    return key, value
+        return key, parse_yaml(text)
+    except YamlError as error:
+        if str(error).startswith("is not valid YAML"):
+            raise ConfigError(f"the value in {_shown(word)} is not valid YAML; quote it") from None
+        raise ConfigError(f"the value in {_shown(word)} {error}") from None
+
+
+def _shown(value: Any, most: int = 120) -> str:
+    """A value as a message shows it: short, and on one line."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python spells no number of more than 4,300 digits
+        return f"a {type(value).__name__} too long to show"
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
@@ -215,7 +222,7 @@ def _describe(error: ValidationError) -> str:
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     rule = first["msg"][0].lower() + first["msg"][1:]
-    return f"{_dotted(loc)} is {first['input']!r}, but {rule}"
+    return f"{_dotted(loc)} is {_shown(first['input'])}, but {rule}"
 
 
 def _dotted(loc: Sequence[str]) -> str:

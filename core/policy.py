@@ -64,9 +64,15 @@ def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
             attn_implementation="sdpa",
             use_safetensors=True,
             output_loading_info=True,
+            trust_remote_code=False,  # or transformers asks whether to run the folder's code
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300]
+        if "trust_remote_code" in reason:
+            reason = (
+                "it brings code of its own (auto_map), and no code from a model folder is run; use "
+                "a model of a type that transformers knows"
+            )
         raise ConfigError(f"model.path is {path!r}, which cannot be loaded: {reason}") from None
     if loading["missing_keys"]:  # transformers would train on random numbers in their place
         raise ConfigError(
@@ -416,7 +422,14 @@ def with_adapters(model: PreTrainedModel, lora: LoraConfig, seed: int) -> PeftMo
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # peft draws its matrices from the global generator
-        return get_peft_model(model, settings).eval()
+        try:
+            return get_peft_model(model, settings).eval()
+        except ValueError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ConfigError(
+                f"model.lora.target_modules is {lora.target_modules!r}, which does not fit the "
+                f"model: {reason}"
+            ) from None
 
 
 def _build_critic(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from ..store.records import CommandAction, StepMetrics
 from ..store.settings import applied, replayed
 from ..store.steering import unfinished_action
 from ..store.writer import RunWriter
-from .build import Builder
+from .build import Builder, Model
 from .checkpoint import list_checkpoints, load_weights, require_whole, step_of
 from .config import RunConfig
 from .config_loading import ConfigError, apply_settings, live_schema, validate
@@ -61,10 +62,20 @@ def start(
         tokenizer=model.chat.fingerprint,
     )
     with Closing(writer) as closing:
-        trainer = builder.build(model, writer, Mailbox(run_path))
+        trainer = built_or_removed(builder, model, writer)
         events.message(f"run {run_path}")
         closing.status = train(trainer, is_new=True)
     return closing.status
+
+
+def built_or_removed(builder: Builder, model: Model, writer: RunWriter) -> Trainer:
+    """The trainer of a new run; a start that fails here leaves nothing on the disk."""
+    try:
+        return builder.build(model, writer, Mailbox(writer.path))
+    except Exception:
+        writer.close(status="failed")
+        shutil.rmtree(writer.path)
+        raise
 
 
 def resume(

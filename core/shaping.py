@@ -7,6 +7,7 @@ term's weight is stored in `Turn.shaping` under the term's name.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import math
@@ -93,7 +94,14 @@ class Shaping:
         """
         out: dict[str, float] = {}
         for term, function in self.terms:
-            value = function(turn)
+            try:
+                value = function(turn)
+            except Exception as error:  # a stranger's function: one line, and whose it is
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                raise ShapingError(
+                    f"shaping term {term.name!r} ({term.function}) failed on turn {turn.index}: "
+                    f"{reason}"
+                ) from error
             if not isinstance(value, Real) or not math.isfinite(value):
                 raise ShapingError(
                     f"shaping term {term.name!r} ({term.function}) returned {value!r} for turn "
@@ -136,10 +144,10 @@ def _bind(term: ShapingTerm) -> TurnFunction:
     empty_turn = Turn(index=0, observation="", response="")
     try:
         inspect.signature(function).bind(empty_turn, **term.params)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigError(
             f"shaping term {term.name!r} has params {term.params}, which do not fit "
-            f"{term.function}{inspect.signature(function)}: {error}"
+            f"{term.function}: {error}"
         ) from None
     bound = partial(function, **term.params)
     if term.function in BUILT_IN:
@@ -159,17 +167,23 @@ def _load(name: str) -> TurnFunction:
         )
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError, SyntaxError) as error:
         raise ConfigError(
             f"shaping function {name!r}: cannot import {module_name!r} ({error}); it must be "
             "importable from where the command runs"
         ) from None
     function = vars(module).get(attribute)
+    if inspect.isbuiltin(function):
+        raise ConfigError(
+            f"shaping function {name!r} is built into Python and takes no turn; name a function of "
+            "your own that takes a Turn and returns a number"
+        )
     if not callable(function):
         found = [key for key, value in vars(module).items() if callable(value)]
+        close = difflib.get_close_matches(attribute, found, n=1, cutoff=0.6)
         raise ConfigError(
             f"shaping function {name!r}: {module_name!r} has no function {attribute!r}"
-            f"{did_you_mean(attribute, found)}"
+            + (f"; did you mean {close[0]!r}?" if close else "")
         )
     result: TurnFunction = function
     return result

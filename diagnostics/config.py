@@ -9,11 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .channels import CHANNELS
 
+MAX_STEPS = 99_999_999
+"""Ids of trajectories hold eight digits of the step."""
+MAX_PERMUTATIONS = 100_000
+
 
 class FrozenModel(BaseModel):
-    """Base of every configuration model: immutable, and an unknown key is an error."""
+    """Base of every configuration model: immutable, strict, and an unknown key is an error.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    A number is not read from text, and true is not 1: what a word means is decided where it is
+    parsed (YAML 1.2).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 LIVE: dict[str, Any] = {"live": True}
@@ -35,7 +43,9 @@ class SelectionConfig(FrozenModel):
     metric: Literal["reward_std", "reward_mean", "reward_sum", "entropy", "length"] = Field(
         "reward_std", description="What a unit is ranked by.", json_schema_extra=LIVE
     )
-    value: float = Field(0.9, gt=0, description="The strategy's threshold.", json_schema_extra=LIVE)
+    value: float = Field(
+        0.9, gt=0, le=1e6, description="The strategy's threshold.", json_schema_extra=LIVE
+    )
     mode: Literal["linear", "softmax"] = Field(
         "linear", description="How top_p turns the metric into mass.", json_schema_extra=LIVE
     )
@@ -80,34 +90,49 @@ class InformationConfig(FrozenModel):
     every: int = Field(
         5,
         ge=0,
+        le=MAX_STEPS,
         description="Steps between two measurements, or more where they exceed their budget; 0 "
         "turns them off.",
         json_schema_extra=LIVE,
     )
     families: tuple[Literal["first_turn", "all_turns", "state"], ...] = Field(
-        ("first_turn", "all_turns"), description="Which pairs of prompt and reasoning are compared."
+        ("first_turn", "all_turns"),
+        strict=False,
+        description="Which pairs of prompt and reasoning are compared.",
     )
-    prompts: int = Field(8, ge=2, description="Distinct first prompts, at most.")
-    reasonings: int = Field(8, ge=1, description="Reasonings per first prompt, at most.")
+    prompts: int = Field(8, ge=2, le=4096, description="Distinct first prompts, at most.")
+    reasonings: int = Field(8, ge=1, le=4096, description="Reasonings per first prompt, at most.")
     turn_prompts: int = Field(
-        16, ge=2, description="Distinct prompts of families that draw from all turns, at most."
+        16,
+        ge=2,
+        le=4096,
+        description="Distinct prompts of families that draw from all turns, at most.",
     )
     turn_reasonings: int = Field(
-        1, ge=1, description="Reasonings per such prompt; with a history of its own it has one."
+        1,
+        ge=1,
+        le=4096,
+        description="Reasonings per such prompt; with a history of its own it has one.",
     )
     permutations: int = Field(
-        1000, ge=19, description="Of the labels, for the p-value of the retrieval accuracy."
+        1000,
+        ge=19,
+        le=MAX_PERMUTATIONS,
+        description="Of the labels, for the p-value of the retrieval accuracy.",
     )
     level: float = Field(0.95, gt=0.5, lt=1, description="Of the intervals.")
     ragen_samples: tuple[Literal["first_turn", "trajectory"], ...] = Field(
         ("first_turn",),
+        strict=False,
         description="Also write RAGEN's metrics of these of its samples, by its own formulas. Its "
         "trajectory sample costs several times all else (64 x 64 pairs with their history).",
     )
     memory_budget_mib: int = Field(
-        1024, ge=16, description="For keys, values and logits of one scoring pass."
+        1024, ge=16, le=10_000_000, description="For keys, values and logits of one scoring pass."
     )
-    seed: int = Field(20_260, ge=0, description="Of the draws and permutations; nothing else's.")
+    seed: int = Field(
+        20_260, ge=0, lt=2**63, description="Of the draws and permutations; nothing else's."
+    )
 
 
 class TextConfig(FrozenModel):
@@ -116,6 +141,7 @@ class TextConfig(FrozenModel):
     every: int = Field(
         2,
         ge=0,
+        le=MAX_STEPS,
         description="Steps between two measurements; 0 turns them off.",
         json_schema_extra=LIVE,
     )
@@ -127,13 +153,18 @@ class TextConfig(FrozenModel):
     prompts: int = Field(8, ge=2, le=64, description="Distinct prompts compared, at most.")
     siblings: int = Field(8, ge=2, le=64, description="Reasonings of each prompt, at most.")
     trajectories: int = Field(
-        32, ge=1, description="Episodes read turn by turn, for loops, echo and actions."
+        32, ge=1, le=99_999, description="Episodes read turn by turn, for loops, echo and actions."
     )
     max_chars: int = Field(
-        2000, ge=50, description="Characters of one reasoning, response or observation that count."
+        2000,
+        ge=50,
+        le=1_000_000,
+        description="Characters of one reasoning, response or observation that count.",
     )
-    permutations: int = Field(200, ge=20, description="Label shuffles behind a p-value.")
-    template_words: int = Field(5, ge=2, description="Words in one n-gram of a template.")
+    permutations: int = Field(
+        200, ge=20, le=MAX_PERMUTATIONS, description="Label shuffles behind a p-value."
+    )
+    template_words: int = Field(5, ge=2, le=100, description="Words in one n-gram of a template.")
     near_duplicate: float = Field(
         0.9, gt=0, le=1, description="TF-IDF similarity from which two siblings are duplicates."
     )
@@ -209,11 +240,12 @@ class AlarmConfig(FrozenModel):
     warmup_steps: int = Field(
         20,
         ge=0,
+        le=MAX_STEPS,
         description="Steps before a collapse may be called on anything but a loss of success: "
         "early batches differ more than the policy does.",
     )
-    disabled: tuple[RuleName, ...] = Field((), description="Rules that stay silent.")
-    thresholds: dict[ChannelName, Annotated[float, Field(gt=0)]] = Field(
+    disabled: tuple[RuleName, ...] = Field((), strict=False, description="Rules that stay silent.")
+    thresholds: dict[ChannelName, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         default_factory=dict,
         description="How far a channel must move to count, where its default (docs/alarms.md) does "
         "not suit: points of a rate, nats of the logarithm of an entropy or a length, a share of "
@@ -234,21 +266,29 @@ class GradientConfig(FrozenModel):
     every: int = Field(
         25,
         ge=0,
+        le=MAX_STEPS,
         description="Steps between two decompositions; 0 turns them off.",
         json_schema_extra=LIVE,
     )
     buckets: int = Field(
-        4, ge=1, description="Buckets of equally many groups by reward std, unless edges are set."
+        4,
+        ge=1,
+        le=1000,
+        description="Buckets of equally many groups by reward std, unless edges are set.",
     )
-    edges: tuple[float, ...] | None = Field(
-        None, description="Increasing reward stds between buckets, instead of quantiles."
+    edges: tuple[Annotated[float, Field(strict=True, le=1e9)], ...] | None = Field(
+        None,
+        strict=False,
+        description="Increasing reward stds between buckets, instead of quantiles.",
     )
     trajectories: bool = Field(
         False, description="Whether each trajectory's norm is taken too, in one more backward pass."
     )
-    layer_bands: int = Field(4, ge=1, description="Bands of layers, each with its own norm.")
+    layer_bands: int = Field(
+        4, ge=1, le=1000, description="Bands of layers, each with its own norm."
+    )
     max_buffer_gb: float = Field(
-        8.0, gt=0, description="Memory for summed gradients; a larger need is refused."
+        8.0, gt=0, le=1e6, description="Memory for summed gradients; a larger need is refused."
     )
 
     @model_validator(mode="after")

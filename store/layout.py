@@ -109,8 +109,16 @@ class Layout:
         found = [_PIECE.fullmatch(entry.name) for entry in self.pieces.iterdir()]
         return sorted(int(match[1]) for match in found if match)
 
+    def require_text(self) -> None:
+        """Raises NotARunError where the path is not valid UTF-8: journal and views hold text."""
+        try:
+            str(self.root).encode()
+        except UnicodeEncodeError:
+            raise NotARunError(f"{self.root}: the path is not valid UTF-8; rename it") from None
+
     def require_run(self) -> None:
         """Raises NotARunError where the folder holds no run."""
+        self.require_text()
         if not self.root.exists():
             raise NotARunError(f"{self.root}: no such folder")
         if not self.run_json.is_file():

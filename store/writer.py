@@ -122,6 +122,7 @@ class RunWriter:
         from .. import __version__
 
         layout = Layout(Path(path).resolve())
+        layout.require_text()
         _require_free(layout)
         description = {
             "run_id": run_id,

@@ -319,7 +319,12 @@ def test_the_live_schema_tells_a_form_all_it_needs(kind: str) -> None:
     config = bandit(f"loss.kind={kind}", "optim.lr=0.25")
     schema = live_schema(config)
     assert set(schema) == set(live_fields())
-    assert schema["optim.lr"] == {"exclusiveMinimum": 0, "type": "number", "value": 0.25}
+    assert schema["optim.lr"] == {
+        "exclusiveMinimum": 0,
+        "maximum": 10.0,
+        "type": "number",
+        "value": 0.25,
+    }
     assert schema["selection.strategy"]["enum"] == ["none", "top_p", "top_k", "top_k_abs", "min_p"]
     present = {key: entry["value"] for key, entry in schema.items()}
     assert apply_settings(config, present) == config
