@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -60,7 +62,11 @@ class TerminalEvents:
         self._task = self._bar.add_task("step", total=config.steps)
 
     def message(self, text: str) -> None:
-        self._console.print(escape(text), highlight=False, soft_wrap=True)
+        try:
+            self._console.print(escape(text), highlight=False, soft_wrap=True)
+        except OSError as error:
+            # `| head` has read enough, or the terminal was closed: no reason to stop training.
+            self._console = _to_nowhere(self._console, error)
 
     def phase(self, step: int, name: str) -> None:
         self._phase = name
@@ -154,7 +160,34 @@ class TerminalEvents:
             f"  echoscope train --resume {path}{further}",
         ]
         for line in lines:
-            self._console.print(escape(line), highlight=False, soft_wrap=True)
+            self.message(line)
+
+
+class _TrainingConsole(Console):
+    """Leaves a closed pipe to whoever prints; rich itself would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def _to_nowhere(console: Console, error: OSError) -> Console:
+    """Say once on stderr that nobody reads on; everything later goes to the null device.
+
+    The descriptors themselves are turned there, or Python would fail again as it exits.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2 if console.stderr else 1)
+    if not console.stderr:
+        try:
+            os.write(
+                2,
+                f"nobody reads the output any more ({error.strerror}); training goes on, and "
+                "`echoscope ctl RUN stop` ends it\n".encode(),
+            )
+        except OSError:
+            os.dup2(nowhere, 2)
+    os.close(nowhere)
+    return _TrainingConsole(stderr=console.stderr)
 
 
 def _tags(metrics: StepMetrics, kind: str) -> list[str]:
@@ -189,7 +222,7 @@ def _fixed_line(metrics: StepMetrics) -> str:
 @contextmanager
 def watch(config: RunConfig, *, is_live: bool, to_stderr: bool = False) -> Iterator[TerminalEvents]:
     """Show a run's progress while the block runs, on stdout unless that is for a machine."""
-    console = Console(stderr=to_stderr)
+    console = _TrainingConsole(stderr=to_stderr)
     events = TerminalEvents(config, console, is_live=is_live)
     if not is_live:
         yield events

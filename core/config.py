@@ -15,7 +15,7 @@ from ..diagnostics.config import LIVE, MAX_STEPS, DiagnosticsConfig, FrozenModel
 MIN_TEMPERATURE = 0.01
 """Logits divided by less leave the range of float32."""
 MAX_LR = 10.0
-MAX_TOKENS = 10_000_000
+MAX_TOKENS = 1_000_000_000
 MAX_COUNT = 1_000_000
 MAX_ROWS = 99_999
 """Trajectories of a step and split: their ids have five digits."""

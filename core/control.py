@@ -19,6 +19,19 @@ from .config import RunConfig
 from .config_loading import ConfigError, apply_settings, value_at
 
 POLL_S = 0.1
+FIRST_SIGNAL = (
+    "stopping after this step with a checkpoint; once more drops the step, also where an "
+    "environment hangs"
+)
+SECOND_SIGNAL = (
+    "stopping now: the step in progress is dropped, and a checkpoint of the last finished step is "
+    "written; once more exits without it"
+)
+THIRD_SIGNAL = "exiting at once: no checkpoint of the last finished step was written"
+
+
+class StepInterruptedError(BaseException):
+    """A second Ctrl-C cut into the playing of episodes; no environment may swallow it."""
 
 
 @dataclass(slots=True)
@@ -53,6 +66,7 @@ class Control:
         self._replay = list(replay)
         self._waiting: list[Command] = []
         self._stop_now = False
+        self._is_droppable = False
         self.is_paused = False
 
     def poll(self) -> None:
@@ -175,24 +189,55 @@ class Control:
         return CommandOutcome.APPLIED, detail
 
     @contextmanager
+    def droppable(self) -> Iterator[None]:
+        """While the weights rest and episodes are played: a second Ctrl-C may cut in.
+
+        Raises:
+            StepInterruptedError: it did, wherever an environment was hanging.
+        """
+        self._is_droppable = True
+        try:
+            yield
+        finally:
+            self._is_droppable = False
+
+    @contextmanager
     def signals(self, on_message: Callable[[str], None]) -> Iterator[None]:
-        """Ctrl-C or SIGTERM stops at the next boundary, the second one at once."""
+        """Ctrl-C, SIGTERM or SIGHUP stops at the next boundary, a second Ctrl-C at once.
+
+        A closed terminal may send SIGHUP several times: it never counts as the second. Under
+        `nohup` it is ignored, as it was before.
+        """
         count = 0
+
+        def say(text: str) -> None:
+            try:
+                on_message(text)
+            except RuntimeError:  # the signal came while the same stream was being written
+                os.write(2, f"{text}\n".encode())
 
         def handle(number: int, frame: FrameType | None) -> None:
             nonlocal count
+            if number == signal.SIGHUP and count:
+                return
             count += 1
             name = signal.Signals(number).name
             if count == 1:
                 self.request(CommandAction.STOP, f"{name} in the terminal")
-                on_message("stopping after this step with a checkpoint; once more stops at once")
+                say(FIRST_SIGNAL)
             elif count == 2:
                 self.request(CommandAction.STOP_NOW, f"second {name} in the terminal")
-                on_message("stopping now; the step in progress is dropped")
+                say(SECOND_SIGNAL)
+                if self._is_droppable:
+                    raise StepInterruptedError
             else:
+                os.write(2, f"{THIRD_SIGNAL}\n".encode())
                 os._exit(130)
 
-        previous = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
+        wanted = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            wanted.append(signal.SIGHUP)
+        previous = {number: signal.signal(number, handle) for number in wanted}
         try:
             yield
         finally:

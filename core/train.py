@@ -43,7 +43,7 @@ from .checkpoint import (
 )
 from .config import RunConfig
 from .config_loading import live_values
-from .control import Control, Wishes
+from .control import Control, StepInterruptedError, Wishes
 from .engines.base import GenerationEngine
 from .evaluate import evaluation_metrics
 from .events import TrainEvents
@@ -126,6 +126,8 @@ class Trainer:
         while True:
             wishes = self._boundary()
             if wishes.stop_now:
+                if wishes.stop:  # whoever wanted a checkpoint first could not wait for the step
+                    self._checkpoint("interrupt")
                 return "stopped"
             is_last = self.step >= self.config.steps
             if wishes.stop or (is_last and not self.control.is_paused):
@@ -148,7 +150,7 @@ class Trainer:
         config, watch = self.config, _Stopwatch()
         self.events.phase(step, "rollout")
         with watch("rollout"):
-            rollouts = self.train_source.collect(step, config)
+            rollouts = self._collect(self.train_source, step)
         self.events.phase(step, "update")
         with watch("annotate"):
             selection = select_groups(rollouts, config.selection)
@@ -178,6 +180,18 @@ class Trainer:
                 f"step {step}: {result.num_skipped} of {num_tried} updates skipped, the gradient "
                 f"was NaN or infinite ({self.num_nonfinite} such steps in a row)"
             )
+
+    def _collect(self, source: RolloutSource, step: int) -> RolloutBatch:
+        """Play episodes; the weights rest meanwhile, so they may be cut off at any instant.
+
+        Raises:
+            StepDroppedError: a command dropped them, or a second Ctrl-C cut in.
+        """
+        try:
+            with self.control.droppable():
+                return source.collect(step, self.config)
+        except StepInterruptedError:
+            raise StepDroppedError from None
 
     def _finish_step(
         self,
@@ -228,7 +242,7 @@ class Trainer:
             self.events.phase(step, verb)
             watch = _Stopwatch()
             try:
-                played = source.collect(step, self.config)
+                played = self._collect(source, step)
             except StepDroppedError:
                 when = f"of step {step}" if step else "before the first step"
                 self.events.message(f"the {noun} {when} was dropped")

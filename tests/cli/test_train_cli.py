@@ -233,7 +233,7 @@ def test_a_second_ctrl_c_ends_at_once(config_file: Path, root: Path) -> None:
         ready="the bandit is slow",
     )
     trainer.interrupt()
-    trainer.wait_for("once more stops at once")
+    trainer.wait_for("once more drops the step")
     trainer.interrupt()
     assert trainer.join() == 0
     assert "the step in progress is dropped" in trainer.text
@@ -241,6 +241,51 @@ def test_a_second_ctrl_c_ends_at_once(config_file: Path, root: Path) -> None:
     assert (info.status, info.last_step) == ("stopped", -1)
     assert list_checkpoints(path) == []
     assert verify(path).problems == ()
+
+
+def test_d11_ctrl_c_on_a_hanging_environment_keeps_a_checkpoint_of_the_last_step(
+    config_file: Path, root: Path
+) -> None:
+    """It hangs in step 2; two Ctrl-C were ignored, and the third exited without a checkpoint."""
+    path = root / "run"
+    trainer = start(
+        *(config_file, path, "checkpoint.every=0", "probe.every=0", "envs.group_size=4"),
+        "envs.train=[{env: 'slow_bandit:HangingBandit', groups: 2}]",
+        ready="the bandit hangs",
+    )
+    trainer.interrupt()
+    trainer.wait_for("once more drops the step, also where an environment hangs")
+    trainer.interrupt()
+    assert trainer.join() == 0
+    info = open_run(path).info()
+    assert (info.status, info.last_step) == ("stopped", 1)
+    assert [read_state(found).step for found in list_checkpoints(path)] == [1]
+    assert open_run(path).checkpoints()[0].reason == "interrupt"
+    assert verify(path).problems == ()
+
+
+def test_d11_a_reader_that_goes_away_is_no_reason_to_stop(config_file: Path, root: Path) -> None:
+    """`train --headless | head -1`: training ended without a word."""
+    path = root / "run"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "echoscope", "train", "--config", str(config_file)),
+            *("--headless", "--run", str(path), "steps=3", "eval.before=false", "eval.every=0"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    told = process.stderr.read()
+    assert process.wait() == 0, told
+    assert "nobody reads the output any more" in told
+    info = open_run(path).info()
+    assert (info.status, info.last_step) == ("finished", 3)
 
 
 def test_a_process_of_its_own(config_file: Path, root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -13,7 +14,14 @@ import pytest
 
 from echoscope.core.config import RunConfig
 from echoscope.core.config_loading import load_config
-from echoscope.core.control import NO_CHANGE, Control, Wishes
+from echoscope.core.control import (
+    FIRST_SIGNAL,
+    NO_CHANGE,
+    SECOND_SIGNAL,
+    Control,
+    StepInterruptedError,
+    Wishes,
+)
 from echoscope.store.commands import Mailbox, new_command, post
 from echoscope.store.records import Command, CommandAck, CommandAction
 from echoscope.store.settings import overridden, replayed
@@ -258,10 +266,64 @@ def test_the_first_signal_stops_the_second_stops_at_once(desk: Desk, config: Run
         "SIGINT in the terminal",
         "second SIGTERM in the terminal",
     ]
-    assert said == [
-        "stopping after this step with a checkpoint; once more stops at once",
-        "stopping now; the step in progress is dropped",
-    ]
+    assert said == [FIRST_SIGNAL, SECOND_SIGNAL]
+
+
+@pytest.fixture
+def usual_hangup() -> Iterator[None]:
+    """SIGHUP has its usual meaning, whatever the tests were started from."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_d11_a_closed_terminal_stops_with_a_checkpoint_and_never_at_once(
+    desk: Desk, config: RunConfig, usual_hangup: None
+) -> None:
+    """Kernel and shell both send SIGHUP, and a service manager SIGTERM before it."""
+    said: list[str] = []
+    with desk.control.signals(said.append):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not desk.control.should_abort()
+    wishes = desk.boundary(3, config)
+    assert (wishes.stop, wishes.stop_now) == (True, False)
+    assert said == [FIRST_SIGNAL]
+
+
+def test_d11_nohup_keeps_its_word(desk: Desk) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with desk.control.signals(lambda text: None):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_d11_a_second_signal_cuts_into_a_hanging_environment(desk: Desk) -> None:
+    """An environment that swallows every Exception cannot swallow this one."""
+    with desk.control.signals(lambda text: None):
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(StepInterruptedError):
+            hang(desk)
+        assert desk.control.should_abort()
+
+
+def hang(desk: Desk) -> None:
+    with desk.control.droppable(), contextlib.suppress(Exception):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+
+def test_d11_a_signal_while_the_same_stream_is_written_is_told_all_the_same(
+    desk: Desk, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def reentrant(text: str) -> None:
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
+
+    with desk.control.signals(reentrant):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert capfd.readouterr().err == f"{FIRST_SIGNAL}\n"
 
 
 def test_late_commands_are_refused_with_the_reason(desk: Desk) -> None:

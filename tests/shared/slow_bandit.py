@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 
@@ -16,4 +17,20 @@ class SlowBandit(Bandit):
         sys.stdout.write("the bandit is slow\n")
         sys.stdout.flush()
         time.sleep(0.5)
+        return super().reset(seed, noise_seed)
+
+
+class HangingBandit(Bandit):
+    """Plays one step of eight episodes, then never answers again, and swallows what it can."""
+
+    num_begun = 0
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        HangingBandit.num_begun += 1
+        if HangingBandit.num_begun > 8:
+            sys.stdout.write("the bandit hangs\n")
+            sys.stdout.flush()
+            while True:
+                with contextlib.suppress(Exception):
+                    time.sleep(3600)
         return super().reset(seed, noise_seed)
