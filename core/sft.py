@@ -37,7 +37,7 @@ class SftConfig(FrozenModel):
     lr: float = Field(2e-3, gt=0)
     final_lr_frac: float = Field(0.02, ge=0, le=1, description="Where the cosine ends.")
     warmup_frac: float = Field(0.03, ge=0, lt=1)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[float, float] = Field((0.9, 0.95), strict=False)
     weight_decay: float = Field(0.01, ge=0)
     grad_clip: float = Field(1.0, gt=0)
     prompt_weight: float = Field(0.1, ge=0, le=1, description="Loss weight of prompt tokens.")

@@ -27,6 +27,9 @@ MAX_REASON = 2_000
 MAX_AUTHOR = 100
 
 
+_ENDS_A_PAUSE = (CommandAction.RESUME, CommandAction.STOP, CommandAction.STOP_NOW)
+
+
 class SteeringError(ValueError):
     """A command that must not be sent: the message names the value, the rule and the way out."""
 
@@ -94,10 +97,10 @@ def unfinished_action(
             continue
         if state.attempt != info.attempt or ack.step != after + 1:
             continue
-        if command.action is CommandAction.RESUME:
-            found = None
-        elif command.issued_by.startswith(ALARM_AUTHOR):
+        if command.issued_by.startswith(ALARM_AUTHOR):
             found = command
+        elif command.action in _ENDS_A_PAUSE:
+            found = None  # a person has seen it
     return found
 
 

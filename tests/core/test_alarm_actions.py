@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from echoscope.core.events import SilentEvents
 from echoscope.core.observers import Judged, Observed, StepObservation
 from echoscope.core.runs import resume, start
 from echoscope.store.commands import new_command, post
-from echoscope.store.journal import encode_tail, read_chunk
+from echoscope.store.committer import Committer
 from echoscope.store.reader import CommandState, open_run
 from echoscope.store.records import (
     Alarm,
@@ -114,51 +113,73 @@ def stops_at_step_1(make_config: MakeConfig, *words: str, action: str = "stop") 
     )
 
 
-def cut_journal(path: Path, *kinds: str) -> None:
-    """What a kill leaves: without the last records, which must be of these kinds."""
-    journal = path / "journal.ndjson"
-    lines = journal.read_bytes().splitlines(keepends=True)
-    for kind, line in zip(reversed(kinds), reversed(lines), strict=False):
-        assert f'"kind":"{kind}"'.encode() in line
-    journal.write_bytes(b"".join(lines[: -len(kinds)]))
-    chunk = read_chunk(journal)
-    (path / "journal.tail").write_bytes(encode_tail(1, chunk.end, chunk.crcs[-1]))
+class KilledError(BaseException):
+    """Stands for SIGKILL: nothing after it is written."""
+
+
+@pytest.fixture
+def no_last_record(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Runs end without a last word in the journal, as a kill leaves them, until it is called."""
+    monkeypatch.setattr(Committer, "end", lambda committer, status: None)
+    return monkeypatch.undo
 
 
 def test_d2_a_stop_that_a_crash_cut_off_acts_again_when_the_alarm_is_raised_again(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path, no_last_record: Callable[[], None]
 ) -> None:
     """Killed while the stop's checkpoint was written: step 1 is trained and judged again."""
     path = tmp_path / "run"
-    assert start(stops_at_step_1(make_config), path, SilentEvents()) == "stopped"
-    shutil.rmtree(path / "checkpoints")
-    cut_journal(path, "event", "close")
+    with pytest.raises(KilledError):
+        start(stops_at_step_1(make_config), path, KilledIn("checkpoint"))
+    assert list_checkpoints(path) == []
     assert open_run(path).info().status == "crashed"
+    no_last_record()
     assert resume(path, SilentEvents()) == "stopped"
     assert open_run(path).info().last_step == 1
     answers = [state.ack and (state.ack.step, state.ack.outcome) for state in run_commands(path)]
     assert answers == [(2, CommandOutcome.APPLIED)] * 2
 
 
-@pytest.mark.parametrize("action", ["stop", "pause"])
-def test_d2_a_crash_after_the_checkpoint_does_not_lose_what_the_alarm_asked_for(
-    make_config: MakeConfig, tmp_path: Path, action: str
+def test_d2_a_crash_during_a_pause_does_not_lose_it(
+    make_config: MakeConfig, tmp_path: Path, no_last_record: Callable[[], None]
 ) -> None:
     """The scheduled checkpoint of step 1 knows the alarm already, so it is not raised again."""
     path = tmp_path / "run"
-    config = stops_at_step_1(make_config, "checkpoint.every=1", action=action)
-    listener = StopOnPause(path)
-    assert start(config, path, listener) == "stopped"
-    cut_journal(path, *["event"] * (action == "pause"), "close")  # before the stop was answered
-    for file in (path / "commands").iterdir():
-        file.unlink()
+    config = stops_at_step_1(make_config, "checkpoint.every=1", action="pause")
+    with pytest.raises(KilledError):
+        start(config, path, KilledIn("paused"))
+    no_last_record()
     assert resume(path, StopOnPause(path)) == "stopped"
     assert open_run(path).info().last_step == 1
-    last = [state for state in run_commands(path) if state.command.issued_by != "test"][-1]
-    assert (last.command.issued_by, last.command.action) == ("alarm NON_FINITE", action)
+    authors = [(s.command.issued_by, s.command.action.value) for s in run_commands(path)]
+    assert authors == [("alarm NON_FINITE", "pause")] * 2 + [("test", "stop")]
     # Whoever stopped it has seen the alarm: the next resume trains on.
     resume(path, StopOnPause(path))
     assert open_run(path).info().last_step > 1
+
+
+def test_d2_a_crash_after_the_stop_was_answered_does_not_lose_it(
+    make_config: MakeConfig, tmp_path: Path, no_last_record: Callable[[], None]
+) -> None:
+    """The checkpoint of step 1 was there already: only the run's last record is missing."""
+    path = tmp_path / "run"
+    config = stops_at_step_1(make_config, "checkpoint.every=1")
+    assert start(config, path, SilentEvents()) == "stopped"
+    assert open_run(path).info().status == "crashed"
+    no_last_record()
+    assert resume(path, SilentEvents()) == "stopped"
+    assert open_run(path).info().last_step == 1
+
+
+class KilledIn(SilentEvents):
+    """Ends the run at the beginning of a phase."""
+
+    def __init__(self, phase: str) -> None:
+        self.name = phase
+
+    def phase(self, step: int, name: str) -> None:
+        if name == self.name:
+            raise KilledError
 
 
 class StopOnPause(Listener):
