@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from .commands import MailFolder
 from .durable import new_id, sync_folder, write_parquet
 from .events import event_fields, metric_values, plain, step_row
 from .index import RunIndex
+from .integrity import damage_of
 from .journal import Journal, piece_proof
 from .layout import FileEntry, Layout, Segment, is_own_name
 from .records import Alarm, Command, CommandAck, StepMetrics, Trajectory, TrajectoryOutcome
@@ -59,7 +61,7 @@ class Committer:
         self._rotate_every = rotate_every
         self._steps_in_piece = 0
         self._known_commands: set[str] = set()
-        self._replaced: list[tuple[float, str]] = []
+        self._replaced: list[tuple[float, str, Segment | None]] = []
         self._sequence = itertools.count()
         self._mail = MailFolder(layout.root, state.run_id)
         self._unanswered: dict[str, Command] = {}
@@ -113,7 +115,7 @@ class Committer:
                 **events,
             }
         )
-        self._replaced += [(time.monotonic(), identity) for identity in replaced]
+        self._replaced += [(time.monotonic(), identity, segment) for identity in replaced]
         self._remove_replaced(_GRACE_S)
         self._steps_in_piece += 1
         if self._steps_in_piece >= self._rotate_every or self._journal.size >= ROTATE_BYTES:
@@ -197,11 +199,16 @@ class Committer:
         return Segment(id=identity, step=content.step, attempt=attempt, files=files)
 
     def _remove_replaced(self, grace_s: float) -> None:
-        """Delete micro-segments whose step was committed `grace_s` ago: queries may run on them."""
+        """Delete micro-segments whose step was committed `grace_s` ago: queries may run on them.
+
+        Those of a step whose own segment is not whole any more stay.
+        """
         limit = time.monotonic() - grace_s
-        old = [identity for moment, identity in self._replaced if moment <= limit]
+        old = [entry for entry in self._replaced if entry[0] <= limit]
         self._replaced = self._replaced[len(old) :]
-        for identity in old:
+        for _, identity, segment in old:
+            if segment is not None and not _is_whole(self._layout.root, segment):
+                continue
             for table in DATA_TABLES:
                 for path in (self._layout.root / "seg" / table).glob(f"*-{identity}.parquet"):
                     path.unlink(missing_ok=True)
@@ -262,5 +269,13 @@ def _remove_orphans(index: RunIndex) -> None:
     for table in DATA_TABLES:
         for path in (root / "seg" / table).iterdir():
             relative = f"seg/{table}/{path.name}"
-            if relative not in named and is_own_name(relative):
+            if relative in named or not is_own_name(relative):
+                continue
+            # Work that a committed step replaced goes only while the step itself is whole.
+            committed = [s for s in state.committed if path.name.startswith(f"{s.step:08d}-")]
+            if all(_is_whole(root, segment) for segment in committed):
                 path.unlink(missing_ok=True)
+
+
+def _is_whole(root: Path, segment: Segment) -> bool:
+    return not any(damage_of(root, entry) for entry in segment.files)

@@ -43,7 +43,7 @@ class FileChecks:
         """
         path = root / entry.path
         found = os.stat(path)
-        mark = (entry.sha256, found.st_size, found.st_mtime_ns, found.st_ino)
+        mark = _mark(entry, found)
         if self._whole.get(path) == mark:
             return ""
         if found.st_size != entry.num_bytes:
@@ -63,13 +63,21 @@ class FileChecks:
         Raises:
             OSError: a file is gone or cannot be read.
         """
-        wanted = list(files)
-        if len(wanted) < 2:
+        wanted = [
+            (root, entry)
+            for root, entry in files
+            if self._whole.get(path := root / entry.path) != _mark(entry, os.stat(path))
+        ]
+        if len(wanted) < _NUM_THREADS:
             whys = [self.damage(root, entry) for root, entry in wanted]
         else:
             with ThreadPoolExecutor(_NUM_THREADS) as pool:
                 whys = list(pool.map(lambda pair: self.damage(*pair), wanted))
         return [(*pair, why) for pair, why in zip(wanted, whys, strict=True) if why]
+
+
+def _mark(entry: FileEntry, found: os.stat_result) -> Mark:
+    return entry.sha256, found.st_size, found.st_mtime_ns, found.st_ino
 
 
 CHECKS = FileChecks()

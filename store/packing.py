@@ -438,7 +438,7 @@ def _remove_dropped(layout: Layout) -> list[str]:
 def main() -> None:
     """`python -m echoscope.store.packing RUN`: what a writer starts beside itself."""
     os.nice(10)
-    pack(sys.argv[1])
+    sys.exit(1 if pack(sys.argv[1]).damaged else 0)
 
 
 if __name__ == "__main__":

@@ -462,8 +462,16 @@ class RunWriter:
 
     def _start_packing(self) -> None:
         """Pack in a process of its own: its memory, its crash and its time are not ours."""
-        if self._packer is not None and self._packer.poll() is None:
-            return
+        if self._packer is not None:
+            code = self._packer.poll()
+            if code is None:
+                return
+            if code:
+                logger.warning(
+                    "%s: packing left files as they are; `echoscope runs verify %s` says why",
+                    self.path,
+                    self.path,
+                )
         command = [sys.executable, "-m", "echoscope.store.packing", str(self.path)]
         nothing = subprocess.DEVNULL
         try:

@@ -182,6 +182,47 @@ def test_seal_makes_an_ordinary_database(finished_run: Path, *, is_packed: bool)
     assert not list(finished_run.glob("*.tmp*"))
 
 
+def test_d4_a_damaged_run_does_not_replace_an_older_seal(finished_run: Path) -> None:
+    before = seal(finished_run).read_bytes()
+    path = next((finished_run / "seg" / "turns").glob("00000001-*"))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StoreError, match=r"`echoscope runs repair .*` writes a copy to seal"):
+        seal(finished_run)
+    assert (finished_run / "run.duckdb").read_bytes() == before
+
+
+def test_d4_what_a_pack_replaced_stays_while_the_pack_is_damaged(
+    finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damage_a_pack(seconds: float) -> None:
+        (path,) = (finished_run / "pack" / "turns").iterdir()
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+    segments = sorted((finished_run / "seg").rglob("*.parquet"))
+    monkeypatch.setattr(packing.time, "sleep", damage_a_pack)
+    (why,) = pack(finished_run, grace_s=1.0).damaged
+    assert why.endswith("its content changed after it was written; what it replaced stays")
+    assert sorted((finished_run / "seg").rglob("*.parquet")) == segments
+    assert Layout(finished_run).piece_numbers() == [1]
+
+
+def test_d4_no_pack_is_taken_for_left_over_when_the_manifest_is_gone(
+    run_path: Path, steps: Build
+) -> None:
+    with RunWriter.create(
+        run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
+    ) as writer:
+        steps(writer, range(2))
+        pack(run_path, grace_s=0)
+        steps(writer, range(2, 4))
+    packed = sorted((run_path / "pack").rglob("*.parquet"))
+    for name in ("MANIFEST.json", "MANIFEST.copy.json"):
+        (run_path / name).unlink()
+    with pytest.raises(StoreError, match="it is missing, and pieces of the journal were packed"):
+        pack(run_path)
+    assert sorted((run_path / "pack").rglob("*.parquet")) == packed
+
+
 def test_a_running_run_is_not_sealed(writer: RunWriter, run_path: Path) -> None:
     with pytest.raises(RunBusyError, match="seal it when it has ended"):
         seal(run_path)
