@@ -5,15 +5,18 @@ from __future__ import annotations
 import streamlit as st
 
 from echoscope.dashboard import ui
+from echoscope.dashboard.escaping import visible
 
 
 def main() -> None:
-    st.set_page_config(page_title="Echoscope", layout="wide")
     pages = [
         st.Page(ui.script(name), title=title, url_path=name, default=name == ui.FRONT_PAGE)
         for name, (title, _) in ui.PAGES.items()
     ]
     page = st.navigation(pages, position="top")
+    run_id = st.query_params.get("run")
+    about = [visible(run_id, 60)] if run_id and page.url_path else []
+    st.set_page_config(page_title=" - ".join([page.title, *about, "Echoscope"]), layout="wide")
     ui.enter(page.url_path)
     page.run()
 

@@ -246,14 +246,16 @@ def _hover_data(one: Curve, at: NDArray[np.intp]) -> NDArray[np.float64]:
 
 
 def _hover_template(one: Curve, name: str, *, is_smoothed: bool) -> str:
-    """One short line a curve: the box covers little of its chart; keys are in the title's help."""
+    """One short line a curve: the box covers little of its chart. The title's help has the keys."""
     style, unit = (".1%", "") if one.unit == SHARE else (".4~g", f" {figure_text(one.unit)}")
     text = f"{name} <b>%{{y:{style}}}</b>{unit}"
     if one.low is not None:
         text += f" (%{{customdata[2]:{style}}} to %{{customdata[3]:{style}}})"
     if is_smoothed:
-        text += f", before smoothing %{{customdata[1]:{style}}}"
-    return f"{text}, step %{{customdata[0]:d}} at %{{text}}<extra></extra>"
+        text += f", raw %{{customdata[1]:{style}}}"
+    if one.is_sparse:  # the nearest point may be another step's than the others'
+        text += ", step %{customdata[0]:d}"
+    return f"{text}, %{{text}}<extra></extra>"
 
 
 def _band(
@@ -347,6 +349,7 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "hovermode": "x unified",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)"},
         "hoverlabel": {"font": {"size": 11}},
         "xaxis": {
             "title": {"text": axis.title, "standoff": 4},

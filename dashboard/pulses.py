@@ -136,8 +136,7 @@ def verdict_line(run_id: str) -> Line:
     found = _verdict(run_id)
     if found is None or found.last_step is None:
         return Line(text="")
-    words = f"as of step {found.last_step}, confidence {found.confidence}"
-    return Line(text=words + (", a newer one is being worked out" * queries.is_judging(run_id)))
+    return Line(text=f"as of step {found.last_step}, confidence {found.confidence}")
 
 
 def newest_line(run_id: str) -> Line:

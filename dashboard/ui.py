@@ -67,6 +67,7 @@ _STYLE = """<style>
 [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere; }
 pre.command { margin: 0; padding: 0.6rem 0.8rem; border-radius: 0.5rem; font-size: 0.875rem;
   background: rgba(128, 128, 128, 0.12); white-space: pre-wrap; user-select: all; }
+[data-testid="stPageLink-NavLink"] p { text-decoration: underline; text-underline-offset: 3px; }
 [class*="st-key-LISTENER"] { position: absolute; height: 0; }
 </style>""".replace("LISTENER", LISTENER)
 STATE_COLOURS: Mapping[str, Colour] = {
@@ -165,7 +166,7 @@ def pick_run() -> str | None:
     st.selectbox(
         "Run",
         ids,
-        index=None,
+        index=0 if is_there else None,  # with None there is a button that empties the choice
         key=_PICKER,
         on_change=_picked,
         format_func=lambda run_id: names.get(run_id, visible(run_id)),

@@ -12,6 +12,9 @@ from ..store.status import duration as duration
 from .escaping import visible
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$:@^=&\"'/])")
+_ACTIVE = re.compile(r"(\\:(?![0-9]+(?!\\:|[0-9]))|\\@|www)(?=\S)")
+"""Before what becomes a link, an emoji or an icon: nowhere else, so that keys and numbers can be
+copied as they are shown."""
 Colour = Literal["red", "orange", "blue", "green", "gray"]
 """Of a Streamlit badge."""
 _STATUS_COLOURS: Mapping[Status, Colour] = {
@@ -35,7 +38,7 @@ def plain(text: str, limit: int = 200) -> str:
     """
     shown = visible(" ".join(text.split()), limit)
     escaped = _MARKDOWN.sub(r"\\\1", shown)
-    return re.sub(r"(\\[:@.]|www)(?=\S)", "\\1\u2060", escaped)
+    return _ACTIVE.sub("\\1\u2060", escaped)
 
 
 def status_words(stands: RunStatus, last_step: int, steps: int, now: float) -> tuple[str, Colour]:

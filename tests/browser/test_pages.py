@@ -150,3 +150,38 @@ def test_c4_a_run_that_starts_later_appears_where_nothing_was_live(
     for name in ("first", "second"):  # into an empty root, and beside a run that has ended
         make_run(root / name)
         page.wait_for_selector(f"a:has-text('{name}')")
+
+
+def test_c14_finding_c12_the_tab_names_page_and_run(recorded: DashboardProcess, page: Any) -> None:
+    visit(page, f"{recorded.url}/live?run=tiny")
+    until(lambda: page.title() == "Live - tiny - Echoscope", "title of the tab", page=page)
+
+
+def test_c7_a_link_to_a_run_that_is_gone_offers_no_button_of_another_one(
+    recorded: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{recorded.url}/live?run=gone")
+    page.wait_for_selector("text=There is no run 'gone' under")
+    assert asked(page)["run"] == "gone"
+    assert page.locator("[data-testid=stButton]").count() == 0
+
+
+def test_c2_evaluations_stand_where_they_were_whatever_the_smoothing(
+    recorded: DashboardProcess, page: Any
+) -> None:
+    found = []
+    for smooth in ("0", "0.9"):
+        visit(page, f"{recorded.url}/live?run=tiny&smooth={smooth}")
+        until(lambda: page.evaluate(EVALUATIONS), "evaluations", page=page)
+        found.append(page.evaluate(EVALUATIONS))
+    assert found[0] == found[1]
+
+
+EVALUATIONS = """
+  (() => {
+    const chart = document.querySelector("[class*='st-key-chart_success'] .js-plotly-plot");
+    const trace = chart && chart._fullData && chart._fullData.find(
+      (one) => one.mode === "markers" && one.name.startsWith("eval"));
+    return trace ? [Array.from(trace.x), Array.from(trace.y)] : null;
+  })()
+"""

@@ -216,10 +216,10 @@ def test_a_second_axis_only_where_a_curve_asks_for_it() -> None:
 
 
 def test_c14_finding_c8_hovering_is_one_line_a_curve() -> None:
-    """Step, time, value and interval; the title's help has the key."""
+    """Time, value and interval; the title's help has the key."""
     one = one_curve([0.5], low=np.array([0.4]), high=np.array([0.6]))
     line = charts.line_chart([one], STEP_AXIS).data[-1]
-    for part in ("%{y:", "%{customdata[0]:d}", "%{text}", "%{customdata[2]:"):
+    for part in ("%{y:", "%{text}", "%{customdata[2]:"):
         assert part in line.hovertemplate
     assert "<br>" not in line.hovertemplate
     titled = charts.line_chart([one], STEP_AXIS, title="Entropy")

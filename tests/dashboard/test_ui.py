@@ -47,6 +47,7 @@ def test_a_label_shows_text_as_it_is(text: str) -> None:
         ("www.evil.example", f"www{JOINER}"),
         ("a@evil.example", f"\\@{JOINER}"),
         (":smile:", f"\\:{JOINER}smile"),
+        (":100:", f"\\:{JOINER}100"),
     ],
 )
 def test_what_becomes_a_link_by_itself_is_kept_apart(text: str, kept_apart: str) -> None:
@@ -147,3 +148,8 @@ def test_every_malformed_word_is_noted() -> None:
     page = asking(step="x", x="y", runs="a,b,c", q="too long")
     assert len(page.info) == 4
     assert not page.exception
+
+
+@pytest.mark.parametrize("text", ["optim.lr=1e-4", "0.889", "at 12:03", "model.lora.rank"])
+def test_c14_finding_c5_keys_and_numbers_are_copied_as_they_are(text: str) -> None:
+    assert JOINER not in ui.plain(text)
