@@ -128,7 +128,12 @@ class EnvGroupConfig(FrozenModel):
     max_actions: int | None = Field(None, ge=1, le=MAX_COUNT, description="Actions per episode.")
     format_penalty: float = Field(-0.1, ge=-1e6, le=0)
     end_on_invalid: bool = Field(False, description="A reply without a valid action ends it.")
-    action_timeout_s: float | None = Field(None, gt=0, le=1e6)
+    action_timeout_s: float | None = Field(
+        None, gt=0, le=1e6, description="Of one action; null: no limit."
+    )
+    reset_timeout_s: float | None = Field(
+        None, gt=0, le=1e6, description="Of one reset; null: no limit."
+    )
     shared_noise: bool = Field(False, description="Siblings share the transition noise.")
     parallel: Literal["none", "threads"] = "none"
 

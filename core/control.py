@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from .config import RunConfig
 from .config_loading import ConfigError, apply_settings, value_at
 
 POLL_S = 0.1
+_WATCH_S = 0.5
+"""Seconds between two looks into the mailbox beside a call that may hang."""
 FIRST_SIGNAL = (
     "stopping after this step with a checkpoint; once more drops the step, also where an "
     "environment hangs"
@@ -31,7 +34,7 @@ THIRD_SIGNAL = "exiting at once: no checkpoint of the last finished step was wri
 
 
 class StepInterruptedError(BaseException):
-    """A second Ctrl-C cut into the playing of episodes; no environment may swallow it."""
+    """A second Ctrl-C or stop_now cut into the playing of episodes; no environment may swallow it."""
 
 
 @dataclass(slots=True)
@@ -66,13 +69,19 @@ class Control:
         self._replay = list(replay)
         self._waiting: list[Command] = []
         self._stop_now = False
+        self._lock = threading.RLock()
+        """Held while commands are taken: the watching thread reads them too."""
+        self._is_reading = False
         self._is_droppable = False
         self.is_paused = False
 
     def poll(self) -> None:
         """Collect new commands without applying them."""
-        self._waiting += self._mailbox.drain()
-        self._stop_now |= any(c.action is CommandAction.STOP_NOW for c in self._waiting)
+        with self._lock:
+            self._is_reading = True  # cut off here, what was read would be lost
+            self._waiting += self._mailbox.drain()
+            self._stop_now |= any(c.action is CommandAction.STOP_NOW for c in self._waiting)
+            self._is_reading = False
 
     def should_abort(self) -> bool:
         """Whether the step in progress is to be dropped; cheap enough to ask every turn."""
@@ -91,8 +100,9 @@ class Control:
         command = new_command(
             self._run_id, action, settings=settings, issued_by=issued_by, reason=reason
         )
-        self._waiting.append(command)
-        self._stop_now |= action is CommandAction.STOP_NOW
+        with self._lock:
+            self._waiting.append(command)
+            self._stop_now |= action is CommandAction.STOP_NOW
 
     def boundary(
         self,
@@ -129,7 +139,7 @@ class Control:
     def refuse_waiting(self, step: int, why: str) -> tuple[list[CommandAck], list[Command]]:
         """Answers to what arrived too late, so that nobody waits for them."""
         self.poll()
-        commands, self._waiting = self._waiting, []
+        commands = self._take_waiting()
         acks = self._mailbox.take_refusals(step)
         acks += [
             CommandAck(
@@ -142,8 +152,13 @@ class Control:
         ]
         return acks, commands
 
+    def _take_waiting(self) -> list[Command]:
+        with self._lock:
+            commands, self._waiting = self._waiting, []
+        return commands
+
     def _apply_waiting(self, step: int, wishes: Wishes) -> tuple[list[CommandAck], list[Command]]:
-        commands, self._waiting = self._waiting, []
+        commands = self._take_waiting()
         now = time.time()
         acks = self._mailbox.take_refusals(step)
         for command in commands:
@@ -190,7 +205,7 @@ class Control:
 
     @contextmanager
     def droppable(self) -> Iterator[None]:
-        """While the weights rest and episodes are played: a second Ctrl-C may cut in.
+        """While the weights rest and episodes are played: a second Ctrl-C or stop_now may cut in.
 
         Raises:
             StepInterruptedError: it did, wherever an environment was hanging.
@@ -200,6 +215,17 @@ class Control:
             yield
         finally:
             self._is_droppable = False
+
+    def _cut_in(self) -> None:
+        """In the main thread, from a signal's handler."""
+        if self._is_droppable and self._stop_now and not self._is_reading:
+            raise StepInterruptedError
+
+    def _watch(self, main: int, is_over: threading.Event) -> None:
+        """In a thread of its own: read commands where the main thread may never come back to."""
+        while not is_over.wait(_WATCH_S):
+            if self._is_droppable and self.should_abort():
+                signal.pthread_kill(main, signal.SIGURG)
 
     @contextmanager
     def signals(self, on_message: Callable[[str], None]) -> Iterator[None]:
@@ -228,8 +254,7 @@ class Control:
             elif count == 2:
                 self.request(CommandAction.STOP_NOW, f"second {name} in the terminal")
                 say(SECOND_SIGNAL)
-                if self._is_droppable:
-                    raise StepInterruptedError
+                self._cut_in()
             else:
                 os.write(2, f"{THIRD_SIGNAL}\n".encode())
                 os._exit(130)
@@ -237,10 +262,26 @@ class Control:
         wanted = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             wanted.append(signal.SIGHUP)
+
+        def cut_in(number: int, frame: FrameType | None) -> None:
+            self._cut_in()
+
         previous = {number: signal.signal(number, handle) for number in wanted}
+        # The watching thread sends it; whoever does not handle it ignores it.
+        previous[signal.SIGURG] = signal.signal(signal.SIGURG, cut_in)
+        is_over = threading.Event()
+        watcher = threading.Thread(
+            target=self._watch,
+            args=(threading.get_ident(), is_over),
+            name="echoscope-watch",
+            daemon=True,
+        )
+        watcher.start()
         try:
             yield
         finally:
+            is_over.set()
+            watcher.join()
             for number, old in previous.items():
                 signal.signal(number, old)
 

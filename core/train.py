@@ -113,14 +113,22 @@ class Trainer:
         Args:
             is_new: evaluate and probe the starting policy, as step 0, if so configured.
         """
-        if line := unreserved(self.train_source, self.eval_source):
-            self.events.message(line)
+        self._say_unreserved()
         if is_new:
             self._measure_start()
         status = self._until_over()
         why = f"the run has {status}" if status == "failed" else f"the run is {status}"
         self.writer.record_acks(*self.control.refuse_waiting(self.step + 1, why))
         return status
+
+    def _say_unreserved(self) -> None:
+        try:
+            with self.control.droppable():
+                line = unreserved(self.train_source, self.eval_source)
+        except StepInterruptedError:
+            return  # the command that asked for it is applied at the boundary
+        if line:
+            self.events.message(line)
 
     def _until_over(self) -> str:
         while True:

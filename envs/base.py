@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -55,6 +57,10 @@ class EnvParamsError(EnvError, ValueError):
 
 class EnvUnavailableError(EnvError, RuntimeError):
     """The environment needs data, a server or a package that is not there."""
+
+
+class EnvValueError(EnvError, TypeError):
+    """An environment returned a value that the contract does not allow."""
 
 
 class SiblingMismatchError(EnvError, RuntimeError):
@@ -189,6 +195,79 @@ class TextEnv(ABC):
 
     def close(self) -> None:  # noqa: B027 - most worlds hold nothing to release
         """Release what the environment holds. It is not used afterwards."""
+
+
+def checked_observation(value: object) -> Observation:
+    """`value` if it is an Observation that can be shown and stored, else an `EnvValueError`."""
+    if not isinstance(value, Observation):
+        raise EnvValueError(f"expected an Observation, got {_shown(value)}")
+    checked_text("the observation", value.text)
+    if value.frame is not None:
+        checked_text("the frame", value.frame)
+    return value
+
+
+def checked_result(value: object) -> StepResult:
+    """What `step` returned with Python's own types, or an `EnvValueError`.
+
+    NumPy's numbers and booleans pass, and so does a boolean for a number. A reward is finite;
+    `info` maps text to numbers.
+    """
+    if not isinstance(value, StepResult):
+        raise EnvValueError(f"step() returned {_shown(value)}, but must return a StepResult")
+    if not isinstance(value.info, Mapping):
+        raise EnvValueError(f"info is {_shown(value.info)}, but must map text to numbers")
+    return StepResult(
+        observation=checked_observation(value.observation),
+        reward=_checked_number("reward", value.reward, must_be_finite=True),
+        terminated=_checked_flag("terminated", value.terminated),
+        success=None if value.success is None else _checked_flag("success", value.success),
+        is_valid=_checked_flag("is_valid", value.is_valid),
+        is_effective=_checked_flag("is_effective", value.is_effective),
+        info={
+            checked_text("a key of info", key): _checked_number(f"info[{key!r}]", number)
+            for key, number in value.info.items()
+        },
+    )
+
+
+def checked_text(what: str, value: object) -> str:
+    """`value` if it is text that UTF-8 can write, else an `EnvValueError`."""
+    if not isinstance(value, str):
+        raise EnvValueError(f"{what} is {_shown(value)}, but must be text")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise EnvValueError(
+            f"{what} is {_shown(value)}, which has a lone surrogate: UTF-8 cannot write it"
+        ) from None
+    return value
+
+
+def _checked_number(what: str, value: object, *, must_be_finite: bool = False) -> float:
+    if isinstance(value, Real):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number) or not must_be_finite:
+            return number
+    kind = "a finite number" if must_be_finite else "a number"
+    raise EnvValueError(f"{what} is {_shown(value)}, but must be {kind}")
+
+
+def _checked_flag(what: str, value: object) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise EnvValueError(f"{what} is {_shown(value)}, but must be true or false")
+    return bool(value)
+
+
+def _shown(value: object) -> str:
+    """A value of any type in a message; its own `repr` may fail."""
+    try:
+        return shorten(repr(value), 100)
+    except Exception:  # noqa: BLE001 - somebody else's __repr__
+        return f"a {type(value).__name__}"
 
 
 def hash_task(*parts: Any) -> str:

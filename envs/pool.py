@@ -9,10 +9,11 @@ do not meet either.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Thread
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -48,6 +49,7 @@ class EnvGroup:
     format_penalty: float = -0.1
     end_on_invalid: bool = False
     action_timeout_s: float | None = None
+    reset_timeout_s: float | None = None
     shared_noise: bool = False
     parallel: Literal["none", "threads"] = "none"
 
@@ -75,6 +77,7 @@ class EnvGroup:
             format_penalty=self.format_penalty,
             end_on_invalid=self.end_on_invalid,
             action_timeout_s=self.action_timeout_s,
+            reset_timeout_s=self.reset_timeout_s,
         )
 
 
@@ -154,7 +157,7 @@ class EnvPool:
         self._kinds = [kind for kind, group in enumerate(groups) for _ in range(group.groups)]
         self._varieties: list[TaskVariety] = []
         self._fixed_seeds: dict[int, int] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._is_abandoned = False
 
     @property
     def num_groups(self) -> int:
@@ -214,10 +217,8 @@ class EnvPool:
         return results
 
     def close(self) -> None:
-        """Close every environment."""
-        if self._threads is not None:
-            self._threads.shutdown()
-        for stack in self._stacks:
+        """Close every environment, unless some call into one was left behind."""
+        for stack in () if self._is_abandoned else self._stacks:
             stack.close()
         self._stacks, self._is_running = [], []
 
@@ -284,16 +285,19 @@ class EnvPool:
 
         Slots share no state, so the order of execution cannot change a result.
         """
-        futures = {}
-        for index, call in calls.items():
-            if self._groups[index // self._group_size].parallel == "threads":
-                if self._threads is None:
-                    self._threads = ThreadPoolExecutor(_MAX_THREADS, "echoscope-env")
-                futures[index] = self._threads.submit(call)
-        return {
-            index: futures[index].result() if index in futures else call()
-            for index, call in calls.items()
+        is_threaded = {
+            index: self._groups[index // self._group_size].parallel == "threads" for index in calls
         }
+        try:
+            finish = _start_threads({i: call for i, call in calls.items() if is_threaded[i]})
+            results = {i: call() for i, call in calls.items() if not is_threaded[i]}
+            results |= finish()
+        except Exception:
+            raise
+        except BaseException:  # nobody waits for the calls any more, and some may hang for ever
+            self._is_abandoned = True
+            raise
+        return {index: results[index] for index in calls}
 
     def _check_started(self, slots: Sequence[Slot]) -> None:
         """One world that cannot start is data; a tag of which none can is a broken set-up."""
@@ -324,3 +328,41 @@ class EnvPool:
                     f"keys are {other.task_key} and {slot.task_key}; task_key() must depend on the "
                     "task alone"
                 )
+
+
+def _start_threads(calls: Mapping[int, Callable[[], T]]) -> Callable[[], dict[int, T]]:
+    """Begin the calls in threads; what is returned waits for them and gives their results.
+
+    The threads are daemons, because Python cannot end a call that hangs: whoever stops waiting
+    leaves it behind, and it does not keep the process alive.
+    """
+    waiting = deque(calls.items())
+    results: dict[int, T] = {}
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        while waiting:
+            try:
+                index, call = waiting.popleft()
+            except IndexError:
+                return  # another thread took the last one
+            try:
+                results[index] = call()
+            except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+                failures.append(error)
+
+    threads = [
+        Thread(target=work, name="echoscope-env", daemon=True)
+        for _ in range(min(_MAX_THREADS, len(calls)))
+    ]
+    for thread in threads:
+        thread.start()
+
+    def finish() -> dict[int, T]:
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        return results
+
+    return finish

@@ -164,7 +164,14 @@ def make(env_id: str, **params: Any) -> TextEnv:
     registration = resolve(env_id)
     env_class = _load_class(registration.entry_point)
     merged = {**registration.params, **params}
-    return env_class(build_config(env_id, env_class.spec.config_type, merged))
+    try:
+        return env_class(build_config(env_id, env_class.spec.config_type, merged))
+    except EnvError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise EnvUnavailableError(
+            f"cannot build {env_id!r}: {type(error).__name__}: {error}"
+        ) from error
 
 
 @lru_cache(maxsize=1)
@@ -177,7 +184,7 @@ def _load_class(entry_point: str) -> type[TextEnv]:
     module_name, _, class_name = entry_point.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvUnavailableError(
             f"cannot import {module_name!r}: {type(error).__name__}: {error}"
         ) from error

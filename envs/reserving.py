@@ -57,7 +57,7 @@ class TaskVariety:
 def variety_of(world: TurnEnv) -> TaskVariety:
     """The variety of a world's tasks; may leave it in an episode that nobody wants."""
     runner = runner_of(world)
-    declared = runner.env.num_tasks
+    declared = runner.num_tasks
     if declared is not None:
         return TaskVariety(num_tasks=declared)
     drawn = []

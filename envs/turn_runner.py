@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from .base import (
     EnvParamsError,
+    EnvValueError,
     Observation,
     StepResult,
     TextEnv,
+    checked_observation,
+    checked_result,
+    checked_text,
     hash_task,
     is_task_key,
     no_info,
@@ -37,16 +43,19 @@ class TurnRunner(TurnEnv):
         *,
         max_actions_per_turn: int,
         action_timeout_s: float | None = None,
+        reset_timeout_s: float | None = None,
     ) -> None:
         self._build = build
         self._env = build()
         self._max_actions = max_actions_per_turn
         self._timeout_s = action_timeout_s
+        self._reset_timeout_s = reset_timeout_s
         self._state = Observation(text="")
         self._is_broken = False
         self._has_timed_out = False
         self._error: str | None = None
         self._task_key: str | None = None
+        self._instructions: str | None = None
 
     @property
     def env(self) -> TextEnv:
@@ -66,19 +75,44 @@ class TurnRunner(TurnEnv):
         """
         return self._task_key
 
+    @property
+    def num_tasks(self) -> int | None:
+        """What the world declares; EnvParamsError if that is no number of tasks."""
+        try:
+            declared = self._env.num_tasks
+        except (Exception, SystemExit) as error:
+            raise EnvParamsError(
+                f"{self._env.spec.id}: num_tasks raised {_named(error)}"
+            ) from error
+        if declared is not None and (type(declared) is not int or declared < 1):
+            raise EnvParamsError(
+                f"{self._env.spec.id}: num_tasks is {shorten(repr(declared))}, but must be a "
+                "positive integer or None"
+            )
+        return declared
+
     def reset(self, seed: int, noise_seed: int) -> Observation:
         """Start an episode. A world that cannot start says so, and ends at its first turn."""
-        self._error = self._task_key = None
+        self._error = self._task_key = self._instructions = None
         try:
-            if self._is_broken:
-                self._env = self._build()
-                self._is_broken = False
-            self._state = self._env.reset(seed, noise_seed)
+            start = partial(self._start, seed, noise_seed)
+            self._state = call_within(start, self._reset_timeout_s, "the reset")
             self._task_key = _task_key(self._env, self._state)
-        except Exception as error:  # noqa: BLE001 - a world's failure is data, kept in its place
+            self._instructions = checked_text("instructions()", self._env.instructions())
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a world's failure is data
             self._fail(error)
+            self._task_key = None
             self._state = Observation(text=f"Environment error: {self._error}")
+        except BaseException:
+            self._is_broken = True
+            raise
         return self._state
+
+    def _start(self, seed: int, noise_seed: int) -> Observation:
+        if self._is_broken:
+            self._env = self._build()
+            self._is_broken = False
+        return checked_observation(self._env.reset(seed, noise_seed))
 
     def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         if self._error is not None:
@@ -90,7 +124,7 @@ class TurnRunner(TurnEnv):
             for action in actions[: self._max_actions]:
                 spelled = self._spell(action)
                 result = self._step(spelled)
-                reward += float(result.reward)
+                reward += result.reward
                 if result.is_valid:
                     executed.append(spelled)
                 elif bad is None:
@@ -103,9 +137,12 @@ class TurnRunner(TurnEnv):
             if bad is None and not is_well_formed:
                 bad = ""
             observation = self._next_observation(bad, len(actions) > self._max_actions)
-        except Exception as error:  # noqa: BLE001 - see reset
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - see reset
             self._fail(error)
             return self._failed(tuple(executed), reward, is_well_formed and bad is None)
+        except BaseException:
+            self._is_broken = True
+            raise
         return TurnResult(
             observation=observation,
             actions=tuple(executed),
@@ -120,11 +157,18 @@ class TurnRunner(TurnEnv):
         )
 
     def instructions(self) -> str:
-        return self._env.instructions()
+        return self._env.instructions() if self._instructions is None else self._instructions
 
     def close(self) -> None:
-        if not self._is_broken:
+        """Close the world; one that fails even there is reported and left alone."""
+        if self._is_broken:
+            return
+        try:
             self._env.close()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the run is over, and saved
+            warnings.warn(
+                f"{self._env.spec.id}: close() raised {_named(error)}", RuntimeWarning, stacklevel=2
+            )
 
     def _spell(self, action: str) -> str:
         """The environment's own spelling of a legal action; any other text as it is."""
@@ -146,14 +190,13 @@ class TurnRunner(TurnEnv):
         return False if self._env.reports_success else None
 
     def _step(self, action: str) -> StepResult:
-        if self._timeout_s is None:
-            return self._env.step(action)
-        return call_within(lambda: self._env.step(action), self._timeout_s)
+        step = partial(self._env.step, action)
+        return checked_result(call_within(step, self._timeout_s, "the action"))
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         self._is_broken = True
         self._has_timed_out = isinstance(error, ActionTimeoutError)
-        self._error = f"{type(error).__name__}: {shorten(str(error), 300)}"
+        self._error = _named(error)
 
     def _failed(self, actions: tuple[str, ...], reward: float, is_valid: bool) -> TurnResult:
         return TurnResult(
@@ -181,21 +224,30 @@ def _task_key(env: TextEnv, first: Observation) -> str:
     return key
 
 
+def _named(error: BaseException) -> str:
+    """An error with its type; `sys.exit` says no more than its code."""
+    if isinstance(error, EnvValueError):
+        return shorten(str(error), 300)
+    return f"{type(error).__name__}: {shorten(str(error), 300)}"
+
+
 def count(number: int, noun: str) -> str:
     """`1 turn`, `2 turns`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class ActionTimeoutError(Exception):
-    """An action took longer than it may."""
+    """An action or a reset took longer than it may."""
 
 
-def call_within(function: Callable[[], T], seconds: float) -> T:
-    """The result of `function`, or `ActionTimeoutError` after `seconds`.
+def call_within(function: Callable[[], T], seconds: float | None, what: str) -> T:
+    """The result of `function`, or `ActionTimeoutError` after `seconds`; None calls it right here.
 
     The call runs in a daemon thread: Python cannot stop it, so a call that never returns is
     abandoned, not ended, and does not keep the process alive.
     """
+    if seconds is None:
+        return function()
     results: list[T] = []
     failures: list[BaseException] = []
 
@@ -211,5 +263,5 @@ def call_within(function: Callable[[], T], seconds: float) -> T:
     if failures:
         raise failures[0]
     if not results:
-        raise ActionTimeoutError(f"the action took more than {seconds:g} s")
+        raise ActionTimeoutError(f"{what} took more than {seconds:g} s")
     return results[0]

@@ -57,7 +57,7 @@ class TurnSettings:
     `max_actions` counts executed actions over the whole episode (None: no limit).
     `format_penalty` (<= 0) falls due once per turn whose reply is malformed, has no action, or has
     an invalid one. `end_on_invalid` ends the episode at a turn in which no action was valid.
-    `action_timeout_s` bounds one action (None: no bound, and no thread).
+    `action_timeout_s` bounds one action, `reset_timeout_s` one reset (None: no bound, no thread).
     """
 
     max_turns: int
@@ -66,6 +66,7 @@ class TurnSettings:
     format_penalty: float = -0.1
     end_on_invalid: bool = False
     action_timeout_s: float | None = None
+    reset_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_turns", "max_actions_per_turn", "max_actions"):
@@ -74,8 +75,10 @@ class TurnSettings:
                 raise EnvParamsError(f"{name} is {value}, but must be at least 1")
         if not self.format_penalty <= 0:
             raise EnvParamsError(f"format_penalty is {self.format_penalty}, but must be <= 0")
-        if self.action_timeout_s is not None and not self.action_timeout_s > 0:
-            raise EnvParamsError(f"action_timeout_s is {self.action_timeout_s}, but must be > 0")
+        for name in ("action_timeout_s", "reset_timeout_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:
+                raise EnvParamsError(f"{name} is {seconds}, but must be > 0")
 
 
 class TurnEnv(ABC):

@@ -131,6 +131,7 @@ def wrap(build: Callable[[], TextEnv], settings: TurnSettings) -> TurnEnv:
         build,
         max_actions_per_turn=settings.max_actions_per_turn,
         action_timeout_s=settings.action_timeout_s,
+        reset_timeout_s=settings.reset_timeout_s,
     )
     if settings.max_actions is not None:
         stack = ActionLimit(stack, settings.max_actions)

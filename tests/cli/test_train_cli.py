@@ -15,6 +15,7 @@ from recorded import assert_same_recording
 from trainer_process import TrainerProcess, echoscope
 
 from echoscope.core.checkpoint import list_checkpoints, read_state
+from echoscope.store.commands import new_command, post
 from echoscope.store.reader import open_run
 from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
@@ -262,6 +263,21 @@ def test_d11_ctrl_c_on_a_hanging_environment_keeps_a_checkpoint_of_the_last_step
     assert [read_state(found).step for found in list_checkpoints(path)] == [1]
     assert open_run(path).checkpoints()[0].reason == "interrupt"
     assert verify(path).problems == ()
+
+
+@pytest.mark.parametrize("parallel", ["none", "threads"])
+def test_d11_a_hanging_environment_gives_way_to_stop_now(
+    config_file: Path, root: Path, parallel: str
+) -> None:
+    path = root / "run"
+    trainer = start(
+        *(config_file, path, "checkpoint.every=0", "probe.every=0", "envs.group_size=4"),
+        f"envs.train=[{{env: 'slow_bandit:HangingBandit', groups: 2, parallel: {parallel}}}]",
+        ready="the bandit hangs",
+    )
+    post(path, new_command("run", "stop_now"))
+    assert trainer.join() == 0
+    assert (open_run(path).info().status, open_run(path).info().last_step) == ("stopped", 1)
 
 
 def test_d11_a_reader_that_goes_away_is_no_reason_to_stop(config_file: Path, root: Path) -> None:

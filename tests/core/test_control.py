@@ -394,3 +394,24 @@ def test_a_newer_setting_is_not_turned_back_by_an_older_one(
 def test_an_older_setting_before_the_newer_one_stays() -> None:
     replay = [(3, setting(steps=3)), (6, setting(steps=6))]
     assert short(overridden(replay, 5, setting(steps=5))) == [(3, {"steps": 3})]
+
+
+def test_d11_a_stop_now_cuts_into_a_hanging_environment(desk: Desk) -> None:
+    """The command is read beside the call, because the main thread never comes back to read it."""
+    desk.post("stop_now")
+    with (
+        desk.control.signals(lambda text: None),
+        pytest.raises(StepInterruptedError),
+        desk.control.droppable(),
+    ):
+        threading.Event().wait()
+
+
+def test_d11_other_commands_wait_for_the_step(desk: Desk, config: RunConfig) -> None:
+    """What the watching thread read is answered at the boundary, once."""
+    with desk.control.signals(lambda text: None), desk.control.droppable():
+        command = desk.post("stop")
+        while not desk.control._waiting:
+            threading.Event().wait(0.01)
+    assert desk.boundary(1, config).stop
+    assert [ack.command_id for ack in desk.acks] == [command]
