@@ -57,9 +57,9 @@ TRAIN := --batch-episodes 48 --seed 0 --threads 1
 
 policy: install  ## Make the shipped small policy again, about 11 minutes on one core (docs/policy.md)
 	rm -rf build/policy
-	$(BIN)/echoscope sft generate $(LESSONS) --episodes 16000 --careful 0.85 --seed 0 -o build/policy/careful.jsonl
+	$(BIN)/echoscope sft generate $(LESSONS) --all-tasks --episodes 16000 --careful 0.85 --seed 0 -o build/policy/careful.jsonl
 	$(BIN)/echoscope sft train build/policy/careful.jsonl --model fresh --iterations 700 --lr 3e-3 $(TRAIN) -o build/policy/careful
-	$(BIN)/echoscope sft generate $(LESSONS) --episodes 6000 --careful 0.4 --careful bandit=0.6 --seed 1 -o build/policy/mixed.jsonl
+	$(BIN)/echoscope sft generate $(LESSONS) --all-tasks --episodes 6000 --careful 0.4 --careful bandit=0.6 --seed 1 -o build/policy/mixed.jsonl
 	$(BIN)/echoscope sft train build/policy/mixed.jsonl --model build/policy/careful --iterations 150 --lr 6e-4 $(TRAIN) -o build/policy/tiny
 	cp build/policy/tiny/* core/assets/tiny/
 

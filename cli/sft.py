@@ -41,6 +41,9 @@ def generate(
         float, typer.Option(min=0, max=1, help="Share of turns with an invalid reply.")
     ] = 0.02,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    all_tasks: Annotated[
+        bool, typer.Option("--all-tasks", help="Also play tasks that are reserved for evaluation.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Play scripted experts that make deliberate mistakes, and write what they think and do."""
@@ -56,7 +59,7 @@ def generate(
         targets, episodes=episodes, careful=share, careful_by_tag=by_tag, nonsense=nonsense
     )
     _check_parent(out)
-    demonstrations = teach(lessons, seed=seed)
+    demonstrations = teach(lessons, seed=seed, all_tasks=all_tasks)
     write_jsonl(demonstrations, out)
     success: dict[str, list[bool]] = {}
     for one in demonstrations:

@@ -81,9 +81,17 @@ class Teaching:
 
 
 def demonstrate(
-    group: EnvGroupConfig, context: ContextConfig, teaching: Teaching, *, episodes: int, seed: int
+    group: EnvGroupConfig,
+    context: ContextConfig,
+    teaching: Teaching,
+    *,
+    episodes: int,
+    seed: int,
+    all_tasks: bool = False,
 ) -> Iterator[Demonstration]:
     """Episodes of one environment, each with a task of its own. The same seed gives the same ones.
+
+    Tasks that are reserved for evaluation are left out unless `all_tasks`.
 
     Raises:
         EnvError: an unknown environment or parameter.
@@ -99,7 +107,7 @@ def demonstrate(
         max_actions=group.max_actions,
     ).settings()
     world = wrap(lambda: registry.make(group.env, **group.params), limits)
-    is_reserving = variety_of(world).is_enough
+    is_reserving = not all_tasks and variety_of(world).is_enough
     try:
         for episode in range(episodes):
             rng = np.random.default_rng([seed, zlib.crc32(group.name.encode()), episode])

@@ -95,13 +95,22 @@ def _groups_of(target: str) -> list[tuple[EnvGroupConfig, ContextConfig]]:
     return [(group, config.context) for group in config.envs.train]
 
 
-def teach(lessons: Sequence[Lesson], *, seed: int) -> list[Demonstration]:
-    """All episodes of all lessons, in order. The same seed gives the same ones."""
+def teach(lessons: Sequence[Lesson], *, seed: int, all_tasks: bool = False) -> list[Demonstration]:
+    """All episodes of all lessons, in order. The same seed gives the same ones.
+
+    Args:
+        all_tasks: also play tasks that are reserved for evaluation.
+    """
     return [
         episode
         for lesson in lessons
         for episode in demonstrate(
-            lesson.group, lesson.context, lesson.teaching, episodes=lesson.episodes, seed=seed
+            lesson.group,
+            lesson.context,
+            lesson.teaching,
+            episodes=lesson.episodes,
+            seed=seed,
+            all_tasks=all_tasks,
         )
     ]
 

@@ -35,6 +35,7 @@ from echoscope.core.warm_start import BARE_CONTEXT
 from echoscope.envs import bandit, registry
 from echoscope.envs.frozen_lake import FrozenLake
 from echoscope.envs.grids import offset_words
+from echoscope.envs.reserving import is_reserved
 from echoscope.store.parsing import parse_response
 
 LAKE = EnvGroupConfig(
@@ -324,3 +325,28 @@ def test_a_world_without_an_expert_is_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_shares_are_probabilities() -> None:
     with pytest.raises(SftError, match=r"careful is 1\.5, but must lie in \[0, 1\]"):
         Teaching(careful=1.5)
+
+
+def test_a2_demonstrations_leave_evaluations_tasks_out() -> None:
+    """200 episodes on small lakes; with all tasks, about an eighth of them is evaluation's."""
+    params = {"size": 4, "holes": 2, "slip": 0.0, "observation": "relative"}
+    group = EnvGroupConfig(env="frozen_lake", params=params)
+    lake = registry.make("frozen_lake", **params)
+
+    def num_reserved(*, all_tasks: bool) -> int:
+        played = demonstrate(
+            group,
+            ContextConfig(),
+            Teaching(careful=1.0),
+            episodes=200,
+            seed=0,
+            all_tasks=all_tasks,
+        )
+        count = 0
+        for one in played:
+            lake.reset(one.env_seed, one.noise_seed)
+            count += is_reserved(lake.task_key() or "")
+        return count
+
+    assert num_reserved(all_tasks=False) == 0
+    assert 10 < num_reserved(all_tasks=True) < 45
