@@ -34,7 +34,7 @@ THIRD_SIGNAL = "exiting at once: no checkpoint of the last finished step was wri
 
 
 class StepInterruptedError(BaseException):
-    """A second Ctrl-C or stop_now cut into the playing of episodes; no environment may swallow it."""
+    """A second Ctrl-C or a stop_now cut into the episodes; no environment may swallow it."""
 
 
 @dataclass(slots=True)
