@@ -282,15 +282,23 @@ class RunDatabase:
 
     def _catch_up(self) -> bool:
         """Follow every journal; whether one had news."""
-        is_changed = False
-        for index in self.indexes.values():
+        found = [self.follow(index) for index in self.indexes.values()]
+        return any(found)
+
+    def follow(self, index: RunIndex) -> bool:
+        """Follow the journal of one run; whether it had news.
+
+        Raises:
+            StoreError: it cannot be read any more.
+        """
+        with self._lock:
             change = index.refresh()
             if change == "reset":
                 self._delete_events(index)
             if change != "same":
                 self._insert_events(index)
-                is_changed = self._is_stale = True
-        return is_changed
+                self._is_stale = True
+            return change != "same"
 
     def _refresh_view(self, name: str) -> None:
         for attempt in range(_RETRIES):

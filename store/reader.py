@@ -38,6 +38,7 @@ from .layout import Layout
 from .query_check import checked_query
 from .rebuild import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
 from .records import Alarm, Command, CommandAck, Trajectory, TrajectoryOutcome, parse_trajectory_id
+from .schema import arrow_schema
 from .status import RECENT_STEPS, RUNNING, RunStatus, pace_of, status_of
 
 _JOURNAL_ORDER = "attempt, sequence NULLS FIRST, wall_time"
@@ -347,6 +348,25 @@ class RunReader(_SqlReader):
         return self._database.step_rows(self._index, table, step)
 
 
+_BAD_RUN = (
+    StoreError,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    pa.ArrowException,
+)
+"""What the files of one bad run may raise: it is left out by itself, with the reason."""
+
+
+def _why(path: Path, error: BaseException) -> str:
+    text = " ".join(str(error).split())[:300]
+    return text if isinstance(error, StoreError) else f"{path}: damaged ({text})"
+
+
 class RunsReader(_SqlReader):
     """Several runs as one: the same views, told apart by `run_id`."""
 
@@ -365,13 +385,23 @@ class RunsReader(_SqlReader):
         for index in list(self._database.indexes.values()):
             if not index.layout.run_json.exists():
                 self._database.remove(index.run_id)
+                continue
+            try:
+                self._database.follow(index)
+            except _BAD_RUN as error:
+                self._database.remove(index.run_id)
+                self.unreadable[index.layout.root] = _why(index.layout.root, error)
         known = {index.layout.root for index in self._database.indexes.values()}
         for path in _run_folders(self._root):
-            if path.resolve() not in known and path not in self.unreadable:
+            is_bad = path in self.unreadable or path.resolve() in self.unreadable
+            if path.resolve() not in known and not is_bad:
                 try:
-                    self._database.add(RunIndex(path))
-                except StoreError as error:
-                    self.unreadable[path] = str(error)
+                    index = RunIndex(path)
+                    run_info(index)
+                    pa.Table.from_pylist([run_row(index)], schema=arrow_schema("runs"))
+                    self._database.add(index)
+                except _BAD_RUN as error:
+                    self.unreadable[path] = _why(path, error)
         super().refresh()
 
     def infos(self) -> list[RunInfo]:

@@ -322,3 +322,53 @@ def test_readers_beside_a_writer_see_whole_steps_only(
     for thread in threads:
         thread.join()
     assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("created_at", 10**400),
+        ("created_at", "soon"),
+        ("config", "{"),
+        ("config", 3),
+        ("live_knobs", "[" * 100_000),
+        ("tags", 3),
+        ("name", {"a": 1}),
+        ("pid", 10**30),
+    ],
+)
+def test_d3_one_bad_run_is_left_out_by_itself(
+    tmp_path: Path, steps: Build, name: str, value: Any
+) -> None:
+    root = tmp_path / "runs"
+    for folder in ("good", "bad"):
+        RunWriter.create(root / folder, run_id=folder, config={}, is_packing=False).close(
+            status="finished"
+        )
+    file = root / "bad" / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
+    reader = open_runs(root)
+    infos = {info.run_id: info for info in reader.infos()}
+    assert "good" in infos
+    # The other one is refused in one line, or read from what the journal repeats of its file.
+    for reason in reader.unreadable.values():
+        assert "\n" not in reason
+        assert len(reason) < 600
+    assert ("bad" in infos) is not bool(reader.unreadable)
+    if "bad" in infos:
+        assert (infos["bad"].config, infos["bad"].live_knobs, infos["bad"].tags) == ({}, {}, ())
+
+
+def test_d3_a_run_that_goes_bad_later_is_left_out_by_itself(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    for folder in ("good", "bad"):
+        RunWriter.create(root / folder, run_id=folder, config={}, is_packing=False).close(
+            status="finished"
+        )
+    reader = open_runs(root)
+    assert len(reader.infos()) == 2
+    (root / "bad" / "MANIFEST.json").write_text("{")
+    (root / "bad" / "journal.ndjson").unlink()
+    (root / "bad" / "journal.ndjson").mkdir()
+    assert [info.run_id for info in reader.infos()] == ["good"]
+    assert len(reader.unreadable) == 1
