@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs store
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help install demo test test-browser test-kill test-fuzz lint bench policy clean
+.PHONY: help install demo test test-browser test-cure test-kill test-fuzz lint bench policy clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
 
 test-fuzz: install  ## Damage 5,000 files of every kind and print what was made of them
 	OMP_NUM_THREADS=1 $(BIN)/python tests/store/fuzzing.py 5000
+
+test-cure: install  ## Follow the first suggestion for three collapses, two seeds each (half an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -m slow tests/core/test_cures.py --timeout=3600
 
 lint: install  ## ruff and mypy
 	$(BIN)/ruff check .

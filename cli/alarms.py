@@ -64,7 +64,7 @@ _RANK = {"critical": 0, "warning": 1, "info": 2}
 
 def _row(events: Sequence[Alarm], note: AlarmNote, run: Path) -> dict[str, Any]:
     """One alarm as it was raised last."""
-    from ..diagnostics.alarms import command_line
+    from ..diagnostics.advice import command_line
     from ..store.records import AlarmState
 
     last = events[-1]
@@ -84,7 +84,9 @@ def _row(events: Sequence[Alarm], note: AlarmNote, run: Path) -> dict[str, Any]:
         "advice": alarm.advice,
         "refuted_by": alarm.refuted_by,
         "suggested": (
-            None if suggested is None else command_line(suggested, shlex.quote(str(run)))
+            None
+            if suggested is None
+            else command_line(suggested.action.value, shlex.quote(str(run)), suggested.settings)
         ),
         "metric": alarm.metric,
         "value": _finite(alarm.value),

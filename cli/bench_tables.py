@@ -49,6 +49,13 @@ def _summary(report: BenchReport) -> str:
     ]
     if report.regimes:
         lines.append(f"regime right in {report.regimes_right:.1%}")
+    for (what, level), (wrong, steps) in sorted(report.calibration.items()):
+        means = (
+            "followed by a collapse within 20 steps"
+            if what == "healthy"
+            else "outside of a labelled collapse"
+        )
+        lines.append(f"{what}, confidence {level}: {wrong} of {steps} steps {means}")
     behind = [b.name for b in report.beside if b.sweep and not report.has_more_lead(b)]
     lines.append(
         "more lead than each alert beside it at no more false alarms than ours"

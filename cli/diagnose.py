@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class Exit(IntEnum):
     OK = 0
-    """Healthy, converged, or to be watched."""
+    """Healthy, converged, or watch."""
     USAGE = 2
     COLLAPSE = 3
     UNREADABLE = 4
@@ -50,7 +50,12 @@ def diagnose(
         ),
     ] = None,
     fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="From which state on the exit code is 3.")
+        FailOn,
+        typer.Option(
+            "--fail-on",
+            help="collapse: exit code 3 for collapsing, collapsed and not learning. "
+            "watch: for watch as well.",
+        ),
     ] = FailOn.COLLAPSE,
     model: Annotated[
         str | None,
@@ -69,12 +74,12 @@ def diagnose(
         ),
     ] = None,
 ) -> None:
-    """Say whether a run is collapsing, since when, how one knows, and what to do.
+    """Say whether a run is collapsing or not learning, since when, the evidence, and what to do.
 
     With --model or --checkpoint, I(X;Z) is computed again for a stored run, under those weights.
 
-    Exit code 0: healthy, converged or watch; 3: collapsing or collapsed; 4: unreadable; 5: too
-    little evidence.
+    Exit code 0: healthy, converged or watch; 3: collapsing, collapsed or not learning;
+    4: unreadable; 5: too early to tell, or too little logged.
     """
     import json
 
@@ -141,7 +146,7 @@ def exit_code(verdict: Verdict, fail_on: FailOn) -> Exit:
 
     if verdict.state is RunState.INSUFFICIENT:
         return Exit.INSUFFICIENT
-    is_failure = verdict.state.is_collapse or (
+    is_failure = verdict.state.is_failure or (
         fail_on is FailOn.WATCH and verdict.state is RunState.WATCH
     )
     return Exit.COLLAPSE if is_failure else Exit.OK
@@ -198,11 +203,12 @@ def _show(verdict: Verdict) -> None:
         highlight=False,
     )
     colour = {"healthy": "green", "converged": "green", "watch": "yellow"}.get(
-        verdict.state.value, "red" if verdict.state.is_collapse else "dim"
+        verdict.state.value, "red" if verdict.state.is_failure else "dim"
     )
     confidence = f"  (confidence {verdict.confidence}: {verdict.rests_on})"
     console.print(Text(verdict.state.value, style=f"bold {colour}") + Text(confidence, "dim"))
-    console.print(Text(_printable(verdict.text)))
+    for line in verdict.text.split("\n"):
+        console.print(Text(_printable(line)), soft_wrap=line.startswith("  "))
     if verdict.evidence:
         table = Table("metric", "before", "after", "about", "steps", box=None, header_style="dim")
         for found in verdict.evidence:

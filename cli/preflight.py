@@ -88,6 +88,7 @@ def limits_of(settings: RunConfig) -> Limits:
         max_response_tokens=settings.context.max_response_tokens,
         temperature=settings.sampling.temperature,
         selection=settings.selection,
+        is_told_how=settings.context.instructions or settings.context.format_hint,
         compares_siblings=settings.advantage.kind in ("grpo", "dr_grpo", "rloo"),
     )
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..store.reader import RunInfo
+    from collections.abc import Sequence
+
+    from ..store.reader import RunInfo, RunsReader
     from ..store.status import RunStatus
 
 app = typer.Typer(
@@ -25,7 +27,7 @@ SELECT run_id, arg_max(return_mean, step) return_mean, arg_max(success_rate, ste
        sum(num_trajectories)::BIGINT num_trajectories
 FROM steps GROUP BY run_id
 """
-_LEFT_OUT = ("tags", "return", "started")
+_LEFT_OUT = ("tags", "parent", "return", "started", "verdict")
 """Columns of the list that a narrow terminal does without, the first one first."""
 _COUNTS = """
 SELECT (SELECT count(*) FROM trajectories) trajectories, (SELECT count(*) FROM turns) turns,
@@ -46,8 +48,12 @@ def list_runs(
     infos = reader.infos()
     latest = {row["run_id"]: row for row in reader.sql(_LATEST).to_pylist()}
     stands = reader.statuses()
+    verdicts = _verdicts(reader, infos)
     rows = [
-        _summary(info, stands[info.run_id]) | _numbers(latest.get(info.run_id)) | _noted(info)
+        _summary(info, stands[info.run_id])
+        | _numbers(latest.get(info.run_id))
+        | {"verdict": verdicts.get(info.run_id, ""), "parent_run_id": info.parent_run_id}
+        | _noted(info)
         for info in infos
     ]
     rows.sort(key=lambda row: row["is_pinned"])
@@ -252,6 +258,37 @@ def rm(
     typer.echo(f"deleted {layout.root}")
 
 
+_ALARMS = "SELECT run_id, alarm_id, rule, severity, state FROM alarms ORDER BY step, alarm_id"
+_SUCCESS = """
+SELECT run_id, step, avg(value) AS success FROM metrics
+WHERE phase = 'eval' AND key LIKE 'eval/%/success_rate' AND NOT isnan(value)
+GROUP BY run_id, step ORDER BY run_id, step
+"""
+
+
+def _verdicts(reader: RunsReader, infos: Sequence[RunInfo]) -> dict[str, str]:
+    """Run id to the state that the run's own alarms leave; nothing for one that was not judged."""
+    from ..diagnostics.verdict import recorded_state
+
+    alarms: dict[str, list[tuple[str, str, str, str]]] = {}
+    for row in reader.sql(_ALARMS).to_pylist():
+        event = (row["alarm_id"], row["rule"], row["severity"], row["state"])
+        alarms.setdefault(row["run_id"], []).append(event)
+    success: dict[str, list[float]] = {}
+    for row in reader.sql(_SUCCESS).to_pylist():
+        success.setdefault(row["run_id"], []).append(row["success"])
+    out = {}
+    for info in infos:
+        settings = info.config.get("diagnostics")
+        if info.run_id in alarms or (isinstance(settings, dict) and settings.get("enabled")):
+            out[info.run_id] = recorded_state(
+                alarms.get(info.run_id, ()),
+                last_step=info.last_step,
+                success=success.get(info.run_id, ()),
+            ).value
+    return out
+
+
 def _summary(info: RunInfo, stands: RunStatus) -> dict[str, Any]:
     return {
         "run_id": info.run_id,
@@ -317,10 +354,12 @@ def _print_runs(rows: list[dict[str, Any]], status_words: dict[str, str]) -> Non
     columns: dict[str, list[str]] = {
         "run": [row["run_id"] for row in rows],
         "status": [status_words[row["run_id"]] for row in rows],
+        "verdict": [row["verdict"] for row in rows],
         "step": [str(row["last_step"]) if row["last_step"] >= 0 else "" for row in rows],
         "return": ["" if (r := row["return_mean"]) is None else f"{r:.3f}" for row in rows],
         "success": ["" if (r := row["success_rate"]) is None else f"{r:.0%}" for row in rows],
         "started": [time.strftime("%m-%d %H:%M", time.localtime(r["created_at"])) for r in rows],
+        "parent": [row["parent_run_id"] or "" for row in rows],
         "tags": [", ".join(row["tags"]) for row in rows],
     }
     shown = {

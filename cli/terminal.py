@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from rich.table import Table
 from ..core.config import RunConfig
 from ..store.records import StepMetrics
 
+LOST = 0.5
+"""Share of the best evaluation below which a run has lost its success."""
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -138,7 +141,8 @@ class TerminalEvents:
 
     def summary(self, path: Path, status: str) -> None:
         """What was learned, where it is, and what to type next."""
-        lines = [f"run {status}: {path}"]
+        lines: list[str] = []
+        is_lost = False
         for tag in _tags(self._evaluations[0], "eval") if self._evaluations else []:
             first, last = self._evaluations[0], self._evaluations[-1]
             num_tasks = first.values[f"eval/{tag}/num_tasks"]
@@ -148,17 +152,25 @@ class TerminalEvents:
                     f"{_rate(last, 'eval', tag)} after "
                     f"{last.step} steps, on {num_tasks:.0f} unseen tasks"
                 )
+            best = max(self._evaluations, key=lambda m: m.values[f"eval/{tag}/success_rate"])
+            end, peak = (m.values[f"eval/{tag}/success_rate"] for m in (last, best))
+            if end < LOST * peak or not peak:
+                is_lost = True
+                at = f", best {100 * peak:.0f} % (step {best.step})" if peak else ", as ever"
+                lines.append(f"{tag}: the run ended at {100 * end:.0f} % success{at}")
+        lines.append(f"run {status}: {path}")
         sql = (
             "select step, avg(episode_return) r from trajectories "
             "where split = 'train' group by step order by step"
         )
         further = f" steps={2 * self._config.steps}" if status == "finished" else ""
-        lines += [
-            "next:",
-            f"  echoscope runs show {path}",
-            f'  echoscope query {path} "{sql}"',
-            f"  echoscope train --resume {path}{further}",
-        ]
+        typed = shlex.quote(str(path))
+        lines += ["next:"]
+        if is_lost:
+            lines += [f"  echoscope diagnose {typed}    # why, and what to do"]
+        lines += [f"  echoscope runs show {typed}", f'  echoscope query {typed} "{sql}"']
+        if not is_lost:
+            lines += [f"  echoscope train --resume {typed}{further}"]
         for line in lines:
             self.message(line)
 

@@ -1,8 +1,8 @@
 """A new run from a checkpoint of another, with other settings: its parent stays as it is.
 
 Steps are counted on, and every random number is a function of the seed and the step: a branch
-without changed settings trains bit for bit as its parent went on. The monitor starts afresh, so a
-branch is judged by its own past.
+without changed settings trains bit for bit as its parent went on. The monitor goes on too: it knows
+the parent's best and its alarms; what the branch changed about the tasks begins anew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .checkpoint import (
 from .config import BranchedFrom, RunConfig
 from .config_loading import ConfigError, live_schema, override
 from .events import TrainEvents
-from .observers import StepObserver
+from .observers import RemembersParent, StepObserver
 from .runs import Closing, built_or_removed, train
 
 _FIXED = ("model.path", "model.dtype", "model.lora", "critic.kind", "critic.path")
@@ -133,8 +133,20 @@ def start_branch(
         parent_run_id=branch.parent_run_id,
     )
     with Closing(writer) as closing:
-        writer.record_checkpoint(adopt_checkpoint(branch.checkpoint, run_path, config))
         trainer = built_or_removed(builder, model, writer)
+        remembered = read_state(branch.checkpoint).observers
+        for observer in trainer.observers:
+            if isinstance(observer, RemembersParent) and observer.name in remembered:
+                observer.restore(remembered[observer.name])
+                observer.begin_branch(branch.changed)
+        writer.record_checkpoint(
+            adopt_checkpoint(
+                branch.checkpoint,
+                run_path,
+                config,
+                observers={one.name: one.state() for one in trainer.observers},
+            )
+        )
         trainer.engine.sync_weights(trainer.policy)
         trainer.step = trainer.checkpointed_step = branch.step
         events.message(f"run {run_path}, from step {branch.step} of {branch.parent_run_id}")

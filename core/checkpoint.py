@@ -133,11 +133,17 @@ def remove_checkpoints(run_path: Path, steps: Collection[int]) -> list[Checkpoin
     return records
 
 
-def adopt_checkpoint(source: Path, run_path: Path, config: RunConfig) -> CheckpointRecord:
+def adopt_checkpoint(
+    source: Path,
+    run_path: Path,
+    config: RunConfig,
+    *,
+    observers: Mapping[str, Any] | None = None,
+) -> CheckpointRecord:
     """Make another run's checkpoint the first of `run_path`, to go on from it under `config`.
 
     Its files are shared by hard links where the disk can do that: nobody changes them in place.
-    What its observers remember stays behind.
+    `observers` is what those of the new run remember.
 
     Raises:
         CheckpointError: the disk refuses, or the checkpoint went away.
@@ -145,7 +151,12 @@ def adopt_checkpoint(source: Path, run_path: Path, config: RunConfig) -> Checkpo
     before = read_state(source)
     final = checkpoint_path(run_path, before.step)
     partial = final.with_name(f".{final.name}.partial")
-    state = TrainState(step=before.step, policy_version=before.policy_version, config=config)
+    state = TrainState(
+        step=before.step,
+        policy_version=before.policy_version,
+        config=config,
+        observers=observers or {},
+    )
     try:
         final.parent.mkdir(exist_ok=True)
         own = shutil.ignore_patterns(STATE_NAME, MANIFEST_NAME)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
+from ..diagnostics.advice import Situation
 from ..diagnostics.alarms import action_commands, blindness
 from ..diagnostics.config import GradientConfig
+from ..diagnostics.lineage import restarted_channels
 from ..diagnostics.monitor import Instruments, Monitor
 from ..diagnostics.scoring import ModelScorer
 from ..store.records import IntArray, StepMetrics, Trajectory
 from .chat import ChatFormat
 from .config import RunConfig
+from .config_loading import live_schema
 from .context import Conversation
 from .events import TrainEvents
 from .observers import Judged, Observed, StepObservation
@@ -45,6 +48,7 @@ class MonitorObserver:
         self._policy, self._chat, self._run_id, self._events = policy, chat, run_id, events
         self._monitor = Monitor(config.diagnostics, run_id=run_id, on_message=events.message)
         self._is_sighted = False
+        self._situated: tuple[RunConfig, Situation] | None = None
 
     def observe(self, seen: StepObservation) -> Observed:
         settings = seen.config.diagnostics
@@ -60,6 +64,7 @@ class MonitorObserver:
         step = metrics[0].step
         values = {key: value for one in metrics for key, value in one.values.items()}
         settings = config.diagnostics.alarms
+        self._monitor.situate(self._situation(config))
         alarms = self._monitor.judge(step, values, settings)
         if step > 0 and not self._is_sighted:
             self._is_sighted = True
@@ -69,11 +74,23 @@ class MonitorObserver:
             commands=action_commands(alarms, settings, run_id=self._run_id, now=time.time()),
         )
 
+    def _situation(self, config: RunConfig) -> Situation:
+        """What advice knows of this run; made again only when a setting has changed."""
+        if self._situated is None or self._situated[0] is not config:
+            live = {key: knob["value"] for key, knob in live_schema(config).items()}
+            values = config.model_dump(mode="json")
+            known = Situation(kind="live", run=self._run_id, config=values, live=live)
+            self._situated = (config, known)
+        return self._situated[1]
+
     def state(self) -> Any:
         return self._monitor.state()
 
     def restore(self, state: Any) -> None:
         self._monitor.restore(state)
+
+    def begin_branch(self, changed: Collection[str]) -> None:
+        self._monitor.begin_branch(restarted_channels(changed))
 
     def _instruments(self, seen: StepObservation) -> Instruments:
         config, policy = seen.config, self._policy

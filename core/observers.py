@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..diagnostics.selection import Selection
 from ..store.artifacts import DiagnosticRecord
@@ -69,6 +69,19 @@ class StepObserver(Protocol):
         ...
 
     def restore(self, state: Any) -> None: ...
+
+
+@runtime_checkable
+class RemembersParent(Protocol):
+    """An observer that goes on in a branch with what it remembered in the parent."""
+
+    name: str
+
+    def restore(self, state: Any) -> None: ...
+
+    def begin_branch(self, changed: Collection[str]) -> None:
+        """What was restored is the parent's; `changed` are the dotted keys that differ."""
+        ...
 
 
 def observe(observers: Iterable[StepObserver], seen: StepObservation) -> Observed:

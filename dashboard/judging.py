@@ -7,6 +7,7 @@ diagnostics turned off) is read by `diagnose`, which takes longer, and therefore
 from __future__ import annotations
 
 import math
+import shlex
 import threading
 import time
 from collections import OrderedDict
@@ -17,9 +18,10 @@ from pathlib import Path
 
 from ..diagnostics.alarm_settings import alarm_settings
 from ..diagnostics.alarms import RunState
+from ..diagnostics.lineage import history_of
 from ..diagnostics.metric_table import MetricTable, TableBuilder
 from ..diagnostics.regimes import Regime
-from ..diagnostics.sources import Opened
+from ..diagnostics.sources import Opened, situation_of
 from ..diagnostics.verdict import Diagnosis, diagnose
 from ..diagnostics.verdict_record import Verdict
 from ..store.layout import shown_path
@@ -160,6 +162,7 @@ def _judge(watched: _Watched, run: RunReader) -> Verdict:
     # An evaluation may be written behind its step: then what was said of the step is judged again.
     if known is None or after < 0 or _num_metrics(run, after, width) != watched.num_metrics:
         known, after = Diagnosis(run_id=info.run_id, run=shown_path(info.path)), -1
+        known.recall(history_of(run)[0])
     last = (info.last_step + 1) // width * width
     own = alarm_settings(run)
     for step, values in _rows(run, after, last, width).rows():
@@ -173,6 +176,7 @@ def _judge(watched: _Watched, run: RunReader) -> Verdict:
         name=shown_path(info.path),
         reader=run,
     )
+    known.engine.situation = situation_of(run, shlex.quote(shown_path(info.path)))
     shown = opened.exemplars([alarm.rule for alarm in known.engine.open_alarms])
     return known.verdict(exemplars=shown.places, template=shown.template)
 
@@ -188,6 +192,8 @@ def judge_at(run: RunReader, step: int) -> Verdict:
     while (step + 1) // width > MAX_ROWS:
         width *= 2
     diagnosis = Diagnosis(run_id=info.run_id, run=shown_path(info.path))
+    diagnosis.recall(history_of(run)[0])
+    diagnosis.engine.situation = situation_of(run, shlex.quote(shown_path(info.path)))
     own = alarm_settings(run)
     for at, values in _rows(run, -1, step + 1, width).rows():
         diagnosis.engine.configure(own.at(at))

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from ..store.records import ALARM_AUTHOR, Alarm, AlarmSeverity, AlarmState, Command, CommandAction
 from . import rules_reasoning, rules_signal, rules_task
+from .advice import Action, Cause, History, Situation, advise, causes_of, live_command
 from .changes import Channel, ChannelSpec
 from .channels import CHANNELS, at_distance, derived
 from .config import AlarmConfig, RuleName
 from .observations import observed
-from .rules import Finding, Rule, View
+from .rules import Finding, Rule, View, describe
 
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
 RULE_ORDER: tuple[str, ...] = RuleName.__args__  # type: ignore[attr-defined]
 RANK = {AlarmSeverity.INFO: 0, AlarmSeverity.WARNING: 1, AlarmSeverity.CRITICAL: 2}
 SYMPTOMS = ("LOW_SUCCESS", "DEGENERATE_TEXT")
+CLEAR_AFTER = 5
+"""Rows in a row without a finding after which an alarm is cleared: one good batch ends nothing."""
 DOWNGRADE_AFTER = 10
 """Rows in a row without a second channel after which a critical alarm is a warning again."""
 
@@ -41,11 +44,17 @@ class RunState(StrEnum):
     COLLAPSING = "collapsing"
     COLLAPSED = "collapsed"
     CONVERGED = "converged"
+    NOT_LEARNING = "not learning"
     INSUFFICIENT = "insufficient evidence"
 
     @property
     def is_collapse(self) -> bool:
         return self in (RunState.COLLAPSING, RunState.COLLAPSED)
+
+    @property
+    def is_failure(self) -> bool:
+        """The run needs to be changed: it is lost, being lost, or learns nothing."""
+        return self.is_collapse or self is RunState.NOT_LEARNING
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +74,8 @@ class OpenAlarm:
     channels: list[str] = field(default_factory=list)
     """The channels that carry it, the main one first."""
     calm_rows: int = 0
+    absent_rows: int = 0
+    """Rows in a row in which the rule found nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +121,9 @@ class AlarmEngine:
         self.first_watch_step: int | None = None
         self.first_critical_step: int | None = None
         self._open: dict[str, OpenAlarm] = {}
+        self.history = History()
+        self.situation = Situation()
+        """What advice knows of the run; set by whoever opens it."""
         self.config = config or AlarmConfig()
         self._obey(self.config)
 
@@ -152,9 +166,10 @@ class AlarmEngine:
             channel.update(step, full)
         self.num_rows += 1
         view = self.view()
+        self.history.observe(view, full)
         events = [event for rule in self._rules for event in self._apply(rule, view, exemplars)]
         state = self.run_state
-        if self.first_watch_step is None and (state is RunState.WATCH or state.is_collapse):
+        if self.first_watch_step is None and (state is RunState.WATCH or state.is_failure):
             self.first_watch_step = step
         if self.first_critical_step is None and state.is_collapse:
             self.first_critical_step = step
@@ -168,6 +183,7 @@ class AlarmEngine:
             first_step=step if self.first_step is None else self.first_step,
             warmup_steps=self.config.warmup_steps,
             channels=self.channels,
+            open_rules=self._open.keys(),
         )
 
     @property
@@ -193,9 +209,32 @@ class AlarmEngine:
         if worst == RANK[AlarmSeverity.CRITICAL]:
             lost = self.view().is_success_lost
             return RunState.COLLAPSED if lost else RunState.COLLAPSING
+        if "NOT_LEARNING" in self._open:
+            return RunState.NOT_LEARNING
         if worst == RANK[AlarmSeverity.WARNING]:
             return RunState.WATCH
         return RunState.CONVERGED if "CONVERGED" in self._open else RunState.HEALTHY
+
+    def causes(self) -> list[Cause]:
+        """Likely causes of what is open, those that the run shows first."""
+        rules = [RULES_BY_NAME[alarm.rule] for alarm in self.open_alarms]
+        return causes_of(rules, self.view(), self.history, self.situation)
+
+    def actions(self) -> tuple[Action, ...]:
+        """The one thing to do about what is open; none where nothing is."""
+        alarms = self.open_alarms
+        return advise(
+            [RULES_BY_NAME[alarm.rule] for alarm in alarms],
+            self.causes(),
+            [self._record(alarm) for alarm in alarms],
+            self.situation,
+            is_lost=self.run_state.is_collapse,
+        )
+
+    def _record(self, alarm: OpenAlarm) -> Alarm:
+        """An open alarm as it stands."""
+        rule = RULES_BY_NAME[alarm.rule]
+        return self._event(rule, alarm, self.view(), AlarmState.RAISED, (), with_advice=False)
 
     def _apply(self, rule: Rule, view: View, exemplars: Exemplars | None) -> list[Alarm]:
         finding = rule.judge(view)
@@ -203,9 +242,15 @@ class AlarmEngine:
         if finding is None:
             if known is None:
                 return []
+            known.absent_rows += 1
+            is_note = known.severity is AlarmSeverity.INFO
+            if not is_note and known.absent_rows < CLEAR_AFTER:
+                return []
             del self._open[rule.name]
             return [self._event(rule, known, view, AlarmState.CLEARED, None)]
         severity = finding.severity
+        if known is not None:
+            known.absent_rows = 0
         if known is not None and RANK[severity] < RANK[known.severity]:
             known.calm_rows += 1
             if known.calm_rows < DOWNGRADE_AFTER:
@@ -256,9 +301,21 @@ class AlarmEngine:
         view: View,
         state: AlarmState,
         evidence: tuple[str, ...] | None,
+        *,
+        with_advice: bool = True,
     ) -> Alarm:
         main = self.channels[alarm.channels[0]]
         ended = state is AlarmState.CLEARED
+        action = None
+        if with_advice and not ended:
+            found = advise(
+                [rule],
+                causes_of([rule], view, self.history, self.situation),
+                [self._record(alarm)],
+                self.situation,
+                is_lost=alarm.severity is AlarmSeverity.CRITICAL,
+            )
+            action = found[0] if found else None
         return Alarm(
             alarm_id=alarm.alarm_id,
             rule=rule.name,
@@ -271,10 +328,13 @@ class AlarmEngine:
             baseline=main.baseline if math.isfinite(main.baseline) else None,
             threshold=main.threshold,
             window=main.window,
-            message=f"{rule.title} {'is over' if ended else 'at step ' + str(view.step)}: "
-            + alarm.words,
-            advice="" if ended else rule.advice,
-            suggested=None if ended else suggestion(rule, alarm, self.run_id),
+            message=self._ending(rule, main, view)
+            if ended
+            else f"{rule.title} (after step {view.step}): {alarm.words}",
+            advice="" if action is None else " ".join(filter(None, (action.text, action.command))),
+            suggested=None
+            if action is None
+            else live_command(action, alarm.alarm_id, self.run_id, rule.name),
             evidence=evidence or (),
             refuted_by=rule.refuted_by,
             earliest_onset_step=view.first_step
@@ -282,9 +342,37 @@ class AlarmEngine:
             else alarm.earliest_onset + 1,
         )
 
+    def _ending(self, rule: Rule, main: Channel, view: View) -> str:
+        """Why an alarm ended: because it is over, or because the run is lost and hides it."""
+        worse = [a for a in self.open_alarms if a.severity is AlarmSeverity.CRITICAL]
+        if worse or view.is_success_lost:
+            success = view.success
+            now = "" if success is None else f" {describe(success)}."
+            by = f" {RULES_BY_NAME[worse[0].rule].title} has taken over." if worse else ""
+            return (
+                f"{rule.title} can no longer be measured (after step {view.step}): the run is "
+                f"lost.{by}{now[:2].upper()}{now[2:]}"
+            )
+        return f"{rule.title} is over (after step {view.step}): {describe(main)}"
+
+    def begin_branch(self, restarted: Collection[str] = ()) -> None:
+        """A branch begins here: what was measured stays, and what is still so is raised again.
+
+        Args:
+            restarted: Channels whose tasks changed, so that they begin anew.
+        """
+        self._open = {}
+        for name in restarted:
+            self.channels[name] = Channel(spec=self.channels[name].spec)
+        self.first_watch_step = self.first_critical_step = None
+
     def state(self) -> dict[str, Any]:
         """All it must remember, as JSON values."""
         return {
+            "history": {
+                name: value if math.isfinite(value) else None
+                for name, value in asdict(self.history).items()
+            },
             "first_step": self.first_step,
             "last_step": self.last_step,
             "num_rows": self.num_rows,
@@ -303,6 +391,9 @@ class AlarmEngine:
         self.num_rows = state["num_rows"]
         self.first_watch_step = state["first_watch_step"]
         self.first_critical_step = state["first_critical_step"]
+        self.history = History(
+            **{k: math.nan if v is None else v for k, v in state.get("history", {}).items()}
+        )
         for name, saved in state["channels"].items():
             if name in self.channels:
                 self.channels[name].restore(saved)
@@ -312,34 +403,6 @@ class AlarmEngine:
             for rule, saved in state["open"].items()
             if rule in known
         }
-
-
-def suggestion(rule: Rule, alarm: OpenAlarm, run_id: str) -> Command | None:
-    """The command a person could send; None where only a person can know."""
-    if rule.action is None:
-        return None
-    return Command(
-        command_id=f"suggested-{alarm.alarm_id}",
-        run_id=run_id,
-        issued_at=0.0,
-        issued_by="echoscope",
-        action=rule.action,
-        settings=dict(rule.settings),
-        reason=f"{rule.name} since step {alarm.onset_step}",
-    )
-
-
-def command_line(command: Command, run: str = "RUN") -> str:
-    """What a person types to send a command.
-
-    >>> from echoscope.store.records import CommandAction
-    >>> command_line(Command(command_id="c", run_id="r", issued_at=0, issued_by="me",
-    ...     action=CommandAction.SET, settings={"selection.value": 0.9}))
-    'echoscope ctl RUN set selection.value=0.9'
-    """
-    settings = "".join(f" {key}={value}" for key, value in command.settings.items())
-    action = {"stop_now": "stop --now"}.get(command.action.value, command.action.value)
-    return f"echoscope ctl {run} {action}{settings}"
 
 
 def action_commands(

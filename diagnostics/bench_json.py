@@ -41,6 +41,10 @@ def report_json(report: BenchReport) -> dict[str, Any]:
             {"label": label, "named": named, "runs": runs}
             for (label, named), runs in sorted(report.kinds.items())
         ],
+        "calibration": [
+            {"said": what, "confidence": level, "wrong": wrong, "steps": steps}
+            for (what, level), (wrong, steps) in sorted(report.calibration.items())
+        ],
         "baselines": [_baseline_json(found) for found in report.beside],
         "runs": [_run_json(result) for result in report.results],
     }

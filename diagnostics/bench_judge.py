@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..store.records import AlarmSeverity, AlarmState
 from .alarms import RANK, RULE_ORDER, RunState
 from .bench_scores import Call
+from .calibration import Said
 from .changes import ChannelSpec
 from .channels import CHANNELS
 from .collapsebench import KINDS, LabelledRun
@@ -15,6 +16,9 @@ from .regimes import Regime
 from .verdict import Diagnosis
 
 Rows = Iterable[tuple[int, Mapping[str, float]]]
+
+
+_QUIET = (RunState.HEALTHY, RunState.CONVERGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,8 @@ class Judged:
     critical: Call
     """Of the run: collapsing or collapsed."""
     rules: Mapping[str, RuleCalls]
+    said: tuple[Said, ...] = ()
+    """What was said step by step, with its confidence."""
 
     @property
     def is_kind_right(self) -> bool:
@@ -92,13 +98,20 @@ def judge(
     diagnosis = Diagnosis(channels=channels)
     rules: dict[str, _Follower] = {name: _Follower([], []) for name in RULE_ORDER}
     whole = _Follower([], [])
+    said: list[Said] = []
     for step, values in run.table.rows() if rows is None else rows:
         for event in diagnosis.observe(step, values):
             is_over = event.state is AlarmState.CLEARED
             rank = 0 if is_over else RANK[AlarmSeverity(event.severity)]
             rules[event.rule].reach(rank, step, event.onset_step)
         state = diagnosis.engine.run_state
-        whole.reach(2 if state.is_collapse else int(state is RunState.WATCH), step, None)
+        whole.reach(
+            2 if state.is_collapse else int(state is RunState.WATCH or state.is_failure), step, None
+        )
+        confidence, _ = diagnosis.confidence()
+        what = "collapse" if state.is_collapse else "healthy" if state in _QUIET else ""
+        if what and confidence != "none":
+            said.append(Said(step=step, what=what, confidence=confidence))
     verdict = diagnosis.verdict()
     onset = verdict.onset_step
     return Judged(
@@ -109,4 +122,5 @@ def judge(
         watch=Call(run=run, steps=tuple(whole.warnings), onset_step=onset),
         critical=Call(run=run, steps=tuple(whole.criticals), onset_step=onset),
         rules={name: follower.calls(run) for name, follower in rules.items()},
+        said=tuple(said),
     )

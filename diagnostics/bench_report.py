@@ -14,6 +14,7 @@ from .alarms import RULE_ORDER
 from .baselines import BaselineResult, baselines
 from .bench_judge import Judged, judge
 from .bench_scores import Call, Scores, score
+from .calibration import calibrated
 from .changes import ChannelSpec
 from .channels import CHANNELS
 from .collapsebench import KINDS, SMALL_RUNS, LabelledRun, load_curves
@@ -67,6 +68,8 @@ class BenchReport:
     """(regime labelled, regime named) -> runs, where the label has one."""
     kinds: Mapping[tuple[str, str], int]
     """(label, most serious rule in the end or the state) -> collapsed runs."""
+    calibration: Mapping[tuple[str, str], tuple[int, int]]
+    """(`healthy` or `collapse`, confidence) -> (steps on which it was wrong, steps)."""
     beside: tuple[BaselineResult, ...]
     """Matched to the false alarms of the verdict."""
 
@@ -136,6 +139,7 @@ def report_of(name: str, results: Sequence[Judged], *, beside: bool = True) -> B
         by_rule=tuple(_of_rule(rule, results) for rule in RULE_ORDER),
         regimes=dict(regimes),
         kinds=dict(kinds),
+        calibration=calibrated((r.run, r.said) for r in results),
         beside=tuple(baselines([r.run for r in results], allowed)) if beside else (),
     )
 

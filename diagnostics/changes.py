@@ -31,6 +31,12 @@ LOG_FLOOR = 1e-9
 NOISE_SIGMAS = 4.0
 SINGLE_SIGMAS = 5.0
 """Of one evaluation by its number of tasks: the best of many is better than it should be."""
+LEAST_SIGMAS = 2.4
+"""Standard errors from the best at which a fall on fixed tasks may count, if other signs agree."""
+LEAST_DROP = 0.2
+"""Share of the best that a fall must have where nobody knows over how many tasks the rate is."""
+DROP_SIGMAS = 3.0
+"""Standard errors from the best at which a fall on fixed tasks is beyond chance by itself."""
 HISTORY = 30
 """Differences and recent values that noise and the recent baseline are taken from."""
 SPARSE_GAP = 3
@@ -53,7 +59,7 @@ class ChannelSpec:
 
     name: str
     label: str
-    """As it stands in a sentence: "the share of valid actions"."""
+    """As it stands before its numbers: "valid actions"."""
     keys: tuple[str, ...]
     """Metric keys in order of preference; `*` stands for a tag, and tags are averaged."""
     direction: Literal["fall", "rise"]
@@ -70,6 +76,8 @@ class ChannelSpec:
     """A best below this is nothing to fall from (in the metric's unit; not for `transform`)."""
     warmup: int = 5
     """Observations before the baseline counts; one where the metric is measured now and then."""
+    unit: Literal["", "rate", "points", "nats"] = ""
+    """How its numbers are written: shares as percentages, shares above chance in points."""
     trials: str = ""
     """Of a rate: the metric beside it that says over how many trials, `num_tasks` say."""
 
@@ -90,6 +98,8 @@ class Channel:
     last_step: int | None = None
     value: float = math.nan
     """Last observation, in the metric's own unit."""
+    peak: float = -math.inf
+    """Highest single observation, in the metric's own unit."""
     level: float = math.nan
     """Smoothed, and transformed if the spec says so."""
     high: float = math.nan
@@ -107,6 +117,9 @@ class Channel:
     last_quiet_step: int | None = None
     """Last observation before the onset: the departure began after it."""
     raised_step: int | None = None
+    has_dropped: bool = False
+    """Below its best by more than both intervals allow, or half way back; see `_watch_drop`."""
+    dropped_step: int | None = None
     latest_raise_step: int | None = None
     """When it was last raised, whether or not it still is."""
     _recent: list[float] = field(default_factory=list)
@@ -141,6 +154,7 @@ class Channel:
         self.key = next(iter(found)) if len(self.members) == 1 else self.spec.keys[rank]
         self.value = math.fsum(self.members.values()) / len(self.members)
         x = self.value
+        self.peak = max(self.peak, x)
         if self.spec.transform == "log":
             x = math.log(max(x, LOG_FLOOR))
         if self.last_step is not None:
@@ -180,7 +194,8 @@ class Channel:
 
         Or the last observation alone is twice as far as it takes, which no batch does.
         """
-        return self.half_streak >= (1 if self.stands_alone else 2) or self.jump >= DRASTIC
+        is_half_way = self.half_streak >= (1 if self.stands_alone else 2)
+        return (is_half_way and self.stands_out) or self.jump >= DRASTIC
 
     @property
     def share_moved(self) -> float:
@@ -190,8 +205,27 @@ class Channel:
         return abs(self.level - reference) / scale if scale > 0 else math.nan
 
     @property
+    def sigmas(self) -> float:
+        """Standard errors from the best down to what followed it, of a rate on fixed tasks.
+
+        The best is one observation too, with its own error; what followed is the mean of the
+        evaluations in a row that are as far down as counts. Infinite where no number of tasks is
+        known, or too few for one evaluation to be judged by itself.
+        """
+        if not math.isfinite(self.num_trials) or not self.stands_alone or not self._recent:
+            return math.inf
+        tail = self._recent[-max(1, self.far_streak) :]
+        error = self._error_of(self._reference()) * math.sqrt(1 + 1 / len(tail))
+        return (self._reference() - math.fsum(tail) / len(tail)) / error if error else math.inf
+
+    @property
     def was_ready(self) -> bool:
         return self.count >= (1 if self.stands_alone else self.spec.warmup)
+
+    @property
+    def opening(self) -> float:
+        """Where it began: the first of what stands alone, else the median of the first ten."""
+        return self._opening[0] if self._opening and self.stands_alone else self.start
 
     @property
     def baseline(self) -> float:
@@ -205,14 +239,28 @@ class Channel:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Two standard errors around the level, in the metric's own unit; None if unknown."""
-        if not self.noise > 0:
+        """Two standard errors around the level, in the metric's own unit; None if unknown.
+
+        From its own noise, and of a rate over a known number of tasks from that number if wider.
+        """
+        error = self.noise
+        if math.isfinite(self.num_trials):
+            error = max(error, self._error_of(self.level))
+        if not error > 0:
             return None
-        low = self._own_unit(self.level - 2 * self.noise)
-        high = self._own_unit(self.level + 2 * self.noise)
+        low = self._own_unit(self.level - 2 * error)
+        high = self._own_unit(self.level + 2 * error)
         if self.key.endswith(("_frac", "_rate", "accuracy", "dependence")):
             return max(low, 0.0), min(high, 1.0)
         return low, high
+
+    @property
+    def stands_out(self) -> bool:
+        """Is the baseline outside the interval of the level? If not, the level is no evidence."""
+        interval, baseline = self.interval, self.baseline
+        if interval is None or self.spec.against in ("zero", "recent"):
+            return True
+        return not interval[0] <= baseline <= interval[1]
 
     @property
     def noise(self) -> float:
@@ -339,9 +387,39 @@ class Channel:
         ready = self.was_ready and math.isfinite(distance) and self._has_baseline()
         unit = sign / self.threshold if ready and self.threshold > 0 else 0.0
         self.strength = max(distance * unit, 0.0)
+        if self.strength:
+            self.strength = max(min(self.strength, self.sigmas / LEAST_SIGMAS), 0.0)
         jump = 0.0 if self.spec.is_share else (self._recent[-1] - reference) * unit
         self.jump = max(jump, 0.0)
+        if self.spec.trials:
+            self._watch_drop(step, reference - self.level if ready else 0.0)
         self._advance(step)
+
+    def _watch_drop(self, step: int, fall: float) -> None:
+        """Is a rate on fixed tasks below its best by more than chance explains? At once, if so.
+
+        Chance: `DROP_SIGMAS` standard errors of the difference of two rates over so many tasks.
+        Where their number is not known, `NOISE_SIGMAS` of the rate's own noise, and a fifth of the
+        best. It ends half way back.
+        """
+        error = math.hypot(self._error_of(self.high), self._error_of(self.level))
+        if not error > 0:
+            return
+        sigmas = fall / error
+        is_known = math.isfinite(self.num_trials)
+        is_large = is_known or fall >= LEAST_DROP * self.high
+        if not self.has_dropped and sigmas > DROP_SIGMAS and is_large:
+            self.has_dropped, self.dropped_step = True, step
+        elif self.has_dropped and sigmas < HALF * DROP_SIGMAS:
+            self.has_dropped, self.dropped_step = False, None
+
+    def _error_of(self, rate: float) -> float:
+        """Standard error of one level of this rate; 0 where nothing is known about its noise."""
+        if not math.isfinite(self.num_trials):
+            return self.noise * NOISE_SIGMAS / DROP_SIGMAS
+        total = self.num_trials * self.window
+        shrunk = (min(max(rate, 0.0), 1.0) * total + 1) / (total + 2)
+        return math.sqrt(shrunk * (1 - shrunk) / total)
 
     def _has_baseline(self) -> bool:
         least = self.spec.least_baseline
@@ -409,7 +487,7 @@ class Channel:
         self.gap = median(self._gaps) if self._gaps else 1.0
 
 
-_FLOATS = ("value", "level", "high", "low", "start", "strength", "threshold")
+_FLOATS = ("value", "peak", "level", "high", "low", "start", "strength", "threshold")
 
 
 def _append(values: list[Any], value: Any, size: int) -> None:

@@ -33,28 +33,32 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- format and validity
     ChannelSpec(
         name="closed",
-        label="the share of responses that close their reasoning",
+        label="replies that close their reasoning",
+        unit="rate",
         keys=("rollout/reasoning_closed_frac", "text/closed_reasoning_frac"),
         direction="fall",
         raise_at=0.2,
     ),
     ChannelSpec(
         name="format",
-        label="the share of responses in the right format",
+        label="replies in the right format",
+        unit="rate",
         keys=("rollout/format_valid_frac",),
         direction="fall",
         raise_at=0.2,
     ),
     ChannelSpec(
         name="action",
-        label="the share of valid actions",
+        label="valid actions",
+        unit="rate",
         keys=("rollout/action_valid_frac", "text/valid_frac"),
         direction="fall",
         raise_at=0.2,
     ),
     ChannelSpec(
         name="eval_action",
-        label="the share of valid actions in evaluation",
+        label="valid actions in evaluation",
+        unit="rate",
         keys=(
             "probe/*/action_valid_frac",
             "probe/action_valid_frac",
@@ -66,20 +70,22 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     ChannelSpec(
         name="truncated",
-        label="the share of responses cut at the cap",
+        label="replies cut at the length limit",
+        unit="rate",
         keys=("rollout/length_limited_frac", "text/truncated_frac"),
         direction="rise",
         raise_at=0.2,
     ),
     _level(
         name="capped",
-        label="the share of responses cut at the cap",
+        label="replies cut at the length limit",
+        unit="rate",
         keys=("rollout/length_limited_frac", "text/truncated_frac"),
         raise_at=0.9,
     ),
     ChannelSpec(
         name="length",
-        label="the response length",
+        label="response length",
         keys=(
             "rollout/response_length_mean",
             "rollout/num_sampled_tokens_mean",
@@ -93,20 +99,23 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     _losing(
         name="success_probe",
         label="success on the probe tasks",
+        unit="rate",
         keys=("probe/*/success_rate", "probe/success_rate"),
         trials="num_tasks",
         least_baseline=0.02,
     ),
     _losing(
         name="success_eval",
-        label="success in evaluation",
+        label="evaluation success",
+        unit="rate",
         keys=("eval/*/success_rate", "eval/success_rate"),
         trials="num_tasks",
         least_baseline=0.02,
     ),
     _lost(
         name="success_train",
-        label="success in training",
+        label="training success",
+        unit="rate",
         keys=("rollout/success_rate",),
         smooth="mean",
         window=10,
@@ -116,8 +125,8 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _lost(
         name="reward",
-        label="the mean return",
-        keys=("reward/return_mean",),
+        label="mean return",
+        keys=("reward/return_mean", "reward/success_rate"),
         smooth="mean",
         window=20,
         persist=10,
@@ -127,6 +136,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec(
         name="entropy_up",
         label="entropy per token",
+        unit="nats",
         keys=("policy/entropy",),
         direction="rise",
         transform="log",
@@ -135,6 +145,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec(
         name="entropy_down",
         label="entropy per token",
+        unit="nats",
         keys=("policy/entropy",),
         direction="fall",
         against="start",
@@ -143,7 +154,8 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _measured(
         name="conditional_entropy_down",
-        label="H(Z|X) per token",
+        label="reasoning entropy H(Z|X) per token",
+        unit="nats",
         keys=(
             "info/first_turn/conditional_entropy_per_token",
             "info/all_turns/conditional_entropy_per_token",
@@ -155,7 +167,8 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _measured(
         name="sibling_distance_down",
-        label="the distance between siblings' reasonings",
+        label="difference between replies to one prompt",
+        unit="rate",
         keys=("text/sibling_distance",),
         direction="fall",
         is_share=True,
@@ -164,39 +177,46 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- dependence on the prompt
     _vanishing(
         name="dependence_first",
-        label="the upper end of dependence at the first turn",
+        label="mutual information I(X;Z) of first-turn reasoning (share of its maximum)",
+        unit="rate",
         keys=("info/first_turn/dependence_high", "info/first_turn/dependence"),
     ),
     _vanishing(
         name="dependence_all",
-        label="the upper end of dependence over all turns",
+        label="mutual information I(X;Z) over all turns (share of its maximum)",
+        unit="rate",
         keys=("info/all_turns/dependence_high", "info/all_turns/dependence"),
     ),
     _vanishing(
         name="retrieval",
-        label="retrieval of the prompt above chance",
+        label="prompts identified from the reasoning, above chance",
+        unit="points",
         keys=("info/first_turn/retrieval_margin", "info/all_turns/retrieval_margin"),
     ),
     _vanishing(
         name="text_retrieval",
-        label="retrieval of the prompt from the text above chance",
+        label="prompts identified from the wording alone, above chance",
+        unit="points",
         keys=("text/retrieval_margin",),
     ),
     _vanishing(
         name="text_dependence",
-        label="the text's bound on I(X;Z)",
+        label="link between prompt and reasoning, estimated from text",
+        unit="rate",
         keys=("text/dependence",),
     ),
     _measured(
         name="template",
-        label="the share of template phrases",
+        label="phrases that are boilerplate",
+        unit="rate",
         keys=("text/template_frac",),
         direction="rise",
         raise_at=0.3,
     ),
     _measured(
         name="agreement",
-        label="the share of answers that follow from their reasoning",
+        label="answers that follow from their reasoning",
+        unit="rate",
         keys=("text/agreement_frac",),
         direction="fall",
         raise_at=0.2,
@@ -204,21 +224,24 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- repetition
     _measured(
         name="duplicates",
-        label="the share of nearly equal siblings",
+        label="nearly equal sibling replies",
+        unit="rate",
         keys=("text/near_duplicate_frac",),
         direction="rise",
         raise_at=0.3,
     ),
     _measured(
         name="loops",
-        label="the share of responses that loop",
+        label="replies that loop",
+        unit="rate",
         keys=("text/loop_frac",),
         direction="rise",
         raise_at=0.2,
     ),
     _measured(
         name="echo",
-        label="the overlap with the own previous turn",
+        label="overlap with the own previous turn",
+        unit="rate",
         keys=("text/echo_frac",),
         direction="rise",
         raise_at=0.3,
@@ -226,7 +249,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- reward spread
     ChannelSpec(
         name="spread",
-        label="the reward std within groups",
+        label="reward standard deviation within groups",
         keys=("reward/group_std_mean",),
         direction="fall",
         against="start",
@@ -239,7 +262,8 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _level(
         name="zero_spread",
-        label="the share of groups without reward spread",
+        label="groups whose rewards are all equal",
+        unit="rate",
         keys=("reward/zero_std_frac",),
         raise_at=0.8,
         smooth="mean",
@@ -250,7 +274,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- the update
     ChannelSpec(
         name="gradient",
-        label="the gradient norm",
+        label="gradient norm",
         keys=("optim/grad_norm",),
         direction="rise",
         against="recent",
@@ -270,7 +294,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _level(
         name="regulariser",
-        label="the regulariser's gradient over the task's",
+        label="KL and entropy gradient over the task gradient",
         keys=("gradient/regulariser_ratio",),
         raise_at=1.0,
         window=3,
@@ -279,7 +303,8 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     ChannelSpec(
         name="success_logprob",
-        label="the log-probability of successful trajectories, per token",
+        label="log-probability of successful trajectories per token",
+        unit="nats",
         keys=("policy/success_logprob",),
         direction="fall",
         raise_at=0.05,
@@ -289,13 +314,15 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _level(
         name="mismatch",
-        label="the mismatch KL between sampler and trainer",
+        label="KL between sampler and trainer",
+        unit="nats",
         keys=("policy/mismatch_kl",),
         raise_at=0.05,
     ),
     _level(
         name="ref_kl",
-        label="the KL to the reference policy",
+        label="KL to the reference policy",
+        unit="nats",
         keys=("policy/ref_kl",),
         raise_at=1.0,
     ),

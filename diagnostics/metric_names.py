@@ -243,8 +243,13 @@ def _as_share(name: str, values: Values, notes: list[str]) -> Values | None:
 def _success_from_rewards(
     columns: dict[str, Values], sources: dict[str, str], notes: list[str]
 ) -> None:
-    """A reward or score that stays within 0..1 is read as success, if nothing else says success."""
-    _success_from_reward(columns, sources, notes, "reward/return_mean", "rollout/success_rate")
+    """A reward or score that stays within 0..1 is read as success, if nothing else says success.
+
+    Of training under a key of its own: nobody knows over how few samples a trainer averages its
+    reward, so a rule follows it for longer before it speaks.
+    """
+    if "rollout/success_rate" not in columns:
+        _success_from_reward(columns, sources, notes, "reward/return_mean", "reward/success_rate")
     if any(key.startswith("eval/") and key.endswith("success_rate") for key in columns):
         return
     for key in [k for k in columns if k.startswith("eval/") and k.endswith("/return_mean")]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ import numpy as np
 
 from ..store.artifacts import DiagnosticRecord
 from ..store.records import Alarm, FloatArray, RolloutBatch, Trajectory
+from .advice import Situation
 from .answer_swap import AnswerSwap, swap_answers
 from .config import AlarmConfig, DiagnosticsConfig, GradientConfig
 from .cross_scores import CrossScores
@@ -184,6 +185,14 @@ class Monitor:
                 self.diagnosis.engine.configure(config)
             alarms += self.diagnosis.observe(step, values, self._evidence)
         return alarms
+
+    def situate(self, situation: Situation) -> None:
+        """What advice knows of the run from the next step on."""
+        self.diagnosis.engine.situation = situation
+
+    def begin_branch(self, restarted: Collection[str]) -> None:
+        """What was remembered is the parent's: see `AlarmEngine.begin_branch`."""
+        self.diagnosis.engine.begin_branch(restarted)
 
     def state(self) -> dict[str, Any]:
         """All it must remember, as JSON values: part of every checkpoint."""

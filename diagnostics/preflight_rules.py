@@ -124,6 +124,16 @@ def _format(n: Numbers, limits: Limits, command: Commands, warm_start: str) -> F
     cap = limits.max_response_tokens
     cut = f" {percent(n.capped_frac)} are cut at context.max_response_tokens={cap}." * is_cut
     head = f"Only {percent(n.format_valid_frac)}" if n.format_valid_frac else "None"
+    if not limits.is_told_how:
+        # Replies that do not know the format run on to the cap: the cap is not to blame.
+        return Finding(
+            level=Level.STOP if is_broken else Level.WARN,
+            name="broken format" if is_broken else "weak format",
+            text=f"{head} of {n.num_turns} replies have the right format, and the prompt does not "
+            "say what that is (context.instructions=false, context.format_hint=false).",
+            advice="Tell the model how to reply; or warm-start it on demonstrations.",
+            command=command({"context.instructions": True, "context.format_hint": True}),
+        )
     return Finding(
         level=Level.STOP if is_broken else Level.WARN,
         name="broken format" if is_broken else "weak format",

@@ -9,6 +9,7 @@ Legend: **P** groups, **G** siblings.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -42,6 +43,8 @@ class RewardStats:
     advantage_share_P: FloatArray64  # (P,) share of the total of |advantage|; NaN without any
     positive_frac: float
     """Share of positive ones among advantages that are not zero; NaN without any."""
+    luck_frac: float
+    """Reward variance between siblings with the same actions, over that between all siblings."""
 
     @property
     def defined_P(self) -> BoolArray:
@@ -87,6 +90,7 @@ class RewardStats:
             if share.size and np.isfinite(share).all()
             else NAN,
             "reward/positive_frac": self.positive_frac,
+            "reward/luck_frac": self.luck_frac,
         }
 
 
@@ -131,7 +135,33 @@ def reward_stats(batch: RolloutBatch, advantages_PG: FloatArray64 | None = None)
         between_var=between_var,
         advantage_share_P=share_P,
         positive_frac=positive_frac,
+        luck_frac=luck_share(batch),
     )
+
+
+def luck_share(batch: RolloutBatch) -> float:
+    """How much of the reward differs between siblings although they did the same.
+
+    Mean squared difference of the environment's return between siblings one of whose actions begin
+    with all of the other's, over that between any siblings of a group; at most 1. Where the world
+    is deterministic, such siblings are the same episode and earn the same: 0. Where luck alone
+    decides it is 1. NaN without two siblings that did the same, or without any difference.
+    """
+    same: list[float] = []
+    every: list[float] = []
+    for group, trainable in zip(batch.groups, batch.trainable_PG, strict=True):
+        played = [
+            (tuple(a for turn in t.turns for a in turn.actions), t.env_return)
+            for t, good in zip(group, trainable, strict=True)
+            if good and math.isfinite(t.env_return)
+        ]
+        for (a, x), (b, y) in itertools.combinations(played, 2):
+            every.append((x - y) ** 2)
+            if a and b and a[: len(b)] == b[: len(a)]:
+                same.append((x - y) ** 2)
+    if not same or not any(every):
+        return NAN
+    return min(float(np.mean(same)) / float(np.mean(every)), 1.0)
 
 
 def _components(rows: list[FloatArray64]) -> tuple[float, float]:

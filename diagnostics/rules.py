@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from ..store.records import AlarmSeverity, CommandAction
+from ..store.records import AlarmSeverity
 from .changes import DRASTIC, HALF, Channel
 from .config import RuleName
 
@@ -44,6 +43,8 @@ class View:
     first_step: int
     warmup_steps: int
     channels: Mapping[str, Channel]
+    open_rules: Collection[str] = ()
+    """Rules whose alarms are open before this step."""
 
     def __getitem__(self, name: str) -> Channel:
         return self.channels[name]
@@ -54,7 +55,7 @@ class View:
     def leaning(self, *names: str) -> list[Channel]:
         """Raised, or at least half way there."""
         found = (self.channels[name] for name in names)
-        return [channel for channel in found if channel.is_raised or channel.leans]
+        return [c for c in found if (c.is_raised and c.stands_out) or c.leans]
 
     def jumped(self, *names: str) -> list[Channel]:
         """Twice as far as it takes with the last observation alone, whatever the level says."""
@@ -117,7 +118,8 @@ class View:
         there is which tasks were drawn.
         """
         train = self["success_train"]
-        moved = [train] if train.is_raised or train.half_streak >= DRAWN_STREAK else []
+        is_low = train.is_raised or train.half_streak >= DRAWN_STREAK
+        moved = [train] if is_low and train.stands_out else []
         return [*self.leaning(*FIXED), *moved]
 
     @property
@@ -159,12 +161,12 @@ class Rule:
     is_moot: Callable[[Collection[str]], bool] | None = field(default=None, repr=False)
     """Do a run's metric keys say that what the rule watches for does not exist there?"""
     title: str
+    meaning: str = ""
+    """What it means, in a sentence that a newcomer understands."""
     causes: tuple[str, ...] = ()
     """Likely causes, the likeliest first."""
     advice: str
     refuted_by: str
-    action: CommandAction | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def first(channels: Iterable[Channel]) -> Channel:
@@ -183,28 +185,54 @@ def onset_of(channels: Iterable[Channel]) -> float:
 
 
 def describe(channel: Channel) -> str:
-    """`the share of valid actions fell from 0.95 (step 40) to 0.31`."""
+    """`valid actions: 95 % (step 40) -> 31 % (step 55)`."""
     spec = channel.spec
-    now = number(channel.shown_level if math.isfinite(channel.level) else channel.value)
+    now = amount(channel.shown_level if math.isfinite(channel.level) else channel.value, spec.unit)
     if spec.against == "zero":
-        return f"{spec.label} is {now}"
+        return f"{spec.label}: {now}"
     if spec.against == "recent":
-        return f"{spec.label} jumped to {number(channel.value)}"
-    if number(channel.baseline) == now:
-        return f"{spec.label} stands at {now}"
-    verb = "fell" if spec.direction == "fall" else "rose"
+        return f"{spec.label} jumped to {amount(channel.value, spec.unit)}"
+    before = amount(channel.baseline, spec.unit)
+    if before == now:
+        return f"{spec.label}: {now}"
     best = channel.high_step if spec.direction == "fall" else channel.low_step
-    where = "the start" if spec.against == "start" else f"step {best}"
-    return f"{spec.label} {verb} from {number(channel.baseline)} ({where}) to {now}"
+    where = "at the start" if spec.against == "start" else f"step {best}"
+    return f"{spec.label}: {before} ({where}) -> {now} (step {channel.last_step})"
 
 
 def describe_jump(channel: Channel) -> str:
-    """`the share of valid actions was 0.95 at its best (step 40) and is 0.31 at this step`."""
+    """`valid actions: 95 % (step 40) -> 31 % at once (step 41)`."""
     best = channel.high_step if channel.spec.direction == "fall" else channel.low_step
-    return (
-        f"{channel.spec.label} was {number(channel.baseline)} at its best (step {best}) and is "
-        f"{number(channel.value)} at this step"
-    )
+    before, now = (amount(value, channel.spec.unit) for value in (channel.baseline, channel.value))
+    label = channel.spec.label
+    return f"{label}: {before} (step {best}) -> {now} at once (step {channel.last_step})"
+
+
+def amount(value: float, unit: str = "") -> str:
+    """A number as people say it.
+
+    >>> amount(0.859, "rate"), amount(0.0078, "rate"), amount(0.34, "points"), amount(0.108, "nats")
+    ('86 %', '0.8 %', '34 points', '0.11 nats')
+    """
+    if not math.isfinite(value):
+        return "not finite"
+    if unit == "rate":
+        return percent(value)
+    if unit == "points":
+        return f"{100 * value:.0f} points"
+    if unit == "nats":
+        return f"{float(f'{value:.2g}'):g} nats"
+    return number(value)
+
+
+def percent(value: float) -> str:
+    """A share in percent; below 1 % with a digit more.
+
+    >>> percent(0.4249), percent(0.0234), percent(0.004), percent(0.0), percent(0.9996)
+    ('42 %', '2 %', '0.4 %', '0 %', '100 %')
+    """
+    is_small = 0 < abs(value) < 0.01
+    return f"{100 * value:.1f} %" if is_small else f"{100 * value:.0f} %"
 
 
 def number(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..store.records import AlarmSeverity, CommandAction
+from ..store.records import AlarmSeverity
 from .changes import Channel
 from .rules import Finding, Rule, View, describe, describe_jump, first, onset_of, sentence
 
@@ -176,6 +176,8 @@ RULES: tuple[Rule, ...] = (
         needs=("closed", "format", "action", "eval_action"),
         confirms=("truncated", "length", "entropy_up", *_SUCCESS, "closed", "action"),
         title="Format collapse",
+        meaning="Replies no longer have the form that the environment can read, so they earn "
+        "nothing.",
         causes=(
             "the learning rate is too high for this policy",
             "nothing rewards the format, or only weakly",
@@ -185,7 +187,6 @@ RULES: tuple[Rule, ...] = (
         "checkpoint before the onset; then raise the response budget, add or raise a format "
         "reward, or lower the learning rate.",
         refuted_by="the rate back within 10 points of its best on the same tasks",
-        action=CommandAction.STOP,
     ),
     Rule(
         name="TEMPLATE_COLLAPSE",
@@ -193,6 +194,8 @@ RULES: tuple[Rule, ...] = (
         needs=(*_DEPENDENCE, "text_dependence", *_RETRIEVAL),
         confirms=_SUCCESS,
         title="Template collapse",
+        meaning="The reasoning no longer depends on the prompt: nearly the same text is "
+        "written whatever the task shows.",
         causes=(
             "the reward hardly varies within groups, so the regularisers lead",
             "luck decides the reward more than the reply",
@@ -203,8 +206,6 @@ RULES: tuple[Rule, ...] = (
         "luck decides the reward, use more siblings per prompt instead.",
         refuted_by="retrieval clearly above chance, or dependence back above half of its best, on "
         "fresh prompts",
-        action=CommandAction.SET,
-        settings={"selection.strategy": "top_p", "selection.value": 0.9},
     ),
     Rule(
         name="LOW_ENTROPY_COLLAPSE",
@@ -212,6 +213,8 @@ RULES: tuple[Rule, ...] = (
         needs=("entropy_down", "conditional_entropy_down", "sibling_distance_down"),
         confirms=_SUCCESS,
         title="Low-entropy collapse",
+        meaning="The policy writes nearly the same reply each time, and no longer finds "
+        "better ones.",
         causes=(
             "the upper clip holds back unlikely tokens",
             "too many updates on few groups",
@@ -219,8 +222,6 @@ RULES: tuple[Rule, ...] = (
         advice="Raise the upper clip (clip-higher) or aim at a target entropy; a small entropy "
         "coefficient helps if success is still moving.",
         refuted_by="success rising while entropy stays low: then it is convergence",
-        action=CommandAction.SET,
-        settings={"loss.clip_high": 0.28},
     ),
     Rule(
         name="ENTROPY_EXPLOSION",
@@ -228,6 +229,8 @@ RULES: tuple[Rule, ...] = (
         needs=("entropy_up",),
         confirms=(*_SUCCESS, "closed", "action"),
         title="Entropy explosion",
+        meaning="The policy becomes random: each token is less and less certain, and words "
+        "dissolve.",
         causes=(
             "the learning rate or the entropy coefficient is too high",
             "the reward no longer tells replies apart",
@@ -235,8 +238,6 @@ RULES: tuple[Rule, ...] = (
         advice="Lower the learning rate or the entropy coefficient, and resume from a checkpoint "
         "before the rise.",
         refuted_by="entropy per token back below 1.4 times its minimum",
-        action=CommandAction.SET,
-        settings={"loss.entropy_coef": 0.0},
     ),
     Rule(
         name="DEGENERATE_TEXT",
@@ -244,6 +245,7 @@ RULES: tuple[Rule, ...] = (
         needs=("loops",),
         confirms=_SUCCESS,
         title="Degenerate text",
+        meaning="Replies repeat themselves until they are cut off.",
         causes=(
             "no stop string ends a loop",
             "unlikely tokens carry large gradients",
@@ -257,6 +259,7 @@ RULES: tuple[Rule, ...] = (
         judge=_length_saturation,
         needs=("capped",),
         title="Length saturation",
+        meaning="Nearly all replies are cut at the length limit.",
         causes=(
             "the response budget is too small for the task",
             "longer replies are rewarded",
@@ -270,6 +273,7 @@ RULES: tuple[Rule, ...] = (
         judge=_reward_without_reasoning,
         needs=("agreement",),
         title="Reward without reasoning",
+        meaning="Rewards rise although the answers no longer follow from the reasoning.",
         causes=("the answer can be had without the reasoning",),
         advice="The answer no longer follows from the reasoning: reward their agreement, or accept "
         "that this task needs no reasoning.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..store.records import AlarmSeverity, CommandAction
+from ..store.records import AlarmSeverity
 from .rules import Finding, Rule, View, describe, sentence
 
 _REPETITION = ("duplicates", "loops", "echo", "sibling_distance_down")
@@ -38,7 +38,8 @@ def _starved_signal(view: View) -> Finding | None:
     """Nearly all groups agree on their reward, and not because the task is solved."""
     zero, spread = view["zero_spread"], view["spread"]
     never = spread.count >= spread.spec.warmup and spread.level <= 1e-9
-    if not (zero.is_raised or never) or view.is_success_at_best:
+    is_starved = zero.is_raised and (zero.strength >= 1 or "STARVED_SIGNAL" in view.open_rules)
+    if not (is_starved or never) or view.is_success_at_best:
         return None
     main = zero if zero.is_raised else spread
     words = describe(main) if zero.is_raised else "no group has any reward spread"
@@ -125,6 +126,8 @@ RULES: tuple[Rule, ...] = (
         needs=("spread",),
         confirms=_REPETITION,
         title="Echo trap",
+        meaning="All samples of a prompt earn the same reward, so there is nothing left to "
+        "learn from, although the task is not solved.",
         causes=(
             "the policy settled on one rewarded pattern",
             "groups without spread train it further",
@@ -132,14 +135,13 @@ RULES: tuple[Rule, ...] = (
         advice="Train only on groups with reward spread (StarPO-S selection), and watch siblings "
         "for equal replies.",
         refuted_by="reward spread back on harder or easier tasks; a solved task",
-        action=CommandAction.SET,
-        settings={"selection.strategy": "top_p", "selection.value": 0.9},
     ),
     Rule(
         name="STARVED_SIGNAL",
         judge=_starved_signal,
         needs=("zero_spread", "spread"),
-        title="Starved signal",
+        title="Too little learning signal",
+        meaning="Most groups have equal rewards, so most rollouts teach nothing.",
         causes=(
             "the grader rejects or accepts everything",
             "tasks are too hard or too easy",
@@ -154,6 +156,8 @@ RULES: tuple[Rule, ...] = (
         judge=_gradient_spike,
         needs=("gradient",),
         title="Gradient spike",
+        meaning="One update was far larger than those before it. A spike alone is no "
+        "collapse: most runs recover.",
         advice="A spike alone is no collapse: most runs recover. Look at the step's rollouts.",
         refuted_by="success and validity unchanged ten steps later",
     ),
@@ -163,6 +167,7 @@ RULES: tuple[Rule, ...] = (
         needs=("non_finite",),
         confirms=("non_finite",),
         title="Non-finite numbers",
+        meaning="A loss or a gradient is infinite or not a number: such an update teaches nothing.",
         causes=(
             "the learning rate is too high",
             "a reward or log-probability is infinite",
@@ -170,7 +175,6 @@ RULES: tuple[Rule, ...] = (
         advice="Resume from the last checkpoint with a lower learning rate or gradient clip; check "
         "rewards and log-probabilities of that step for infinities.",
         refuted_by="finite losses after the step, with weights unchanged by it",
-        action=CommandAction.STOP,
     ),
     Rule(
         name="REGULARISER_DOMINATES",
@@ -178,17 +182,18 @@ RULES: tuple[Rule, ...] = (
         needs=("regulariser",),
         is_moot=_has_no_regulariser,
         title="The regulariser dominates",
+        meaning="The entropy or KL term moves the policy more than the reward does.",
         causes=("the entropy or KL coefficient is too high for the reward spread there is",),
         advice="Lower the entropy or KL coefficient, or select groups with more reward spread.",
         refuted_by="a task gradient that grows with the batch size",
-        action=CommandAction.SET,
-        settings={"selection.strategy": "top_p", "selection.value": 0.9},
     ),
     Rule(
         name="LIKELIHOOD_DECAY",
         judge=_likelihood_decay,
         needs=("success_logprob",),
         title="Likelihood decay",
+        meaning="Successful trajectories become less likely although the reward holds, which "
+        "often comes before a collapse.",
         causes=(
             "the learning rate is too high",
             "failures are pushed down together with what successes share",
@@ -202,6 +207,7 @@ RULES: tuple[Rule, ...] = (
         judge=_off_policy_drift,
         needs=("mismatch",),
         title="Off-policy drift",
+        meaning="The sampler and the trainer give the same tokens different probabilities.",
         causes=(
             "weights are stale in the sampler",
             "sampler and trainer compute in different precision",
@@ -215,6 +221,7 @@ RULES: tuple[Rule, ...] = (
         judge=_kl_drift,
         needs=("ref_kl",),
         title="Drift from the reference",
+        meaning="The policy has moved far from its reference.",
         causes=(
             "the learning rate is too high",
             "no KL term holds the policy",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from ..store.records import AlarmSeverity, CommandAction
-from .changes import HALF
-from .rules import FIXED, Finding, Rule, View, describe, sentence
+from collections.abc import Sequence
+
+from ..store.records import AlarmSeverity
+from .changes import DROP_SIGMAS, HALF, NOISE_SIGMAS, Channel
+from .rules import FIXED, Finding, Rule, View, amount, describe, percent, sentence
 
 _SIGNS = (
     "closed",
@@ -27,38 +29,104 @@ FLAT_STEPS = 30
 """Steps without a new peak after which a run counts as flat."""
 STALLED_STEPS = 100
 LOW_RATE = 0.01
+NOTHING = 1e-9
 TRIALS_FOR_LOW = 3 / LOW_RATE
 """Without a single success, a rate of `LOW_RATE` is ruled out with 95 % (rule of three)."""
 SOLVED_RATE = 0.95
 
 
 def _low_success(view: View) -> Finding | None:
-    """Success three eighths below its peak, or more, and no way back; or never off the ground."""
+    """Success three eighths below its peak, or more, and no way back.
+
+    A fall on fixed tasks that chance does not explain is a warning at once. It is critical when
+    training success agrees, or two other kinds of signs do; one is enough where the fall is deep
+    and beyond chance by itself.
+    """
     lost = view.raised(*FIXED, "success_train", "reward")
-    if lost:
-        fixed = [channel for channel in lost if channel.spec.name in FIXED]
-        drawn = view.leaning("success_train", "reward")
-        others = drawn or view.leaning(*_SIGNS)
-        is_now = any(channel.strength >= HALF for channel in fixed)
-        critical = is_now and bool(others) and view.is_warm
-        main = fixed[0] if fixed else lost[0]
-        return Finding(
-            severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
-            main=main,
-            agreeing=tuple(channel for channel in others if channel is not main),
-            words=sentence([main, *others]),
-        )
-    for name in FIXED:
-        channel = view[name]
-        is_enough = channel.count >= 5 and channel.count * channel.num_trials >= TRIALS_FOR_LOW
-        if is_enough and channel.high < LOW_RATE:
-            return Finding(
-                severity=AlarmSeverity.WARNING,
-                main=channel,
-                words=f"{channel.spec.label} never reached {LOW_RATE:g} in {channel.count} "
-                "measurements",
-            )
-    return None
+    if not lost:
+        return _success_dropped(view)
+    fixed = [channel for channel in lost if channel.spec.name in FIXED]
+    drawn = view.leaning("success_train", "reward")
+    others = drawn or view.leaning(*_SIGNS)
+    is_now = any(channel.strength >= HALF for channel in fixed)
+    is_sure = any(channel.sigmas >= DROP_SIGMAS for channel in fixed)
+    is_agreed = bool(others) and (is_sure or _num_kinds([*drawn, *view.leaning(*_SIGNS)]) > 1)
+    critical = is_now and is_agreed and view.is_warm
+    main = fixed[0] if fixed else lost[0]
+    return Finding(
+        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
+        main=main,
+        agreeing=tuple(channel for channel in others if channel is not main),
+        words=sentence([main, *others]),
+    )
+
+
+def _success_dropped(view: View) -> Finding | None:
+    """Beyond chance below the best on fixed tasks, but not yet by three eighths of it."""
+    dropped = [view[name] for name in FIXED if view[name].has_dropped]
+    if not dropped:
+        return None
+    signs = view.leaning(*_SIGNS)
+    is_half_way = any(channel.strength >= HALF for channel in dropped)
+    critical = is_half_way and len(signs) > 1 and view.is_warm
+    agreeing = signs if critical else []
+    return Finding(
+        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
+        main=dropped[0],
+        agreeing=(*dropped[1:], *agreeing),
+        words=sentence([*dropped, *agreeing]),
+    )
+
+
+_SAME_KIND = {
+    "closed": "format",
+    "eval_action": "action",
+    "text_retrieval": "retrieval",
+    "dependence_all": "dependence_first",
+    "reward": "success_train",
+}
+"""Channels that measure the same thing in two ways count once."""
+
+
+def _num_kinds(channels: Sequence[Channel]) -> int:
+    return len({_SAME_KIND.get(c.spec.name, c.spec.name) for c in channels})
+
+
+def _not_learning(view: View) -> Finding | None:
+    """No success ever, in so many episodes that a rate of `LOW_RATE` is ruled out.
+
+    A return that rises is learning, until the episodes alone speak against it.
+    """
+    spread, reward, train = view["spread"], view["reward"], view["success_train"]
+    fixed = [view[name] for name in FIXED if view[name].count]
+    measured = [*fixed, *([train] if train.count else [])]
+    if not measured:
+        never = spread.count >= spread.spec.warmup and spread.high <= NOTHING
+        if not never or reward.high - reward.low > NOTHING:
+            return None
+        words = f"all {spread.count} steps gave every sample of a group the same reward"
+        return Finding(severity=AlarmSeverity.WARNING, main=spread, words=words)
+    if any(not channel.peak < LOW_RATE for channel in measured):
+        return None
+    is_certain = any(c.count >= 5 and c.count * c.num_trials >= TRIALS_FOR_LOW for c in fixed)
+    is_likely = train.count >= train.spec.warmup and not _is_rising(reward)
+    if not (is_certain or is_likely):
+        return None
+    return Finding(
+        severity=AlarmSeverity.WARNING,
+        main=measured[0],
+        agreeing=tuple(measured[1:]),
+        words="; ".join(
+            f"{channel.spec.label} never reached {LOW_RATE:.0%} in {channel.count} measurements"
+            for channel in measured
+        ),
+    )
+
+
+def _is_rising(reward: Channel) -> bool:
+    """The mean return is above its start by more than its noise."""
+    error = reward.noise
+    return error > 0 and reward.level - reward.start > NOISE_SIGMAS * error
 
 
 def _train_eval_divergence(view: View) -> Finding | None:
@@ -72,7 +140,7 @@ def _train_eval_divergence(view: View) -> Finding | None:
         severity=AlarmSeverity.WARNING,
         main=lost[0],
         agreeing=(train,),
-        words=f"{describe(lost[0])}, while training success stays at {train.level:.3g}",
+        words=f"{describe(lost[0])}, while training success stays at {percent(train.level)}",
     )
 
 
@@ -90,8 +158,8 @@ def _converged(view: View) -> Finding | None:
         severity=AlarmSeverity.INFO,
         main=success,
         agreeing=tuple(calm),
-        words=f"{state}: {success.spec.label} is {success.shown_level:.3g}, at its best; "
-        + sentence(calm),
+        words=f"{state}; {success.spec.label}: "
+        f"{amount(success.shown_level, success.spec.unit)}, at its best; " + sentence(calm),
     )
 
 
@@ -102,7 +170,8 @@ def _stalled(view: View) -> Finding | None:
     return Finding(
         severity=AlarmSeverity.INFO,
         main=success,
-        words=f"{success.spec.label} has not been better than {success.high:.3g} since step "
+        words=f"{success.spec.label} has not been better than "
+        f"{amount(success.high, success.spec.unit)} since step "
         f"{success.high_step}",
     )
 
@@ -124,7 +193,8 @@ RULES: tuple[Rule, ...] = (
         judge=_low_success,
         needs=(*FIXED, "success_train", "reward"),
         confirms=FIXED,
-        title="Success is lost",
+        title="Success dropped",
+        meaning="The policy solves fewer tasks than it did before.",
         causes=(
             "the policy changed for the worse: see what else moved",
             "the tasks or the grader changed",
@@ -132,13 +202,28 @@ RULES: tuple[Rule, ...] = (
         advice="Resume from the checkpoint nearest the peak; compare rollouts from before and "
         "after the fall.",
         refuted_by="success on a fixed set of tasks back near its peak",
-        action=CommandAction.STOP,
+    ),
+    Rule(
+        name="NOT_LEARNING",
+        judge=_not_learning,
+        needs=(*FIXED, "success_train", "spread"),
+        title="Not learning",
+        meaning="No episode has succeeded so far, so there is no reward to learn from.",
+        causes=(
+            "no reply reaches the reward: the format or the actions are not understood",
+            "the tasks are too hard for this policy",
+            "the grader rejects everything",
+        ),
+        advice="Read some replies and check the grader. Then show the policy the format, "
+        "warm-start it on demonstrations, or take easier tasks.",
+        refuted_by="a first success, on any task",
     ),
     Rule(
         name="TRAIN_EVAL_DIVERGENCE",
         judge=_train_eval_divergence,
         needs=FIXED,
         title="Training and evaluation disagree",
+        meaning="Success falls in evaluation while it holds in training.",
         causes=(
             "evaluation samples otherwise than training does",
             "the evaluator is broken",
@@ -152,6 +237,7 @@ RULES: tuple[Rule, ...] = (
         judge=_converged,
         needs=("success_probe", "success_eval", "success_train", "reward"),
         title="Converged",
+        meaning="Success is at its best and nothing is left that could move it.",
         advice="Nothing left to learn here: stop, or move to harder tasks.",
         refuted_by="a new peak of success",
     ),
@@ -160,6 +246,7 @@ RULES: tuple[Rule, ...] = (
         judge=_stalled,
         needs=("success_probe", "success_eval", "success_train", "reward"),
         title="No progress",
+        meaning="Success has not improved for a long time.",
         advice="Look at the reward spread within groups and at what the failures have in common.",
         refuted_by="a new peak of success",
     ),
@@ -168,11 +255,10 @@ RULES: tuple[Rule, ...] = (
         judge=_empty_selection,
         needs=("empty_selection",),
         title="Nothing is selected",
+        meaning="The filter selects no group, so nothing trains.",
         causes=("all groups are solved, or all are hopeless",),
         advice="Tasks are all solved or all hopeless for this policy: change their difficulty, or "
         "set selection.strategy=none.",
         refuted_by="groups with reward spread",
-        action=CommandAction.SET,
-        settings={"selection.strategy": "none"},
     ),
 )

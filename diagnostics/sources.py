@@ -6,6 +6,7 @@ spread evenly, and at most `MAX_TRAJECTORIES` trajectories of each, whole groups
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..store.records import Trajectory
+from .advice import Situation, trainer_of
 from .config import TextConfig
 from .metric_names import Meaning
 from .metric_table import MetricTable, TableBuilder, table_of_run
@@ -79,6 +81,8 @@ class Opened:
     name: str = "RUN"
     """How a command names it."""
     reader: RunReader | None = field(default=None, repr=False)
+    situation: Situation = field(default_factory=Situation, repr=False)
+    """What advice knows of the run."""
 
     def exemplars(self, rules: Iterable[str], upto: int | None = None) -> Exhibits:
         """Trajectories that show what the rules found, as of a step.
@@ -142,13 +146,13 @@ def open_source(
 ) -> Opened:
     """A table of metrics from any source (see `verdict.diagnose`)."""
     if isinstance(source, MetricTable):
-        return Opened(table=source)
+        return _of_table(source)
     if isinstance(source, str | Path):
         path = Path(source)
         if not path.is_dir():
             if rescore is not None:
                 raise MetricsFileError(f"{path}: is no stored run, so it has nothing to score")
-            return Opened(table=read_metrics(path, mapping))
+            return _of_table(read_metrics(path, mapping))
         from ..store.layout import Layout
 
         if not Layout(path).run_json.is_file():
@@ -164,7 +168,45 @@ def open_source(
         table = with_text(table, source, progress)
     if rescore is not None:
         table = rescore(table, source)
-    return Opened(table=table, run_id=source.run_id, name=shown_path(source.path), reader=source)
+    name = shlex.quote(shown_path(source.path))
+    return Opened(
+        table=table,
+        run_id=source.run_id,
+        name=name,
+        reader=source,
+        situation=situation_of(source, name),
+    )
+
+
+def _of_table(table: MetricTable) -> Opened:
+    trainer = trainer_of(list(table.sources.values()))
+    return Opened(table=table, situation=Situation(trainer=trainer))
+
+
+_LIVE = ("live", "waiting", "paused", "stale")
+"""Statuses in which a trainer takes commands."""
+
+
+def situation_of(run: RunReader, name: str) -> Situation:
+    """What advice knows of a stored run; a run of another trainer is foreign.
+
+    Args:
+        name: How a command names it.
+    """
+    from ..store.checkpoints import evaluation_success
+    from ..store.settings import live_settings
+
+    info = run.info()
+    if not info.live_knobs:
+        return Situation(run=name)
+    return Situation(
+        kind="live" if run.status().status.value in _LIVE else "ended",
+        run=name,
+        config=info.config,
+        live=live_settings(run).now,
+        checkpoints=tuple(checkpoint.step for checkpoint in run.checkpoints()),
+        success=evaluation_success(run),
+    )
 
 
 def _what_is_read(folder: Path) -> str:

@@ -19,12 +19,12 @@ dashboard and the report. Everything is causal: at each step only the past is kn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..store.records import Alarm
+from ..store.records import Alarm, AlarmSeverity, AlarmState
 from .alarms import (
     RULES_BY_NAME,
     AlarmEngine,
@@ -32,27 +32,27 @@ from .alarms import (
     OpenAlarm,
     RunState,
     blindness,
-    command_line,
-    suggestion,
 )
-from .changes import Channel, ChannelSpec
+from .calibration import calibration_words
+from .changes import HALF, Channel, ChannelSpec
 from .channels import CHANNELS
 from .config import AlarmConfig
 from .metric_names import Meaning
 from .metric_table import MetricTable
-from .regimes import RegimeTracker
-from .verdict_record import Action, Evidence, Shown, Verdict
-from .verdict_words import confidence_words, verdict_text
+from .regimes import Regime, RegimeTracker
+from .verdict_record import Evidence, Shown, Verdict
+from .verdict_words import verdict_text
 
 if TYPE_CHECKING:
     from ..store.reader import RunReader
+    from .lineage import Before
     from .sources import Rescore
 
 MIN_ROWS = 8
 """Fewer steps are no evidence of anything."""
 
 INPUTS: Mapping[str, tuple[str, ...]] = {
-    "success": ("rollout/success_rate", "eval/", "probe/"),
+    "success": ("rollout/success_rate", "reward/success_rate", "eval/", "probe/"),
     "reward": ("reward/",),
     "format": ("rollout/action_valid_frac", "rollout/format_valid_frac", "rollout/reasoning_"),
     "entropy": ("policy/entropy",),
@@ -105,13 +105,15 @@ class Diagnosis:
         onset, interval = _onset(open_alarms)
         evidence = self._evidence(open_alarms)
         rules = [RULES_BY_NAME[alarm.rule] for alarm in open_alarms]
-        serious = [rule for rule in rules if rule.name not in ("CONVERGED", "STALLED")]
-        confidence, rests_on = self._confidence(open_alarms, state)
-        actions = self._actions(open_alarms)
+        confidence, rests_on = self.confidence()
+        is_known = state is not RunState.INSUFFICIENT
+        causes = self.engine.causes() if is_known else []
+        actions = self.engine.actions() if is_known else ()
+        regime = self._regime(open_alarms)
         return Verdict(
             state=state,
             kinds=tuple(alarm.rule for alarm in open_alarms),
-            regime=self.regimes.regime,
+            regime=regime,
             onset_step=onset,
             onset_interval=interval,
             first_watch_step=self.engine.first_watch_step,
@@ -123,7 +125,7 @@ class Diagnosis:
             could_not_see=tuple(f"{blind.rule}: {blind.reason}" for blind in unseen),
             evidence=evidence,
             exemplars=tuple(exemplars),
-            causes=tuple(dict.fromkeys(cause for rule in serious for cause in rule.causes)),
+            causes=tuple(dict.fromkeys(cause.text for cause in causes)),
             actions=actions,
             refuted_by=tuple(rule.refuted_by for rule in rules),
             notes=tuple(notes),
@@ -133,13 +135,27 @@ class Diagnosis:
                 measured=sorted({channel.key for channel in self._judged()}),
                 open_alarms=open_alarms,
                 onset=(onset, interval),
-                channels=self.engine.channels,
-                regimes=self.regimes,
+                view=self.engine.view(),
+                regime=regime,
                 template=template,
+                causes=causes,
                 actions=actions,
                 unseen=unseen,
             ),
         )
+
+    def _regime(self, open_alarms: Sequence[OpenAlarm]) -> Regime:
+        """What the plane of reasoning says; undetermined where the headline contradicts it."""
+        measured = self.regimes.regime
+        if not open_alarms or open_alarms[0].severity is AlarmSeverity.INFO:
+            return measured
+        named = {
+            "TEMPLATE_COLLAPSE": Regime.TEMPLATE_COLLAPSE,
+            "LOW_ENTROPY_COLLAPSE": Regime.LOW_ENTROPY_COLLAPSE,
+        }.get(open_alarms[0].rule)
+        if named is None or measured is named:
+            return measured
+        return named
 
     def _has(self, starts: tuple[str, ...]) -> bool:
         return any(key.startswith(starts) for key in self._keys)
@@ -158,26 +174,53 @@ class Diagnosis:
 
     def _evidence(self, open_alarms: Sequence[OpenAlarm]) -> tuple[Evidence, ...]:
         names = dict.fromkeys(name for alarm in open_alarms for name in alarm.channels)
-        found = (_evidence(self.engine.channels[name]) for name in names)
+        moved = (self.engine.channels[name] for name in names)
+        found = (_evidence(channel) for channel in moved if channel.stands_out)
         by_metric: dict[str, Evidence] = {}
         for evidence in found:
             if evidence is not None:
                 by_metric.setdefault(evidence.metric, evidence)
         return tuple(by_metric.values())
 
-    def _confidence(self, open_alarms: Sequence[OpenAlarm], state: RunState) -> tuple[str, str]:
-        families = {family(name) for alarm in open_alarms for name in alarm.channels}
+    def confidence(self) -> tuple[str, str]:
+        """high, medium, low or none, and what it rests on: as often right as `calibration` says."""
+        state = self._state()
+        if state is RunState.INSUFFICIENT:
+            return "none", f"{self.engine.num_rows} steps"
         measured = {family(channel.spec.name) for channel in self._judged()}
-        return confidence_words(state, len(families), sorted(measured), self.engine.num_rows)
+        over = f"{len(measured)} kinds of signals over {self.engine.num_rows} steps"
+        if state.is_collapse:
+            names = {name for alarm in self.engine.open_alarms for name in alarm.channels}
+            moved = [name for name in names if self.engine.channels[name].stands_out]
+            agreeing = len({family(name) for name in moved})
+            level = "high" if agreeing >= 3 else "medium"
+            return level, f"{agreeing} of {over} agree; {calibration_words('collapse', level)}"
+        if state is RunState.NOT_LEARNING:
+            return "high", over
+        if state is RunState.WATCH:
+            return "low", f"{over}; a warning is not yet a collapse"
+        level = self._quiet_confidence(measured)
+        return level, f"{over}; {calibration_words('healthy', level)}"
 
-    def _actions(self, open_alarms: Sequence[OpenAlarm]) -> tuple[Action, ...]:
-        out = []
-        for alarm in open_alarms:
-            rule = RULES_BY_NAME[alarm.rule]
-            command = suggestion(rule, alarm, self.engine.run_id)
-            line = command_line(command, self.run) if command else ""
-            out.append(Action(text=rule.advice, command=line))
-        return tuple(out)
+    def _quiet_confidence(self, measured: Collection[str]) -> str:
+        """How much it says that no alarm is open.
+
+        high: past the warm-up, success is at its best, form or reasoning are measured too, and no
+        signal is half way to an alarm. medium: no signal is half way. low: one is.
+        """
+        view = self.engine.view()
+        if any(c.is_raised or c.strength >= HALF for c in self.engine.channels.values()):
+            return "low"
+        sees_more = bool(SEES_FORM_OR_REASONING & set(measured))
+        is_past = view.step - view.first_step >= self.engine.config.warmup_steps
+        return "high" if view.is_success_at_best and is_past and sees_more else "medium"
+
+    def recall(self, history: Sequence[Before]) -> None:
+        """Begin with what came before a branch (see `lineage.py`)."""
+        for before in history:
+            for step, values in before.rows:
+                self.observe(step, values)
+            self.engine.begin_branch(before.restarted)
 
     def state(self) -> dict[str, Any]:
         """All it must remember, as JSON values: part of every checkpoint."""
@@ -209,6 +252,21 @@ FAMILIES: Mapping[str, str] = {
     "zero_spread": "spread",
 }
 """Channels that measure the same thing in two ways count once."""
+
+
+SEES_FORM_OR_REASONING = frozenset(
+    {
+        "format",
+        "validity",
+        "dependence_first",
+        "dependence_all",
+        "retrieval",
+        "text_retrieval",
+        "text_dependence",
+        "entropy",
+    }
+)
+"""Families beside success of which one must be measured for quiet to mean health."""
 
 
 def family(channel: str) -> str:
@@ -267,18 +325,24 @@ def diagnose(
         StoreError: the run cannot be read.
         OSError: there is no such file.
     """
+    from .lineage import history_of
     from .sources import open_source
 
     opened = open_source(source, mapping, progress, rescore)
     own = _own_settings(opened.reader)
     diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
+    diagnosis.engine.situation = opened.situation
+    history, note = ([], "") if opened.reader is None else history_of(opened.reader)
+    diagnosis.recall(history)
     for step, values in opened.table.rows():
         if config is None:
             diagnosis.engine.configure(own(step))
         diagnosis.observe(step, values)
     shown = opened.exemplars([alarm.rule for alarm in diagnosis.engine.open_alarms])
     verdict = diagnosis.verdict(
-        exemplars=shown.places, template=shown.template, notes=opened.table.notes
+        exemplars=shown.places,
+        template=shown.template,
+        notes=(*opened.table.notes, *([note] if note else [])),
     )
     return _with_caveats(verdict, opened.table.caveats)
 
@@ -293,6 +357,33 @@ def _own_settings(reader: RunReader | None) -> Callable[[int], AlarmConfig]:
 
 
 _DEFAULTS = AlarmConfig()
+
+
+def recorded_state(
+    alarms: Iterable[tuple[str, str, str, str]], *, last_step: int, success: Sequence[float]
+) -> RunState:
+    """What a run's own alarms leave of it, without reading its metrics again: for lists of runs.
+
+    Args:
+        alarms: (alarm id, rule, severity, state) of every event, in order.
+        last_step: Of the run.
+        success: On the fixed tasks, in order; empty without evaluations.
+    """
+    last = {alarm_id: (rule, severity, state) for alarm_id, rule, severity, state in alarms}
+    shut = AlarmState.CLEARED.value
+    still = [(rule, severity) for rule, severity, state in last.values() if state != shut]
+    rules = {rule for rule, _ in still}
+    severities = {severity for _, severity in still}
+    if AlarmSeverity.CRITICAL.value in severities:
+        is_lost = bool(success) and success[-1] < HALF * max(success)
+        return RunState.COLLAPSED if is_lost else RunState.COLLAPSING
+    if "NOT_LEARNING" in rules:
+        return RunState.NOT_LEARNING
+    if AlarmSeverity.WARNING.value in severities:
+        return RunState.WATCH
+    if last_step < MIN_ROWS:
+        return RunState.INSUFFICIENT
+    return RunState.CONVERGED if "CONVERGED" in rules else RunState.HEALTHY
 
 
 def _with_caveats(verdict: Verdict, caveats: Mapping[str, str]) -> Verdict:

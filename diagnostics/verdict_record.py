@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from .advice import Action
 from .alarms import RunState
 from .regimes import Regime
 
@@ -21,14 +22,6 @@ class Evidence:
     """Two standard errors around `after`; None if the noise is not known."""
     steps: tuple[int, int]
     """Where `before` and `after` were measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """Something a person can do, and the command for it if there is one."""
-
-    text: str
-    command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +49,7 @@ class Verdict:
     first_critical_step: int | None
     last_step: int | None
     confidence: str
-    """high, medium, low or none."""
+    """high, medium, low or none: see `calibration.py` for how often each was right."""
     rests_on: str
     had: tuple[str, ...]
     could_not_see: tuple[str, ...]
@@ -64,6 +57,7 @@ class Verdict:
     exemplars: tuple[Shown, ...] = ()
     causes: tuple[str, ...] = ()
     actions: tuple[Action, ...] = ()
+    """What to do, the first first; `verb`, `checkpoint` and `settings` are what a button needs."""
     refuted_by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     text: str = ""
@@ -103,7 +97,21 @@ class Verdict:
                 for s in self.exemplars
             ],
             "causes": list(self.causes),
-            "actions": [{"text": a.text, "command": a.command} for a in self.actions],
+            "actions": [
+                {
+                    "text": a.text,
+                    "command": a.command,
+                    "verb": a.verb,
+                    "checkpoint": a.checkpoint,
+                    "settings": {
+                        key: _plain(value) if isinstance(value, float) else value
+                        for key, value in a.settings.items()
+                    },
+                    "why": a.why,
+                    "can_cure": a.can_cure,
+                }
+                for a in self.actions
+            ],
             "refuted_by": list(self.refuted_by),
             "notes": list(self.notes),
             "text": self.text,

@@ -1,31 +1,25 @@
-"""How a verdict is put into words: one paragraph a person can act on."""
+"""How a verdict is put into words, in four parts: what and since when, the evidence, the causes,
+what to do. What could not be checked comes last."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from .advice import Action, Cause
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
-from .changes import Channel
-from .regimes import Regime, RegimeTracker
-from .rules import describe
-from .verdict_record import Action
+from .regimes import Regime
+from .rules import View, amount, describe
 
 Onset = tuple[int | None, tuple[int, int] | None]
 
-_FORM = {"format", "validity", "entropy"}
+MAX_EVIDENCE = 4
+MAX_CAUSES = 3
+MAX_UNSEEN = 2
 _REASONING = {
-    "dependence_first",
-    "dependence_all",
-    "retrieval",
-    "text_retrieval",
-    "text_dependence",
+    Regime.DIVERSE: "Reasoning still varies and depends on the prompt.",
+    Regime.COMPRESSED: "Reasoning varies little and still depends on the prompt.",
 }
-
-_HEADS = {
-    RunState.COLLAPSED: "the run has collapsed",
-    RunState.COLLAPSING: "the run is collapsing",
-    RunState.WATCH: "watch",
-}
+"""Said of a healthy run only: a verdict tells one story."""
 
 
 def verdict_text(
@@ -35,104 +29,112 @@ def verdict_text(
     measured: Sequence[str],
     open_alarms: Sequence[OpenAlarm],
     onset: Onset,
-    channels: Mapping[str, Channel],
-    regimes: RegimeTracker,
+    view: View,
+    regime: Regime,
     template: str,
+    causes: Sequence[Cause],
     actions: Sequence[Action],
     unseen: Sequence[Blindness],
 ) -> str:
-    """What happened, since when, on what evidence, what to do, and what could not be seen."""
-    parts: list[str] = []
+    """One paragraph a part, the most important first."""
     if state is RunState.INSUFFICIENT:
         known = ", ".join(measured) or "no metric that a rule reads"
-        parts.append(f"Insufficient evidence: {num_rows} steps, {known}.")
-    elif not open_alarms:
-        parts.append("Nothing alarming in what was measured.")
+        parts = [f"Too early to tell, or too little logged: {num_rows} steps with {known}."]
+    elif state is RunState.HEALTHY:
+        parts = [" ".join([_healthy(measured, view), _REASONING.get(regime, "")]).strip()]
+        notes = [f"{RULES_BY_NAME[a.rule].title} ({a.words})" for a in open_alarms]
+        parts += [f"Also seen, and no problem by itself: {'; '.join(notes)}."] if notes else []
     else:
-        parts += _alarm_sentences(state, open_alarms, onset, channels)
-    if regimes.num_measured and regimes.regime is not Regime.UNDETERMINED:
-        parts.append(f"The regime is {regimes.regime.words} since step {regimes.since_step}.")
-    if template:
-        parts.append(template)
-    if actions and state is not RunState.INSUFFICIENT:
-        command = next((action.command for action in actions if action.command), "")
-        parts.append(actions[0].text + (f" Try: `{command}`." if command else ""))
-    parts += _unseen_words(unseen)
-    return " ".join(parts)
+        parts = _alarm_parts(state, open_alarms, onset, view, template)
+        parts += _cause_part(causes)
+        parts += [_advice_part(action) for action in actions[:1]]
+    return "\n".join([*parts, *_unseen_words(unseen)])
 
 
-def _alarm_sentences(
+def _healthy(measured: Sequence[str], view: View) -> str:
+    """What holds, in numbers that change only when something new is reached."""
+    success = view.success
+    best = ""
+    if success is not None and success.spec.unit == "rate" and success.high_step is not None:
+        first, high = (amount(value, "rate") for value in (success.opening, success.high))
+        verb = "is rising" if view.is_success_at_best else "has risen"
+        best = f" Success {verb} ({first} -> {high})." if success.high > success.opening else ""
+    return f"Healthy.{best} No problem found ({len(measured)} signals checked)."
+
+
+def _alarm_parts(
     state: RunState,
     open_alarms: Sequence[OpenAlarm],
     onset: Onset,
-    channels: Mapping[str, Channel],
+    view: View,
+    template: str,
 ) -> list[str]:
     worst = open_alarms[0]
-    title = RULES_BY_NAME[worst.rule].title
-    head = f"{title}: {_HEADS[state]}" if state in _HEADS else title
-    first = f"{head}{onset_words(*onset)}. {worst.words[:1].upper()}{worst.words[1:]}."
-    said = set(worst.channels)
-    lines = [first]
-    for alarm in open_alarms[1:]:
-        title = RULES_BY_NAME[alarm.rule].title
-        fresh = [name for name in alarm.channels if name not in said]
-        if len(fresh) == len(alarm.channels):
-            lines.append(f"{title} as well: {alarm.words}.")
-        else:
-            moved = "; ".join(describe(channels[name]) for name in fresh)
-            lines.append(f"{title} as well{': ' + moved if moved else ''}.")
-        said.update(fresh)
-    return lines
+    rule = RULES_BY_NAME[worst.rule]
+    is_first_of = {RunState.WATCH: "Watch: ", RunState.COLLAPSING: "Collapsing: "}.get(state, "")
+    title = rule.title if not is_first_of else rule.title[:1].lower() + rule.title[1:]
+    since = "" if state in (RunState.CONVERGED, RunState.NOT_LEARNING) else onset_words(*onset)
+    parts = [f"{is_first_of}{title}{since}. {rule.meaning}"]
+    if template and worst.rule in ("TEMPLATE_COLLAPSE", "LOW_ENTROPY_COLLAPSE", "ECHO_TRAP"):
+        parts[0] += f" {template}"
+    parts.append(f"Evidence: {_evidence(worst, open_alarms, view)}.")
+    titles = [RULES_BY_NAME[alarm.rule].title for alarm in open_alarms[1:]]
+    if titles:
+        also = ", ".join(one[:1].lower() + one[1:] for one in dict.fromkeys(titles))
+        parts.append(f"Also: {also}.")
+    return parts
+
+
+def _evidence(worst: OpenAlarm, open_alarms: Sequence[OpenAlarm], view: View) -> str:
+    """The first alarm's own words, and success if it has moved and is not among them."""
+    said = worst.words.split("; ")[:MAX_EVIDENCE]
+    others = [view.channels[name] for alarm in open_alarms[1:] for name in alarm.channels]
+    success = [c for c in others if c.spec.name.startswith("success_") and c.stands_out]
+    known = {text.split(":")[0] for text in said}
+    said += [describe(channel) for channel in success[:1] if channel.spec.label not in known]
+    return "; ".join(said)
+
+
+def _cause_part(causes: Sequence[Cause]) -> list[str]:
+    texts = list(dict.fromkeys(cause.text for cause in causes))[:MAX_CAUSES]
+    if not texts:
+        return []
+    if len(texts) == 1:
+        return [f"Likely cause: {texts[0]}."]
+    return ["Likely causes: " + "; ".join(f"{n}. {text}" for n, text in enumerate(texts, 1)) + "."]
+
+
+def _advice_part(action: Action) -> str:
+    command = f"\n  {action.command}" if action.command else ""
+    return f"What to do: {action.text}{command}"
 
 
 def onset_words(onset: int | None, interval: tuple[int, int] | None) -> str:
-    """` since step 84 (between 79 and 88)`.
+    """` since about step 84 (range 79 to 88)`.
 
     >>> onset_words(84, (79, 88))
-    ' since step 84 (between 79 and 88)'
+    ' since about step 84 (range 79 to 88)'
     """
     if onset is None:
         return ""
     is_wide = interval is not None and interval[0] != interval[1]
-    between = f" (between {interval[0]} and {interval[1]})" if interval and is_wide else ""
-    return f" since step {onset}{between}"
-
-
-def confidence_words(
-    state: RunState, num_families: int, measured: Sequence[str], num_rows: int
-) -> tuple[str, str]:
-    """How sure the verdict is, and what that rests on.
-
-    >>> confidence_words(RunState.COLLAPSED, 3, ["format", "success", "validity"], 200)
-    ('high', '3 independent channels of 3 measured, over 200 steps')
-    """
-    if state is RunState.INSUFFICIENT:
-        return "none", f"{num_rows} steps"
-    total = len(measured)
-    over = f"{total} measured, over {num_rows} steps"
-    if state.is_collapse:
-        level = "high" if num_families >= 3 or state is RunState.COLLAPSED else "medium"
-        return level, f"{num_families} independent channels of {over}"
-    if state is RunState.WATCH:
-        return "low" if num_families < 2 else "medium", f"{num_families} channels of {over}"
-    found = set(measured)
-    sees_task, sees_reasoning = {"success", "reward"} & found, _REASONING & found
-    is_wide = bool(sees_task) and bool((_FORM | _REASONING) & found)
-    # Where the reasoning cannot be seen, it may be anything: quiet is no proof of health.
-    is_whole = is_wide and bool(sees_reasoning) and total >= 4
-    return ("high" if is_whole else "medium" if is_wide else "low"), over
+    between = f" (range {interval[0]} to {interval[1]})" if interval and is_wide else ""
+    return f" since about step {onset}{between}"
 
 
 def _unseen_words(unseen: Sequence[Blindness]) -> list[str]:
-    blind = [_wanting(b) for b in unseen if b.is_blind]
+    wanting = [_wanting(b) for b in unseen if b.is_blind]
     partly = [_wanting(b) for b in unseen if not b.is_blind]
-    words = []
-    if blind:
-        words.append(f"Could not be seen, for want of a metric: {', '.join(blind)}.")
-    if partly:
-        words.append(f"Could be suspected but not confirmed: {', '.join(partly)}.")
-    return words
+    found = [("Not checked", wanting), ("Cannot be confirmed", partly)]
+    return [f"{title}: {_few(texts)}." for title, texts in found if texts]
+
+
+def _few(texts: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    shown, more = texts[:MAX_UNSEEN], len(texts) - MAX_UNSEEN
+    return "; ".join(shown) + (f"; and {more} more (`--json` lists them)" if more > 0 else "")
 
 
 def _wanting(blind: Blindness) -> str:
-    return f"{RULES_BY_NAME[blind.rule].title.lower()} ({blind.wanted[0]})"
+    title = RULES_BY_NAME[blind.rule].title
+    return f"{title[:1].lower()}{title[1:]} ({blind.wanted[0]} is not logged)"

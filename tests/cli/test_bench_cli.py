@@ -50,7 +50,7 @@ def test_made_runs_only() -> None:
     args = ["collapse", "--only", "made", "--seeds", "1", "--json"]
     found = json.loads(RUNNER.invoke(bench.app, args).output)
     assert list(found) == ["made"]
-    assert len(found["made"]["rules"]) == 20
+    assert len(found["made"]["rules"]) == 21
 
 
 def test_small_runs_in_the_same_format(curves: Path, monkeypatch: pytest.MonkeyPatch) -> None:

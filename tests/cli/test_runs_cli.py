@@ -13,6 +13,9 @@ import pytest
 from echoscope.cli import main
 from echoscope.store.commands import new_command
 from echoscope.store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
     CommandAck,
     CommandAction,
     CommandOutcome,
@@ -292,3 +295,35 @@ def test_c14_finding_c15_no_cell_of_the_list_is_cut(
     assert ("started" in out) is (width == 200)
     for writer in writers:
         writer.close(status="finished")
+
+
+def test_b7_the_list_shows_verdict_and_parent(echoscope: Run, tmp_path: Path) -> None:
+    """One run raised a critical alarm and evaluates at a tenth of its best; one is its branch."""
+    settings = {"diagnostics": {"enabled": True}}
+    for name, parent, rates in (("lost", None, (0.8, 0.08)), ("child", "lost", (0.8, 0.8))):
+        writer = RunWriter.create(
+            tmp_path / name, run_id=name, config=settings, parent_run_id=parent, is_packing=False
+        )
+        for step, rate in enumerate(rates):
+            values = {"eval/lake/success_rate": rate}
+            metrics = StepMetrics(
+                run_id=name, step=10 * (step + 1), phase="eval", policy_version=0, wall_time=1.0,
+                values=values, durations_s={},
+            )  # fmt: skip
+            alarm = Alarm(
+                alarm_id="a", rule="LOW_SUCCESS", severity=AlarmSeverity.CRITICAL,
+                state=AlarmState.RAISED, step=20, onset_step=12, metric="", value=rate,
+                baseline=None, threshold=0.3, window=1, message="", advice="",
+            )  # fmt: skip
+            alarms = [alarm] if (name, step) == ("lost", 1) else []
+            writer.commit_step(metrics=[metrics], trajectories=[], alarms=alarms)
+        writer.close(status="finished")
+    rows = {
+        row["run_id"]: row for row in json.loads(echoscope("runs", "list", tmp_path, "--json")[1])
+    }
+    assert rows["lost"]["verdict"] == "collapsed"
+    assert (rows["child"]["verdict"], rows["child"]["parent_run_id"]) == ("healthy", "lost")
+    header, *lines = echoscope("runs", "list", tmp_path)[1].splitlines()
+    assert "verdict" in header
+    assert "parent" in header
+    assert any("collapsed" in line for line in lines)

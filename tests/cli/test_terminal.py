@@ -139,9 +139,9 @@ def test_the_summary_compares_before_and_after(config: RunConfig) -> None:
     events.summary(Path("runs/lake"), "finished")
     lines = out.getvalue().splitlines()
     assert lines[:4] == [
-        "run finished: runs/lake",
         "lake: success 40.0 % [30.0, 50.0] before, 80.0 % [70.0, 90.0] after 10 steps, on 40 "
         "unseen tasks",
+        "run finished: runs/lake",
         "next:",
         "  echoscope runs show runs/lake",
     ]
@@ -163,3 +163,27 @@ def test_watching(config: RunConfig, capsys: pytest.CaptureFixture[str], is_live
         events.metrics(step(1))
         events.message("hello")
     assert "hello" in capsys.readouterr().out
+
+
+def test_b7_a_run_that_lost_its_success_says_so_and_points_to_diagnose(config: RunConfig) -> None:
+    events, out = view(config, is_live=False)
+    for number_, rate in ((0, 0.2), (4, 0.8), (10, 0.0)):
+        events.metrics(evaluation(number_, rate))
+    events.summary(Path("runs/a"), "finished")
+    text = out.getvalue()
+    assert "lake: the run ended at 0 % success, best 80 % (step 4)" in text
+    assert "echoscope diagnose runs/a" in text
+    assert "--resume" not in text
+
+
+def test_b7_a_healthy_run_opens_with_its_success(config: RunConfig) -> None:
+    events, out = view(config, is_live=False)
+    for number_, rate in ((0, 0.35), (10, 0.82)):
+        events.metrics(evaluation(number_, rate))
+    out.truncate(0)
+    out.seek(0)
+    events.summary(Path("runs/a"), "finished")
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("lake: success 35.0 %")
+    assert "diagnose" not in out.getvalue()
+    assert any("--resume runs/a steps=20" in line for line in lines)

@@ -10,11 +10,11 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
+from echoscope.diagnostics.advice import Situation
 from echoscope.diagnostics.alarms import (
     AlarmEngine,
     action_commands,
     blindness,
-    command_line,
 )
 from echoscope.diagnostics.channels import CHANNELS, derived
 from echoscope.diagnostics.config import AlarmConfig, ChannelName
@@ -95,7 +95,10 @@ def test_an_unknown_rule_is_refused() -> None:
 
 
 def test_evidence_and_suggestion_travel_with_the_alarm() -> None:
+    """A live run that does not filter yet: the suggestion is a `set` that can be sent to it."""
+    live = {"selection.strategy": "none", "selection.value": 1.0}
     engine = AlarmEngine(run_id="r1")
+    engine.situation = Situation(kind="live", run="runs/a", config={"steps": 60}, live=live)
     events: list[Alarm] = []
     for step in range(60):
         values = {"reward/group_std_mean": step_down(step, 30, 0.4, 0.01)}
@@ -103,8 +106,9 @@ def test_evidence_and_suggestion_travel_with_the_alarm() -> None:
     assert events[0].evidence == ("ECHO_TRAP-seen",)
     assert events[0].suggested is not None
     assert events[0].suggested.run_id == "r1"
-    line = command_line(events[0].suggested, "runs/a")
-    assert line == "echoscope ctl runs/a set selection.strategy=top_p selection.value=0.9"
+    assert events[0].suggested.settings == {"selection.strategy": "top_p", "selection.value": 0.9}
+    line = "echoscope ctl runs/a set selection.strategy=top_p selection.value=0.9"
+    assert events[0].advice.endswith(line)
 
 
 def test_blind_rules_say_what_they_need() -> None:

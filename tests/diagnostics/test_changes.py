@@ -250,13 +250,14 @@ def test_half_way_and_then_across_is_enough_for_a_rare_metric() -> None:
 
 
 def test_few_tasks_that_stay_low_count_as_more() -> None:
-    """The level of 64 tasks is at half of its best of 0.25 with each evaluation from the first on.
+    """Best 16 of 64, standard error 0.0541; then 6 of 64 again and again, 0.156 below.
 
-    (k + 1) / (4 k + 2) of so many tasks: 4 standard errors are 0.155 of 2 * 64 tasks, 0.125 of
-    3 * 64 (125 / 1000) and less of more; a second one makes it last.
+    The mean of k of them is 0.156 / (0.0541 * sqrt(1 + 1/k)) standard errors away: 2.36 for two,
+    2.50 for three. But half of the best, however often: the best itself may be that much luck.
     """
-    assert not evaluated([16] * 3 + [8] * 3, 64).is_raised
-    assert evaluated([16] * 3 + [8] * 5, 64).is_raised
+    assert not evaluated([16] * 3 + [6] * 2, 64).is_raised
+    assert evaluated([16] * 3 + [6] * 4, 64).is_raised
+    assert not evaluated([16] * 3 + [8] * 40, 64).is_raised
 
 
 def test_tasks_of_all_tags_are_not_counted_twice() -> None:

@@ -331,3 +331,14 @@ def test_json_holds_no_nan() -> None:
 def test_no_rollouts() -> None:
     with pytest.raises(ValueError, match="there are none"):
         judged(RolloutBatch(groups=()))
+
+
+def test_b8_a_model_that_was_told_nothing_is_not_blamed_on_the_reply_cap() -> None:
+    """All replies run to the cap without an answer: told how to reply, or not told."""
+    rollouts = batch([[0.0] * 4] * 4, answer_chars=None, finish_reason=FinishReason.LENGTH)
+    untold = judged(rollouts, replace(LIMITS, is_told_how=False))
+    found = one(untold, "broken format")
+    assert "cut at" not in found.text
+    assert found.command == "train context.instructions=True context.format_hint=True"
+    told = one(judged(rollouts), "broken format")
+    assert "context.max_response_tokens" in told.command

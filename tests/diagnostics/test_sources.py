@@ -97,7 +97,7 @@ def test_template_collapse_from_text_alone(run: Path) -> None:
     assert verdict.exemplars
     assert verdict.exemplars[0].trajectory_id.startswith("t00000023")
     assert "toward the goal" in verdict.text
-    assert str(run) in verdict.to_json()["actions"][0]["command"]
+    assert verdict.actions[0].command == ""  # another trainer's run: `ctl` cannot steer it
 
 
 def test_an_open_run_is_a_source_too(run: Path) -> None:

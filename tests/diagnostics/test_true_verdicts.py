@@ -1,0 +1,364 @@
+"""A verdict must be true: what is called healthy, what is evidence, one story, advice that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from echoscope.diagnostics.advice import Situation, trainer_of
+from echoscope.diagnostics.alarms import AlarmEngine, RunState
+from echoscope.diagnostics.bench_judge import judge
+from echoscope.diagnostics.bench_report import small_set
+from echoscope.diagnostics.calibration import MEASURED, calibrated
+from echoscope.diagnostics.lineage import Before
+from echoscope.diagnostics.rewards import luck_share
+from echoscope.diagnostics.verdict import Diagnosis
+from echoscope.store.records import (
+    Alarm,
+    AlarmState,
+    RolloutBatch,
+    Split,
+    StopReason,
+    Trajectory,
+    Turn,
+)
+
+Row = Callable[[int], Mapping[str, float]]
+LAKE = "eval/lake"
+
+
+def observed(num_steps: int, row: Row, situation: Situation | None = None) -> Diagnosis:
+    diagnosis = Diagnosis()
+    diagnosis.engine.situation = situation or Situation()
+    for step in range(num_steps):
+        diagnosis.observe(step, row(step))
+    return diagnosis
+
+
+def evaluated(rate: float, num_tasks: int = 128) -> dict[str, float]:
+    return {f"{LAKE}/success_rate": rate, f"{LAKE}/num_tasks": float(num_tasks)}
+
+
+# --- B1: never having learned is a state of its own
+
+
+def never(step: int) -> dict[str, float]:
+    found = {"rollout/success_rate": 0.0, "rollout/format_valid_frac": 0.1}
+    return found | (evaluated(0.0, 100) if step == 0 else {})
+
+
+def test_b1_a_run_that_never_succeeded_is_not_learning() -> None:
+    verdict = observed(14, never).verdict()
+    assert verdict.state is RunState.NOT_LEARNING
+    assert verdict.state.is_failure
+    assert verdict.kinds[0] == "NOT_LEARNING"
+    assert verdict.text.startswith("Not learning. No episode has succeeded so far")
+
+
+def test_b1_a_prompt_without_the_format_is_named_as_the_cause() -> None:
+    config = {"context": {"format_hint": False, "instructions": False}}
+    situation = Situation(kind="ended", run="runs/a", config=config, checkpoints=(10,))
+    verdict = observed(14, never, situation).verdict()
+    assert verdict.causes[0].startswith("the prompt does not say how to reply")
+    assert verdict.actions[0].settings == {
+        "context.instructions": True,
+        "context.format_hint": True,
+    }
+
+
+def test_b1_a_first_success_or_a_rising_return_is_learning() -> None:
+    seen = observed(14, lambda s: {"rollout/success_rate": 0.02 * (s == 3)})
+    assert seen.verdict().state is RunState.HEALTHY
+    rng = np.random.default_rng(0)
+    noise = 0.01 * rng.standard_normal(30)
+    rising = observed(
+        30, lambda s: {"rollout/success_rate": 0.0, "reward/return_mean": 0.05 * s + noise[s]}
+    )
+    assert rising.verdict().state is not RunState.NOT_LEARNING
+
+
+# --- B2: a fall beyond the interval on fixed tasks is watch at once
+
+
+@pytest.mark.parametrize(("after", "state"), [(0.56, RunState.WATCH), (0.78, RunState.HEALTHY)])
+def test_b2_a_fall_beyond_the_interval_is_watch_at_once(after: float, state: RunState) -> None:
+    """85 % to 56 % of 128 tasks is 5.4 standard errors, to 78 % it is 1.4."""
+    seen = observed(31, lambda s: evaluated(0.85 if s < 30 else after) if s % 10 == 0 else {})
+    assert seen.engine.run_state is state
+
+
+def test_b2_the_watch_ends_half_way_back() -> None:
+    rates = {0: 0.85, 1: 0.85, 2: 0.56, 3: 0.70, 4: 0.70, 5: 0.82}
+    states = [
+        observed(10 * n + 1, lambda s: evaluated(rates[s // 10]) if s % 10 == 0 else {})
+        .engine.channels["success_eval"]
+        .has_dropped
+        for n in rates
+    ]
+    assert states == [False, False, True, True, True, False]
+
+
+def test_b2_confidence_is_what_was_measured() -> None:
+    """Counted again on the recorded runs: no more wrong than the table says of all of them."""
+    runs = small_set()
+    found = calibrated((run, judge(run).said) for run in runs)
+    assert found.keys() == MEASURED.keys()
+    for key, (wrong, steps) in found.items():
+        assert wrong <= MEASURED[key][0], key
+        assert steps <= MEASURED[key][1], key
+    assert MEASURED["healthy", "high"][0] / MEASURED["healthy", "high"][1] < 0.02
+
+
+def test_b2_a_signal_half_way_to_an_alarm_is_no_high_confidence() -> None:
+    calm = {"rollout/success_rate": 0.8, "policy/entropy": 0.2, "rollout/action_valid_frac": 0.95}
+    assert observed(40, lambda s: calm).confidence()[0] == "high"
+    rising = observed(40, lambda s: calm | {"policy/entropy": 0.2 if s < 30 else 0.31})
+    assert rising.engine.run_state is RunState.HEALTHY
+    assert rising.confidence()[0] == "low"
+
+
+# --- B3: evidence whose interval contains the baseline is none
+
+
+def flat(seed: int, rate: float) -> Diagnosis:
+    """Success that wanders around one rate, and text measures that are noise."""
+    rng = np.random.default_rng(seed)
+    diagnosis = Diagnosis()
+    for step in range(37):
+        values = {
+            "rollout/success_rate": rng.binomial(64, rate) / 64,
+            "reward/group_std_mean": 0.15 + 0.05 * rng.standard_normal(),
+            "text/retrieval_accuracy": 0.3 + 0.08 * rng.standard_normal(),
+            "text/retrieval_chance": 0.125,
+        }
+        if step % 2 == 0:
+            values |= evaluated(rng.binomial(128, rate) / 128)
+        diagnosis.observe(step, values)
+    return diagnosis
+
+
+def test_b3_success_that_wanders_between_4_and_12_percent_is_no_collapse() -> None:
+    critical = sum(flat(seed, 0.08).engine.first_critical_step is not None for seed in range(40))
+    assert critical <= 2  # 5 %; of the rules before, about one run in three
+
+
+def test_b3_evidence_lies_outside_of_its_interval() -> None:
+    for seed in range(40):
+        for evidence in flat(seed, 0.2).verdict().evidence:
+            assert evidence.interval is not None
+            low, high = evidence.interval
+            assert not low <= evidence.before <= high
+
+
+def test_b3_a_branch_knows_its_parents_best() -> None:
+    """The parent was at 85 %; a branch that begins at 5 % has lost that, and says so at once."""
+    parent = tuple((s, evaluated(0.85)) for s in range(0, 21, 2))
+    branch = {22: 0.05, 24: 0.06, 26: 0.05, 28: 0.07}
+
+    def judged(history: list[Before]) -> Diagnosis:
+        diagnosis = Diagnosis()
+        diagnosis.recall(history)
+        for step, rate in branch.items():
+            diagnosis.observe(step, evaluated(rate))
+        return diagnosis
+
+    alone, known = judged([]), judged([Before(rows=parent, restarted=())])
+    assert "LOW_SUCCESS" not in [a.rule for a in alone.engine.open_alarms]
+    assert [a.rule for a in known.engine.open_alarms] == ["LOW_SUCCESS"]
+    assert known.engine.first_watch_step == 22
+    other = judged([Before(rows=parent, restarted=("success_eval",))])
+    assert other.engine.open_alarms == []  # evaluated on other tasks: nothing to compare with
+
+
+# --- B4: one story
+
+
+def test_b4_an_alarm_is_not_raised_below_its_threshold_and_cleared_above() -> None:
+    """Groups without spread: 90 %, then 74 % (below 80 %) while success goes to and fro."""
+
+    def row(step: int) -> dict[str, float]:
+        best = step < 12 or step % 4 < 2
+        return {
+            "reward/zero_std_frac": 0.9 if step < 12 else 0.74,
+            "rollout/success_rate": 0.9 if best else 0.3,
+            f"{LAKE}/success_rate": 0.9 if best else 0.3,
+        }
+
+    engine, events = AlarmEngine(), []
+    for step in range(50):
+        events += engine.observe(step, row(step))
+    starved = [event for event in events if event.rule == "STARVED_SIGNAL"]
+    assert all(e.value >= e.threshold for e in starved if e.state is AlarmState.RAISED)
+    assert len(starved) <= 1
+
+
+def template_then_lost(step: int) -> dict[str, float]:
+    lost, dead = step >= 25, step >= 45
+    return {
+        "text/retrieval_accuracy": math.nan if dead else 0.13 if lost else 0.6,
+        "text/retrieval_chance": 0.125,
+        "text/dependence": math.nan if dead else 0.02 if lost else 0.6,
+        "rollout/format_valid_frac": 0.0 if dead else 0.98,
+        "rollout/action_valid_frac": 0.0 if dead else 0.98,
+        **evaluated(0.0 if dead else 0.3 if lost else 0.8),
+    }
+
+
+def test_b4_an_alarm_that_ends_because_the_run_is_lost_says_so() -> None:
+    engine = AlarmEngine()
+    events: list[Alarm] = []
+    for step in range(70):
+        values = template_then_lost(step)
+        if step >= 50:  # the text is measured again, and depends on nothing
+            values |= {"text/retrieval_accuracy": 0.7, "text/dependence": 0.7}
+        events += engine.observe(step, values)
+    ended = [e for e in events if e.rule == "TEMPLATE_COLLAPSE" and e.state is AlarmState.CLEARED]
+    assert engine.run_state is RunState.COLLAPSED
+    assert all("the run is lost" in event.message for event in ended)
+    assert all("is over" not in event.message for event in ended)
+    assert ended
+
+
+def test_b4_the_regime_agrees_with_the_headline() -> None:
+    """Cross-scores called the reasoning diverse early on; then the text shows a template."""
+
+    def row(step: int) -> dict[str, float]:
+        early = {
+            "info/first_turn/conditional_entropy_per_token": 0.5,
+            "info/first_turn/dependence": 0.8,
+        }
+        return template_then_lost(min(step, 44)) | (early if step < 10 else {})
+
+    verdict = observed(44, row).verdict()
+    assert verdict.kinds[0] == "TEMPLATE_COLLAPSE"
+    assert verdict.regime.value == "template_collapse"
+    assert "diverse" not in verdict.text
+    assert "varies and depends" not in verdict.text
+
+
+# --- B11: advice that fits the run
+
+BROKEN = {"rollout/format_valid_frac": 0.1, "rollout/action_valid_frac": 0.1}
+FINE = {"rollout/format_valid_frac": 0.98, "rollout/action_valid_frac": 0.98}
+TASK = {"env": "frozen_lake", "format_penalty": -0.1, "params": {"slip": 0.0}}
+CONFIG = {
+    "model": {"path": "tiny"},
+    "optim": {"lr": 4e-3},
+    "loss": {"kind": "clip", "entropy_coef": 0.0, "clip_high": 0.28},
+    "advantage": {"kind": "grpo"},
+    "selection": {"strategy": "none"},
+    "envs": {"train": [TASK]},
+}
+LIVE = {"optim.lr": 4e-3, "loss.entropy_coef": 0.0}
+
+
+def broken(step: int) -> dict[str, float]:
+    rate = 4e-3 * min((step + 1) / 50, 1)
+    parts = FINE | evaluated(0.8) if step < 30 else BROKEN | evaluated(0.0)
+    return parts | {"optim/lr": rate, "policy/entropy": 0.2}
+
+
+ENDED = Situation(
+    kind="ended", run="runs/a", config=CONFIG, live=LIVE, checkpoints=(20, 40, 60),
+    success={20: 0.8, 40: 0.0, 60: 0.0},
+)  # fmt: skip
+
+
+def test_b11_an_ended_run_is_branched_from_the_last_good_checkpoint() -> None:
+    verdict = observed(60, broken, ENDED).verdict()
+    action = verdict.actions[0]
+    assert (action.verb, action.checkpoint, list(action.settings)) == ("branch", 20, ["optim.lr"])
+    assert action.settings["optim.lr"] <= 4e-4
+    assert action.command.startswith("echoscope ctl runs/a branch --checkpoint 20 optim.lr=")
+    assert verdict.causes[0].startswith("the learning rate rises")
+    assert "Likely cause" in verdict.text
+    assert action.command in verdict.text
+    assert verdict.to_json()["actions"][0]["checkpoint"] == 20
+
+
+def test_b11_no_checkpoint_from_before_the_onset_is_said() -> None:
+    verdict = observed(60, broken, replace(ENDED, checkpoints=(40, 60))).verdict()
+    assert verdict.actions[0].command == ""
+    assert "no checkpoint is left from before step" in verdict.actions[0].text
+
+
+def test_b11_the_cause_that_the_run_shows_comes_first() -> None:
+    def entropic(step: int) -> dict[str, float]:
+        found = broken(step) | {"optim/lr": 3e-4}
+        return found | {"policy/entropy": 0.2 if step < 25 else 0.2 * 1.15 ** (step - 24)}
+
+    config = CONFIG | {"optim": {"lr": 3e-4}, "loss": CONFIG["loss"] | {"entropy_coef": 0.1}}
+    bonus = replace(ENDED, config=config, live={})
+    verdict = observed(60, entropic, bonus).verdict()
+    assert verdict.causes[0].startswith("the entropy bonus outweighs the reward")
+    assert verdict.actions[0].settings == {"loss.entropy_coef": 0}
+    lucky = replace(ENDED, config=CONFIG | {"envs": {"train": [TASK | {"params": {"slip": 0.9}}]}})
+    verdict = observed(60, lambda s: broken(s) | {"reward/luck_frac": 0.8}, lucky).verdict()
+    assert verdict.actions[0].settings == {"envs.train.0.params.slip": 0}
+    assert not verdict.actions[0].can_cure
+    assert "No setting of the trainer cures this: the task must change" in verdict.text
+
+
+def test_b11_a_live_run_that_is_watched_gets_a_set_of_a_value_that_differs() -> None:
+    def watched(step: int) -> dict[str, float]:
+        entropy = 0.2 if step < 30 else 0.6
+        return FINE | evaluated(0.8) | {"policy/entropy": entropy, "optim/lr": 3e-4}
+
+    config = CONFIG | {"loss": CONFIG["loss"] | {"entropy_coef": 0.1}}
+    live = Situation(kind="live", run="r", config=config, live=LIVE | {"loss.entropy_coef": 0.1})
+    verdict = observed(40, watched, live).verdict()
+    assert verdict.state is RunState.WATCH
+    assert verdict.actions[0].command == "echoscope ctl r set loss.entropy_coef=0"
+    off = replace(live, live=LIVE, config=CONFIG)
+    changed = observed(40, watched, off).verdict().actions[0].settings
+    assert "loss.entropy_coef" not in changed  # it is 0 already
+
+
+def test_b11_no_filter_is_suggested_where_it_is_on_or_nothing_differs() -> None:
+    def starved(step: int) -> dict[str, float]:
+        rate, spread = (0.6, 0.4) if step < 30 else (0.2, 0.0)
+        return {"reward/group_std_mean": spread, "rollout/success_rate": rate}
+
+    for strategy in ("none", "top_p"):
+        config = CONFIG | {"selection": {"strategy": strategy}}
+        verdict = observed(60, starved, replace(ENDED, config=config, live={})).verdict()
+        assert "ECHO_TRAP" in verdict.kinds
+        assert all("selection.strategy" not in action.settings for action in verdict.actions)
+
+
+def test_b11_another_trainers_file_gets_its_own_terms_and_no_command() -> None:
+    assert trainer_of(["actor/grad_norm"]) == "verl"
+    verdict = observed(60, broken, Situation(trainer="verl")).verdict()
+    assert verdict.actions[0].command == ""
+    assert "actor_rollout_ref.actor.optim.lr" in verdict.actions[0].text
+    assert "echoscope ctl" not in verdict.text
+
+
+def sibling(g: int, actions: tuple[str, ...], reward: float) -> Trajectory:
+    tokens, logprobs = np.arange(2), np.zeros(2)
+    turn = Turn(
+        index=0, observation="", response="", actions=actions, reward=reward,
+        prompt_tokens=tokens, response_tokens=tokens, logprobs=logprobs,
+    )  # fmt: skip
+    return Trajectory(
+        step=1, split=Split.TRAIN, index=g, group_index=0, sibling_index=g, env_id="lake",
+        tag="lake", env_seed=0, noise_seed=g, prompt_key="0", turns=(turn,),
+        stop_reason=StopReason.TERMINATED, is_success=reward > 0,
+    )  # fmt: skip
+
+
+def test_b11_luck_is_what_equal_actions_earn_differently() -> None:
+    """up 1, up 0, down 0: of the pairs only (up, up) did the same, and it differs by 1.
+
+    Mean square 1 over that of all pairs, (1 + 1 + 0) / 3; at most 1. In a world without luck: 0.
+    """
+    lucky = [sibling(0, ("up",), 1.0), sibling(1, ("up",), 0.0), sibling(2, ("down",), 0.0)]
+    assert luck_share(RolloutBatch(groups=(tuple(lucky),))) == 1.0
+    fair = [sibling(0, ("up",), 1.0), sibling(1, ("up",), 1.0), sibling(2, ("down",), 0.0)]
+    assert luck_share(RolloutBatch(groups=(tuple(fair),))) == 0.0
+    unlike = [sibling(0, ("up",), 1.0), sibling(1, ("down",), 0.0)]
+    assert math.isnan(luck_share(RolloutBatch(groups=(tuple(unlike),))))
