@@ -96,7 +96,7 @@ class Shaping:
         for term, function in self.terms:
             try:
                 value = function(turn)
-            except Exception as error:  # a stranger's function: one line, and whose it is
+            except (Exception, SystemExit) as error:  # a stranger's function: say whose it is
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 raise ShapingError(
                     f"shaping term {term.name!r} ({term.function}) failed on turn {turn.index}: "

@@ -12,6 +12,7 @@ import pytest
 from echoscope.core.config import ShapingTerm
 from echoscope.core.config_loading import ConfigError
 from echoscope.core.shaping import (
+    Shaping,
     ShapingError,
     apply,
     penalize_length,
@@ -168,3 +169,10 @@ def test_apply_fills_every_turn_and_leaves_the_rest():
     assert shaped.episode_return == pytest.approx(1.4)
     assert shaped.reward_terms == pytest.approx({"env": 1.0, "format": -0.1, "bonus": 0.5})
     assert [dict(one.shaping) for one in apply(shaped, None).turns] == [{}, {}]
+
+
+def test_d11_a_shaping_function_that_exits_is_an_error_of_one_line() -> None:
+    """`sys.exit(0)` in somebody's function ended the run without a word."""
+    leaving = Shaping(terms=((term("format", name="bonus"), lambda turn: sys.exit(0)),))
+    with pytest.raises(ShapingError, match="failed on turn 0: SystemExit: 0"):
+        leaving(turn("up"))
