@@ -138,9 +138,9 @@ def causes_of(
         found += _never_learned(view, situation)
     else:
         found += [
-            _luck(history, situation),
             _entropy_bonus(view, situation),
             _learning_rate(names, history, situation),
+            _luck(history, situation),
             _regulariser(names, situation),
             _unrewarded_format(names, situation),
             _short_budget(names, view, situation),

@@ -142,8 +142,8 @@ def reward_stats(batch: RolloutBatch, advantages_PG: FloatArray64 | None = None)
 def luck_share(batch: RolloutBatch) -> float:
     """How much of the reward differs between siblings although they did the same.
 
-    Mean squared difference of the environment's return between siblings one of whose actions begin
-    with all of the other's, over that between any siblings of a group; at most 1. Where the world
+    Mean squared difference of the environment's return between siblings one of whose actions, turn
+    by turn, begin with all of the other's, over that between any siblings of a group; at most 1. Where the world
     is deterministic, such siblings are the same episode and earn the same: 0. Where luck alone
     decides it is 1. NaN without two siblings that did the same, or without any difference.
     """
@@ -151,13 +151,13 @@ def luck_share(batch: RolloutBatch) -> float:
     every: list[float] = []
     for group, trainable in zip(batch.groups, batch.trainable_PG, strict=True):
         played = [
-            (tuple(a for turn in t.turns for a in turn.actions), t.env_return)
+            (tuple(turn.actions for turn in t.turns), t.env_return)
             for t, good in zip(group, trainable, strict=True)
             if good and math.isfinite(t.env_return)
         ]
         for (a, x), (b, y) in itertools.combinations(played, 2):
             every.append((x - y) ** 2)
-            if a and b and a[: len(b)] == b[: len(a)]:
+            if any(a) and any(b) and a[: len(b)] == b[: len(a)]:
                 same.append((x - y) ** 2)
     if not same or not any(every):
         return NAN

@@ -85,7 +85,7 @@ def test_scored_reasonings_carry_their_information(watched: tuple[Path, Listener
 def test_alarms_are_stored_and_said(watched: tuple[Path, Listener]) -> None:
     path, listener = watched
     rows = open_run(path).sql("SELECT step, severity, message FROM alarms").to_pylist()
-    assert any(row["message"].startswith("Length saturation at step") for row in rows)
+    assert any(row["message"].startswith("Length saturation (after step") for row in rows)
     assert {f"{row['severity']}: {row['message']}" for row in rows} <= set(listener.messages)
     (blind,) = (text for text in listener.messages if text.startswith("alarms that this run"))
     assert "KL_DRIFT needs policy/ref_kl" in blind

@@ -296,8 +296,10 @@ def test_b11_the_cause_that_the_run_shows_comes_first() -> None:
     verdict = observed(60, entropic, bonus).verdict()
     assert verdict.causes[0].startswith("the entropy bonus outweighs the reward")
     assert verdict.actions[0].settings == {"loss.entropy_coef": 0}
-    lucky = replace(ENDED, config=CONFIG | {"envs": {"train": [TASK | {"params": {"slip": 0.9}}]}})
-    verdict = observed(60, lambda s: broken(s) | {"reward/luck_frac": 0.8}, lucky).verdict()
+    slippery = {"train": [TASK | {"params": {"slip": 0.9}}]}
+    lucky = replace(ENDED, config=CONFIG | {"optim": {"lr": 3e-4}, "envs": slippery}, live={})
+    steady = {"optim/lr": 3e-4, "reward/luck_frac": 0.8}
+    verdict = observed(60, lambda s: broken(s) | steady, lucky).verdict()
     assert verdict.actions[0].settings == {"envs.train.0.params.slip": 0}
     assert not verdict.actions[0].can_cure
     assert "No setting of the trainer cures this: the task must change" in verdict.text
@@ -360,5 +362,9 @@ def test_b11_luck_is_what_equal_actions_earn_differently() -> None:
     assert luck_share(RolloutBatch(groups=(tuple(lucky),))) == 1.0
     fair = [sibling(0, ("up",), 1.0), sibling(1, ("up",), 1.0), sibling(2, ("down",), 0.0)]
     assert luck_share(RolloutBatch(groups=(tuple(fair),))) == 0.0
+    lost_turn = replace(fair[0].turns[0], actions=(), reward=0.0)
+    late = replace(fair[0], turns=(lost_turn, replace(fair[0].turns[0], index=1, reward=0.0)))
+    broken_first = RolloutBatch(groups=((fair[0], late, fair[2]),))
+    assert math.isnan(luck_share(broken_first))  # a reply that did nothing is no equal action
     unlike = [sibling(0, ("up",), 1.0), sibling(1, ("down",), 0.0)]
     assert math.isnan(luck_share(RolloutBatch(groups=(tuple(unlike),))))
