@@ -142,10 +142,11 @@ def reward_stats(batch: RolloutBatch, advantages_PG: FloatArray64 | None = None)
 def luck_share(batch: RolloutBatch) -> float:
     """How much of the reward differs between siblings although they did the same.
 
-    Mean squared difference of the environment's return between siblings one of whose actions, turn
-    by turn, begin with all of the other's, over that between any siblings of a group; at most 1. Where the world
-    is deterministic, such siblings are the same episode and earn the same: 0. Where luck alone
-    decides it is 1. NaN without two siblings that did the same, or without any difference.
+    Mean squared difference of the environment's return between siblings one of whose actions,
+    turn by turn, begin with all of the other's, over that between any siblings of a group; at
+    most 1. Where the world is deterministic, such siblings are the same episode and earn the
+    same: 0. Where luck alone decides it is 1. NaN without two siblings that did the same, or
+    without any difference.
     """
     same: list[float] = []
     every: list[float] = []
