@@ -200,7 +200,7 @@ def test_an_alarm_that_acts_pauses_the_run_as_a_person_would(
     assert (raised, "paused") in listener.phases
     first = reader.commands()[0]
     assert (first.command.action, first.command.issued_by) == ("pause", "alarm LENGTH_SATURATION")
-    assert first.command.reason.startswith(f"Length saturation at step {raised}")
+    assert first.command.reason.startswith(f"Length saturation (after step {raised}")
     assert first.ack is not None
     assert (first.ack.step, first.ack.outcome) == (raised + 1, "applied")
     # Whoever resumes it has seen the alarm: it does not pause again for the same one.
