@@ -21,7 +21,7 @@ from .commands import PendingCommands, folder_mark
 from .durable import is_locked
 from .errors import QueryError, StoreError
 from .index import RunIndex, VisibleFile
-from .integrity import CHECKS, damage_of
+from .integrity import CHECKS, proven_damage
 from .layout import FileEntry
 from .lookup import StepLookup
 from .query_check import CheckedQuery, one_line
@@ -47,6 +47,8 @@ _QUERY_ERRORS = (
 )
 """Errors that the query is to blame for, never a file."""
 _RETRIES = 8
+_MAX_FORGOTTEN = 1_000
+"""Files that went away since DuckDB was opened: it keeps the footers of all that it has read."""
 
 
 def quote(text: str) -> str:
@@ -126,6 +128,8 @@ class RunDatabase:
         self.connection = connect(self._files, memory_limit)
         self._lock = threading.RLock()
         self._scans: dict[str, str] = {}
+        self._named: set[str] = set()
+        """Files that a view has named since `connection` was opened."""
         self._runs: list[dict[str, Any]] = []
         self._pending: list[dict[str, Any]] = []
         self._mailboxes: list[int | None] = []
@@ -133,9 +137,7 @@ class RunDatabase:
         self._lookup = StepLookup()
         self._is_stale = True
         self._num_refreshes = 0
-        for name in TABLES:
-            self.connection.execute(create_table_sql(name, f"live_{name}"))
-        self.connection.execute(create_table_sql("commands", "pending_commands"))
+        self._create_tables()
         for index in indexes:
             self.add(index)
         self.refresh()
@@ -167,9 +169,17 @@ class RunDatabase:
             self._is_stale = True
 
     def refresh(self) -> None:
-        """Catch up with every run."""
+        """Catch up with every run.
+
+        Raises:
+            StoreError: the journal of the only run cannot be read now.
+        """
         with self._lock:
             self._catch_up()
+            for index in self.indexes.values():
+                self._is_stale |= index.try_again()
+            if self._is_stale:
+                self._forget_footers()
             self._refresh_runs()
             self._refresh_pending()
             if self._is_stale:
@@ -259,6 +269,33 @@ class RunDatabase:
                 self._is_stale = True
         return bool(bad)
 
+    def _create_tables(self) -> None:
+        for name in TABLES:
+            self.connection.execute(create_table_sql(name, f"live_{name}"))
+        self.connection.execute(create_table_sql("commands", "pending_commands"))
+
+    def _forget_footers(self) -> None:
+        """Begin with a new DuckDB where the old one remembers many files that are gone.
+
+        Its cache of footers makes queries over many files fast, and forgets nothing. Queries that
+        run at this moment end on the DuckDB on which they began.
+        """
+        now = {self._prefixes[index.run_id] + entry.path for index, entry in self._entries()}
+        self._named |= now
+        if len(self._named) - len(now) <= _MAX_FORGOTTEN:
+            return
+        old = self.connection
+        tables = [*(f"live_{name}" for name in TABLES), "pending_commands"]
+        rows = {name: old.sql(f"SELECT * FROM {name}").to_arrow_table() for name in tables}
+        self.connection = connect(self._files, self._memory_limit)
+        self._create_tables()
+        for name, table in rows.items():
+            if table.num_rows:
+                self._replace(name, table)
+        old.close()
+        self._scans.clear()
+        self._named = now
+
     def _scan(self, name: str) -> str:
         """SQL for the visible rows of one table."""
         parts = [f"FROM live_{name}"]
@@ -289,10 +326,16 @@ class RunDatabase:
         """Follow the journal of one run; whether it had news.
 
         Raises:
-            StoreError: it cannot be read any more.
+            StoreError: it cannot be read any more, or, from an OSError, not now.
         """
         with self._lock:
-            change = index.refresh()
+            try:
+                change = index.refresh()
+            except OSError as error:
+                why = error.strerror or str(error)
+                raise StoreError(
+                    f"{index.layout.root}: cannot be read now ({why}); ask again"
+                ) from error
             if change == "reset":
                 self._delete_events(index)
             if change != "same":
@@ -353,6 +396,15 @@ class RunDatabase:
         self.connection.execute("COMMIT")
         self.connection.unregister("new_rows")
 
+    def _entries(self) -> list[tuple[RunIndex, FileEntry]]:
+        """Every data file that is shown, with its run."""
+        return [
+            (index, file.entry)
+            for index in self.indexes.values()
+            for name in TABLES
+            for file in index.files(name)
+        ]
+
     def _repair(self, *, is_thorough: bool) -> bool:
         """After a failure: catch up, or leave out what is damaged.
 
@@ -362,13 +414,15 @@ class RunDatabase:
             is_changed = self._catch_up()
             if is_changed and not is_thorough:
                 return True
-            found = [
-                (index, file.entry.path, why)
-                for index in self.indexes.values()
-                for name in TABLES
-                for file in index.files(name)
-                if (why := damage_of(index.layout.root, file.entry))
-            ]
+            found = []
+            for index, entry in self._entries():
+                try:
+                    why = proven_damage(index.layout.root, entry)
+                except OSError as error:
+                    index.set_aside(entry.path, f"it cannot be read ({error.strerror or error})")
+                    is_changed = self._is_stale = True
+                else:
+                    found += [(index, entry.path, why)] if why else []
             # What went away because it was packed is not named any more by now.
             is_changed = self._catch_up() or is_changed
             for index, path, why in found:

@@ -37,6 +37,10 @@ logger = logging.getLogger("echoscope.store")
 _LOAD_ATTEMPTS = 50
 _LOAD_PAUSE_S = 0.01
 _TAIL_ATTEMPTS = 5
+_RETRY_S = 1.0
+"""A file that could not be read is tried again after so long."""
+_UNKNOWN_MARK = (-1, -1, -1)
+"""Of a manifest that no file has: what was read so far is not to be built upon."""
 
 
 class _MovedError(Exception):
@@ -136,7 +140,9 @@ class RunIndex:
         self.run_id: str = self.run["run_id"]
         self.warnings: list[str] = []
         self.bad_paths: set[str] = set()
-        """Data files, relative to the run, that cannot be read and are left out."""
+        """Data files, relative to the run, that are damaged and are left out."""
+        self._unreadable: dict[str, tuple[float, str]] = {}
+        """Data files that the system did not let us read: when to try again, and the warning."""
         self.problems: list[Problem] = []
         """What is wrong with `run.json`, the manifest and the journal. Readers show the rest."""
         self.is_checked = True
@@ -163,7 +169,32 @@ class RunIndex:
         Returns:
             `"same"`; `"grown"` (new events in `events`, perhaps new files); or `"reset"`
             (everything was read again: `events` holds all of them).
+
+        Raises:
+            OSError: a file cannot be read now; the next call reads everything again.
         """
+        try:
+            return self._refresh()
+        except OSError:
+            self._manifest_mark = _UNKNOWN_MARK
+            raise
+
+    def set_aside(self, path: str, why: str) -> None:
+        """Leave a data file out for a moment: the system did not let us read it."""
+        warning = f"{self.layout.root / path}: {why}; left out until it can be read"
+        self._unreadable[path] = (time.monotonic() + _RETRY_S, warning)
+        self.warn(warning)
+
+    def try_again(self) -> bool:
+        """Take files back in whose time has come; whether there was one."""
+        now = time.monotonic()
+        due = [path for path, (at, _) in self._unreadable.items() if at <= now]
+        for path in due:
+            _, warning = self._unreadable.pop(path)
+            self.warnings.remove(warning)
+        return bool(due)
+
+    def _refresh(self) -> str:
         if self._mark() != self._manifest_mark:
             self._load()
             return "reset"
@@ -201,7 +232,8 @@ class RunIndex:
                     for e in segment.files
                     if e.table == table
                 ]
-        return [file for file in found if file.entry.path not in self.bad_paths]
+        left_out = self.bad_paths | self._unreadable.keys()
+        return [file for file in found if file.entry.path not in left_out]
 
     def packed_rows(self, table: str) -> list[dict[str, Any]]:
         """Rows of an event table that are in packs. Damaged packs are left out, with a warning."""

@@ -86,6 +86,18 @@ CHECKS = FileChecks()
 
 def damage_of(root: Path, entry: FileEntry) -> str:
     """What is wrong with a data file, read anew; an empty text where nothing is."""
+    try:
+        return proven_damage(root, entry)
+    except OSError as error:
+        return f"it cannot be read ({' '.join(str(error).split())})"
+
+
+def proven_damage(root: Path, entry: FileEntry) -> str:
+    """As `damage_of`, of a file that can be read.
+
+    Raises:
+        OSError: the file cannot be read now, which says nothing about its content.
+    """
     path = root / entry.path
     try:
         size = path.stat().st_size
@@ -98,6 +110,6 @@ def damage_of(root: Path, entry: FileEntry) -> str:
             return f"it has {num_rows} rows, not {entry.num_rows}"
     except FileNotFoundError:
         return "it is missing"
-    except (OSError, pa.ArrowException) as error:
+    except pa.ArrowException as error:
         return f"it cannot be read ({' '.join(str(error).split())})"
     return ""

@@ -367,18 +367,42 @@ def _why(path: Path, error: BaseException) -> str:
     return text if isinstance(error, StoreError) else f"{path}: damaged ({text})"
 
 
+_Mark = tuple[tuple[int, int, int] | None, ...]
+
+
+def _mark_of(layout: Layout) -> _Mark:
+    """What changes when somebody repairs a run, or writes to it."""
+
+    def mark(path: Path) -> tuple[int, int, int] | None:
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    return tuple(mark(path) for path in (layout.run_json, layout.manifest, layout.journal))
+
+
 class RunsReader(_SqlReader):
     """Several runs as one: the same views, told apart by `run_id`."""
 
-    def __init__(self, database: RunDatabase, root: Path, unreadable: dict[Path, str]) -> None:
+    def __init__(
+        self,
+        database: RunDatabase,
+        root: Path,
+        unreadable: dict[Path, str],
+        refused: dict[Path, _Mark] | None = None,
+    ) -> None:
         super().__init__(database)
         self._root = root
         self.unreadable = unreadable
         """Folders that look like runs and cannot be read, with the reason."""
+        self._refused = {} if refused is None else refused
+        """What the files of a damaged run looked like: it is tried again when they change."""
 
     def cursor(self) -> RunsReader:
         """A reader for another thread, over the same database."""
-        return RunsReader(self._database, self._root, self.unreadable)
+        return RunsReader(self._database, self._root, self.unreadable, self._refused)
 
     def refresh(self) -> None:
         """Catch up, runs that appeared since the last call included."""
@@ -390,19 +414,30 @@ class RunsReader(_SqlReader):
                 self._database.follow(index)
             except _BAD_RUN as error:
                 self._database.remove(index.run_id)
-                self.unreadable[index.layout.root] = _why(index.layout.root, error)
+                self._refuse(index.layout.root, error, _mark_of(index.layout))
         known = {index.layout.root for index in self._database.indexes.values()}
         for path in _run_folders(self._root):
-            is_bad = path in self.unreadable or path.resolve() in self.unreadable
-            if path.resolve() not in known and not is_bad:
-                try:
-                    index = RunIndex(path)
-                    run_info(index)
-                    pa.Table.from_pylist([run_row(index)], schema=arrow_schema("runs"))
-                    self._database.add(index)
-                except _BAD_RUN as error:
-                    self.unreadable[path] = _why(path, error)
+            mark = _mark_of(Layout(path))
+            if path.resolve() in known or self._refused.get(path.resolve()) == mark:
+                continue
+            try:
+                index = RunIndex(path)
+                run_info(index)
+                pa.Table.from_pylist([run_row(index)], schema=arrow_schema("runs"))
+                self._database.add(index)
+            except _BAD_RUN as error:
+                self._refuse(path.resolve(), error, mark)
+            else:
+                self.unreadable.pop(path.resolve(), None)
         super().refresh()
+
+    def _refuse(self, path: Path, error: BaseException, mark: _Mark) -> None:
+        """Leave a run out: until its files change, or for this time if the system was at fault."""
+        self.unreadable[path] = _why(path, error)
+        if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
+            self._refused.pop(path, None)
+        else:
+            self._refused[path] = mark
 
     def infos(self) -> list[RunInfo]:
         """All readable runs, the newest last."""
@@ -447,7 +482,12 @@ def open_run(path: str | Path, *, all_attempts: bool = False, memory_limit: str 
         StoreVersionError: written by a newer major version.
         StoreError: its journal cannot be read.
     """
-    index = RunIndex(Path(path), all_attempts=all_attempts)
+    try:
+        index = RunIndex(Path(path), all_attempts=all_attempts)
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read now ({error.strerror or error})") from error
     return RunReader(RunDatabase(index.layout.root, [index], memory_limit), index)
 
 
