@@ -18,8 +18,8 @@ HORIZON = 20
 """Steps that a verdict of health is held to."""
 
 MEASURED: Mapping[tuple[str, str], tuple[int, int]] = {
-    ("healthy", "high"): (5, 464),
-    ("healthy", "medium"): (32, 1486),
+    ("healthy", "high"): (5, 445),
+    ("healthy", "medium"): (32, 1485),
     ("healthy", "low"): (148, 1922),
     ("collapse", "high"): (8, 1346),
     ("collapse", "medium"): (16, 371),
