@@ -331,6 +331,8 @@ class RunDatabase:
         with self._lock:
             try:
                 change = index.refresh()
+            except StoreError:
+                raise
             except OSError as error:
                 why = error.strerror or str(error)
                 raise StoreError(

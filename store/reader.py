@@ -434,7 +434,8 @@ class RunsReader(_SqlReader):
     def _refuse(self, path: Path, error: BaseException, mark: _Mark) -> None:
         """Leave a run out: until its files change, or for this time if the system was at fault."""
         self.unreadable[path] = _why(path, error)
-        if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
+        causes = (error, error.__cause__)
+        if any(isinstance(e, OSError) and not isinstance(e, StoreError) for e in causes):
             self._refused.pop(path, None)
         else:
             self._refused[path] = mark
