@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..store.records import AlarmSeverity
@@ -67,7 +68,7 @@ def _success_dropped(view: View) -> Finding | None:
     if not dropped:
         return None
     signs = view.leaning(*_SIGNS)
-    is_half_way = any(channel.strength >= HALF for channel in dropped)
+    is_half_way = any(c.strength >= HALF and math.isfinite(c.num_trials) for c in dropped)
     critical = is_half_way and len(signs) > 1 and view.is_warm
     agreeing = signs if critical else []
     return Finding(
@@ -109,7 +110,8 @@ def _not_learning(view: View) -> Finding | None:
     if any(not channel.peak < LOW_RATE for channel in measured):
         return None
     is_certain = any(c.count >= 5 and c.count * c.num_trials >= TRIALS_FOR_LOW for c in fixed)
-    is_likely = train.count >= train.spec.warmup and not _is_rising(reward)
+    is_nothing = all(channel.peak <= 0 for channel in measured)
+    is_likely = train.count >= train.spec.warmup and is_nothing and not _is_rising(reward)
     if not (is_certain or is_likely):
         return None
     return Finding(
