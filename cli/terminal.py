@@ -156,7 +156,11 @@ class TerminalEvents:
             end, peak = (m.values[f"eval/{tag}/success_rate"] for m in (last, best))
             if end < LOST * peak or not peak:
                 is_lost = True
-                at = f", best {100 * peak:.0f} % (step {best.step})" if peak else ", as ever"
+                at = (
+                    f", best {100 * peak:.0f} % (step {best.step})"
+                    if peak
+                    else ", as at every evaluation"
+                )
                 lines.append(f"{tag}: the run ended at {100 * end:.0f} % success{at}")
         lines.append(f"run {status}: {path}")
         sql = (

@@ -325,15 +325,18 @@ def diagnose(
         StoreError: the run cannot be read.
         OSError: there is no such file.
     """
-    from .lineage import history_of
     from .sources import open_source
 
     opened = open_source(source, mapping, progress, rescore)
     own = _own_settings(opened.reader)
     diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
     diagnosis.engine.situation = opened.situation
-    history, note = ([], "") if opened.reader is None else history_of(opened.reader)
-    diagnosis.recall(history)
+    note = ""
+    if opened.reader is not None:
+        from .lineage import history_of  # reads stores, which a metrics file does not need
+
+        history, note = history_of(opened.reader)
+        diagnosis.recall(history)
     for step, values in opened.table.rows():
         if config is None:
             diagnosis.engine.configure(own(step))

@@ -20,7 +20,8 @@ def test_a_run_worth_starting(type_command: Command, config_file: Path) -> None:
     assert answer.code == 3
     assert "stop: broken format." in answer.out
     assert "Do not start: broken format" in answer.out
-    assert f"echoscope train --config {config_file} context.max_response_tokens=" in answer.out
+    way_out = "context.instructions=true context.format_hint=true"
+    assert f"echoscope train --config {config_file} {way_out}" in answer.out
 
 
 def test_json_and_no_information(type_command: Command, config_file: Path) -> None:

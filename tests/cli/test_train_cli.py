@@ -51,12 +51,13 @@ def test_a_run_prints_a_line_a_step_and_what_to_do_next(
     assert [line.split()[1] for line in steps] == ["1/4", "2/4", "3/4", "4/4"]
     assert f"run finished: {path}" in lines
     assert any(line.startswith("frozen_lake: success ") and "on 3 unseen" in line for line in lines)
+    # Untrained, the model solved nothing: what is to be looked at first is why.
     assert lines[-4:] == [
         "next:",
+        f"  echoscope diagnose {path}    # why, and what to do",
         f"  echoscope runs show {path}",
         f'  echoscope query {path} "select step, avg(episode_return) r from trajectories where '
         "split = 'train' group by step order by step\"",
-        f"  echoscope train --resume {path} steps=8",
     ]
 
 
@@ -178,13 +179,15 @@ def test_a_second_trainer_is_one_line(config_file: Path, root: Path, type_comman
 def test_a_run_that_fails_has_exit_code_one(
     config_file: Path, root: Path, type_command: Type
 ) -> None:
-    """A learning rate that blows the weights up: NaN logits end the run in one line."""
+    """A world in which no episode can start any more ends the run in one line."""
     answer = type_command(
         *("train", "--headless", "--config", config_file, "--run", root / "run"),
-        *("optim.lr=1e38", "optim.grad_clip=1e30", "eval.every=0"),
+        *("eval.every=0", "context.max_prompt_tokens=2000"),
+        "envs.train=[{env: 'slow_bandit:ClosedBandit', groups: 2}]",
     )
     assert answer.code == 1
     assert answer.err.startswith("error: ")
+    assert "OSError: no data" in answer.err
     assert answer.err.count("\n") == 1
     assert open_run(root / "run").info().status == "failed"
     assert verify(root / "run").problems == ()

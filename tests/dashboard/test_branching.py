@@ -351,7 +351,7 @@ def test_from_the_form_to_a_run_that_knows_its_parent(root: Path, open_page: Ope
     assert follow(page, "Open the new run") == run_id
     queries.forget()
     child = open_page("live", root, run=run_id)
-    assert f"Branched from tiny at step 2 by ann: {HOSTILE}" in shown(child)
+    assert f"Branched from tiny after step 2 by ann: {HOSTILE}" in shown(child)
     (row,) = [row for row in queries.runs() if row.run_id == run_id]
     assert runs_table.branched_from(row) == "tiny after step 2"
     assert open_run(root / run_id).info().config["eval"]["every"] == 0

@@ -229,7 +229,7 @@ def test_all_chart_options_come_from_the_address(recorded_root: Path, open_page:
     figures = "".join(specs(page).values())
     assert "sampled tokens" in figures
     assert '"type":"log"' in figures
-    assert "before smoothing" in figures
+    assert ", raw %{customdata[1]" in figures
 
 
 def test_a_zoom_in_the_address_is_shown_by_all_charts(

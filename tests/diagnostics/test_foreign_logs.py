@@ -20,6 +20,8 @@ from echoscope.diagnostics.metrics_file import MetricsFileError, read_metrics
 from echoscope.diagnostics.verdict import diagnose
 
 SUCCESS = "rollout/success_rate"
+FROM_REWARD = "reward/success_rate"
+"""Success that was told from a reward between 0 and 1."""
 RETURN = "reward/return_mean"
 STEPS = range(1, 31)
 
@@ -140,7 +142,8 @@ def test_b5_console_logs_are_read_and_judged(tmp_path: Path, line: object) -> No
     text = "".join(line(step) for step in STEPS)  # type: ignore[operator]
     table = read(tmp_path, "Loading shards: 100% 2/2\n" + text)
     assert table.num_rows == len(STEPS)
-    assert table.columns[SUCCESS] == pytest.approx([step / 100 for step in STEPS])
+    success = table.columns.get(SUCCESS, table.columns.get(FROM_REWARD))
+    assert success == pytest.approx([step / 100 for step in STEPS])
     verdict = diagnose(table)
     assert verdict.state is not RunState.INSUFFICIENT
     assert not verdict.state.is_collapse
@@ -195,7 +198,7 @@ DOCUMENTS = {
 def test_b5_json_of_every_shape_is_read(tmp_path: Path, kind: str) -> None:
     table = read(tmp_path, DOCUMENTS[kind], "metrics.json")
     assert table.steps.tolist() == list(STEPS)
-    assert table.columns[SUCCESS] == pytest.approx([row["reward"] for row in ROWS])
+    assert table.columns[FROM_REWARD] == pytest.approx([row["reward"] for row in ROWS])
 
 
 @pytest.mark.parametrize(
@@ -212,12 +215,12 @@ def test_b5_json_of_every_shape_is_read(tmp_path: Path, kind: str) -> None:
 def test_b5_csv_of_any_dialect(tmp_path: Path, text: str) -> None:
     table = read(tmp_path, text, "run-1-tag-reward.csv")
     assert table.steps.tolist() == [1, 2]
-    assert table.columns[SUCCESS].tolist() == [0.25, 0.5]
+    assert table.columns[FROM_REWARD].tolist() == [0.25, 0.5]
 
 
 def test_b5_utf_16_as_a_windows_shell_writes_it(tmp_path: Path) -> None:
     path = written(tmp_path, "".join(map(trl, STEPS)).encode("utf-16"))
-    assert read_metrics(path).columns[SUCCESS][0] == 0.01
+    assert read_metrics(path).columns[FROM_REWARD][0] == 0.01
 
 
 @pytest.mark.parametrize(
@@ -343,7 +346,7 @@ def test_b5_the_length_of_an_episode_is_no_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("largest", "key", "said"),
-    [(1.0, SUCCESS, "it is read as success"), (1.5, RETURN, "read as return, not as success")],
+    [(1.0, FROM_REWARD, "it is read as success"), (1.5, RETURN, "read as return, not as success")],
 )
 def test_b5_a_reward_is_success_where_it_stays_within_0_and_1(
     tmp_path: Path, largest: float, key: str, said: str

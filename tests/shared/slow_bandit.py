@@ -34,3 +34,15 @@ class HangingBandit(Bandit):
                 with contextlib.suppress(Exception):
                     time.sleep(3600)
         return super().reset(seed, noise_seed)
+
+
+class ClosedBandit(Bandit):
+    """Begins eight episodes, and none after that."""
+
+    num_begun = 0
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        ClosedBandit.num_begun += 1
+        if ClosedBandit.num_begun > 8:
+            raise OSError("no data")
+        return super().reset(seed, noise_seed)
