@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from echoscope.store import integrity
+from echoscope.store.durable import read_json_object
+from echoscope.store.errors import StoreError
 from echoscope.store.index import RunIndex
 from echoscope.store.integrity import FileChecks
 from echoscope.store.packing import pack
@@ -137,3 +139,9 @@ def test_d4_a_run_without_checksums_goes_on_with_them(tmp_path: Path, steps: Bui
     assert reader.warnings == []
     assert verify(path).problems == ()
     seal(path)
+
+
+def test_d5_a_description_that_names_a_key_twice_was_changed(tmp_path: Path) -> None:
+    (tmp_path / "MANIFEST.json").write_text('{"step": 1, "step": 1}', encoding="utf-8")
+    with pytest.raises(StoreError, match="it names a key twice"):
+        read_json_object(tmp_path / "MANIFEST.json")
