@@ -48,7 +48,8 @@ def test_no_page_gives_life_to_it(hostile: str, page: Any) -> None:
 
 def test_it_is_shown_as_the_text_it_is(hostile: str, page: Any) -> None:
     visit(page, f"{hostile}/replay?trajectory=t00000003-00001&step=3")
-    assert "<script>window.hurt=1</script>" in page.locator("[data-testid=stMain]").inner_text()
+    main = page.locator("[data-testid=stMain]")
+    until(lambda: "<script>window.hurt=1</script>" in main.inner_text(), "the text", page=page)
 
 
 def test_c1_charts_are_drawn_for_a_run_with_two_underscores_in_its_name(

@@ -110,6 +110,7 @@ def test_charts_and_counter_go_on_without_the_page_being_drawn(
     sent: list[bytes] = []
     page.on("websocket", lambda socket: socket.on("framesent", lambda data: sent.append(data)))
     visit(page, f"{serve(run.parent).url}/live?run=live")
+    page.locator(".st-key-chart_success").scroll_into_view_if_needed()
     page.locator(f"{CHART} .main-svg").first.wait_for()
     page.wait_for_timeout(3_000)  # until the verdict has been worked out
     num_sent, steps, points = len(sent), step_shown(page), page.evaluate(SIZE)
@@ -124,6 +125,7 @@ def test_a_hidden_tab_asks_nothing_and_one_that_comes_back_asks_at_once(
 ) -> None:
     run, _ = live_run
     visit(page, f"{serve(run.parent).url}/live?run=live")
+    page.locator(".st-key-chart_success").scroll_into_view_if_needed()
     page.locator(f"{CHART} .main-svg").first.wait_for()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
