@@ -9,9 +9,10 @@ over a known number of tasks has at least the standard error of so many coin fli
 stay low one after the other count as more tasks.
 
 A departure is *raised* once its strength was 1 for several observations in a row, and ends once it
-was below one half for as many (hysteresis). A metric measured only now and then, or a rate over
-many tasks, is not smoothed; there one observation of strength 1.5 is enough. Onset is where the
-departure first passed one half.
+was below one half for as many (hysteresis). A metric that most rows of the log lack, or a rate over
+many tasks, is not smoothed; there one observation of strength 1.5 is enough. A log with a row at
+every tenth or fortieth step is smoothed like one with a row at every step: its rows are as noisy.
+Onset is where the departure first passed one half.
 
 Everything a channel knows is in `state()`, as JSON values.
 """
@@ -40,7 +41,8 @@ DROP_SIGMAS = 3.0
 HISTORY = 30
 """Differences and recent values that noise and the recent baseline are taken from."""
 SPARSE_GAP = 3
-"""A metric that is there at every third step or less often is not smoothed."""
+"""A metric that is in every third row of the log or fewer is not smoothed; nor is an evaluation at
+every third step or fewer."""
 SPARSE_STRENGTH = 1.5
 POOLED_TRIALS = 64
 """Evaluations over fewer tasks are averaged until they hold as many."""
@@ -80,6 +82,9 @@ class ChannelSpec:
     """How its numbers are written: shares as percentages, shares above chance in points."""
     trials: str = ""
     """Of a rate: the metric beside it that says over how many trials, `num_tasks` say."""
+    has_own_schedule: bool = False
+    """An evaluation: it is rare if many steps lie between two of them, whatever rows the log has.
+    Any other metric is rare if it is absent from most rows of the log."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,7 +132,10 @@ class Channel:
     _opening: list[float] = field(default_factory=list)
     _gaps: list[int] = field(default_factory=list)
     gap: float = 1.0
-    """Steps from one observation to the next, as a rule."""
+    """Rows of the log from one observation to the next, as a rule: a log with a row at every tenth
+    step is as dense as one with a row at every step. Of an evaluation, steps."""
+    rows_since: int = 0
+    """Rows of the log after the last observation."""
     streak: int = 0
     """Observations in a row with a strength of 1 or more."""
     half_streak: int = 0
@@ -137,7 +145,8 @@ class Channel:
     _quiet_streak: int = 0
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
-        """Take in the metrics of a step; nothing happens if the metric is not among them."""
+        """Take in a row of the log; it is only counted if the metric is not in it."""
+        self.rows_since += 1
         found = observed(values, self.spec.keys)
         if not found:
             return
@@ -158,8 +167,10 @@ class Channel:
         if self.spec.transform == "log":
             x = math.log(max(x, LOG_FLOOR))
         if self.last_step is not None:
-            _append(self._gaps, step - self.last_step, 9)
+            own = step - self.last_step if self.spec.has_own_schedule else self.rows_since
+            _append(self._gaps, own, 9)
             self.gap = median(self._gaps)
+        self.rows_since = 0
         baseline = self._recent_past(x) if self.spec.against == "recent" else (math.nan, 1.0)
         self._take(x, step)
         self.first_step = step if self.first_step is None else self.first_step
@@ -178,7 +189,7 @@ class Channel:
 
     @property
     def window(self) -> int:
-        """Observations that the level is made of: as many steps, whatever the cadence.
+        """Observations that the level is made of: as many rows, whatever the cadence.
 
         A rare one stands for itself, and so does a rate over many trials; few trials are pooled.
         """

@@ -24,7 +24,7 @@ _vanishing = partial(_measured, direction="fall", is_share=True, raise_at=0.75, 
 """Falls below a quarter of its best."""
 _lost = partial(ChannelSpec, direction="fall", is_share=True, raise_at=0.5)
 """Falls below half of its best."""
-_losing = partial(_lost, raise_at=0.375)
+_losing = partial(_lost, raise_at=0.375, has_own_schedule=True)
 """Falls by three eighths of its best: on fixed tasks that is no matter of which were drawn."""
 _level = partial(ChannelSpec, direction="rise", against="zero")
 """Is wrong by its size alone."""
@@ -67,6 +67,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         ),
         direction="fall",
         raise_at=0.2,
+        has_own_schedule=True,
     ),
     ChannelSpec(
         name="truncated",

@@ -24,7 +24,21 @@ ENTROPY = ChannelSpec(
 )
 
 
+def rows_of(key: str, values: list[float], every: int) -> list[dict[str, float]]:
+    """A log with a row at every step, and a metric in every so many of them, and in the last."""
+    last = (len(values) - 1) * every
+    return [{} if step % every else {key: values[step // every]} for step in range(last + 1)]
+
+
 def fed(spec: ChannelSpec, values: list[float], every: int = 1) -> Channel:
+    channel = Channel(spec=spec)
+    for step, row in enumerate(rows_of(spec.keys[0], values, every)):
+        channel.update(step, row)
+    return channel
+
+
+def thinned(spec: ChannelSpec, values: list[float], every: int) -> Channel:
+    """A log with a row at every so many steps, and the metric in each of them."""
     channel = Channel(spec=spec)
     for n, value in enumerate(values):
         channel.update(n * every, {spec.keys[0]: value})
@@ -99,6 +113,26 @@ def test_rare_measurements_are_not_smoothed() -> None:
     assert fed(RATE, [0.9, 0.9, 0.6], every=5).is_raised
     assert not fed(RATE, [0.9, 0.9, 0.7], every=5).is_raised
     assert fed(RATE, [0.9, 0.9, 0.69, 0.69], every=5).is_raised
+
+
+@pytest.mark.parametrize("every", [10, 40])
+def test_b5_a_log_of_every_nth_step_is_smoothed_like_one_of_every_step(every: int) -> None:
+    """Its rows are as noisy: one bad row, or two, are no fall; a fall needs as many rows."""
+    for values in ([0.9] * 10 + [0.1, 0.1] + [0.9] * 5, [0.9] * 10 + [0.6] * 5, [0.9, 0.9, 0.1]):
+        dense, thin = fed(RATE, values), thinned(RATE, values, every)
+        assert thin.is_raised is dense.is_raised
+        assert thin.level == dense.level
+        assert (thin.gap, thin.window, thin.is_sparse) == (1, RATE.window, False)
+
+
+def test_b5_an_evaluation_is_as_rare_as_the_steps_between_two() -> None:
+    """What stands between two evaluations in the log makes no difference to either."""
+    spec = replace(RATE, has_own_schedule=True)
+    values = [0.9, 0.9, 0.69, 0.69]
+    dense, thin = fed(spec, values, every=10), thinned(spec, values, every=10)
+    assert dense.is_raised
+    assert thin.is_raised
+    assert (dense.gap, thin.gap) == (10, 10)
 
 
 def test_the_first_of_rare_measurements_counts_as_best() -> None:
@@ -180,6 +214,7 @@ EVAL = ChannelSpec(
     is_share=True,
     raise_at=0.5,
     trials="num_tasks",
+    has_own_schedule=True,
 )
 
 
@@ -275,7 +310,7 @@ def test_what_is_not_there_changes_nothing() -> None:
     channel = fed(RATE, [0.9] * 10)
     before = channel.state()
     channel.update(11, {"rate": math.nan, "other": 1.0})
-    assert channel.state() == before
+    assert channel.state() == before | {"rows_since": 1}
     assert observed({"a/b/c": math.nan}, ("a/*/c",)) == {}
 
 
@@ -285,12 +320,15 @@ def test_what_is_not_there_changes_nothing() -> None:
     st.sampled_from([1, 5]),
 )
 def test_state_continues_where_it_was(values: list[float], cut: int, every: int) -> None:
-    whole = fed(RATE, values, every)
-    part = fed(RATE, values[:cut], every)
-    again = Channel(spec=RATE)
+    whole, part, again = (Channel(spec=RATE) for _ in range(3))
+    rows = rows_of("rate", values, every)
+    for step, row in enumerate(rows):
+        whole.update(step, row)
+    for step, row in enumerate(rows[:cut]):
+        part.update(step, row)
     again.restore(json.loads(json.dumps(part.state(), allow_nan=False)))
-    for n in range(min(cut, len(values)), len(values)):
-        again.update(n * every, {"rate": values[n]})
+    for step, row in enumerate(rows[cut:], start=min(cut, len(rows))):
+        again.update(step, row)
     assert again.state() == whole.state()
 
 
