@@ -15,6 +15,7 @@ of numbers. Nothing is evaluated.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +30,10 @@ MAX_PAIRS = 5_000
 MAX_TABLE_LINES = 200_000
 MAX_DICT_LINES = 400
 """Lines over which a printed dictionary may go."""
+MAX_OUTCOMES = 20
+MIN_UNNAMED = 8
+"""Fewer lines that repeat the same unknown names are no log of a run."""
+MAX_UNNAMED = 64
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _PREFIXES = re.compile(
@@ -162,6 +167,10 @@ class ConsoleLog:
     _html: list[str] = field(default_factory=list)
     _last_marker: tuple[int, int] | None = None
     """Of the line before: a step may go over two lines."""
+    _outcomes: dict[str, set[float]] = field(default_factory=dict)
+    """Grammar -> the steps at which it says a reward or success."""
+    _unnamed: dict[tuple[str, ...], list[dict[str, float]]] = field(default_factory=dict)
+    """Lines that say the same names, none of them of the catalogue: by these names."""
 
     def feed(self, lines: Iterable[str]) -> None:
         """Raises MetricsFileError where the file cannot hold the metrics of a run."""
@@ -180,14 +189,42 @@ class ConsoleLog:
         """The collector of the grammar that says most; None where no grammar has a record."""
         self._close_block()
         self._close_rows()
-        filled = [c for c in self._collectors.values() if c.num_records]
+        filled = [name for name, c in self._collectors.items() if c.num_records]
 
-        def says(collector: Collector) -> tuple[bool, int, int]:
+        def says(grammar: str) -> tuple[bool, int, int]:
             """Enough rows to be judged, then how much they say of how many steps."""
+            collector = self._collectors[grammar]
             rows = collector.num_records
-            return rows >= 8, len(collector.known) ** 2 * min(rows, 20), rows
+            # Lines about one and the same step are no rows of a run.
+            steps = min(rows, len(self._outcomes.get(grammar, ())) or rows)
+            return rows >= 8, len(collector.known) ** 2 * min(steps, 20), rows
 
-        return max(filled, key=says, default=None)
+        best = max(filled, key=says, default=None)
+        return self._collectors[best] if best is not None else self._of_unnamed()
+
+    def _of_unnamed(self) -> Collector | None:
+        """The table of the names that most lines repeat, where no name is of the catalogue."""
+        rows = max(self._unnamed.values(), key=len, default=[])
+        if len(rows) < MIN_UNNAMED:
+            return None
+        collector = Collector(path=self.path, kind=self.kind, mapping=self.mapping)
+        for row in rows:
+            collector.add(row)
+        return collector
+
+    def _add_unnamed(self, record: Mapping[str, float], marker: tuple[int, int] | None) -> None:
+        """Keeps a line whose names nobody knows: a `--map` may say what they are."""
+        row = dict(record)
+        if marker is not None:
+            row = {_MARKED[marker[0]]: float(marker[1]), **row}
+        names = tuple(row)
+        if len(names) < 2:
+            return
+        if names not in self._unnamed and len(self._unnamed) >= MAX_UNNAMED:
+            return
+        rows = self._unnamed.setdefault(names, [])
+        if len(rows) < MAX_PAIRS:
+            rows.append(row)
 
     def _add(
         self, grammar: str, record: Mapping[str, float], marker: tuple[int, int] | None = None
@@ -200,10 +237,14 @@ class ConsoleLog:
                 path=self.path, kind=self.kind, mapping=self.mapping, needs_known=True
             )
             self._collectors[grammar] = collector
-        if marker is None or any(is_step_name(name) for name in record):
-            collector.add(record)
-        else:
-            collector.add({_MARKED[marker[0]]: marker[1], **record})
+        if marker is not None and not any(is_step_name(name) for name in record):
+            record = {_MARKED[marker[0]]: marker[1], **record}
+        collector.add(record)
+        if any(is_outcome(name) for name in record):
+            steps = self._outcomes.setdefault(grammar, set())
+            if len(steps) < MAX_OUTCOMES:
+                counted = [value for name, value in record.items() if is_step_name(name)]
+                steps.add(counted[0] if counted else float(collector.num_records))
 
     def _line(self, text: str) -> None:
         if not text.strip():
@@ -280,7 +321,10 @@ class ConsoleLog:
             return False
         if self._is_grid_row(text):
             named = dict(zip(self._header, cells, strict=True))
-            self._add("columns", {n: to_number(c) for n, c in named.items() if c})
+            values = {n: to_number(c) for n, c in named.items() if c}
+            self._add("columns", values)
+            if not any(meaning_of(name) for name in values):
+                self._add_unnamed(values, None)
             return True
         return False
 
@@ -310,6 +354,8 @@ class ConsoleLog:
             if marker is None and self._last_marker is not None:
                 kind = f"after {_MARKED[self._last_marker[0]]}"
             self._add(f"pairs {kind}", pairs, marker or self._last_marker)
+            if not any(meaning_of(name) for name in metrics):
+                self._add_unnamed({name: pairs[name] for name in metrics}, marker)
         self._last_marker = marker
         is_of_block = self._block.marker is None or (
             marker is not None and marker[0] <= self._block.marker[0]
@@ -337,6 +383,12 @@ _MARKED = ("step", "iteration", "batch", "episode", "epoch")
 
 def is_step_name(name: str) -> bool:
     return step_rank(name) is not None
+
+
+@functools.lru_cache(maxsize=4096)
+def is_outcome(name: str) -> bool:
+    meaning = meaning_of(name)
+    return meaning is not None and meaning.key.endswith(("success_rate", "return_mean"))
 
 
 _BARS = re.compile(r"[|│┃║]")

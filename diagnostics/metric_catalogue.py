@@ -118,6 +118,12 @@ SUCCESS_WORDS = (
     "task_success",
     "episode_success_rate",
     "episode_success",
+    "ep_success",
+    "success_once",
+    "success_at_end",
+    "resolved",
+    "resolved_rate",
+    "resolve_rate",
     "solve_rate",
     "solved_rate",
     "win_rate",
@@ -178,6 +184,7 @@ RETURN_WORDS = (
     "exp_scores",
     "rm",
     "ret",
+    "r",
 )
 ENTROPY_WORDS = (
     "policy_entropy",
@@ -526,6 +533,12 @@ AS_SPELLED: tuple[Pattern, ...] = (
         re.compile(rf"(?:train_)?{_EVAL}_(?:env_all_)?(?:mean_|avg_)?(?:{_RET})(?:_total)?{_MEAN}"),
         lambda m: _evaluated(None, "return_mean"),
     ),
+    (
+        re.compile(
+            rf"(?:mean_|avg_|average_|total_)?(?:{_RET}){_MEAN}_(?:(?:during|in|on|at|of)_)?{_EVAL}"
+        ),
+        lambda m: _evaluated(None, "return_mean", rank=1),
+    ),
     # TRL and its relatives: a reward function that says whether the answer is right
     (
         re.compile(
@@ -595,9 +608,11 @@ _FILLERS = frozenset(
         *("mean", "avg", "average", "moyen", "moyenne", "medio", "media", "ema", "ewma", "ma"),
         *("smoothed", "smooth", "running", "moving", "rolling", "recent", "window", "overall"),
         *("train", "training", "current", "per", "of", "the", "over"),
+        *("raw", "true", "normalized", "normalised", "discounted", "undiscounted", "cumulative"),
+        *("latest", "last", "history", "log", "curve", "values", "list"),
     }
 )
-"""Words that say how something was averaged, not what it is."""
+"""Words that say how something was averaged, scaled or kept, not what it is."""
 _OUTCOMES = frozenset({"rollout/success_rate", "reward/return_mean"})
 
 

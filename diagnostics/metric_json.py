@@ -53,13 +53,14 @@ def records_of(document: Any, *, name: str = "value", is_only: bool = False) -> 
         is_only: The file holds nothing else, so the records are somewhere inside.
     """
     if isinstance(document, list):
-        return _of_list(document, name)
+        is_series = is_only and len(document) > 1 and _is_numbers(document)
+        return [{name: value} for value in document] if is_series else _of_list(document, name)
     if not isinstance(document, dict):
         return []
     own = flat(document)
     inside = _tables_inside(document, name)
     best = max(inside, key=_worth, default=[])
-    if len(best) > 1 and (is_only or not _known(own)) and _worth(best) > (0, 0):
+    if best and (is_only or not _known(own)) and _worth(best) > (0, 0):
         return best
     return [own] if own else []
 
@@ -96,16 +97,18 @@ def _tables_inside(document: Mapping[str, Any], name: str) -> list[list[Record]]
     waiting: list[tuple[Mapping[str, Any], int]] = [(document, 0)]
     while waiting:
         group, depth = waiting.pop()
-        out += [_of_columns(group), _of_steps(group), _of_split(group), _of_series(group)]
+        tables = (_of_columns(group), _of_steps(group), _of_split(group), _of_series(group))
+        out += [rows for rows in tables if len(rows) > 1]
         keys = sorted(group, key=lambda k: _HISTORIES.index(k) if k in _HISTORIES else 99)
         for key in keys:
             value = group[key]
-            if isinstance(value, list):
+            if isinstance(value, list) and not _is_numbers(value):
                 rows = _of_list(value, str(key))
-                out.append(rows)
+                if len(rows) > 1 or (key in _HISTORIES and rows and _known(rows[0])):
+                    out.append(rows)
             elif isinstance(value, dict) and depth < MAX_DEPTH:
                 waiting.append((value, depth + 1))
-    return [rows for rows in out if len(rows) > 1]
+    return out
 
 
 def _of_columns(group: Mapping[str, Any]) -> list[Record]:

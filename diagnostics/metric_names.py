@@ -193,6 +193,7 @@ def to_our_names(
         sources[key] = name
     _action_valid_of_env(columns, out, sources)
     _average_tags(out, sources)
+    _sum_of_rewards(out, sources, notes)
     _derive_dependence(out, sources)
     _entropy_per_token(out, sources, notes)
     _kl_per_token(out, sources, notes)
@@ -261,7 +262,8 @@ def _success_from_reward(
     columns: dict[str, Values], sources: dict[str, str], notes: list[str], key: str, success: str
 ) -> None:
     values = columns.get(key)
-    if values is None or success in columns or key == sources[key]:
+    is_own = values is not None and key == sources[key]
+    if values is None or success in columns or is_own or PLUS in sources[key]:
         return
     present = values[~np.isnan(values)]
     if not len(present):
@@ -297,6 +299,43 @@ def _average_tags(columns: dict[str, Values], sources: dict[str, str]) -> None:
             total = np.where(np.isfinite(stacked), stacked, 0.0).sum(axis=0)
             columns[key] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
             sources[key] = ", ".join(sources[member] for member in members)
+
+
+PLUS = " + "
+"""Between the columns whose sum a key is."""
+_PART_OF_REWARD = re.compile(r"rewards?_(?P<after>\w+)|(?P<before>\w+)_rewards?(?:_fn|_func)?")
+_NO_PART = frozenset(
+    {
+        *("std", "min", "max", "best", "worst", "var", "median", "threshold", "target", "weight"),
+        *("scale", "coef", "coefficient", "baseline", "clip", "length", "count", "num", "time"),
+        *("model", "total", "zero", "gap", "diff", "delta", "percentile", "quantile", "range"),
+        *("ema", "ma", "avg10", "avg50", "avg100", "smoothed", "rolling", "running"),
+        *("eval", "evaluation", "val", "validation", "test", "dev"),
+    }
+)
+
+
+def _sum_of_rewards(columns: dict[str, Values], sources: dict[str, str], notes: list[str]) -> None:
+    """Where only the parts of a reward are logged, their sum is the return."""
+    if {"reward/return_mean", "rollout/success_rate"} & columns.keys():
+        return
+    parts = [key for key in columns if key == sources[key] and _is_part_of_reward(key)]
+    if len(parts) < 2:
+        return
+    columns["reward/return_mean"] = np.sum([columns[part] for part in parts], axis=0)
+    sources["reward/return_mean"] = PLUS.join(sources[part] for part in parts)
+    notes.append(
+        f"only parts of a reward are logged: their sum ({sources['reward/return_mean']}) is read "
+        "as return"
+    )
+
+
+def _is_part_of_reward(name: str) -> bool:
+    match = _PART_OF_REWARD.fullmatch(spelled(name).removesuffix("_mean"))
+    if match is None:
+        return False
+    words = set((match["after"] or match["before"]).split("_"))
+    return not words & _NO_PART and not any(word.isdigit() for word in words)
 
 
 def _derive_dependence(columns: dict[str, Values], sources: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ from .metric_table import (
     MetricTable,
     TableBuilder,
     TooManyColumnsError,
+    Values,
     too_many_columns,
 )
 
@@ -347,9 +348,11 @@ class Collector:
             raise MetricsFileError(f"{self.path}: no row with a step was found ({self.kind})")
         if not self._steps and not self.known and not self.mapping:
             shown = ", ".join(list(self.names)[:6])
+            first = next(iter(self.names))
             raise MetricsFileError(
-                f"{self.path}: neither steps nor a known metric among {shown}; say what they are "
-                "with --map NAME=step and --map NAME=rollout/success_rate"
+                f"{self.path}: neither steps nor a known metric among {shown}; say what they are: "
+                f"--map NAME=step for the steps, and --map '{first}=rollout/success_rate' or "
+                f"--map '{first}=reward/return_mean'"
             )
         if not self._steps:
             why = f"{self._fractions} holds fractions" if self._fractions else "no step is written"
@@ -447,9 +450,16 @@ def _of_phase(record: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-_LIKELY = frozenset(
-    word for phrase in SUCCESS_WORDS for word in phrase.split("_") if word not in ("is", "at", "1")
+_LIKELY = (
+    frozenset(word for phrase in SUCCESS_WORDS for word in phrase.split("_"))
+    - {"is", "at", "1", "ratio", "rate", "frac", "percent", "task", "answer", "episode", "ep"}
+    - {"once", "end"}
 ) | {"reward", "score", "return", "f1", "goal", "wins", "passed", "accept", "judge"}
+_NO_OUTCOME = {
+    *("std", "min", "max", "time", "loss", "count", "clip", "len", "length", "seconds", "size"),
+    *("epsilon", "eps", "buffer", "memory", "seed", "fps", "tokens", "duration", "elapsed"),
+}
+MAX_NAMED = 4
 
 
 def hints(table: MetricTable) -> list[str]:
@@ -466,7 +476,11 @@ def hints(table: MetricTable) -> list[str]:
         return [f"no success rate was recognised; if one of these is it, give {maps}"]
     if has_return:
         return []
-    return ["no success rate and no reward was recognised; say which column it is with --map"]
+    maps = " or ".join(f"--map '{name}={key}'" for name, key in _unnamed(table)[:MAX_NAMED])
+    return [
+        "no success rate and no reward was recognised"
+        + (f"; if one of these columns is it, give {maps}" if maps else "")
+    ]
 
 
 def likely_success(table: MetricTable) -> Iterator[tuple[str, str]]:
@@ -475,12 +489,29 @@ def likely_success(table: MetricTable) -> Iterator[tuple[str, str]]:
     for key, values in table.columns.items():
         name = table.sources.get(key, key)
         words = set(spelled(name).split("_"))
-        if spelled(name) in taken or words & {"std", "min", "max", "time", "loss", "count"}:
+        if spelled(name) in taken or words & _NO_OUTCOME or not words & _LIKELY:
             continue
-        if not words & _LIKELY:
+        if target := _outcome_for(values):
+            yield name, target
+
+
+def _outcome_for(values: Values) -> str:
+    """Which key numbers without a known name may be: a success rate where they lie in 0..1."""
+    finite = values[abs(values) < math.inf]
+    if not len(finite):
+        return ""
+    is_share = finite.min() >= 0 and finite.max() <= 1
+    return "rollout/success_rate" if is_share else "reward/return_mean"
+
+
+def _unnamed(table: MetricTable) -> list[tuple[str, str]]:
+    """Columns of no known name, those within 0..1 first, and the key for `--map` of each."""
+    out = []
+    for key, values in table.columns.items():
+        name = table.sources.get(key, key)
+        known = meaning_of(name) is not None or step_rank(name) is not None
+        if known or set(spelled(name).split("_")) & _NO_OUTCOME:
             continue
-        finite = values[abs(values) < math.inf]
-        if not len(finite):
-            continue
-        is_share = finite.min() >= 0 and finite.max() <= 1
-        yield name, "rollout/success_rate" if is_share else "reward/return_mean"
+        if target := _outcome_for(values):
+            out.append((name, target))
+    return sorted(out, key=lambda entry: entry[1] != "rollout/success_rate")

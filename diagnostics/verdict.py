@@ -132,6 +132,7 @@ class Diagnosis:
             text=verdict_text(
                 state=state,
                 num_rows=self.engine.num_rows,
+                needed=self._needed(),
                 measured=sorted({channel.key for channel in self._judged()}),
                 open_alarms=open_alarms,
                 onset=(onset, interval),
@@ -165,6 +166,15 @@ class Diagnosis:
         seen = any(channel.count >= channel.spec.warmup for channel in self._judged())
         is_short = self.engine.num_rows < MIN_ROWS and not state.is_collapse
         return RunState.INSUFFICIENT if is_short or not seen else state
+
+    def _needed(self) -> tuple[str, int, int]:
+        """The metric that needs fewest further rows for a verdict: its rows, and how many."""
+        least = min(
+            self._judged(), key=lambda channel: channel.spec.warmup - channel.count, default=None
+        )
+        if least is None:
+            return "", self.engine.num_rows, MIN_ROWS
+        return least.key, least.count, max(least.spec.warmup, MIN_ROWS)
 
     def _judged(self) -> list[Channel]:
         """Channels that some rule needs, and that were measured."""

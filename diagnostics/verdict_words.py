@@ -26,6 +26,7 @@ def verdict_text(
     *,
     state: RunState,
     num_rows: int,
+    needed: tuple[str, int, int],
     measured: Sequence[str],
     open_alarms: Sequence[OpenAlarm],
     onset: Onset,
@@ -36,10 +37,15 @@ def verdict_text(
     actions: Sequence[Action],
     unseen: Sequence[Blindness],
 ) -> str:
-    """One paragraph a part, the most important first."""
+    """One paragraph a part, the most important first.
+
+    Args:
+        num_rows: Steps with a metric.
+        needed: Of the metric that is nearest to a verdict: its key, its rows, and the rows that
+            a verdict needs. No key: no rule reads anything that is logged.
+    """
     if state is RunState.INSUFFICIENT:
-        known = ", ".join(measured) or "no metric that a rule reads"
-        parts = [f"Too early to tell, or too little logged: {num_rows} steps with {known}."]
+        parts = [_too_little(num_rows, *needed)]
     elif state is RunState.HEALTHY:
         parts = [" ".join([_healthy(measured, view), _REASONING.get(regime, "")]).strip()]
         notes = [f"{RULES_BY_NAME[a.rule].title} ({a.words})" for a in open_alarms]
@@ -49,6 +55,19 @@ def verdict_text(
         parts += _cause_part(causes)
         parts += [_advice_part(action) for action in actions[:1]]
     return "\n".join([*parts, *_unseen_words(unseen)])
+
+
+def _too_little(num_rows: int, key: str, count: int, needed: int) -> str:
+    """How many rows there are, and how many a verdict needs.
+
+    >>> _too_little(10, "reward/return_mean", 10, 20)
+    'Too early to tell: 10 rows hold reward/return_mean, and a verdict needs 20.'
+    """
+    if not key:
+        rows = "1 row holds" if num_rows == 1 else f"{num_rows} rows hold"
+        return f"Too early to tell, or too little logged: {rows} no metric that a rule reads."
+    rows = "1 row holds" if count == 1 else f"{count} rows hold"
+    return f"Too early to tell: {rows} {key}, and a verdict needs {needed}."
 
 
 def _healthy(measured: Sequence[str], view: View) -> str:

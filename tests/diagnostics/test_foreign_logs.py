@@ -247,6 +247,14 @@ def test_b5_utf_16_as_a_windows_shell_writes_it(tmp_path: Path) -> None:
         ("val/test_score/openai/gsm8k", "eval/openai_gsm8k/return_mean"),
         ("eval_gsm8k_accuracy", "eval/gsm8k/success_rate"),
         ("agent_0/accuracy", SUCCESS),
+        ("normalized_return", RETURN),
+        ("RawAverageReturn", RETURN),
+        ("reward_latest", RETURN),
+        ("reward_history", RETURN),
+        ("R", RETURN),
+        ("ep_success", SUCCESS),
+        ("resolved", SUCCESS),
+        ("Total reward during evaluation", "eval/all/return_mean"),
     ],
 )
 def test_b5_names_are_met_half_way(name: str, key: str) -> None:
@@ -369,6 +377,67 @@ def test_b5_columns_that_look_like_success_are_named_with_the_map_to_give(tmp_pa
     assert any(f"--map '{option}'" in note for note in diagnose(path).notes)
     mapped = read_metrics(path, parse_map([option], known_keys()))
     assert mapped.columns[SUCCESS][0] == pytest.approx(0.51)
+
+
+def test_b5_a_reward_of_parts_is_their_sum(tmp_path: Path) -> None:
+    rows = "".join(f"{s},2.5,{s},0.5,9\n" for s in STEPS)
+    table = read(tmp_path, "step,loss,reward_valid_json,plan_reward,reward_max\n" + rows)
+    assert table.columns[RETURN].tolist() == [s + 0.5 for s in STEPS]
+    assert "their sum (reward_valid_json + plan_reward) is read as return" in table.notes[0]
+
+
+def test_b5_a_list_of_numbers_is_named_by_its_file(tmp_path: Path) -> None:
+    numbers = json.dumps([-5.5 + s for s in STEPS])
+    table = read(tmp_path, numbers, "reward_history.json")
+    assert table.columns[RETURN].tolist() == [-5.5 + s for s in STEPS]
+    with pytest.raises(MetricsFileError, match=r"--map 'jumps=reward/return_mean'"):
+        read(tmp_path, numbers, "jumps.json")
+    mapping = parse_map([f"jumps={RETURN}"], known_keys())
+    assert len(read_metrics(tmp_path / "jumps.json", mapping).columns[RETURN]) == len(STEPS)
+
+
+def test_b5_a_trainer_state_of_one_row_is_read(tmp_path: Path) -> None:
+    state = {"epoch": 3.0, "global_step": 12, "log_history": [{"reward": 0.25, "step": 10}]}
+    table = read(tmp_path, json.dumps(state, indent=1), "trainer_state.json")
+    assert (table.steps.tolist(), table.columns[FROM_REWARD].tolist()) == ([10], [0.25])
+
+
+def test_b5_lines_about_one_step_are_no_rows_of_a_run(tmp_path: Path) -> None:
+    """A game that prints its own steps between the lines of the trainer."""
+    text = "".join(
+        f"  Step 215: Place tower | Reward: -0.11 | Lives: 19\n"
+        f"[Trainer] Step {300 * s}, Loss: 0.002\n"
+        f"Episode {s:>3}: Reward={-27 + s / 10:.1f} | Lives:14 | Towers: 2\n"
+        for s in STEPS
+    )
+    table = read(tmp_path, text)
+    assert table.steps.tolist() == list(STEPS)
+    assert table.columns[RETURN][0] == pytest.approx(-26.9)
+
+
+def test_b5_a_log_of_unknown_names_says_which_column_to_map(tmp_path: Path) -> None:
+    lines = "".join(f"[12:00:00] - epoch {s}: val_cost={900 - s}.5 soc_dev=0.02\n" for s in STEPS)
+    verdict = diagnose(written(tmp_path, lines))
+    assert verdict.state is RunState.INSUFFICIENT
+    assert any("--map 'soc_dev=rollout/success_rate'" in note for note in verdict.notes)
+    mapping = parse_map([f"val_cost={RETURN}"], known_keys())
+    assert read(tmp_path, lines).steps.tolist() == list(STEPS)
+    assert read_metrics(tmp_path / "train.log", mapping).columns[RETURN][0] == 899.5
+
+
+def test_b5_a_ratio_is_not_offered_as_success(tmp_path: Path) -> None:
+    rows = "".join(f"{s},-20.5,0.9957,0.5\n" for s in STEPS)
+    path = written(tmp_path, "step,reward,ratio,clip_ratio/region_mean\n" + rows)
+    assert not any("--map" in note for note in diagnose(path).notes)
+
+
+@pytest.mark.parametrize(("num_rows", "words"), [(1, "1 row holds"), (12, "12 rows hold")])
+def test_b5_too_few_rows_are_said_with_how_many_are_needed(
+    tmp_path: Path, num_rows: int, words: str
+) -> None:
+    path = written(tmp_path, "step,reward\n" + "".join(f"{s},{s + 2}\n" for s in range(num_rows)))
+    said = f"Too early to tell: {words} reward/return_mean, and a verdict needs 20."
+    assert diagnose(path).text.splitlines()[0] == said
 
 
 def test_b5_a_chart_of_two_runs_judges_one_and_says_which(tmp_path: Path) -> None:
