@@ -27,11 +27,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from conftest import build_trajectory, write_steps
 
 from echoscope.store.checkpoint_files import (
+    MANIFEST_NAME,
     checkpoint_damage,
     checkpoint_folders,
     write_checkpoint_manifest,
 )
 from echoscope.store.commands import Mailbox, new_command, post
+from echoscope.store.durable import read_checked_json
 from echoscope.store.errors import NotARunError, StoreError
 from echoscope.store.packing import pack
 from echoscope.store.reader import RunReader, open_run
@@ -179,7 +181,7 @@ class Runs:
             return "refused" if "\n" not in why else "traceback"
         good = self.good / folder.relative_to(path)
         names = [file.relative_to(good) for file in good.rglob("*") if file.is_file()]
-        same = all((folder / n).read_bytes() == (good / n).read_bytes() for n in names)
+        same = all(_content(folder / name) == _content(good / name) for name in names)
         return "whole" if same else "silent"
 
     def judge_mailbox(self, path: Path, damaged: Path) -> str:
@@ -196,6 +198,11 @@ class Runs:
             return "silent"
         is_gone = not damaged.exists()
         return "refused" if refusals or is_gone else "silent"
+
+
+def _content(path: Path) -> object:
+    """What a file of a checkpoint says: of its manifest the values, whose order says nothing."""
+    return read_checked_json(path) if path.name == MANIFEST_NAME else path.read_bytes()
 
 
 def values(reader: RunReader) -> Values:
