@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..store.annotations import AlarmNote
     from ..store.reader import RunReader
@@ -35,14 +35,17 @@ def alarms(
     """The alarms that are open, the most serious first; text written by the model is withheld."""
     from ..store.annotations import AlarmNote, read_annotations
     from ..store.reader import open_run
+    from ..store.settings import live_settings
+    from ..store.status import RUNNING
 
     reader = open_run(context.obj)
     notes = read_annotations(context.obj).alarms
     by_id: dict[str, list[Alarm]] = {}
     for event in reader.alarms():
         by_id.setdefault(event.alarm_id, []).append(event)
+    is_live, current = reader.info().status == RUNNING, live_settings(reader).now
     found = [
-        _row(events, notes.get(alarm_id, AlarmNote()), context.obj)
+        _row(events, notes.get(alarm_id, AlarmNote()), context.obj, is_live, current)
         for alarm_id, events in by_id.items()
     ]
     shown = [row for row in found if is_all or row["state"] != "cleared"]
@@ -62,16 +65,28 @@ def alarms(
 _RANK = {"critical": 0, "warning": 1, "info": 2}
 
 
-def _row(events: Sequence[Alarm], note: AlarmNote, run: Path) -> dict[str, Any]:
-    """One alarm as it was raised last."""
-    from ..diagnostics.advice import command_line
+def _row(
+    events: Sequence[Alarm],
+    note: AlarmNote,
+    run: Path,
+    is_live: bool,
+    current: Mapping[str, Any],
+) -> dict[str, Any]:
+    """One alarm as it was raised last, with what it still advises."""
+    from ..diagnostics.advice import alarm_advice
     from ..store.records import AlarmState
 
     last = events[-1]
     raised = [event for event in events if event.state is AlarmState.RAISED]
     alarm = raised[-1] if raised else last
     is_cleared = last.state is AlarmState.CLEARED
-    suggested = alarm.suggested
+    advice = alarm_advice(
+        alarm,
+        run=shlex.quote(str(run)),
+        is_live=is_live,
+        current=current,
+        is_open=not is_cleared,
+    )
     return {
         "alarm_id": alarm.alarm_id,
         "rule": alarm.rule,
@@ -81,13 +96,9 @@ def _row(events: Sequence[Alarm], note: AlarmNote, run: Path) -> dict[str, Any]:
         "onset_step": alarm.onset_step,
         "cleared_step": last.step if is_cleared else None,
         "message": alarm.message,
-        "advice": alarm.advice,
+        "advice": advice.text,
         "refuted_by": alarm.refuted_by,
-        "suggested": (
-            None
-            if suggested is None
-            else command_line(suggested.action.value, shlex.quote(str(run)), suggested.settings)
-        ),
+        "suggested": advice.command or None,
         "metric": alarm.metric,
         "value": _finite(alarm.value),
         "baseline": _finite(alarm.baseline),
@@ -128,10 +139,12 @@ def _print(row: dict[str, Any]) -> None:
     over = f", over since step {row['cleared_step']}" if row["state"] == "cleared" else ""
     by = f" by {row['acknowledged_by']}" if row["state"] == "acknowledged" else ""
     state = "" if over or row["state"] == "open" else f", {row['state']}{by}"
+    head = f"{row['severity']} {row['rule']}"
+    if over:
+        head = f"cleared {row['rule']} (was {row['severity']})"
     onset = "" if row["onset_step"] is None else f", onset {row['onset_step']}"
     lines = [
-        f"{row['severity']} {row['rule']} since step {row['step']}{onset}{over}{state}"
-        f"  [{row['alarm_id']}]",
+        f"{head} since step {row['step']}{onset}{over}{state}  [{row['alarm_id']}]",
         f"  {row['message']}",
     ]
     if row["advice"]:

@@ -25,6 +25,8 @@ class AlarmHistory:
     latest: Alarm
     """As it was raised last: a warning may have become critical."""
     cleared_step: int | None
+    ending: str = ""
+    """Why it was cleared, in words."""
     done: tuple[CommandState, ...] = ()
     """What it did by itself."""
     note: AlarmNote = field(default_factory=AlarmNote)
@@ -36,6 +38,11 @@ class AlarmHistory:
     @property
     def severity(self) -> str:
         return self.latest.severity.value
+
+    @property
+    def severity_words(self) -> str:
+        """How severe it is, or was: `critical`, `cleared, was critical`."""
+        return self.severity if self.is_open else f"cleared, was {self.severity}"
 
     def standing(self, now: float) -> str:
         """`open`, `acknowledged`, `snoozed` or `cleared`."""
@@ -66,6 +73,7 @@ def histories(
                 raised=raised[0],
                 latest=raised[-1],
                 cleared_step=last.step if last.state is AlarmState.CLEARED else None,
+                ending=last.message if last.state is AlarmState.CLEARED else "",
                 done=tuple(
                     state
                     for state in commands

@@ -25,7 +25,7 @@ from .branch_orders import (
     settings_at,
     value_at,
 )
-from .branching import BranchState, Launch, launch, launches
+from .branching import BranchState, Launch, check, launch, launches
 from .escaping import visible
 from .lineage import open_button
 from .settings import settings
@@ -42,15 +42,39 @@ _PENDING = (BranchState.STARTING, BranchState.LOADING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft:
-    run_id: str
     order: BranchOrder
     preview: str
+    reason: str
+    """What is typed in already."""
 
 
 def preset(run_id: str, changes: Mapping[str, Any]) -> None:
     """Fill in the form for the next time that the page Live is drawn, and open it."""
     st.session_state["branch_form"] = True
     st.session_state[_lines_key(run_id)] = "\n".join(setting_words(changes))
+
+
+def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: str) -> None:
+    """Fill in the form with what a verdict advises, and ask for the one confirmation.
+
+    Args:
+        step: Of the checkpoint; None for the last good one.
+    """
+    at = queries.last_good(run_id).step if step is None else step
+    preset(run_id, changes)
+    st.session_state.pop("branch_draft", None)
+    try:
+        if at is None:
+            raise BranchError("the run has no checkpoint from before the change")
+        config = settings_at(queries.path_of(run_id), at)
+        st.session_state[_at_key(run_id)] = at
+        steps = {"steps": _last_step(config, at)}
+        form = {key: value for key, value in steps.items() if value != value_at(config, key)}
+        words = (*setting_words(form), *setting_words(changes))
+        order = BranchOrder(parent=queries.path_of(run_id), checkpoint=at, settings=words)
+        _propose(order, _preview(config, order), reason)
+    except (BranchError, queries.Problem) as error:
+        st.session_state["branch_problem"] = str(error)
 
 
 def panel(run_id: str) -> None:
@@ -88,6 +112,10 @@ def _forbidden() -> str:
     return ""
 
 
+def _at_key(run_id: str) -> str:
+    return f"branch_at:{run_id}"
+
+
 def _lines_key(run_id: str) -> str:
     return f"branch_lines:{run_id}"
 
@@ -106,7 +134,16 @@ def _form(run_id: str, info: RunInfo) -> None:
         return
     head = st.container()  # above the settings: what was changed is seen without scrolling
     left, middle, right = st.columns(3)
-    at = left.selectbox("Checkpoint of step", steps, key=f"branch_at:{run_id}")
+    good = queries.last_good(run_id)
+    if st.session_state.get(_at_key(run_id)) not in steps:
+        st.session_state[_at_key(run_id)] = steps[0] if good.step is None else good.step
+    at = left.selectbox(
+        "Checkpoint of step",
+        steps,
+        key=_at_key(run_id),
+        format_func=lambda step: f"{step} (last good)" if step == good.step else str(step),
+        help=ui.plain(good.reason, 400),
+    )
     try:
         config = settings_at(queries.path_of(run_id), at)
     except BranchError as error:
@@ -167,13 +204,10 @@ def _offer(
         return
     preview = _preview(config, order)
     st.code(preview, language=None)
-    st.button(
-        "Review and start",
-        key="branch_review",
-        type="primary",
-        on_click=_propose,
-        args=(_Draft(run_id=run_id, order=order, preview=preview),),
-    )
+    if st.button("Review and start", key="branch_review", type="primary"):
+        with st.spinner("The settings are being checked"):
+            _propose(order, preview)
+        st.rerun()  # the question stands above the form
 
 
 def _require_once(words: Sequence[str]) -> None:
@@ -198,10 +232,16 @@ def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
     return visible("\n".join(lines), MAX_LINES)
 
 
-def _propose(draft: _Draft) -> None:
-    st.session_state["branch_draft"] = draft
-    for key in ("branch_reason", "branch_problem"):
+def _propose(order: BranchOrder, preview: str, reason: str = "") -> None:
+    """Ask for confirmation of an order that the command would accept; else say why it would not."""
+    for key in ("branch_draft", "branch_reason", "branch_problem"):
         st.session_state.pop(key, None)
+    try:
+        check(order, settings().root)
+    except BranchError as error:
+        st.session_state["branch_problem"] = str(error)
+        return
+    st.session_state["branch_draft"] = _Draft(order=order, preview=preview, reason=reason)
 
 
 def _question(run_id: str) -> None:
@@ -209,7 +249,7 @@ def _question(run_id: str) -> None:
     if problem:
         _line("not started", "red", problem)
     draft = st.session_state.get("branch_draft")
-    if not isinstance(draft, _Draft) or draft.run_id != run_id:
+    if not isinstance(draft, _Draft) or draft.order.parent != queries.path_of(run_id):
         return
     with st.container(border=True, key="branch_question"):
         st.markdown("**Start this branch?** It trains on this machine, beside what trains already.")
@@ -223,6 +263,7 @@ def _question(run_id: str) -> None:
         )
         reason.text_input(
             "Why",
+            draft.reason[:MAX_REASON],
             key="branch_reason",
             max_chars=MAX_REASON,
             placeholder="Kept with the new run",

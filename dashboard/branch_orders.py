@@ -100,8 +100,8 @@ def check_setting(word: str) -> None:
         )
 
 
-def command(order: BranchOrder, root: Path) -> list[str]:
-    """The words of the process to start.
+def command(order: BranchOrder, root: Path, *, is_dry_run: bool = False) -> list[str]:
+    """The words of the process to start; with `is_dry_run` it only says what it would do.
 
     Raises:
         BranchError: something in the order is not fit to become one.
@@ -128,6 +128,7 @@ def command(order: BranchOrder, root: Path) -> list[str]:
         *([f"--name={order.name}"] if order.name else []),
         *([f"--reason={order.reason}"] if order.reason else []),
         *([f"--by={order.author}"] if order.author else []),
+        *(["--dry-run"] if is_dry_run else []),
         *("--", *order.settings),
     ]
 

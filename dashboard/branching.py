@@ -28,6 +28,8 @@ FOLDER = ".branches"
 MAX_LIVE = 4
 """Branches of one dashboard that train at once."""
 MAX_KEPT = 200
+CHECK_S = 60.0
+"""Patience with the command when it is only asked whether it would start a branch."""
 _READ_BYTES = 65_536
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -99,8 +101,6 @@ def launch(order: BranchOrder, root: Path) -> Launch:
         BranchError: the order is not fit, too many train already, or the system refuses.
     """
     words = command(order, root)
-    # The branch runs what its parent ran: that code need not know how to get in here.
-    env = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
     with _lock:
         busy = sum(one.process.poll() is None for one in _launches)
         if busy >= MAX_LIVE:
@@ -116,7 +116,7 @@ def launch(order: BranchOrder, root: Path) -> Launch:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=env,
+                    env=_environment(),
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
@@ -125,6 +125,33 @@ def launch(order: BranchOrder, root: Path) -> Launch:
         _launches.append(started)
         del _launches[:-MAX_KEPT]
     return started
+
+
+def check(order: BranchOrder, root: Path) -> None:
+    """Have the command check an order, every value included; nothing is started or written.
+
+    Raises:
+        BranchError: it would refuse, with its reason; or it cannot be asked.
+    """
+    words = command(order, root, is_dry_run=True)
+    try:
+        found = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=_environment(),
+            timeout=CHECK_S,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise BranchError(f"the settings could not be checked: {error}") from error
+    if found.returncode:
+        raise BranchError(_last_line(found.stderr) or "the command refused without a reason")
+
+
+def _environment() -> dict[str, str]:
+    """The branch runs what its parent ran: that code need not know how to get in here."""
+    return {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
 
 
 def _open_log(root: Path) -> tuple[Path, int]:
@@ -149,8 +176,12 @@ def _read(log: Path) -> tuple[dict[str, Any] | None, str]:
         return None, f"{log}: {error.strerror}"
     lines = head.decode("utf-8", "replace").split("\n")[:-1]
     start = next((found for found in map(_start, lines) if found is not None), None)
-    last = [line for line in tail.decode("utf-8", "replace").split("\n") if line.strip()]
-    return start, (last[-1].removeprefix("error: ")[:2_000] if last else "")
+    return start, _last_line(tail)
+
+
+def _last_line(output: bytes) -> str:
+    last = [line for line in output.decode("utf-8", "replace").split("\n") if line.strip()]
+    return last[-1].removeprefix("error: ")[:2_000] if last else ""
 
 
 def _start(line: str) -> dict[str, Any] | None:

@@ -10,9 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from .charts import figure_text
+from .config_view import value_words
 from .diagnosis_data import RegimePath
 
-MISSING = "-"
+MISSING = "not set"
 
 
 def config_diff(configs: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -27,14 +28,14 @@ def config_diff(configs: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     keys = sorted({key for values in configs.values() for key in values})
     rows = []
     for key in keys:
-        values = [_shown(config.get(key, MISSING)) for config in configs.values()]
+        values = [_shown(config, key) for config in configs.values()]
         if len(set(values)) > 1:
             rows.append({"setting": key, **dict(zip(configs, values, strict=True))})
     return pd.DataFrame(rows, columns=["setting", *configs])
 
 
-def _shown(value: Any) -> str:
-    return str(value)[:200]
+def _shown(config: Mapping[str, Any], key: str) -> str:
+    return value_words(config[key])[:200] if key in config else MISSING
 
 
 def relative_change(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from ..store.reader import RunInfo
+from .words import NONE
 
 
 def plain_config(found: RunInfo) -> Mapping[str, Any]:
@@ -24,3 +26,16 @@ def plain_config(found: RunInfo) -> Mapping[str, Any]:
 
     walk("", dict(found.config))
     return out
+
+
+def value_words(value: Any) -> str:
+    """A value as a person would type it."""
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {value_words(entry)}" for name, entry in value.items()) or NONE
+    return json.dumps(value)

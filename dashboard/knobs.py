@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from . import ui
+from .config_view import value_words as value_words
 from .escaping import visible
 
 _GROUPS: Mapping[str, str] = {
@@ -35,19 +36,6 @@ def group_of(key: str) -> str:
     """
     first, dot, _ = key.partition(".")
     return first if dot and first in _GROUPS else ""
-
-
-def value_words(value: Any) -> str:
-    """A value as a person would type it."""
-    if isinstance(value, bool) or value is None:
-        return json.dumps(value)
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {value_words(entry)}" for name, entry in value.items()) or "-"
-    return json.dumps(value)
 
 
 def rule_words(schema: Mapping[str, Any]) -> str:

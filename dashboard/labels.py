@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .words import NONE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
@@ -236,17 +238,17 @@ def value_words(key: str, value: float) -> str:
     >>> value_words("rollout/success_rate", 0.015625), value_words("rollout/success_rate", 1.0)
     ('1.56 %', '100 %')
     >>> value_words("policy/entropy", 0.17712), value_words("policy/entropy", float("nan"))
-    ('0.177', '-')
+    ('0.177', 'none')
     """
     if not math.isfinite(value):
-        return "-"
+        return NONE
     return f"{100 * value:.3g} %" if label(key).unit == SHARE else f"{value:.3g}"
 
 
 def interval_words(key: str, interval: tuple[float, float] | None) -> str:
-    """Both ends of an interval, `-` without one."""
+    """Both ends of an interval, `none` without one."""
     if interval is None:
-        return "-"
+        return NONE
     return f"{value_words(key, interval[0])} to {value_words(key, interval[1])}"
 
 
@@ -254,8 +256,8 @@ def change_words(ratio: float) -> str:
     """A relative change as people say it: percent while that is small, else how many times.
 
     >>> change_words(0.1016), change_words(-0.5), change_words(51.0), change_words(float("nan"))
-    ('+10 %', '-50 %', '52 times', '-')
+    ('+10 %', '-50 %', '52 times', 'none')
     """
     if not math.isfinite(ratio):
-        return "-"
+        return NONE
     return f"{1 + ratio:.3g} times" if ratio >= 3 else f"{100 * ratio:+.0f} %"

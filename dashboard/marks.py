@@ -68,7 +68,9 @@ def alarm_marks(alarms: Iterable[Alarm]) -> list[Mark]:
             Mark(
                 kind=MarkKind.ALARM,
                 step=alarm.step,
-                text=f"{severity}, {alarm.state.value} {after_step(alarm.step)}: {alarm.message}",
+                text=f"{severity}, raised {after_step(alarm.step)}: {alarm.message}"
+                if is_raised
+                else f"cleared {after_step(alarm.step)}, was {severity}: {alarm.message}",
                 color=theme.SEVERITIES[severity],
                 symbol=_SYMBOLS[severity] + ("" if is_raised else "-open"),
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import threading
 import time
 from collections import OrderedDict
@@ -22,16 +23,19 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
+from ..diagnostics import advice
+from ..diagnostics.advice import AlarmAdvice
 from ..diagnostics.verdict_record import Verdict
 from ..store.annotations import Annotations, read_annotations
 from ..store.artifacts import CheckpointRecord, DiagnosticRecord
+from ..store.checkpoints import CheckpointChoice, last_good_checkpoint
 from ..store.durable import is_locked
 from ..store.errors import NotARunError, QueryError, StoreError, StoreVersionError
 from ..store.layout import Layout, shown_path
 from ..store.reader import CommandState, RunInfo, RunReader, open_run
 from ..store.records import Alarm, AlarmState, Trajectory, TrajectoryOutcome, parse_trajectory_id
 from ..store.settings import live_settings
-from ..store.status import RunStatus
+from ..store.status import RUNNING, RunStatus
 from .cache import AnswerCache
 from .config_view import plain_config
 from .judging import Judge, judge_at
@@ -362,6 +366,17 @@ def open_alarms(run_id: str) -> list[Alarm]:
     return [alarm for alarm in last.values() if alarm.state is AlarmState.RAISED]
 
 
+def alarm_advice(run_id: str, alarm: Alarm, *, is_open: bool = True) -> AlarmAdvice:
+    """What an alarm of the run advises, as far as it can still be followed."""
+    return advice.alarm_advice(
+        alarm,
+        run=shlex.quote(typed(run_id)),
+        is_live=info(run_id).status == RUNNING,
+        current=current_settings(run_id),
+        is_open=is_open,
+    )
+
+
 def commands(run_id: str) -> list[CommandState]:
     """Every command in the order it was answered, those that still wait last."""
     return _answer("commands", run_id, lambda run: run.commands())
@@ -385,6 +400,11 @@ def current_settings(run_id: str) -> Mapping[str, Any]:
 def checkpoints(run_id: str) -> list[CheckpointRecord]:
     """Checkpoints that exist, by step."""
     return _answer("checkpoints", run_id, lambda run: run.checkpoints())
+
+
+def last_good(run_id: str) -> CheckpointChoice:
+    """The checkpoint to go back to, and why."""
+    return _answer("last_good", run_id, last_good_checkpoint)
 
 
 def diagnostics(run_id: str, step: int) -> list[DiagnosticRecord]:

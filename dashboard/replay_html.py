@@ -9,6 +9,7 @@ from .boards import board_html, player_position
 from .escaping import attribute, cut, cut_note, escape, marked
 from .frames import Position
 from .replay_list import NEVER_TRAINED, SPLITS
+from .words import NONE
 
 STYLE = (
     "<style>"
@@ -48,7 +49,7 @@ def _badge(text: str, mood: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.3g}" if value else "0"
+    return NONE if value is None else f"{value:+.3g}" if value else "0"
 
 
 def success_badge(is_success: bool | None) -> str:
@@ -191,7 +192,7 @@ def sibling_card(
 ) -> str:
     """An episode in a narrow column: outcome, last board, actions, what it said at one turn."""
     frame = trajectory.final_frame
-    actions = " > ".join(", ".join(t.actions) or "-" for t in trajectory.turns[:40])
+    actions = " > ".join(", ".join(t.actions) or NONE for t in trajectory.turns[:40])
     parts = [
         '<div class="es-facts">',
         success_badge(trajectory.is_success),

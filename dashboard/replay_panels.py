@@ -12,6 +12,7 @@ from . import queries, replay_html, tokens, ui
 from .heats import HEATS, available, trajectory_scale
 from .replay_list import kept_word, success_word
 from .url_state import choose, flag, go, number
+from .words import NONE
 
 PLAIN = "none"
 TEXT_PART = 20_000
@@ -196,6 +197,7 @@ def prompt_panel(run_id: str, trajectory: Trajectory, turn: int) -> None:
         found.drop(columns="first").rename(columns={"mean_return": "mean return"}),
         hide_index=True,
         height=min(36 * len(found) + 40, 260),
+        placeholder=NONE,
         column_config={"success": st.column_config.NumberColumn(format="percent")},
         alt="Steps at which this prompt was sampled",
     )

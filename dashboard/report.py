@@ -6,21 +6,26 @@ policy forbids all else. Texts of models, environments and files are escaped.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape as escape_html
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 import plotly.offline
 
 from ..diagnostics.verdict_record import Verdict
+from ..diagnostics.verdict_words import onset_words, verdict_parts
 from ..store.reader import RunInfo
 from ..store.records import Trajectory, TrajectoryOutcome
 from . import charts, diagnosis_charts, pulses, queries, replay_html, tokens
-from .alarm_history import histories, timeline
+from .alarm_history import AlarmHistory, histories, timeline
 from .config_view import plain_config
+from .config_view import value_words as setting_words
 from .curated import CHARTS, chart_curves, chart_keys
 from .diagnosis_data import (
     MAX_GROUP_STEPS,
@@ -37,6 +42,7 @@ from .labels import interval_words, value_words
 from .marks import alarm_marks, command_marks, command_words, outcome_words, rewind_marks
 from .report_page import PAGE, SCRIPT, STYLE
 from .theme import STATES
+from .words import NONE
 
 MAX_CHOSEN = 8
 """Trajectories in a report."""
@@ -115,16 +121,33 @@ def make_report(
     _trajectories(page, run_id, tuple(chosen) or _telling(run_id, verdict))
     page.heading("Configuration")
     config = plain_config(info)
-    page.table([{"setting": key, "value": value} for key, value in sorted(config.items())])
-    return PAGE.format(
+    page.table(
+        [{"setting": key, "value": setting_words(value)} for key, value in sorted(config.items())]
+    )
+    text = PAGE.format(
         title=escape_html(visible(f"{run_id}: {verdict.state.value}", 200)),
         head=_head(info),
         body="\n".join(page.parts),
         figures="\n".join(page.figures),
         style=STYLE + _inner(tokens.STYLE) + _inner(replay_html.STYLE),
         script=SCRIPT,
-        plotly=plotly.offline.get_plotlyjs(),
+        plotly=_packed(plotly.offline.get_plotlyjs()),
     )
+    return _without_folder(text, queries.path_of(run_id).parent)
+
+
+def _without_folder(text: str, root: Path) -> str:
+    """`runs/demo` in place of `/home/ann/work/runs/demo`: a reader sits at another machine."""
+    folder = root.absolute().parent
+    return text if folder == folder.parent else text.replace(f"{folder}/", "")
+
+
+def _packed(script: str) -> str:
+    """A script that the page unpacks: plotly's, of 4.7 MB, is 1.9 MB this way.
+
+    The installed package has only the whole library, no smaller bundle.
+    """
+    return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode("ascii")
 
 
 def _inner(style: str) -> str:
@@ -151,7 +174,7 @@ def _verdict(page: _Page, verdict: Verdict) -> None:
         f'<section class="verdict" style="border-color:{color}">'
         f'<b style="color:{color}">{escape(state)}</b> '
         f'<span class="quiet">as of step {verdict.last_step}, confidence '
-        f"{escape(verdict.confidence)}</span><p>{escape(verdict.text, 4000)}</p></section>"
+        f"{escape(verdict.confidence)}</span>{_parts(verdict)}</section>"
     )
     page.table(
         [
@@ -167,14 +190,36 @@ def _verdict(page: _Page, verdict: Verdict) -> None:
         ]
     )
     for title, texts in (
-        ("What to do", [f"{a.text} {a.command}".strip() for a in verdict.actions]),
         ("Likely causes, in order", list(verdict.causes)),
         ("What would show this wrong", list(verdict.refuted_by)),
-        ("What it could not see", list(verdict.could_not_see)),
+        ("Not checked", list(verdict.could_not_see)),
     ):
         if texts:
             items = "".join(f"<li>{escape(text, 1000)}</li>" for text in texts)
             page.parts.append(f"<h3>{escape(title)}</h3><ul>{items}</ul>")
+
+
+def _parts(verdict: Verdict) -> str:
+    """What, since when, the evidence, what to do; then the rest. Commands stand by themselves."""
+    since = onset_words(verdict.onset_step, verdict.onset_interval)
+    (_, what), *others = verdict_parts(verdict.text)
+    rows = [("What", what.replace(since, "", 1) if since else what)]
+    rows += [("Since when", since.removeprefix(" since "))] if since else []
+    rest = [part for part in others if part[0] not in _LISTED]
+    rows += sorted(rest, key=lambda part: _ORDER.get(part[0], len(_ORDER)))
+    out = []
+    for title, words in rows:
+        text, _, command = words.partition("\n  ")
+        lines = [line[:1].upper() + line[1:] for line in text.split("; ")]
+        shown = "<br>".join(escape(line, 2000) for line in lines)
+        typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""
+        out.append(f"<dt>{escape(title)}</dt><dd>{shown}{typed}</dd>")
+    return f"<dl>{''.join(out)}</dl>"
+
+
+_ORDER = {"Evidence": 0, "What to do": 1}
+_LISTED = ("Likely cause", "Likely causes", "Not checked", "Cannot be confirmed")
+"""Parts that stand below as lists, in full."""
 
 
 def _curves(page: _Page, run_id: str) -> None:
@@ -237,16 +282,21 @@ def _alarms(page: _Page, run_id: str, info: RunInfo) -> None:
         [
             {
                 "rule": one.latest.rule,
-                "severity": one.severity,
+                "severity": one.severity_words,
                 "raised": one.raised.step,
-                "began": "-" if one.raised.onset_step is None else one.raised.onset_step,
+                "began": NONE if one.raised.onset_step is None else one.raised.onset_step,
                 "cleared": "open" if one.is_open else one.cleared_step,
-                "what happened": one.latest.message,
-                "advice": one.latest.advice,
+                "what happened": f"{one.latest.message} {one.ending}".strip(),
+                "advice": _advice(run_id, one),
             }
             for one in found[:100]
         ]
     )
+
+
+def _advice(run_id: str, one: AlarmHistory) -> str:
+    found = queries.alarm_advice(run_id, one.latest, is_open=one.is_open)
+    return f"{found.text} {found.command}".strip() or NONE
 
 
 def _commands(page: _Page, run_id: str) -> None:
@@ -257,9 +307,9 @@ def _commands(page: _Page, run_id: str) -> None:
     page.table(
         [
             {
-                "who": state.command.issued_by or "-",
+                "who": state.command.issued_by or NONE,
                 "what": command_words(state),
-                "why": state.command.reason or "-",
+                "why": state.command.reason or NONE,
                 "outcome": outcome_words(state),
             }
             for state in states[-200:]

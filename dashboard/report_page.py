@@ -13,6 +13,12 @@ max-width:1280px;margin:0 auto;padding:1.5rem}
 h1{margin:0;font-size:1.7rem;overflow-wrap:anywhere}h2{margin:2.2rem 0 .6rem;font-size:1.25rem}
 h3{margin:1rem 0 .2rem;font-size:1rem}.quiet{opacity:.7;font-size:.9rem}
 .verdict{border-left:5px solid;padding:.6rem 1rem;background:var(--soft);margin:1rem 0}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.35rem 1rem;margin:.6rem 0 0}
+dt{opacity:.7;font-weight:600}dd{margin:0;min-width:0;overflow-wrap:anywhere}
+pre{margin:.4rem 0 0;padding:.5rem .7rem;border-radius:.4rem;background:var(--line);
+white-space:pre-wrap;overflow-wrap:anywhere;font-size:.85rem}
+@media(max-width:640px){body{padding:1rem}dl{grid-template-columns:1fr;gap:.1rem}
+dd{margin-bottom:.5rem}}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:1rem}
 .chart{min-width:0}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem;width:100%}
@@ -28,7 +34,14 @@ SCRIPT = """
 const dark = matchMedia('(prefers-color-scheme: dark)').matches;
 const ink = dark ? '#c9ced6' : '#3c434d', line = 'rgba(127,127,127,0.25)';
 const holders = document.querySelectorAll('.chart');
-document.querySelectorAll('script.figure').forEach((element, n) => {
+async function unpack(element) {
+  const packed = Uint8Array.from(atob(element.textContent), (sign) => sign.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('gzip'));
+  const script = document.createElement('script');
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+}
+function draw(element, n) {
   const figure = JSON.parse(element.textContent), layout = figure.layout;
   layout.template = undefined;
   layout.paper_bgcolor = layout.plot_bgcolor = 'rgba(0,0,0,0)';
@@ -39,7 +52,12 @@ document.querySelectorAll('script.figure').forEach((element, n) => {
   }
   Plotly.newPlot(holders[n], figure.data, layout, {responsive: true, displaylogo: false,
     toImageButtonOptions: {format: 'svg'}});
-});
+}
+unpack(document.getElementById('plotly')).then(
+  () => document.querySelectorAll('script.figure').forEach(draw),
+  () => holders.forEach((holder) => {
+    holder.textContent = 'This browser cannot unpack the charts: open the file in a newer one.';
+  }));
 """
 
 PAGE = (
@@ -48,5 +66,5 @@ PAGE = (
     f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     '<meta name="referrer" content="no-referrer"><title>{title}</title>'
     "<style>{style}</style></head><body>{head}{body}{figures}"
-    "<script>{plotly}</script><script>{script}</script></body></html>"
+    '<script type="text/plain" id="plotly">{plotly}</script><script>{script}</script></body></html>'
 )

@@ -83,7 +83,7 @@ def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Cell]:
         "run": visible(row.run_id, 120),
         "status": visible(row_status(row, details, now).words(now), 160),
         "state": _state(row, details),
-        "step": f"{row.last_step}{of}" if row.last_step >= 0 else f"-{of}",
+        "step": f"{max(row.last_step, 0)}{of}",
         "success": None if row.success_rate is None else f"{row.success_rate:.0%}",
         "history": details.success,
         "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",

@@ -33,6 +33,7 @@ from . import knobs, queries, ui
 from .escaping import visible
 from .marks import answered_after, command_words, outcome_words
 from .settings import settings
+from .words import NONE
 
 _SENTENCES: Mapping[CommandAction, str] = {
     CommandAction.PAUSE: "Hold the run at the next step boundary; nothing is lost.",
@@ -285,9 +286,9 @@ def command_table(states: Sequence[CommandState]) -> pd.DataFrame:
     rows = [
         {
             "when": _local_time(state.command.issued_at),
-            "who": visible(state.command.issued_by or "-", 200),
+            "who": visible(state.command.issued_by or NONE, 200),
             "what": visible(command_words(state), 500),
-            "why": visible(state.command.reason or "-", 1000),
+            "why": visible(state.command.reason or NONE, 1000),
             "outcome": visible(outcome_words(state), 1000),
         }
         for state in reversed(states)
@@ -296,7 +297,7 @@ def command_table(states: Sequence[CommandState]) -> pd.DataFrame:
 
 
 def _local_time(seconds: float) -> str:
-    """By this machine's clock; a dash where it is no time that a clock could show."""
+    """By this machine's clock; `none` where it is no time that a clock could show."""
     if not 0 <= seconds < 32_503_680_000:
-        return "-"
+        return NONE
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

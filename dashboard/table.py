@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import streamlit as st
 
+from .words import NONE
+
 Cell = str | Sequence[float] | None
 
 
@@ -103,7 +105,7 @@ def _data(rows: Sequence[Row], columns: Sequence[Column], label: str) -> dict[st
 
 def _cell(cell: Cell) -> str | list[float]:
     if cell is None:
-        return "-"
+        return NONE
     return cell if isinstance(cell, str) else list(cell)
 
 

@@ -35,6 +35,7 @@ STATES: Mapping[str, str] = {
     "watch": "#c77700",
     "collapsing": "#c62828",
     "collapsed": "#c62828",
+    "not learning": "#c62828",
     "insufficient evidence": "#7a7a7a",
 }
 """Of a verdict."""

@@ -23,7 +23,6 @@ from urllib.parse import urlencode
 import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
-from ..diagnostics.verdict_record import Verdict
 from ..store.errors import StoreError
 from ..store.layout import shown_path
 from . import live_lines, pulses, queries
@@ -76,6 +75,7 @@ STATE_COLOURS: Mapping[str, Colour] = {
     "watch": "orange",
     "collapsing": "red",
     "collapsed": "red",
+    "not learning": "red",
     "insufficient evidence": "gray",
 }
 """State of a verdict -> colour of a Streamlit badge."""
@@ -233,69 +233,6 @@ def live_marker(run_id: str) -> None:
 def is_following(run_id: str) -> bool:
     """Whether parts of the page should refresh by themselves."""
     return queries.info(run_id).status == "running" and bool(st.session_state.get("follow", True))
-
-
-def verdict_box(run_id: str, *, with_link: bool = True, upto: int | None = None) -> Verdict:
-    """The verdict in words, with its state, since when, and what to do.
-
-    `upto`: the step after which it is to be said; None for the newest.
-    """
-    if upto is not None:
-        return _verdict_box_at(run_id, upto)
-    found = queries.verdict(run_id)
-    with st.container(border=True, key="verdict_box"):
-        line = st.container(horizontal=True, vertical_alignment="center")
-        state, is_judging = found.state.value, queries.is_judging(run_id)
-        is_first = is_judging and found.last_step is None
-        badge = "being judged" if is_first else state
-        line.badge(badge, color="gray" if is_first else STATE_COLOURS.get(state, "gray"))
-        if found.last_step is not None:
-            with line:
-                is_moving = is_following(run_id) or queries.is_judging(run_id)
-                every_s = pulses.EVERY_S if is_moving else None
-                newest = pulses.verdict_line(run_id)
-                live_lines.show(run_id, "verdict", newest, kind="caption", every_s=every_s)
-        _verdict_text(found)
-        if queries.info(run_id).status == "running":
-            for action in found.actions[:2]:
-                if action.command:
-                    command(action.command)
-        if with_link:
-            link("Evidence", "diagnosis", run=run_id)
-    return found
-
-
-def _verdict_box_at(run_id: str, step: int) -> Verdict:
-    """What was to be said after an earlier step. What to do about it is said of the newest only."""
-    found = queries.verdict_at(run_id, step)
-    with st.container(border=True, key="verdict_box"):
-        line = st.container(horizontal=True, vertical_alignment="center")
-        state = found.state.value
-        line.badge(state, color=STATE_COLOURS.get(state, "gray"))
-        line.caption(plain(f"after step {step}, confidence {found.confidence}"))
-        with line:
-            link("Newest verdict", "diagnosis", run=run_id, step=None)
-        _verdict_text(found)
-    return found
-
-
-def _verdict_text(found: Verdict) -> None:
-    first, *others = verdict_sentences(found.text)
-    st.markdown(f"**{plain(first, 400)}**")
-    if others:
-        st.text(visible(others[0], 1500))
-    if len(others) > 1:
-        with st.expander("The whole verdict"):
-            st.text(visible(" ".join(others[1:]), 4000))
-
-
-def verdict_sentences(text: str) -> list[str]:
-    """What is the matter first, then the numbers, then the rest.
-
-    >>> verdict_sentences("Echo trap: collapsing since step 84. Spread fell to 0.1. Try it.")
-    ['Echo trap: collapsing since step 84.', 'Spread fell to 0.1.', 'Try it.']
-    """
-    return re.split(r"(?<=\.)\s+(?=[A-Z])", text.strip())
 
 
 def command(text: str) -> None:

@@ -19,6 +19,7 @@ from ..diagnostics.whatif import (
 )
 from . import branch_form, queries, ui
 from .diagnosis_data import thin
+from .words import NONE
 
 MAX_STEPS = 24
 """Steps that are simulated at once, evenly spread: a few milliseconds each."""
@@ -92,12 +93,12 @@ def _row(kept: Kept) -> dict[str, str]:
         "signal kept": _percent(kept.signal_frac),
         "tokens saved": _percent(kept.tokens_saved_frac),
         "steps without update": str(kept.num_empty),
-        "left out": ", ".join(f"{count} {why}" for why, count in kept.drops.items()) or "-",
+        "left out": ", ".join(f"{count} {why}" for why, count in kept.drops.items()) or NONE,
     }
 
 
 def _percent(share: float) -> str:
-    return "-" if share != share else f"{100 * share:.0f} %"
+    return NONE if share != share else f"{100 * share:.0f} %"
 
 
 def _apply(run_id: str, changes: dict[str, Any]) -> None:

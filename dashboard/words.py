@@ -15,6 +15,8 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$:@^=&\"'/])")
 _ACTIVE = re.compile(r"(\\:(?![0-9]+(?!\\:|[0-9]))|\\@|www)(?=\S)")
 """Before what becomes a link, an emoji or an icon: nowhere else, so that keys and numbers can be
 copied as they are shown."""
+NONE = "none"
+"""In a table, where there is no value: nothing was measured, nobody said anything."""
 Colour = Literal["red", "orange", "blue", "green", "gray"]
 """Of a Streamlit badge."""
 _STATUS_COLOURS: Mapping[Status, Colour] = {

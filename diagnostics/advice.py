@@ -245,6 +245,54 @@ def live_command(action: Action, alarm_id: str, run_id: str, rule: str) -> Comma
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmAdvice:
+    """What an open alarm advises, as far as it can still be followed."""
+
+    text: str = ""
+    command: str = ""
+    """As a person types it; empty where nothing is to be typed."""
+    wish: Command | None = None
+    """What can be sent to the live run."""
+
+
+def alarm_advice(
+    alarm: Alarm, *, run: str, is_live: bool, current: Mapping[str, Any], is_open: bool = True
+) -> AlarmAdvice:
+    """The advice of an alarm that was raised earlier.
+
+    No command for a run that takes none any more, nor one for what holds already; nothing at all
+    for an alarm that is over.
+
+    Args:
+        run: How a command names the run, as a shell reads it.
+        is_live: A trainer takes commands.
+        current: Live settings by dotted key, as they are now.
+    """
+    if not is_open:
+        return AlarmAdvice()
+    text, _, typed = alarm.advice.partition(f" {_COMMAND}")
+    wish = alarm.suggested
+    if wish is None:
+        # The trainer names the run by its own name; a person is somewhere else.
+        _, verb, rest = typed.partition(" branch")
+        return AlarmAdvice(text=text, command=f"{_COMMAND}{run}{verb}{rest}" if verb else "")
+    pairs = ", ".join(f"{key}={shown(value)}" for key, value in wish.settings.items())
+    if not is_live:
+        what = f"to set {pairs}" if pairs else f"to {wish.action.value.replace('_', ' ')} the run"
+        return AlarmAdvice(
+            text=f"While the run was live, the advice was {what}. The verdict says what to do now."
+        )
+    if pairs and all(current.get(key) == value for key, value in wish.settings.items()):
+        return AlarmAdvice(text=f"The advice is followed already: {pairs}.")
+    return AlarmAdvice(
+        text=text, command=command_line(wish.action.value, run, wish.settings), wish=wish
+    )
+
+
+_COMMAND = "echoscope ctl "
+
+
 def command_line(
     verb: str, run: str, settings: Mapping[str, Any], *, checkpoint: int | None = None
 ) -> str:
@@ -255,7 +303,7 @@ def command_line(
     """
     at = "" if checkpoint is None else f" --checkpoint {checkpoint}"
     pairs = "".join(f" {key}={shown(value)}" for key, value in settings.items())
-    return f"echoscope ctl {run} {verb}{at}{pairs}"
+    return f"{_COMMAND}{run} {verb}{at}{pairs}"
 
 
 def shown(value: Any) -> str:

@@ -15,6 +15,17 @@ Onset = tuple[int | None, tuple[int, int] | None]
 MAX_EVIDENCE = 4
 MAX_CAUSES = 3
 MAX_UNSEEN = 2
+TITLES = (
+    "Evidence",
+    "Also",
+    "Likely cause",
+    "Likely causes",
+    "What to do",
+    "Also seen, and no problem by itself",
+    "Not checked",
+    "Cannot be confirmed",
+)
+"""How the parts of a verdict begin, after the first one, which has no title."""
 _REASONING = {
     Regime.DIVERSE: "Reasoning still varies and depends on the prompt.",
     Regime.COMPRESSED: "Reasoning varies little and still depends on the prompt.",
@@ -68,6 +79,24 @@ def _too_little(num_rows: int, key: str, count: int, needed: int) -> str:
         return f"Too early to tell, or too little logged: {rows} no metric that a rule reads."
     rows = "1 row holds" if count == 1 else f"{count} rows hold"
     return f"Too early to tell: {rows} {key}, and a verdict needs {needed}."
+
+
+def verdict_parts(text: str) -> list[tuple[str, str]]:
+    """(title, words) of each part of a verdict's text; the title of the first is empty.
+
+    >>> verdict_parts("Echo trap. It repeats.\\nEvidence: 3 %.\\nWhat to do: Stop.\\n  echoscope x")
+    [('', 'Echo trap. It repeats.'), ('Evidence', '3 %.'), ('What to do', 'Stop.\\n  echoscope x')]
+    """
+    parts: list[tuple[str, str]] = []
+    for line in text.strip().split("\n"):
+        title, colon, words = line.partition(": ")
+        if colon and title in TITLES:
+            parts.append((title, words))
+        elif parts:
+            parts[-1] = (parts[-1][0], f"{parts[-1][1]}\n{line}")
+        else:
+            parts.append(("", line))
+    return parts
 
 
 def _healthy(measured: Sequence[str], view: View) -> str:

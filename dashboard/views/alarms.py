@@ -14,7 +14,6 @@ from echoscope.dashboard.marks import command_words, outcome_words
 from echoscope.dashboard.settings import settings
 from echoscope.dashboard.words import after_step
 from echoscope.store.annotations import Acknowledge, Snooze, annotate, read_annotations
-from echoscope.store.status import RUNNING
 from echoscope.store.steering import os_user
 
 STANDINGS = ("open", "acknowledged", "snoozed", "cleared")
@@ -70,23 +69,25 @@ def _card(run_id: str, one: AlarmHistory, now: float) -> None:
     alarm = one.latest
     with st.container(border=True):
         line = st.container(horizontal=True, vertical_alignment="center")
-        line.badge(one.severity, color=ui.SEVERITY_COLOURS[one.severity])
+        colour = ui.SEVERITY_COLOURS[one.severity] if one.is_open else "gray"
+        line.badge(one.severity_words, color=colour)
         line.markdown(f"**{ui.plain(alarm.rule)}**")
         line.caption(_when(one))
         standing = one.standing(now)
-        line.badge(standing, color="blue" if standing == "open" else "gray")
+        if one.is_open:
+            line.badge(standing, color="blue" if standing == "open" else "gray")
         st.text(visible(alarm.message, 1500))
-        if alarm.advice:
-            st.caption(ui.plain(alarm.advice, 800))
-        if alarm.suggested is not None and queries.info(run_id).status == RUNNING:
-            pairs = [f"{key}={value}" for key, value in alarm.suggested.settings.items()]
-            words = " ".join([alarm.suggested.action.value, *pairs])
-            command = f"echoscope ctl {queries.typed(run_id)} {words}"
-            st.code(visible(command, 500), language="bash")
+        if one.ending:
+            st.text(visible(one.ending, 1500))
+        advice = queries.alarm_advice(run_id, alarm, is_open=one.is_open)
+        if advice.text:
+            st.caption(ui.plain(advice.text, 800))
+        if advice.command:
+            ui.command(advice.command)
         for state in one.done:
             st.text(f"It asked for: {command_words(state)} ({outcome_words(state)}).")
-        if alarm.refuted_by:
-            st.caption(ui.plain(f"What would show it wrong: {alarm.refuted_by}", 600))
+        if alarm.refuted_by and one.is_open:
+            st.caption(ui.plain(f"This alarm is false if: {alarm.refuted_by}", 600))
         _links(run_id, one)
         _note(run_id, one, standing)
 

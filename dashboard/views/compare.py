@@ -25,6 +25,7 @@ from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.evaluating import task_settings
 from echoscope.dashboard.labels import change_words, value_words
 from echoscope.dashboard.problems import Problem
+from echoscope.dashboard.words import NONE
 
 MAX_RUNS = len(theme.SERIES) * len(theme.DASHES)
 MAX_TASKS = 300
@@ -240,7 +241,7 @@ def _tasks(runs: list[str]) -> None:
     left, right = st.columns([1, 2], gap="medium")
     with left:
         st.caption(f"{len(solved)} tasks in common, at each run's last evaluation")
-        st.dataframe(overlap(solved, runs), hide_index=True, width="stretch")
+        st.dataframe(overlap(solved, runs), hide_index=True, width="stretch", placeholder=NONE)
     with right:
         shown = solved.head(MAX_TASKS)
         table = shown[["tag", "env_seed", *runs]].astype({"env_seed": str})
@@ -255,6 +256,7 @@ def _tasks(runs: list[str]) -> None:
             hide_index=True,
             width="stretch",
             height=320,
+            placeholder=NONE,
             column_config={
                 **{run: st.column_config.NumberColumn(format="%.0f %%") for run in runs},
                 **links,

@@ -14,7 +14,9 @@ from echoscope.dashboard.charts import export_config
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.group_reads import groups_of
 from echoscope.dashboard.labels import interval_words, label, value_words
+from echoscope.dashboard.verdict_box import verdict_box
 from echoscope.dashboard.whatif_box import whatif_box
+from echoscope.dashboard.words import NONE
 from echoscope.diagnostics.text_report import read_record
 from echoscope.diagnostics.verdict_record import Verdict
 from echoscope.store.artifacts import DiagnosticRecord
@@ -30,7 +32,7 @@ TIERS = (
 def draw(run_id: str) -> None:
     measured = _measured_steps(run_id)
     upto = _earlier_step(measured)
-    verdict = ui.verdict_box(run_id, with_link=False, upto=upto)
+    verdict = verdict_box(run_id, upto=upto)
     _why(run_id, verdict)
     drawn = {"verdict": pulses.verdict_mark(verdict)}
     is_moving = ui.is_following(run_id) or queries.is_judging(run_id) or verdict.last_step is None
@@ -354,7 +356,7 @@ def _gradients(run_id: str, step: int) -> None:
             shown,
             hide_index=True,
             width="stretch",
-            placeholder="-",
+            placeholder=NONE,
             column_config={name: st.column_config.NumberColumn(format="%.2g") for name in numbers},
         )
         st.caption(f"Step {step}. {_noise_words(values)}")

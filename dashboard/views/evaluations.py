@@ -17,6 +17,7 @@ from echoscope.dashboard.evaluating import (
 )
 from echoscope.dashboard.labels import SHARE
 from echoscope.dashboard.problems import Problem
+from echoscope.dashboard.words import NONE
 
 MAX_RUNS = 40
 """Runs that are read for the leaderboard, the newest that match."""
@@ -77,7 +78,7 @@ def _board(board: list[Evaluated]) -> None:
                 "success": 100 * one.success,
                 "95 % interval": f"{100 * one.low:.0f} to {100 * one.high:.0f} %"
                 if one.low == one.low
-                else "-",
+                else NONE,
                 **{f"pass@{k}": 100 * one.passes.get(k, np.nan) for k in ks},
                 "number of tasks": one.num_tasks,
                 "trajectories": ui.url(
@@ -97,7 +98,7 @@ def _board(board: list[Evaluated]) -> None:
         table,
         hide_index=True,
         width="stretch",
-        placeholder="-",
+        placeholder=NONE,
         column_config={
             "success": st.column_config.ProgressColumn(
                 format="%.0f %%", min_value=0.0, max_value=100.0
@@ -176,6 +177,7 @@ def _carried(found: list[Evaluated]) -> None:
         table.rename(columns={"success_trained": "there", "success_other": "elsewhere"}),
         hide_index=True,
         width="stretch",
+        placeholder=NONE,
         column_order=["run", "trained", "there", "other", "elsewhere", "gap", "step"],
         column_config={
             {"success_trained": "there", "success_other": "elsewhere"}.get(

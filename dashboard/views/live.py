@@ -20,13 +20,12 @@ from echoscope.dashboard import (
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.marks import command_words
 from echoscope.dashboard.settings import settings
+from echoscope.dashboard.verdict_box import verdict_box
 from echoscope.dashboard.words import after_step
 from echoscope.store.reader import CommandState
-from echoscope.store.records import Alarm, AlarmSeverity, Command, CommandAction
+from echoscope.store.records import Alarm, AlarmSeverity
 
 SEVERITIES = (AlarmSeverity.CRITICAL, AlarmSeverity.WARNING, AlarmSeverity.INFO)
-SHOWN_ALARMS = 3
-"""More than these are folded, so that the charts stay in sight."""
 STEADY = (
     "<style>[data-stale='true'] { opacity: 1 !important; transition: none !important; }</style>"
 )
@@ -37,7 +36,7 @@ def draw(run_id: str) -> None:
     # One place for each part, each drawn again by itself: a step does not touch what has no news.
     verdict, progress, desk, alarms, body = (st.container() for _ in range(5))
     with verdict:
-        part("verdict", run_id, ("verdict",), lambda: ui.verdict_box(run_id))
+        part("verdict", run_id, ("verdict",), lambda: verdict_box(run_id, is_live_page=True))
     with progress:
         every_s = pulses.EVERY_S if ui.is_following(run_id) else None
         where = pulses.progress_line(run_id)
@@ -106,22 +105,23 @@ def draw_charts(run_id: str) -> None:
 
 
 def open_alarms(run_id: str) -> None:
-    """What is alarming, the worst and newest first; what merely informs stays folded."""
+    """What is alarming, the worst and newest first, behind one line."""
     found = queries.open_alarms(run_id)
     worst = sorted(found, key=lambda alarm: (SEVERITIES.index(alarm.severity), -alarm.step))
-    serious = [alarm for alarm in worst if alarm.severity is not AlarmSeverity.INFO]
-    shown, folded = serious[:SHOWN_ALARMS], serious[SHOWN_ALARMS:]
-    folded += [alarm for alarm in worst if alarm.severity is AlarmSeverity.INFO]
-    if shown:
-        with st.container(border=True, gap="small", key="open_alarms"):
-            for alarm in shown:
-                _alarm(run_id, alarm)
-            ui.link("All alarms", "alarms", run=run_id)
-    if folded:
-        words = "more alarms" if shown else "alarms for information"
-        with st.expander(f"{len(folded)} {words}", key="more_alarms"):
-            for alarm in folded:
-                _alarm(run_id, alarm)
+    with st.expander(_alarms_title(worst), key="open_alarms"):
+        for alarm in worst:
+            _alarm(run_id, alarm)
+        ui.link("All alarms", "alarms", run=run_id)
+
+
+def _alarms_title(worst: Sequence[Alarm]) -> str:
+    """One line, however many there are: the worst by name, so that the charts stay in place."""
+    if not worst:
+        return "No alarm is open"
+    first = worst[0]
+    words = f"{first.rule.replace('_', ' ').lower()} ({first.severity.value})"
+    more = f" and {len(worst) - 1} more" if len(worst) > 1 else ""
+    return ui.plain(f"Open alarms: {words}{more}")
 
 
 def _alarm(run_id: str, alarm: Alarm) -> None:
@@ -131,27 +131,20 @@ def _alarm(run_id: str, alarm: Alarm) -> None:
     head.text(visible(alarm.message, 1000))
     onset = "" if alarm.onset_step is None else f", began about step {alarm.onset_step}"
     raised = f"Raised {after_step(alarm.step)}{onset}."
-    st.caption(ui.plain(f"{raised} {alarm.advice}", 1000))
+    advice = queries.alarm_advice(run_id, alarm)
+    st.caption(ui.plain(f"{raised} {advice.text}", 1000))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if alarm.evidence:
             at = alarm.evidence[0]
             ui.link("Evidence", "replay", run=run_id, step=alarm.step, trajectory=at)
         else:
             ui.link("Evidence", "diagnosis", run=run_id, step=alarm.step)
-        may_steer = queries.info(run_id).status == "running" and not settings().is_read_only
-        wish = alarm.suggested
-        if wish is not None and may_steer and _changes(run_id, wish):
+        wish = advice.wish
+        if wish is not None and not settings().is_read_only:
             words = ui.plain(f"Apply: {command_words(CommandState(command=wish, ack=None))}", 80)
             if st.button(words, key=f"suggest_{alarm.alarm_id}"):
                 steering.propose(run_id, wish.action, dict(wish.settings), alarm.rule)
                 st.rerun()  # the question is asked elsewhere on the page
-
-
-def _changes(run_id: str, wish: Command) -> bool:
-    """Whether a command would change the run: settings that hold already are no suggestion."""
-    current = queries.current_settings(run_id)
-    is_set = wish.action is CommandAction.SET
-    return not is_set or any(current.get(key) != value for key, value in wish.settings.items())
 
 
 def commands(run_id: str) -> None:

@@ -107,7 +107,7 @@ def run(tmp_path: Path) -> Path:
     return path
 
 
-def test_open_alarms_as_they_stand_now(run: Path, type_command: Type) -> None:
+def test_c14_finding_b2_an_ended_run_is_told_no_command(run: Path, type_command: Type) -> None:
     answer = type_command("ctl", run, "alarms", "--json")
     assert answer.code == 0
     (found,) = json.loads(answer.out)["alarms"]
@@ -120,9 +120,10 @@ def test_open_alarms_as_they_stand_now(run: Path, type_command: Type) -> None:
         "onset_step": 2,
         "cleared_step": None,
         "message": "ECHO_TRAP at step 4",
-        "advice": "Look.",
+        "advice": "While the run was live, the advice was to set selection.strategy=none. The "
+        "verdict says what to do now.",
         "refuted_by": "",
-        "suggested": f"echoscope ctl {run} set selection.strategy=none",
+        "suggested": None,
         "metric": "rollout/success_rate",
         "value": 0.25,
         "baseline": 0.75,
@@ -143,7 +144,7 @@ def test_the_history_has_those_that_are_over(run: Path, type_command: Type) -> N
     assert found[1]["value"] is None  # strict JSON has no NaN
     lines = type_command("ctl", run, "alarms", "--all").out.splitlines()
     assert lines[0] == "critical ECHO_TRAP since step 3, onset 2  [echo_trap-00000003]"
-    assert lines[5].startswith("warning STALLED since step 3, onset 2, over since step 4")
+    assert "cleared STALLED (was warning) since step 3, onset 2, over since step 4" in lines[4]
 
 
 def test_what_the_model_wrote_is_withheld_unless_asked_for(run: Path, type_command: Type) -> None:

@@ -378,6 +378,27 @@ def test_wrong_values_are_said_before_anything_starts(root: Path, open_page: Ope
     assert launches(root / "tiny") == []
 
 
+@pytest.mark.parametrize("word", ["envs.groups=banana", "optim.betas=[2,2]", "optim.lrr=1e-4"])
+def test_c14_finding_c19_a_wrong_value_is_refused_before_it_can_be_confirmed(
+    root: Path, open_page: OpenPage, word: str
+) -> None:
+    page = open_form(open_page, root)
+    page.text_area(key="branch_lines:tiny").set_value(word).run()
+    press(page, "branch_review")
+    assert "branch_confirm" not in [button.key for button in page.button]
+    key = word.partition("=")[0]
+    assert [text.value for text in page.text if key in text.value and "error" not in text.value]
+    assert launches(root / "tiny") == []
+    assert [one.name for one in root.iterdir()] == ["tiny"]
+
+
+def test_b10_the_form_begins_with_the_last_good_checkpoint(root: Path, open_page: OpenPage) -> None:
+    """Without an alarm that is the newest; the list names it."""
+    page = open_form(open_page, root)
+    at = page.selectbox(key="branch_at:tiny")
+    assert (at.value, at.options) == (4, ["4 (last good)", "2"])
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [({"is_read_only": True}, "is read-only"), ({"may_branch": False}, "--no-branch")],

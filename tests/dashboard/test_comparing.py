@@ -25,7 +25,7 @@ def test_only_settings_that_differ_are_listed_and_missing_ones_show_as_such() ->
     table = config_diff({"a": {"lr": 1e-4, "x": 1}, "b": {"lr": 2e-4, "x": 1, "new": None}})
     assert table.to_dict("records") == [
         {"setting": "lr", "a": "0.0001", "b": "0.0002"},
-        {"setting": "new", "a": "-", "b": "None"},
+        {"setting": "new", "a": "not set", "b": "null"},
     ]
 
 

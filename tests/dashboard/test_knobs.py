@@ -19,7 +19,7 @@ from echoscope.dashboard.knobs import group_of, parse_number, rule_words, value_
         (True, "true"),
         (None, "null"),
         ("top_p", "top_p"),
-        ({}, "-"),
+        ({}, "none"),
         ({"ECHO_TRAP": "stop"}, "ECHO_TRAP: stop"),
         ([1, 2], "[1, 2]"),
     ],

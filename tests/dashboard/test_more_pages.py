@@ -14,10 +14,12 @@ from made_run import add_steps, make_run, open_writer
 from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard import judging, theme, ui
+from echoscope.dashboard import judging, theme
+from echoscope.diagnostics import verdict_words
 from echoscope.store import layout
 from echoscope.store.annotations import read_annotations
-from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, StepMetrics
+from echoscope.store.commands import new_command
+from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CommandAction, StepMetrics
 
 OpenPage = Callable[..., AppTest]
 
@@ -67,8 +69,15 @@ def root(tmp_path: Path) -> Path:
         0.4,
         [
             raised("a1", "TEMPLATE_COLLAPSE", 3, "critical", evidence=("t00000003-00001",)),
-            raised("a2", "GRADIENT_SPIKE", 2, "info"),
-            raised("a2", "GRADIENT_SPIKE", 4, "info", state=AlarmState.CLEARED),
+            raised("a2", "GRADIENT_SPIKE", 2, "warning"),
+            raised(
+                "a2",
+                "GRADIENT_SPIKE",
+                4,
+                "warning",
+                state=AlarmState.CLEARED,
+                message="norms are back",
+            ),
         ],
     )
     run_with(tmp_path, "good", 0.8, [])
@@ -88,6 +97,30 @@ def test_alarms_are_listed_the_open_and_serious_ones_first(root: Path, open_page
     assert "raised after step 3, began about step 2" in text
     assert "cleared after step 4" in text.replace("\\", "")
     assert "2 of 2 alarms" in text
+
+
+def test_c14_a_cleared_alarm_is_said_as_cleared_with_what_it_was(
+    root: Path, open_page: OpenPage
+) -> None:
+    page = open_page("alarms", root, run="bad", standing="cleared")
+    text = words(page).replace("\\", "")
+    assert "1 of 2 alarms" in text
+    assert ":gray-badge[cleared, was warning]" in text
+    assert "orange-badge" not in text
+    assert "norms are back" in text
+    assert "do this" not in text  # it is over: there is nothing to be done
+
+
+def test_c14_finding_b2_the_alarms_of_an_ended_run_have_no_command_to_set(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    wish = new_command("ended", CommandAction.SET, settings={"selection.value": 0.5})
+    advice = "Keep fewer. echoscope ctl ended set selection.value=0.5"
+    alarm = raised("a1", "ECHO_TRAP", 3, "critical", advice=advice, suggested=wish)
+    run_with(tmp_path, "ended", 0.1, [alarm])
+    text = words(open_page("alarms", tmp_path, run="ended"))
+    assert "echoscope ctl" not in text
+    assert "While the run was live, the advice was to set" in text.replace("\\", "")
 
 
 def test_acknowledging_is_written_beside_the_run(root: Path, open_page: OpenPage) -> None:
@@ -190,7 +223,7 @@ def test_a_run_that_is_being_judged_is_not_called_anything_yet(
     slow.set()
 
 
-@pytest.mark.parametrize("module", [layout, ui], ids=["layout", "ui"])
+@pytest.mark.parametrize("module", [layout, verdict_words], ids=["layout", "verdict_words"])
 def test_documented_examples_run(module: ModuleType) -> None:
     results = doctest.testmod(module)
     assert results.attempted > 0

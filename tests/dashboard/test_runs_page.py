@@ -101,7 +101,8 @@ def test_c6_the_list_has_the_word_of_the_store(tmp_path: Path, open_page: OpenPa
         os.utime(tmp_path / name / "journal.ndjson", (time.time() - 3600,) * 2)
     found = columns_of(open_page("runs", tmp_path))
     status = dict(zip(found["run"], found["status"], strict=True))
-    assert status == {"paused": "paused by ann for 0 s", "killed": "crashed"}
+    assert status["paused"].startswith("paused by ann for ")
+    assert status["killed"] == "crashed"
     filtered = columns_of(open_page("runs", tmp_path, filter="^paused$"))
     assert filtered["run"] == ["paused"]
 

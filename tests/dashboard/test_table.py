@@ -38,7 +38,7 @@ def test_one_row_is_picked_and_cells_are_texts() -> None:
     page = AppTest.from_function(draw_pick).run()
     data = table_data(page)
     assert (data["mode"], data["picked"], data["label"]) == ("pick", "two", "Things")
-    assert [row["cells"] for row in data["rows"]] == [["<b>", "-"]] * 2
+    assert [row["cells"] for row in data["rows"]] == [["<b>", "none"]] * 2
 
 
 def test_nothing_is_ticked_or_opened_at_first() -> None:

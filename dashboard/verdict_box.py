@@ -1,0 +1,144 @@
+"""The verdict on a page: what is the matter, the evidence, what to do, and a button that does it.
+
+Its first lines have the same height whatever they say, so that what stands below stays in its
+place while a run changes; all of the verdict is one click away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from ..diagnostics.advice import Action
+from ..diagnostics.verdict_record import Verdict
+from ..diagnostics.verdict_words import verdict_parts
+from ..store.records import CommandAction
+from ..store.status import RUNNING
+from . import branch_form, live_lines, pulses, queries, steering, ui
+from .branch_orders import setting_words
+from .escaping import visible
+from .settings import settings
+from .ui import STATE_COLOURS
+from .words import plain
+
+_STYLE = """<style>
+@media (min-width: 800px) {
+  .st-key-verdict_top { flex: none; height: 12.5rem; overflow: hidden; }
+  .st-key-verdict_do { min-height: 2.5rem; }
+  .st-key-verdict_top [data-testid=stMarkdown] p,
+  .st-key-verdict_top [data-testid=stText] { display: -webkit-box; overflow: hidden;
+    -webkit-box-orient: vertical; -webkit-line-clamp: 2; }
+}
+</style>"""
+"""On a phone lines are short, and nothing is cut."""
+
+
+def verdict_box(run_id: str, *, is_live_page: bool = False, upto: int | None = None) -> Verdict:
+    """The verdict in words, with its state, since when, and what to do.
+
+    Args:
+        is_live_page: The page has the forms that the button leads to.
+        upto: The step after which it is to be said; None for the newest.
+    """
+    if upto is not None:
+        return _earlier(run_id, upto)
+    found = queries.verdict(run_id)
+    with st.container(border=True, key="verdict_box"):
+        st.html(_STYLE)
+        parts = verdict_parts(found.text)
+        with st.container(key="verdict_top", gap="xsmall"):
+            _head(run_id, found)
+            st.markdown(f"**{plain(parts[0][1], 400)}**")
+            for title, words in parts[1:]:
+                if title in ("Evidence", "What to do"):
+                    st.text(visible(f"{title}: {words.partition(chr(10))[0]}", 1500))
+        row = st.container(
+            horizontal=True, vertical_alignment="center", gap="small", key="verdict_do"
+        )
+        with row:
+            for action in found.actions[:1]:
+                _apply(run_id, action, is_live_page)
+            if is_live_page:
+                ui.link("Evidence", "diagnosis", run=run_id)
+        _whole(found, parts)
+    return found
+
+
+def _head(run_id: str, found: Verdict) -> None:
+    line = st.container(horizontal=True, vertical_alignment="center")
+    state, is_judging = found.state.value, queries.is_judging(run_id)
+    is_first = is_judging and found.last_step is None
+    badge = "being judged" if is_first else state
+    line.badge(badge, color="gray" if is_first else STATE_COLOURS.get(state, "gray"))
+    if found.last_step is not None:
+        with line:
+            every_s = pulses.EVERY_S if ui.is_following(run_id) or is_judging else None
+            newest = pulses.verdict_line(run_id)
+            live_lines.show(run_id, "verdict", newest, kind="caption", every_s=every_s)
+
+
+def _whole(found: Verdict, parts: list[tuple[str, str]]) -> None:
+    """Everything that it says, and the command of its advice to copy."""
+    with st.expander("The whole verdict"):
+        for title, words in parts:
+            text = words.partition("\n")[0]
+            st.text(visible(f"{title}: {text}" if title else text, 4000))
+        for action in found.actions[:1]:
+            if action.command:
+                ui.command(action.command)
+
+
+def _apply(run_id: str, action: Action, is_live_page: bool) -> None:
+    """A button for an action that the run can still take: it leads to one confirmation."""
+    words = _button_words(run_id, action)
+    if not words or not st.button(plain(words, 160), key="verdict_apply"):
+        return
+    changes = dict(action.settings)
+    if action.verb == "set":
+        steering.propose(run_id, CommandAction.SET, changes, action.why)
+    else:
+        with st.spinner("The settings are being checked"):
+            branch_form.suggest(run_id, action.checkpoint, changes, action.why)
+    if is_live_page:
+        st.rerun()  # the question is asked elsewhere on the page
+    st.switch_page(ui.script("live"), query_params=ui.link_params(run=run_id, step=None))
+
+
+def _button_words(run_id: str, action: Action) -> str:
+    """`Apply: branch from checkpoint 20 with optim.lr=0.0001`; empty where nothing can be done."""
+    given = settings()
+    pairs = " ".join(setting_words(action.settings))
+    if not pairs or given.is_read_only:
+        return ""
+    if action.verb == "set":
+        is_live = queries.info(run_id).status == RUNNING
+        is_news = _differs(queries.current_settings(run_id), action.settings)
+        return f"Apply: set {pairs}" if is_live and is_news else ""
+    if action.verb == "branch" and given.may_branch:
+        where = "the last good checkpoint"
+        where = where if action.checkpoint is None else f"checkpoint {action.checkpoint}"
+        return f"Apply: branch from {where} with {pairs}"
+    return ""
+
+
+def _differs(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return any(current.get(key) != value for key, value in wanted.items())
+
+
+def _earlier(run_id: str, step: int) -> Verdict:
+    """What was to be said after an earlier step. What to do about it is said of the newest only."""
+    found = queries.verdict_at(run_id, step)
+    with st.container(border=True, key="verdict_box"):
+        line = st.container(horizontal=True, vertical_alignment="center")
+        state = found.state.value
+        line.badge(state, color=STATE_COLOURS.get(state, "gray"))
+        line.caption(plain(f"after step {step}, confidence {found.confidence}"))
+        with line:
+            ui.link("Newest verdict", "diagnosis", run=run_id, step=None)
+        parts = [part for part in verdict_parts(found.text) if part[0] != "What to do"]
+        st.markdown(f"**{plain(parts[0][1], 400)}**")
+        for title, words in parts[1:]:
+            st.text(visible(f"{title}: {words}", 1500))
+    return found

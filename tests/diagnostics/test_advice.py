@@ -1,0 +1,88 @@
+"""What an alarm of an earlier step still advises: nothing that cannot be done, or holds already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from echoscope.diagnostics.advice import alarm_advice
+from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
+
+
+def alarm(advice: str, wish: Command | None = None) -> Alarm:
+    return Alarm(
+        alarm_id="a",
+        rule="ECHO_TRAP",
+        severity=AlarmSeverity.WARNING,
+        state=AlarmState.RAISED,
+        step=3,
+        onset_step=2,
+        metric="m",
+        value=0.0,
+        baseline=None,
+        threshold=0.5,
+        window=1,
+        message="it fell",
+        advice=advice,
+        suggested=wish,
+    )
+
+
+def wish(action: CommandAction = CommandAction.SET, **settings: Any) -> Command:
+    return Command(
+        command_id="suggested-a",
+        run_id="r",
+        issued_at=0.0,
+        issued_by="echoscope",
+        action=action,
+        settings={key.replace("__", "."): value for key, value in settings.items()},
+    )
+
+
+SET = alarm("Lower it. echoscope ctl r set optim.lr=0.0001", wish(optim__lr=1e-4))
+BRANCH = alarm("Go back. echoscope ctl r branch --checkpoint 2 optim.lr=0.0001")
+
+
+def test_a_live_run_is_told_the_command_and_can_be_sent_it() -> None:
+    found = alarm_advice(SET, run="runs/r", is_live=True, current={"optim.lr": 1e-3})
+    assert (found.text, found.command) == (
+        "Lower it.",
+        "echoscope ctl runs/r set optim.lr=0.0001",
+    )
+    assert found.wish is SET.suggested
+
+
+@pytest.mark.parametrize("action", [CommandAction.SET, CommandAction.STOP])
+def test_c14_finding_b2_an_ended_run_is_told_no_command_that_it_cannot_take(
+    action: CommandAction,
+) -> None:
+    settings = {"optim__lr": 1e-4} if action is CommandAction.SET else {}
+    text = f"Now. echoscope ctl r {action.value}"
+    found = alarm_advice(alarm(text, wish(action, **settings)), run="r", is_live=False, current={})
+    assert (found.command, found.wish) == ("", None)
+    assert "ctl" not in found.text
+    assert found.text.startswith("While the run was live, the advice was to ")
+
+
+def test_c14_finding_b2_what_holds_already_is_not_advised() -> None:
+    found = alarm_advice(SET, run="r", is_live=True, current={"optim.lr": 1e-4})
+    assert (found.text, found.command, found.wish) == (
+        "The advice is followed already: optim.lr=0.0001.",
+        "",
+        None,
+    )
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_branch_is_advised_as_long_as_the_alarm_is_open(is_live: bool) -> None:
+    """The trainer calls the run by its name; a command needs the way to it from here."""
+    found = alarm_advice(BRANCH, run="../runs/r", is_live=is_live, current={})
+    command = "echoscope ctl ../runs/r branch --checkpoint 2 optim.lr=0.0001"
+    assert (found.text, found.command) == ("Go back.", command)
+
+
+@pytest.mark.parametrize("which", [SET, BRANCH])
+def test_c14_an_alarm_that_is_over_advises_nothing(which: Alarm) -> None:
+    found = alarm_advice(which, run="r", is_live=True, current={}, is_open=False)
+    assert (found.text, found.command, found.wish) == ("", "", None)
