@@ -66,10 +66,10 @@ _ALONE = re.compile(
 _UNSIGNED = re.compile(
     rf"(?P<name>{_WORD}(?: {_WORD}){{0,3}})\s+(?P<value>{_VALUE})", re.IGNORECASE
 )
-_PARTS = re.compile(r"\s*[|;]\s*|,\s+|\s{2,}|\t")
+_PARTS = re.compile(r"\s*[|;]\s*|,\s+|\s+/\s+|\s{2,}|\t")
 _COUNTED = re.compile(
     r"^(?:(?:(?:global|train|training)[ _-])?(?:step|epoch|iteration|iter|update|episode|batch)s?"
-    r"\s*#?\d+(?:/\d+)?\s+)+",
+    r"\s*#?\d+(?:/\d+)?:?\s+)+",
     re.IGNORECASE,
 )
 """A step that stands before a name: `Step 1/100 reward`."""
@@ -342,9 +342,9 @@ class ConsoleLog:
         for match in _PAIR.finditer(text):
             if len(pairs) >= MAX_PAIRS:
                 break
-            pairs[_COUNTED.sub("", match["name"])] = to_number(match["value"])
+            pairs[_said_name(match["name"])] = to_number(match["value"])
         for part in _PARTS.split(text):
-            said = _UNSIGNED.fullmatch(part)
+            said = _UNSIGNED.fullmatch(_COUNTED.sub("", part))
             if said and (meaning_of(said["name"]) or is_step_name(said["name"])):
                 pairs.setdefault(said["name"], to_number(said["value"]))
         marker = step_marker(text)
@@ -365,9 +365,9 @@ class ConsoleLog:
                 self._close_block()
                 self._close_rows()
             self._block.marker = self._rows.marker = marker
-        alone = _ALONE.fullmatch(text) if len(metrics) == 1 else None
+        alone = _ALONE.fullmatch(" ".join(text.split())) if len(metrics) == 1 else None
         if alone is not None:
-            name = alone["name"]
+            name = _said_name(alone["name"])
             if name in self._block.values:
                 self._close_block(self._block.marker)
             self._block.values[name] = to_number(alone["value"])
@@ -375,6 +375,21 @@ class ConsoleLog:
     def _close_block(self, marker: tuple[int, int] | None = None) -> None:
         self._add("blocks", self._block.values, self._block.marker)
         self._block = _Block(marker=marker)
+
+
+@functools.lru_cache(maxsize=4096)
+def _said_name(words: str) -> str:
+    """A name in a line of text, without the words of the sentence before it.
+
+    >>> _said_name("Step 3 reward"), _said_name("DQN episodic returns"), _said_name("val cost")
+    ('reward', 'episodic returns', 'val cost')
+    """
+    name = _COUNTED.sub("", words)
+    if meaning_of(name) is not None or is_step_name(name):
+        return name
+    parts = name.split(" ")
+    ends = (" ".join(parts[start:]) for start in range(1, len(parts)))
+    return next((end for end in ends if is_outcome(end)), name)
 
 
 _MARKED = ("step", "iteration", "batch", "episode", "epoch")

@@ -128,6 +128,8 @@ SUCCESS_WORDS = (
     "solved_rate",
     "win_rate",
     "winrate",
+    "win",
+    "sr",
     "accuracy",
     "acc",
     "answer_accuracy",

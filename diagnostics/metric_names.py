@@ -197,6 +197,7 @@ def to_our_names(
     _derive_dependence(out, sources)
     _entropy_per_token(out, sources, notes)
     _kl_per_token(out, sources, notes)
+    _return_of_evaluation(out, sources, notes)
     _success_from_rewards(out, sources, notes)
     return NamedColumns(columns=out, sources=sources, notes=tuple(notes))
 
@@ -336,6 +337,18 @@ def _is_part_of_reward(name: str) -> bool:
         return False
     words = set((match["after"] or match["before"]).split("_"))
     return not words & _NO_PART and not any(word.isdigit() for word in words)
+
+
+def _return_of_evaluation(
+    columns: dict[str, Values], sources: dict[str, str], notes: list[str]
+) -> None:
+    """Where only the reward of an evaluation is logged, it stands for training's."""
+    outcomes = ("success_rate", "return_mean")
+    keys = [key for key in columns if key.endswith(outcomes)]
+    if len(keys) == 1 and keys[0].startswith("eval/") and keys[0].endswith("return_mean"):
+        columns["reward/return_mean"] = columns[keys[0]]
+        sources["reward/return_mean"] = sources[keys[0]]
+        notes.append(f"no reward of training is logged: {sources[keys[0]]} is read in its place")
 
 
 def _derive_dependence(columns: dict[str, Values], sources: dict[str, str]) -> None:

@@ -258,12 +258,16 @@ class Collector:
         mapped = [name for name, meaning in self.mapping.items() if meaning.key == "step"]
         ranked: list[tuple[int, int, str]] = []
         for place, name in enumerate(step_columns(self.names)):
-            numbers = [_step_number(r.get(name)) for r in self._waiting]
-            numbers = [n for n in numbers if math.isfinite(n)]
-            if any(number != math.floor(number) for number in numbers):
+            # Rows of several kinds may follow each other, each kind with the same count.
+            by_kind: dict[tuple[str, ...], list[float]] = {}
+            for record in self._waiting:
+                if math.isfinite(number := _step_number(record.get(name))):
+                    by_kind.setdefault(tuple(record), []).append(number)
+            if any(n != math.floor(n) for numbers in by_kind.values() for n in numbers):
                 self._fractions = self._fractions or name
-            elif numbers:
-                ranked.append((_doubt(name, numbers), place, name))
+            elif by_kind:
+                doubts = [_doubt(name, n) for n in by_kind.values() if len(n) > 1]
+                ranked.append((max(doubts, default=0), place, name))
         best = min((doubt for doubt, _, _ in ranked), default=_NO_STEP)
         limit = min(max(best, 1), _NO_STEP - 1)
         self._steps = mapped or [name for doubt, _, name in sorted(ranked) if doubt <= limit]
@@ -406,7 +410,10 @@ def _doubt(name: str, numbers: list[float]) -> int:
     rises = sum(b > a for a, b in pairs)
     falls = sum(b < a for a, b in pairs)
     is_named_step = spelled(name).endswith("step")
-    if rises >= 0.9 * len(pairs) or (is_named_step and rises > 0 and falls <= 0.1 * len(pairs)):
+    is_growing = numbers[-1] - numbers[0] >= 0.5 * (max(numbers) - min(numbers))
+    if (rises >= 0.9 * len(pairs) and is_growing) or (
+        is_named_step and rises > 0 and falls <= 0.1 * len(pairs)
+    ):
         return 0
     if not is_named_step:
         return _NO_STEP

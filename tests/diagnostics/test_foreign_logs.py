@@ -253,6 +253,7 @@ def test_b5_utf_16_as_a_windows_shell_writes_it(tmp_path: Path) -> None:
         ("reward_history", RETURN),
         ("R", RETURN),
         ("ep_success", SUCCESS),
+        ("win", SUCCESS),
         ("resolved", SUCCESS),
         ("Total reward during evaluation", "eval/all/return_mean"),
     ],
@@ -384,6 +385,41 @@ def test_b5_a_reward_of_parts_is_their_sum(tmp_path: Path) -> None:
     table = read(tmp_path, "step,loss,reward_valid_json,plan_reward,reward_max\n" + rows)
     assert table.columns[RETURN].tolist() == [s + 0.5 for s in STEPS]
     assert "their sum (reward_valid_json + plan_reward) is read as return" in table.notes[0]
+
+
+def test_b5_a_reward_of_evaluation_alone_stands_for_training_s(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"mode": "ppo", "val_reward_mean": s - 9}) + "\n" for s in STEPS)
+    table = read(tmp_path, lines)
+    assert table.columns[RETURN].tolist() == [s - 9 for s in STEPS]
+    assert any("val_reward_mean is read in its place" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "first"),
+    [
+        ("2025-01-01 10:00:00,145 DQN INFO episodic returns: {}\n", RETURN, 1.0),
+        ("TIMESTEP {} / STATE explore / EPSILON 0.1 / REWARD 3 / SCORE 0\n", RETURN, 3.0),
+        ("Iter {}: SR 50.5%, Q 210.68, Buffer 200000\n", SUCCESS, 0.505),
+        ("Episode {} Completed! Total Reward: -60.00\n", RETURN, -60.0),
+    ],
+)
+def test_b5_a_name_behind_other_words_is_met(
+    tmp_path: Path, line: str, key: str, first: float
+) -> None:
+    table = read(tmp_path, "".join(line.format(s) for s in STEPS))
+    assert (table.steps.tolist(), table.columns[key][0]) == (list(STEPS), first)
+
+
+def test_b5_steps_of_an_episode_in_some_rows_count_no_training_steps(tmp_path: Path) -> None:
+    lengths = [20 + s % 13 for s in STEPS]
+    lines = "".join(
+        json.dumps({"type": "game", "episode": s, "steps": n, "win": s % 2})
+        + "\n"
+        + json.dumps({"type": "net", "episode": s, "entropy": 1.5})
+        + "\n"
+        for s, n in zip(STEPS, lengths, strict=True)
+    )
+    assert read(tmp_path, lines).steps.tolist() == list(STEPS)
 
 
 def test_b5_a_list_of_numbers_is_named_by_its_file(tmp_path: Path) -> None:
