@@ -13,6 +13,8 @@ from .diagnosis_data import GROUP_KINDS, FamilyInformation, RegimePath
 from .theme import ACCENT, REGIMES, SERIES
 
 HEIGHT = 340
+_LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
+"""Grows upwards: plotly makes room for as many rows as a narrow chart needs, above the curves."""
 _QUIET = "rgba(127,127,127,0.35)"
 _WORDS = {
     "diverse": "diverse reasoning",
@@ -190,7 +192,7 @@ def information_curve(
             "range": [-0.05, np.log10(longest * 1.1)],
         },
         yaxis={"title": "I(X; first k tokens), nats", "rangemode": "tozero"},
-        legend={"orientation": "h", "y": 1.12},
+        legend=_LEGEND,
     )
     return figure
 
@@ -271,7 +273,7 @@ def group_map(grid: pd.DataFrame) -> go.Figure:
         margin={"l": 10, "r": 10, "t": 10, "b": 10},
         xaxis={"title": "step", "showgrid": False},
         yaxis={"title": "groups", "showticklabels": False, "showgrid": False},
-        legend={"orientation": "h", "y": 1.12},
+        legend=_LEGEND,
     )
     return figure
 
@@ -301,7 +303,7 @@ def tiers(series: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> go.Figure:
         margin={"l": 10, "r": 10, "t": 10, "b": 10},
         xaxis={"title": "step"},
         yaxis={"rangemode": "tozero"},
-        legend={"orientation": "h", "y": 1.15},
+        legend=_LEGEND,
         hovermode="x unified",
     )
     return figure
@@ -328,7 +330,7 @@ def gradient_bars(table: pd.DataFrame) -> go.Figure:
         margin={"l": 10, "r": 10, "t": 10, "b": 10},
         barmode="group",
         yaxis={"title": "gradient norm", "rangemode": "tozero"},
-        legend={"orientation": "h", "y": 1.12},
+        legend=_LEGEND,
     )
     return figure
 

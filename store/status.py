@@ -166,14 +166,23 @@ def pace_of(wall_times: Sequence[float]) -> float:
 
 
 def duration(seconds: float) -> str:
-    """`"45 s"`, `"12 min"`, `"3.4 h"`, `"2.1 days"`."""
+    """How long something lasts, in the largest unit of which it has one: an age, a time to go.
+
+    Times that run down are said in smaller and smaller numbers of one unit, then of the next.
+
+    >>> duration(45), duration(89), duration(90), duration(12_240), duration(181_440)
+    ('45 s', '1 min', '2 min', '3.4 h', '2.1 days')
+    """
     if not math.isfinite(seconds):
-        return "-"
-    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            value = seconds / size
-            return f"{value:.1f} {unit}" if unit == "h" else f"{value:.0f} {unit}"
-    return f"{seconds / 86_400:.1f} days"
+        return "unknown"
+    whole = math.floor(seconds + 0.5)
+    minutes = math.floor(seconds / 60 + 0.5)
+    if whole < 60:
+        return f"{whole} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 24 else f"{hours / 24:.1f} days"
 
 
 def after_step(step: int) -> str:

@@ -122,3 +122,12 @@ def test_documented_examples_run() -> None:
         results = doctest.testmod(module)
         assert results.attempted > 0
         assert results.failed == 0
+
+
+def test_c14_finding_c7_legends_grow_away_from_the_curves() -> None:
+    """Held at its top above the plot, a legend of two rows covered the curves on a phone."""
+    series = pd.DataFrame({"step": [1, 2], "key": ["text/a", "text/a"], "value": [0.1, 0.2]})
+    figure = diagnosis_charts.tiers(series, [("text/a", "a")])
+    legend = figure.layout.legend
+    assert (legend.orientation, legend.yanchor) == ("h", "bottom")
+    assert legend.y >= 1

@@ -52,5 +52,5 @@ def test_c6_progress_has_the_word_of_the_badge() -> None:
     )
     paused = RunStatus(status=Status.PAUSED, by="root", since=0.0)
     assert progress_words(paused, speed, last_step=30, steps=80, now=60.0) == (
-        "step 30 of 80, paused by root for 60 s, 2 s a step, 1,500 tokens/s"
+        "step 30 of 80, paused by root for 1 min, 2 s a step, 1,500 tokens/s"
     )

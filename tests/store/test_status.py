@@ -141,8 +141,27 @@ def test_the_pace_is_the_median_between_recent_steps() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0, "0 s"), (89, "89 s"), (90, "2 min"), (5400, "1.5 h"), (172_800, "2.0 days")],
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.5, "1 min"),
+        (89, "1 min"),
+        (90, "2 min"),
+        (3569, "59 min"),
+        (3570, "1.0 h"),
+        (5400, "1.5 h"),
+        (172_800, "2.0 days"),
+    ],
 )
 def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
-    assert duration(math.nan) == "-"
+    assert duration(math.nan) == "unknown"
+
+
+def test_c14_finding_c2_a_time_that_runs_down_never_grows() -> None:
+    """It went from "about 2 min" to "89 s": the number grew and the unit changed."""
+    units = ("days", "h", "min", "s")
+    said = [duration(seconds).split() for seconds in range(200_000, -1, -7)]
+    ranks = [(units.index(unit), -float(number)) for number, unit in said]
+    assert ranks == sorted(ranks)
+    assert all(float(number) < 60 for number, unit in said if unit in ("min", "s"))
