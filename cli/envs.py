@@ -168,19 +168,18 @@ def _prepare(env_id: str, register: Path | None) -> None:
 
 def _parse_params(words: Sequence[str] | None) -> dict[str, Any]:
     """`["size=[6, 6]", "boxes=1"]` -> `{"size": [6, 6], "boxes": 1}`."""
-    import yaml
-
     from ..envs.base import EnvParamsError
+    from ..envs.yaml_text import YamlError, parse_yaml, short
 
     params: dict[str, Any] = {}
     for word in words or ():
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise EnvParamsError(f"{word!r} must look like KEY=VALUE")
+            raise EnvParamsError(f"{short(word)!r} must look like KEY=VALUE")
         try:
-            params[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise EnvParamsError(f"the value of {name} is not YAML: {value!r}") from None
+            params[name] = parse_yaml(value)
+        except YamlError as error:
+            raise EnvParamsError(f"the value of {short(name)} {error}") from None
     return params
 
 

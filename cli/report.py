@@ -42,7 +42,7 @@ def report(
             )
         except Problem as problem:
             advice = f"; {problem.advice}" if problem.advice else ""
-            print(f"echoscope: {problem.text}{advice}", file=sys.stderr)
+            print(f"error: {problem.text}{advice}", file=sys.stderr)
             raise typer.Exit(4) from None
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text, encoding="utf-8")

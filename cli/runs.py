@@ -107,6 +107,7 @@ def verify(run: Run, as_json: AsJson = False) -> None:
                     "num_bytes": report.num_bytes,
                     "num_trajectories": report.num_trajectories,
                     "problems": problems,
+                    "leftovers": [str(path) for path in report.leftovers],
                 },
                 indent=1,
             )
@@ -119,6 +120,13 @@ def verify(run: Run, as_json: AsJson = False) -> None:
             f"{report.num_files} files, {report.num_bytes / 1e6:.1f} MB, "
             f"{report.num_trajectories} trajectories: {verdict}"
         )
+        if report.leftovers:
+            names = ", ".join(path.name for path in report.leftovers[:3])
+            more = " ..." if len(report.leftovers) > 3 else ""
+            typer.echo(
+                f"{len(report.leftovers)} temporary files of a killed process: {names}{more}. They "
+                "hold nothing of the run; the next pack, seal or resume removes them."
+            )
     if report.problems:
         raise typer.Exit(1)
 

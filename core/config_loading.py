@@ -11,8 +11,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from ..envs.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
 from .config import RunConfig
-from .yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
 
 RECIPES = Path(__file__).parent / "recipes"
 

@@ -17,7 +17,15 @@ from ..envs import registry
 from .chat import ChatFormat, load_tokenizer
 from .config import ContextConfig, EnvGroupConfig, ModelConfig
 from .config_loading import ConfigError, did_you_mean, load_config, recipe_names
-from .demonstrations import Demonstration, Teaching, demonstrate, encode, read_jsonl, training_text
+from .demonstrations import (
+    Demonstration,
+    Teaching,
+    demonstrate,
+    encode,
+    must_be_a_file,
+    read_jsonl,
+    training_text,
+)
 from .policy import load_model, with_adapters
 from .policy_assets import (
     PolicyShape,
@@ -230,6 +238,7 @@ def _check_out(out: Path, *, resume: bool) -> None:
 def _digest(data: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for path in data:
+        must_be_a_file(path)
         digest.update(path.read_bytes())
     return f"sha256:{digest.hexdigest()}"
 

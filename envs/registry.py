@@ -79,12 +79,14 @@ def register_file(path: str | Path) -> list[str]:
     The file is `register: [{id: ..., entry_point: "module:Class", params: {...}}, ...]`; other
     top-level keys (such as `envs`) are left to their readers.
     """
-    import yaml
+    from .yaml_text import YamlError, read_yaml_file, short
 
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise EnvParamsError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+        content = read_yaml_file(Path(path))
+    except OSError as error:
+        raise EnvParamsError(f"cannot read {path}: {error.strerror or error}") from None
+    except YamlError as error:
+        raise EnvParamsError(f"{path} {error}") from None
     rows = content.get("register") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not rows:
         raise EnvParamsError(f"{path} has no list 'register'")
@@ -92,10 +94,13 @@ def register_file(path: str | Path) -> list[str]:
         keys = set(row) if isinstance(row, dict) else set()
         if not {"id", "entry_point"} <= keys <= {"id", "entry_point", "params"}:
             raise EnvParamsError(
-                f"{path}: a row of 'register' has the keys id, entry_point and params, not {row!r}"
+                f"{path}: a row of 'register' has the keys id, entry_point and params, "
+                f"not {short(repr(row))}"
             )
         if not isinstance(row.get("params", {}), dict):
-            raise EnvParamsError(f"{path}: params is a mapping of names to values, not {row!r}")
+            raise EnvParamsError(
+                f"{path}: params is a mapping of names to values, not {short(repr(row['params']))}"
+            )
         register(str(row["id"]), str(row["entry_point"]), params=row.get("params"))
     return [str(row["id"]) for row in rows]
 

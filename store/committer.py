@@ -231,6 +231,8 @@ def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set
     What a crash left behind the last journal record is cut off, and segment files that no record
     names are removed. Returns the committer and the ids of commands that have an acknowledgement.
     """
+    for leftover in layout.left_by_writer():
+        leftover.unlink(missing_ok=True)
     index = RunIndex(layout.root)
     if layout.journal.exists():
         journal = Journal.reopen(layout)

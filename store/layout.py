@@ -18,7 +18,11 @@ _DATA_PATH = re.compile(r"(?:seg|pack)/([a-z_]+)/[0-9A-Za-z_.-]+\.parquet")
 _OWN_NAME = re.compile(
     r"(?:seg/[a-z_]+/[0-9]{8,}|pack/[a-z_]+/-?[0-9]{7,}--?[0-9]{7,})-[0-9a-f]{8}\.parquet"
 )
-_UNFINISHED = re.compile(r"run\.[0-9a-f]{8}\.duckdb\.tmp(?:\.wal)?")
+_LEFT_BY_WRITER = re.compile(r"(?:run\.json|journal)\.[0-9a-f]{8}\.tmp")
+_LEFT_BY_PACKING = re.compile(
+    r"MANIFEST(?:\.copy)?\.json\.[0-9a-f]{8}\.tmp|run\.[0-9a-f]{8}\.duckdb\.tmp(?:\.wal)?"
+)
+"""Files that are written under these names and then renamed; a kill leaves them behind."""
 _PIECE = re.compile(r"([0-9]{6})\.ndjson")
 
 
@@ -86,9 +90,16 @@ class Layout:
     def sealed(self) -> Path:
         return self.root / "run.duckdb"
 
-    def unfinished_seals(self) -> list[Path]:
-        """What killed seals left."""
-        return [path for path in self.root.iterdir() if _UNFINISHED.fullmatch(path.name)]
+    def left_by_writer(self) -> list[Path]:
+        """Files that a killed start or writer left; to whoever holds `writer_lock`."""
+        return self._named(_LEFT_BY_WRITER)
+
+    def left_by_packing(self) -> list[Path]:
+        """Files that a killed pack or seal left; to whoever holds `pack_lock`."""
+        return self._named(_LEFT_BY_PACKING)
+
+    def _named(self, names: re.Pattern[str]) -> list[Path]:
+        return sorted(path for path in self.root.glob("*.tmp*") if names.fullmatch(path.name))
 
     @property
     def writer_lock(self) -> Path:

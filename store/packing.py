@@ -93,6 +93,8 @@ def pack(path: str | Path, *, grace_s: float | None = None) -> PackReport:
     except RunBusyError:
         raise RunBusyError(f"{layout.root}: another process is packing this run") from None
     try:
+        for leftover in layout.left_by_packing():
+            leftover.unlink(missing_ok=True)
         is_live = not _rotate_if_idle(layout)
         report = _pack_pieces(layout)
         time.sleep((_GRACE_S if is_live else 0.0) if grace_s is None else grace_s)

@@ -45,7 +45,7 @@ def seal(path: str | Path) -> Path:
             f"{index.layout.root}: another process is packing or sealing this run; try again later"
         ) from None
     try:
-        for leftover in index.layout.unfinished_seals():
+        for leftover in index.layout.left_by_packing():
             leftover.unlink(missing_ok=True)
         _copy_tables(RunDatabase(index.layout.root, [index]), temporary)
         with temporary.open("rb") as file:

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .checkpoint_files import checkpoint_damage, checkpoint_folders
+from .durable import is_locked
 from .index import Problem, RunIndex
 from .integrity import damage_of
-from .layout import FileEntry, Pack, Segment
+from .layout import FileEntry, Layout, Pack, Segment
 from .records import parse_trajectory_id
 from .schema import DATA_TABLES
 
@@ -27,6 +28,9 @@ class VerifyReport:
     num_bytes: int
     num_trajectories: int
     problems: tuple[Problem, ...]
+    leftovers: tuple[Path, ...] = ()
+    """Files that killed processes left. They hold nothing of the run, and the next one removes
+    them."""
 
 
 def verify(path: str | Path) -> VerifyReport:
@@ -65,7 +69,15 @@ def verify(path: str | Path) -> VerifyReport:
         num_bytes=num_bytes,
         num_trajectories=num_trajectories,
         problems=tuple(problems),
+        leftovers=_leftovers(index.layout),
     )
+
+
+def _leftovers(layout: Layout) -> tuple[Path, ...]:
+    """Files of processes that are gone: those of a process that holds its lock are in use."""
+    packing = [] if is_locked(layout.pack_lock) else layout.left_by_packing()
+    writing = [] if is_locked(layout.writer_lock) else layout.left_by_writer()
+    return (*packing, *writing)
 
 
 def _units(index: RunIndex) -> Iterator[Pack | Segment]:

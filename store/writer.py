@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import queue
-import re
 import socket
 import subprocess
 import sys
@@ -46,7 +45,6 @@ from .state import RunState
 logger = logging.getLogger("echoscope.store")
 
 STATUSES = ("finished", "stopped", "failed", "interrupted")
-_DRAFT = re.compile(r"(?:run\.json|journal)\.[0-9a-f]{8}\.tmp")
 _MICRO_AGE_S = 2.0
 _LOCK_PATIENCE_S = 2.0
 _JOB = Callable[[Committer], None]
@@ -159,7 +157,7 @@ class RunWriter:
         try:
             # Only now is nobody else at it: a run may have been started there since the first look.
             _require_free(layout)
-            for path in (layout.journal, layout.tail, *_drafts(layout)):
+            for path in (layout.journal, layout.tail, *layout.left_by_writer()):
                 path.unlink(missing_ok=True)
             for folder in (*layout.data_folders(), layout.pieces, layout.commands):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -495,16 +493,11 @@ def _require_free(layout: Layout) -> None:
 def _is_unborn(layout: Layout) -> bool:
     """Whether a folder is empty but for what a start makes before `run.json`."""
     files = {path for path in layout.root.rglob("*") if not path.is_dir() or path.is_symlink()}
-    files -= {layout.writer_lock, layout.journal, layout.tail, *_drafts(layout)}
+    files -= {layout.writer_lock, layout.journal, layout.tail, *layout.left_by_writer()}
     folders = {path for path in layout.root.rglob("*") if path.is_dir() and not path.is_symlink()}
     if files or not folders <= _own_folders(layout):
         return False
     return not layout.journal.exists() or len(read_chunk(layout.journal).records) <= 1
-
-
-def _drafts(layout: Layout) -> list[Path]:
-    """Files as a killed start left them: written, and not yet at their names."""
-    return [p for p in layout.root.glob("*.tmp") if _DRAFT.fullmatch(p.name)]
 
 
 def _own_folders(layout: Layout) -> set[Path]:
@@ -515,7 +508,7 @@ def _own_folders(layout: Layout) -> set[Path]:
 def _remove_unborn(layout: Layout) -> None:
     """Remove what a failed start made, and nothing else: the next one finds the place free."""
     with suppress(OSError):
-        for path in (layout.journal, layout.tail, *_drafts(layout), layout.writer_lock):
+        for path in (layout.journal, layout.tail, *layout.left_by_writer(), layout.writer_lock):
             path.unlink(missing_ok=True)
         for folder in sorted(_own_folders(layout), key=lambda path: -len(path.parts)):
             if folder.is_dir():

@@ -86,7 +86,7 @@ def test_own_environments_from_a_file(tmp_path: Path) -> None:
         (["play", "frozen_lak"], "did you mean 'frozen_lake'"),
         (["play", "frozen_lake", "sise=3"], "did you mean 'size' or 'slip'"),
         (["play", "frozen_lake", "size"], "'size' must look like KEY=VALUE"),
-        (["play", "frozen_lake", "size=["], "is not YAML"),
+        (["play", "frozen_lake", "size=["], "is not valid YAML"),
         (["play", "gymnasium", "--expert"], "has no expert"),
         (["check", "all", "size=3"], "not with 'all'"),
         (["list", "--register", "no_such_file.yaml"], "cannot read no_such_file.yaml"),
@@ -99,6 +99,52 @@ def test_mistakes_are_one_line_errors(words: list[str], message: str) -> None:
     assert isinstance(result.exception, EnvError)
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("size=1:30", "size is '1:30', but must be an integer"),
+        ("size=[[" + "[" * 5_000, "the value of size"),
+        ("size=" + "9" * 401, "holds a number of 401 digits"),
+        ("size=!!python/name:os.system", "the value of size is not valid YAML"),
+    ],
+)
+def test_d10_parameters_are_read_as_strictly_as_settings(word: str, message: str) -> None:
+    for command in ("check", "play"):
+        result = run(command, "frozen_lake", word)
+        assert message in f"{result.output} {result.exception}"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (BOMB, "has more than 20000 values"),
+        ("register: " + "[" * 5_000, "nested more than"),
+        ("register: [{id: a, entry_point: 'm:C', id: b}]", "gives 'id' twice"),
+        ("# " + "x" * 300_000, "has more than 262144 bytes"),
+    ],
+)
+def test_d10_a_register_file_has_a_size_and_a_depth(
+    content: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "worlds.yaml"
+    file.write_text(content)
+    result = run("list", "--register", str(file))
+    assert isinstance(result.exception, EnvError)
+    assert message in str(result.exception)
+
+
+def test_d10_a_register_file_that_does_not_end_is_refused() -> None:
+    result = run("list", "--register", "/dev/zero")
+    assert isinstance(result.exception, EnvError)
+    assert "is not a regular file" in str(result.exception)
 
 
 def test_an_own_class_in_the_working_directory_and_no_traceback(tmp_path: Path) -> None:

@@ -152,3 +152,14 @@ def test_b8_an_environment_beside_the_user_is_found_as_by_train(
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert len((tmp_path / "demos.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
+def test_d10_demonstrations_that_do_not_end_are_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if name == "pipe":
+        os.mkfifo(path)
+    code, _, err = echoscope("sft", "train", str(path), "--out", str(tmp_path / "out"))
+    assert (code, err.count("\n")) == (1, 1)
+    assert "is no file but a folder, a pipe or a device" in err
+    assert not (tmp_path / "out").exists()

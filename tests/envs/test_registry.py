@@ -110,7 +110,7 @@ def test_registration_from_a_file(tmp_path: Path) -> None:
         ("register: [{id: a, entry_point: 'm:C', parms: {}}]", "has the keys id, entry_point"),
         ("register: [7]", "has the keys id, entry_point"),
         ("register: [{id: a, entry_point: 'm:C', params: [1]}]", "params is a mapping"),
-        ("a: [", "cannot read"),
+        ("a: [", "is not valid YAML"),
     ],
 )
 def test_bad_files(tmp_path: Path, content: str, message: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from echoscope.store.durable import FileLock
 from echoscope.store.errors import RunExistsError
+from echoscope.store.layout import Layout
 from echoscope.store.reader import open_run
 from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
@@ -134,3 +137,73 @@ def test_d12_the_next_seal_removes_what_a_killed_one_left(finished_run: Path) ->
     seal(finished_run)
     assert not any(path.exists() for path in left)
     assert mine.exists()
+
+
+KILLED = """
+import os, sys
+from echoscope.store import durable
+from echoscope.store.packing import pack
+from echoscope.store.sealing import seal
+
+real = os.replace
+
+
+def die(source, target):
+    if os.fspath(target).endswith(sys.argv[3]):
+        os.kill(os.getpid(), 9)
+    real(source, target)
+
+
+os.replace = die
+{"pack": pack, "seal": seal}[sys.argv[2]](sys.argv[1])
+"""
+
+
+def kill_at(path: Path, work: str, name: str) -> list[Path]:
+    """Kills a process that packs or seals just before a file gets its name; what it left."""
+    killed = subprocess.run([sys.executable, "-c", KILLED, path, work, name], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    return sorted(path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("work", "name"),
+    [("pack", "MANIFEST.json"), ("pack", "MANIFEST.copy.json"), ("seal", "run.duckdb")],
+)
+@pytest.mark.parametrize("after", ["pack", "seal"])
+def test_d12_the_next_pack_or_seal_removes_what_a_killed_one_left(
+    finished_run: Path, work: str, name: str, after: str
+) -> None:
+    from echoscope.store.packing import pack
+    from echoscope.store.sealing import seal
+
+    mine = finished_run / "MANIFEST.json.mine.tmp"
+    mine.write_text("mine")
+    left = [path for path in kill_at(finished_run, work, name) if path != mine]
+    assert len(left) == 1
+    report = verify(finished_run)
+    assert report.problems == ()
+    assert report.leftovers == tuple(left)
+    {"pack": pack, "seal": seal}[after](finished_run)
+    assert list(finished_run.glob("*.tmp")) == [mine]
+    assert verify(finished_run).leftovers == ()
+    assert open_run(finished_run).steps().num_rows == 3
+
+
+def test_d12_the_next_writer_removes_what_a_killed_one_left(finished_run: Path) -> None:
+    left = kill_at(finished_run, "pack", "journal.ndjson")
+    assert [path.name.partition(".")[0] for path in left] == ["journal"]
+    assert verify(finished_run).leftovers == tuple(left)
+    RunWriter.resume(finished_run, from_step=2, is_packing=False).close(status="finished")
+    assert not any(path.exists() for path in left)
+    assert verify(finished_run).problems == ()
+
+
+def test_d12_files_of_a_process_at_work_are_no_leftovers(finished_run: Path) -> None:
+    made = finished_run / "MANIFEST.json.0123abcd.tmp"
+    made.write_text("x")
+    lock = FileLock(Layout(finished_run).pack_lock)
+    lock.acquire()
+    assert verify(finished_run).leftovers == ()
+    lock.release()
+    assert verify(finished_run).leftovers == (made,)

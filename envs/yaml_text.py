@@ -63,7 +63,7 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise YamlError(f"gives {_short(name)!r} twice; leave out one")
+            raise YamlError(f"gives {short(name)!r} twice; leave out one")
         seen.add(name)
     return loader.construct_mapping(node, deep=True)
 
@@ -85,11 +85,11 @@ def parse_yaml(text: str) -> Any:
         _check_events(text)
         value = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise YamlError(f"is not valid YAML: {_short(' '.join(str(error).split()), 300)}") from None
+        raise YamlError(f"is not valid YAML: {short(' '.join(str(error).split()), 300)}") from None
     except YamlError:
         raise
     except (ValueError, TypeError, RecursionError) as error:  # a broken !!tag
-        raise YamlError(f"is not valid YAML: {_short(str(error))}") from None
+        raise YamlError(f"is not valid YAML: {short(str(error))}") from None
     return value
 
 
@@ -102,7 +102,7 @@ def _check_events(text: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             # An alias inside its own anchor never ends; another one counts as what it stands for.
             if event.anchor not in sizes:
-                raise YamlError(f"has the alias *{_short(event.anchor)} inside its own anchor")
+                raise YamlError(f"has the alias *{short(event.anchor)} inside its own anchor")
             total += sizes[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
             total += 1
@@ -144,6 +144,7 @@ def read_yaml_file(path: Path) -> Any:
         raise YamlError(f"is not valid YAML: not UTF-8 at byte {error.start}") from None
 
 
-def _short(text: str | None, most: int = 80) -> str:
+def short(text: str | None, most: int = 80) -> str:
+    """The text, cut so that a message stays one line."""
     text = text or ""
     return text if len(text) <= most else f"{text[:most]}..."
