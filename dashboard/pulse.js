@@ -165,3 +165,24 @@ export function line({ data, parentElement }) {
   shown.take(given.name, given.line);
   return end;
 }
+
+// Streamlit leaves a page by a link in two steps: it writes the link's query to the address of the
+// page that is left, and then the new address. The first one would be where Back leads to, without
+// the filters that were there.
+
+const PATIENCE_MS = 10_000;
+let leftAt = -Infinity;
+const push = history.pushState.bind(history);
+history.pushState = (state, unused, url) => {
+  const isLeaving = performance.now() - leftAt < PATIENCE_MS;
+  const isHere = new URL(url ?? "", location.href).pathname === location.pathname;
+  if (isLeaving && isHere) return;
+  leftAt = -Infinity;
+  push(state, unused, url);
+};
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[data-testid='stPageLink-NavLink']");
+  const isElsewhere = link && new URL(link.href).pathname !== location.pathname;
+  const isPlain = !(event.ctrlKey || event.metaKey || event.shiftKey || event.button);
+  if (isElsewhere && isPlain) leftAt = performance.now();
+}, true);

@@ -156,7 +156,7 @@ def checked_query(query: str) -> CheckedQuery:
     try:
         parse = json.loads(row[0] if row else "null")
     except (ValueError, RecursionError) as error:
-        raise QueryError("the query is nested too deeply; write it in fewer levels") from error
+        raise QueryError(_TOO_DEEP) from error
     if parse["error"]:
         raise QueryError(f"the query cannot be checked: {' '.join(parse['error_message'].split())}")
     names = _check(parse["statements"])
@@ -166,9 +166,14 @@ def checked_query(query: str) -> CheckedQuery:
     )
 
 
+_TOO_DEEP = "the query is nested too deeply; write it in fewer levels, or IN (...) for many ORs"
+
+
 def one_line(error: BaseException) -> str:
-    """DuckDB's message without the picture of where it went wrong."""
+    """DuckDB's message without the picture of where it went wrong, or advice nobody can follow."""
     text = str(error).split("\n\nLINE", 1)[0]
+    if "expression depth limit" in text:
+        return _TOO_DEEP
     return " ".join(text.split())
 
 

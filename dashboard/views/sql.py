@@ -10,10 +10,20 @@ from echoscope.dashboard import figures, queries, sql_box, ui
 from echoscope.dashboard.charts import export_config
 from echoscope.dashboard.settings import settings
 from echoscope.dashboard.sql_box import EXAMPLES, MAX_SQL, Answer
-from echoscope.dashboard.sql_result import KINDS, chart, numeric_columns, shown_frame
+from echoscope.dashboard.sql_result import (
+    KINDS,
+    chart,
+    colour_columns,
+    colour_values,
+    numeric_columns,
+    repeats,
+    shown_frame,
+)
 from echoscope.store.schema import TABLES
 
 MAX_CURVES = 8
+NULL = "NULL"
+"""What a cell says that SQL has no value for; NaN is a number that says NaN."""
 MAX_CHART_POINTS = 5_000
 _TEXT, _RESULT = "_sql_text", "_sql_result"
 
@@ -59,7 +69,7 @@ def _question(run_id: str) -> None:
         )
     if is_sent:
         st.query_params["sql"] = sql
-        with st.spinner("Asking"):
+        with st.spinner("Running query"):
             st.session_state[_RESULT] = (run_id, _asked(run_id, sql))
 
 
@@ -136,7 +146,7 @@ def _show(table: pa.Table) -> None:
     frame, words = shown_frame(table), "Answer of the query"
     key = next((name for name in ("trajectory_id", "id") if name in table.column_names), None)
     if key is None:
-        st.dataframe(frame, hide_index=True, placeholder="", alt=words)
+        st.dataframe(frame, hide_index=True, placeholder=NULL, alt=words)
         return
     event = st.dataframe(
         frame,
@@ -144,7 +154,7 @@ def _show(table: pa.Table) -> None:
         key="_sql_answer",
         on_select="rerun",
         selection_mode="single-row",
-        placeholder="",
+        placeholder=NULL,
         alt=words,
     )
     rows = event.selection.rows
@@ -164,21 +174,34 @@ def _chart(table: pa.Table) -> None:
         ui.empty("A chart needs a column of numbers.")
         return
     names = [str(name) for name in frame.columns]
-    one, two, three = st.columns([1, 2, 1], vertical_alignment="bottom")
-    x = one.selectbox("Across", names, index=names.index("step") if "step" in names else 0)
+    one, two, three, four = st.columns([2, 3, 2, 2], vertical_alignment="bottom")
+    x = one.selectbox("X", names, index=names.index("step") if "step" in names else 0)
+    by = colour_columns(table, x)
+    first = 0 if by and repeats(table, x) else None
     others = [name for name in names if name != x] or names
-    ys = two.multiselect("Up", others, default=others[:1], max_selections=MAX_CURVES)
-    kind = three.segmented_control("As", KINDS, default="line") or "line"
+    best = [name for name in others if name not in by] or others
+    ys = two.multiselect("Y", others, default=best[:1], max_selections=MAX_CURVES)
+    colour = three.selectbox(
+        "Colour by",
+        by,
+        index=first,
+        key=f"_sql_colour {x} {by}",
+        placeholder="One colour" if by else "No column has few values",
+        disabled=not by,
+    )
+    kind = four.segmented_control("Chart type", KINDS, default="line") or "line"
     if not ys:
-        ui.empty("Choose what is drawn up.")
+        ui.empty("Choose a column for Y.")
         return
     if len(frame) > MAX_CHART_POINTS:
         st.caption(f"The first {MAX_CHART_POINTS:,} of {len(frame):,} rows are drawn.")
-    figure = chart(frame[:MAX_CHART_POINTS], x, ys, kind)
+    shown = table.slice(0, MAX_CHART_POINTS)
+    colours = colour_values(shown, colour) if colour else ()
+    figure = chart(frame[:MAX_CHART_POINTS], x, ys, kind, colours)
     figures.show(
         figure,
         key="_sql_chart",
-        revision=f"{x} {ys} {kind}",
+        revision=f"{x} {ys} {kind} {colour}",
         config=export_config("query"),
         alt="Chart of the answer",
     )

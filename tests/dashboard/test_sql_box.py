@@ -133,3 +133,19 @@ def test_csv_holds_lists_as_json_and_no_formulas() -> None:
 def test_parquet_keeps_types() -> None:
     table = pa.table({"n": [[1, 2], None], "m": [1, 2]})
     assert pq.read_table(pa.BufferReader(sql_box.parquet_bytes(table))).equals(table)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT list(range) FROM range(60000000) GROUP BY range % 7", "needs more memory"),
+        ("SELECT 1" + " + 1" * 3000, "is nested too deeply; write it in fewer levels"),
+    ],
+)
+def test_c14_finding_c18_a_limit_is_said_with_a_way_out_that_there_is(
+    root: Path, sql: str, said: str
+) -> None:
+    with pytest.raises(Problem, match=said) as found:
+        sql_box.ask("a", sql)
+    assert "SET" not in found.value.text
+    assert "temp_directory" not in found.value.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,14 @@ from made_run import make_run
 from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard.sql_result import chart, numeric_columns, shown_frame
+from echoscope.dashboard.sql_result import (
+    chart,
+    colour_columns,
+    colour_values,
+    numeric_columns,
+    repeats,
+    shown_frame,
+)
 
 OpenPage = Callable[..., AppTest]
 
@@ -98,3 +106,52 @@ def test_names_in_a_chart_are_text() -> None:
     figure = chart(frame, "x", list(frame.columns[1:]), "line")
     assert "<a" not in figure.data[0].name
     assert "<a" not in figure.layout.yaxis.title.text
+
+
+def test_c14_finding_c18_nan_and_null_are_told_apart() -> None:
+    table = pa.table(
+        {"value": pa.array([0.5, float("nan"), None, float("inf")]), "n": [1, 2, 3, 4]}
+    )
+    frame = shown_frame(table)
+    assert frame["value"].tolist() == ["0.5", "nan", None, "inf"]
+    assert frame["n"].tolist() == [1, 2, 3, 4]
+    assert shown_frame(pa.table({"value": [0.5, None]}))["value"].isna().tolist() == [False, True]
+
+
+def test_c14_finding_c18_rows_of_each_split_are_a_curve_of_their_own(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    """One line over `group by step, split` went to and fro between the splits."""
+    make_run(tmp_path / "a", 3)
+    sql = (
+        "SELECT step, split, avg(step) AS height FROM "
+        "(SELECT step, unnest(['train', 'eval']) AS split FROM steps) GROUP BY ALL ORDER BY ALL"
+    )
+    page = run_query(open_page("sql", tmp_path, run="a"), sql)
+    assert not page.exception
+    (figure,) = shown_figures(page).values()
+    curves = json.loads(figure.text)["data"]
+    assert [curve["name"] for curve in curves] == ["eval", "train"]
+    box = next(box for box in page.selectbox if box.label == "Colour by")
+    assert (box.value, box.options) == ("split", ["split"])
+
+
+def test_c14_finding_c18_columns_with_few_values_can_have_colours() -> None:
+    table = pa.table(
+        {
+            "step": [1, 1, 2, 2],
+            "split": ["train", "eval", "train", None],
+            "group": [1, 2, 1, 2],
+            "same": ["a"] * 4,
+            "value": [0.1, 0.2, 0.3, 0.4],
+        }
+    )
+    assert colour_columns(table, "step") == ["split", "group"]
+    assert (repeats(table, "step"), repeats(table, "value")) == (True, False)
+    assert colour_values(table, "split") == ["train", "eval", "train", "NULL"]
+    figure = chart(table.to_pandas(), "step", ["value"], "line", colour_values(table, "split"))
+    assert {trace.name: list(trace.y) for trace in figure.data} == {
+        "train": [0.1, 0.3],
+        "eval": [0.2],
+        "NULL": [0.4],
+    }

@@ -107,7 +107,7 @@ class Watch:
     @property
     def foreign(self) -> list[str]:
         """Requests that left loopback."""
-        kept = ("data", "blob", "about")
+        kept = ("data", "blob", "about", "file")
         parts = [(url, urlsplit(url)) for url in self.requests]
         return [u for u, p in parts if p.scheme not in kept and p.hostname != "127.0.0.1"]
 

@@ -1,0 +1,99 @@
+"""Findings of people who used the dashboard for hours, as only a browser can show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import DashboardProcess, until, visit
+from made_run import add_steps, open_writer
+
+from echoscope.dashboard import settings
+from echoscope.dashboard.report import make_report
+from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
+
+Serve = Callable[..., DashboardProcess]
+FIRST_CHART = "[class*='st-key-chart_'] .echoscope-figure"
+
+
+def alarm(rule: str, severity: str) -> Alarm:
+    return Alarm(
+        alarm_id=rule.lower(),
+        rule=rule,
+        severity=AlarmSeverity(severity),
+        state=AlarmState.RAISED,
+        step=2,
+        onset_step=None,
+        metric="m",
+        value=0.0,
+        baseline=None,
+        threshold=0.5,
+        window=1,
+        message=f"{rule} happened",
+        advice="Look at the rollouts.",
+    )
+
+
+RULES = ("ECHO_TRAP", "TEMPLATE_COLLAPSE", "LOW_SUCCESS", "GRADIENT_SPIKE")
+
+
+def run_with_alarms(path: Path, count: int) -> None:
+    writer = open_writer(path)
+    add_steps(writer, path.name, range(4))
+    if count:
+        severities = ("critical", "warning", "critical", "warning")
+        found = [alarm(*one) for one in zip(RULES[:count], severities[:count], strict=True)]
+        writer.record_alarms(found)
+    writer.close(status="finished")
+
+
+def test_c14_finding_c3_alarms_do_not_move_the_charts(
+    tmp_path: Path, serve: Serve, page: Any
+) -> None:
+    root = tmp_path / "runs"
+    for count in (0, 1, 4):
+        run_with_alarms(root / f"with-{count}", count)
+    url = serve(root).url
+    places = set()
+    for count in (0, 1, 4):
+        visit(page, f"{url}/live?run=with-{count}")
+        page.get_by_text("as of step").first.wait_for()
+        page.locator(FIRST_CHART).first.wait_for()
+        page.wait_for_timeout(1_000)
+        places.add(round(page.locator(FIRST_CHART).first.bounding_box()["y"]))
+    assert len(places) == 1
+
+
+def test_c14_finding_c11_back_leads_to_the_alarms_as_they_were_filtered(
+    tmp_path: Path, serve: Serve, page: Any
+) -> None:
+    root = tmp_path / "runs"
+    run_with_alarms(root / "bad", 2)
+    visit(page, f"{serve(root).url}/alarms?run=bad")
+    page.get_by_text("2 of 2 alarms").wait_for()
+    page.get_by_role("button", name="warning").click()
+    page.get_by_text("1 of 2 alarms").wait_for()
+    filtered = page.evaluate("location.search")
+    page.get_by_role("link", name="Diagnosis at this step").first.click()
+    page.get_by_role("heading", name="Diagnosis").wait_for()
+    until(lambda: "/diagnosis" in page.url, "the address of Diagnosis", page=page)
+    page.go_back()
+    page.get_by_text("1 of 2 alarms").wait_for()
+    assert page.evaluate("location.pathname + location.search") == f"/alarms{filtered}"
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_c14_finding_c7_a_report_fits_into_a_phone(
+    recorded_root: Path, tmp_path: Path, page: Any, width: int
+) -> None:
+    settings.configure(settings.DashboardSettings(root=recorded_root))
+    file = tmp_path / "report.html"
+    file.write_text(make_report("tiny"), encoding="utf-8")
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(file.as_uri())
+    charts = page.locator(".chart").count()
+    drawn = "document.querySelectorAll('.chart .main-svg').length"
+    until(lambda: page.evaluate(drawn) >= charts, "charts of the report", page=page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
