@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..store.annotations import read_annotations
-from ..store.durable import is_locked
+from ..store.durable import is_locked, open_regular
 from ..store.errors import StoreError
 from ..store.index import read_run_json
 from ..store.journal import Record, decode_line
@@ -344,7 +344,7 @@ def _ends(layout: Layout) -> tuple[list[Record], list[Record]]:
         StoreError: unreadable, or its header is damaged.
     """
     try:
-        with layout.journal.open("rb") as file:
+        with open_regular(layout.journal) as file:
             first = file.readline(_HEADER_BYTES)
             header = decode_line(first)
             if header is None or header["kind"] != "journal":

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import socket
+import stat
 import time
 import uuid
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,28 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file for reading, and never wait for a pipe or read a device that does not end.
+
+    Raises:
+        OSError: not there, or no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "is a pipe or a device, and no file", str(path))
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file; raises as `open_regular` does."""
+    with open_regular(path) as file:
+        return file.read()
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -91,7 +116,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         StoreError: unreadable, or not a JSON object.
     """
     try:
-        value = json.loads(path.read_bytes(), object_pairs_hook=_each_key_once)
+        value = json.loads(read_regular(path), object_pairs_hook=_each_key_once)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -185,7 +210,7 @@ def write_parquet(root: Path, relative: str, table: str, rows: pa.Table) -> File
 
 
 def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .durable import read_checked_json, read_json_object
+from .durable import open_regular, read_checked_json, read_json_object
 from .errors import NotARunError, StoreError, StoreVersionError
 from .events import EventColumns
 from .integrity import CHECKS
@@ -414,7 +414,7 @@ class RunIndex:
     def _read_live(self) -> tuple[int, int, Chunk | None] | None:
         """Number, inode and news of the live piece; None where nothing is new."""
         try:
-            with self.layout.journal.open("rb") as file:
+            with open_regular(self.layout.journal) as file:
                 found = os.fstat(file.fileno())
                 if found.st_ino == self._inode:
                     if found.st_size == self._offset:

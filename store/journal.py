@@ -23,7 +23,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .durable import CHECKED_FORMAT, new_id, sync_folder, write_all, write_new_file
+from .durable import (
+    CHECKED_FORMAT,
+    new_id,
+    open_regular,
+    read_regular,
+    sync_folder,
+    write_all,
+    write_new_file,
+)
 from .errors import StoreError, StoreWriteError
 from .layout import Layout
 
@@ -82,7 +90,7 @@ class Chunk:
 
 def read_chunk(path: Path, offset: int = 0) -> Chunk:
     """All complete lines from `offset` on. A line without its newline is not there yet."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return read_chunk_of(file, offset)
 
 
@@ -217,7 +225,7 @@ def read_tail(layout: Layout) -> Tail | None:
         StoreError: damaged.
     """
     try:
-        record = decode_line(layout.tail.read_bytes().rstrip() + b"\n")
+        record = decode_line(read_regular(layout.tail).rstrip() + b"\n")
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -317,7 +325,7 @@ class Journal:
         Raises:
             StoreError: acknowledged records of the piece are damaged or missing.
         """
-        data = layout.journal.read_bytes()
+        data = read_regular(layout.journal)
         chunk = parse_chunk(data, 0)
         header = chunk.records[0] if chunk.records else {}
         if header.get("kind") != "journal":
@@ -411,7 +419,7 @@ def tail_problems(tail: Tail | None, piece: int, chunk: Chunk) -> list[str]:
 
 def piece_proof(path: Path, number: int) -> tuple[dict[str, Any], str]:
     """Number, length and SHA-256 of a complete piece, and the checksum of its last line."""
-    data = path.read_bytes()
+    data = read_regular(path)
     chunk = parse_chunk(data, 0)
     proof = {
         "piece": number,

@@ -31,6 +31,7 @@ from .durable import (
     is_locked,
     new_id,
     parquet_options,
+    read_regular,
     sha256_of,
     sync_folder,
     write_all,
@@ -218,7 +219,7 @@ def _complete_pieces(
     chunks: dict[int, tuple[Chunk, bytes]] = {}
     for number in range(first, last + 1):
         try:
-            data = layout.piece(number).read_bytes()
+            data = read_regular(layout.piece(number))
         except FileNotFoundError:
             problems.append(f"{layout.piece(number)}: it is missing")
             continue
@@ -321,7 +322,7 @@ def _segment_damage(layout: Layout, segment: Segment) -> str:
     for entry in segment.files:
         path = layout.root / entry.path
         try:
-            data = path.read_bytes()
+            data = read_regular(path)
         except OSError as error:
             return f"{path}: {error.strerror}"
         if hashlib.sha256(data).hexdigest() != entry.sha256:

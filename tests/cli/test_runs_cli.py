@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from echoscope.cli import main
-from echoscope.store.commands import new_command
+from echoscope.store.commands import new_command, post
 from echoscope.store.records import (
     Alarm,
     AlarmSeverity,
@@ -119,6 +120,93 @@ def test_list_names_what_it_cannot_read(echoscope: Run, run_path: Path) -> None:
     assert "broken: written with store version 9.0" in err
     (tmp := run_path.parent.parent / "empty").mkdir()
     assert echoscope("runs", "list", tmp)[1] == f"no runs in {tmp}\n"
+
+
+READS: dict[str, tuple[str, ...]] = {
+    "query": ("query", "RUN", "SELECT count(*) AS n FROM steps"),
+    "show": ("runs", "show", "RUN"),
+    "status": ("ctl", "RUN", "status"),
+    "list": ("runs", "list", "ROOT"),
+}
+
+
+COMMAND = (
+    '{"command_id": "c", "run_id": "first", "issued_at": ISSUED_AT, "issued_by": "", '
+    '"action": "pause", "settings": "{}", "reason": "", "expires_at": null}'
+)
+
+
+def typed(words: tuple[str, ...], path: Path) -> list[str]:
+    names = {"RUN": str(path), "ROOT": str(path.parent)}
+    return [names.get(word, word) for word in words]
+
+
+@pytest.mark.parametrize("words", READS.values(), ids=READS)
+@pytest.mark.parametrize("is_live", [False, True])
+def test_d3_a_command_of_401_digits_stops_no_reader(
+    words: tuple[str, ...], is_live: bool, echoscope: Run, run_path: Path
+) -> None:
+    """`commands/0.json` with such a time made each of them end with a traceback."""
+    writer = RunWriter.resume(run_path, from_step=1, is_packing=False) if is_live else None
+    post(run_path, new_command(run_path.name, "checkpoint"))
+    (run_path / "commands" / "0.json").write_text(COMMAND.replace("ISSUED_AT", "9" * 401))
+    code, out, err = echoscope(*typed(words, run_path))
+    assert (code, err) == (0, "")
+    assert out.strip()
+    if writer is not None:
+        writer.close(status="finished")
+
+
+def digits(path: Path) -> None:
+    file = path / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"created_at": 10**400}))
+
+
+def loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+def journal_of_folders(path: Path) -> None:
+    (path / "journal.ndjson").unlink()
+    (path / "journal.ndjson").mkdir()
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+BAD: dict[str, Callable[[Path], object]] = {
+    "half": lambda path: (path / "run.json").write_text('{"schema_version": "1'),
+    "list": lambda path: (path / "run.json").write_text("[]"),
+    "digits": digits,
+    "nested": lambda path: (path / "run.json").write_text("[" * 50_000),
+    "not UTF-8": lambda path: (path / "run.json").write_bytes(b'{"name": "\xff"}'),
+    "loop": lambda path: loop(path / "run.json"),
+    "pipe": lambda path: pipe(path / "run.json"),
+    "journal pipe": lambda path: pipe(path / "journal.ndjson"),
+    "journal": journal_of_folders,
+}
+
+
+@pytest.mark.parametrize("spoil", BAD.values(), ids=BAD)
+def test_d3_a_bad_run_is_refused_by_itself(
+    spoil: Callable[[Path], object], echoscope: Run, run_path: Path
+) -> None:
+    bad = run_path.parent / "bad"
+    write_run(bad).close(status="finished")
+    spoil(bad)
+    code, out, err = echoscope("runs", "list", run_path.parent)
+    assert code == 0
+    assert "first" in out
+    # A folder whose run.json is no file is no run.
+    assert "bad" in out + err or not (bad / "run.json").is_file()
+    for words in READS.values():
+        assert echoscope(*typed(words, run_path))[0] == 0
+        code, out, err = echoscope(*typed(words, bad))
+        is_refused = code == 1 and err.startswith("error: ") and err.count("\n") == 1
+        assert is_refused or code == 0, (words, code, err)
 
 
 def test_list_uses_the_folder_runs(

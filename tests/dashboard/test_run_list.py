@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -275,3 +276,61 @@ def test_what_is_not_read_yet_comes_last(tmp_path: Path, monkeypatch: pytest.Mon
         os.utime(run / "run.json", (at, at))
     listed = RunList(tmp_path, budget_s=0.0)
     assert [(row.run_id, row.is_unread) for row in listed.rows()] == [("new", False), ("old", True)]
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _digits(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"created_at": 10**400}))
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+BAD: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "half": ("run.json", lambda path: path.write_text('{"schema_version": "1')),
+    "digits": ("run.json", _digits),
+    "nested": ("run.json", lambda path: path.write_text("[" * 50_000)),
+    "pipe": ("run.json", _pipe),
+    "journal pipe": ("journal.ndjson", _pipe),
+    "journal": ("journal.ndjson", _folder),
+    "journal of text": ("journal.ndjson", lambda path: path.write_text("no record\n")),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_d3_a_bad_run_is_a_row_with_its_problem_and_the_others_stay(
+    kind: str, tmp_path: Path
+) -> None:
+    for name in ("good", "bad"):
+        make_run(tmp_path / name, 3)
+    file, spoil = BAD[kind]
+    spoil(tmp_path / "bad" / file)
+    rows = {row.run_id: row for row in RunList(tmp_path).rows()}
+    assert (rows["good"].status, rows["good"].last_step, rows["good"].problem) == (
+        "finished",
+        2,
+        "",
+    )
+    bad = rows.get("bad")
+    if bad is not None and bad.problem:
+        assert "\n" not in bad.problem
+    else:
+        # run.json is no file; or its broken value is left out.
+        assert bad is None or bad.created_at < 1e12
+
+
+def test_d3_a_command_of_401_digits_changes_no_row(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a", 3)
+    before = row_of(tmp_path, "a")
+    command = {"command_id": "c", "run_id": "a", "action": "pause", "issued_at": 10**400}
+    (path / "commands").mkdir(exist_ok=True)
+    (path / "commands" / "0.json").write_text(json.dumps(command))
+    row = row_of(tmp_path, "a")
+    assert (row.status, row.last_step, row.problem) == (before.status, before.last_step, "")
+    assert row_status(row, details_of(row), 0.0).status.value == "finished"
