@@ -120,7 +120,7 @@ def timeline(found: Sequence[AlarmHistory], last_step: int) -> go.Figure:
             width=0.6,
             name=severity,
             customdata=[figure_text(one.latest.message) for _, one in part],
-            hovertemplate="raised at step %{base}<br>%{customdata}<extra></extra>",
+            hovertemplate="raised after step %{base}<br>%{customdata}<extra></extra>",
         )
     figure.update_layout(
         height=110 + 26 * len(rows),

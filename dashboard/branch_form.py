@@ -29,7 +29,7 @@ from .branching import BranchState, Launch, check, launch, launches
 from .escaping import visible
 from .lineage import open_button
 from .settings import settings
-from .words import Colour
+from .words import Colour, after_step
 
 MAX_LINES = 4_000
 MAX_STEPS = 1_000_000_000
@@ -135,10 +135,12 @@ def _form(run_id: str, info: RunInfo) -> None:
     head = st.container()  # above the settings: what was changed is seen without scrolling
     left, middle, right = st.columns(3)
     good = queries.last_good(run_id)
+    if good.step is None:
+        _line("no good checkpoint", "orange", f"{good.reason} The newest one is chosen.")
     if st.session_state.get(_at_key(run_id)) not in steps:
         st.session_state[_at_key(run_id)] = steps[0] if good.step is None else good.step
     at = left.selectbox(
-        "Checkpoint of step",
+        "Checkpoint after step",
         steps,
         key=_at_key(run_id),
         format_func=lambda step: f"{step} (last good)" if step == good.step else str(step),
@@ -222,7 +224,7 @@ def _require_once(words: Sequence[str]) -> None:
 
 def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
     """`key: value -> new value`, one line each, under where it starts and what it is called."""
-    lines = [f"from step {order.checkpoint} of {order.parent.name}"]
+    lines = [f"{order.parent.name} {after_step(order.checkpoint)}"]
     if order.name:
         lines.append(f"name: {config.get('name')} -> {order.name}")
     for word in order.settings:
@@ -341,7 +343,7 @@ def _recent(run_id: str) -> list[Launch]:
 def _launch_line(one: Launch, state: BranchState, run_id: str, text: str) -> None:
     who = f"{one.order.author or 'somebody'}, {ui.duration(time.time() - one.at)} ago"
     if state is BranchState.STARTING:
-        _line("starting", "blue", f"{who}: a branch from step {one.order.checkpoint}")
+        _line("starting", "blue", f"{who}: a branch {after_step(one.order.checkpoint)}")
     elif state is BranchState.LOADING:
         _line("loading", "blue", f"{who}: {run_id} loads its weights")
     elif state is BranchState.REFUSED:

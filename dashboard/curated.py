@@ -34,7 +34,7 @@ class Chart:
     title: str
     help: str
     lines: tuple[Line, ...]
-    missing: str = "Nothing measured yet: the first step is not finished."
+    missing: str = "The run has logged none of these metrics."
 
 
 _INFO = "info/first_turn"

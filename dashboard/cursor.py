@@ -46,8 +46,13 @@ const near = (points, x) => {{
   const best = Math.abs(points[low].x - x) <= Math.abs(points[high].x - x) ? low : high;
   return points[best];
 }};
-const shown = (value) =>
-  Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5 ? String(+value.toPrecision(3))
+const isShare = (chart, trace) => {{
+  const axis = chart._fullLayout["yaxis" + (trace.yaxis || "y").slice(1)];
+  return !!axis && (axis.tickformat || "").endsWith("%");
+}};
+const shown = (value, share) =>
+  share ? `${{+(100 * value).toPrecision(3)}} %`
+    : Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5 ? String(+value.toPrecision(3))
     : value === 0 ? "0" : value.toExponential(1);
 const ground = () => {{
   const app = document.querySelector(".stApp");
@@ -59,7 +64,8 @@ const values = (chart, x) => (chart.calcdata || []).flatMap((points) => {{
   if (trace.hoverinfo === "skip" || !points.length) return [];
   const point = near(points, x);
   if (!point || typeof point.y !== "number" || !isFinite(point.y)) return [];
-  return [{{ text: shown(point.y), color: (trace.line || trace.marker).color }}];
+  const text = shown(point.y, isShare(chart, trace));
+  return [{{ text, color: (trace.line || trace.marker).color }}];
 }});
 const draw = (chart, x) => {{
   const axis = chart._fullLayout.xaxis, side = chart._fullLayout.yaxis;

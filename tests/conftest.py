@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,16 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SHARED, os.environ.get(
 # A busy machine makes examples slow; that says nothing about the code.
 settings.register_profile("echoscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("echoscope")
+
+
+@pytest.fixture(autouse=True)
+def _own_processes() -> Iterator[None]:
+    """A test that fails half way leaves no process behind."""
+    from started import ended_afterwards
+
+    with ended_afterwards():
+        yield
+
 
 LAKE = {
     "env": "frozen_lake",

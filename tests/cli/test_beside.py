@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from started import started
 
 from echoscope.cli.beside import Beside, dashboard_beside
 from echoscope.store.reader import open_run
@@ -185,8 +186,10 @@ def test_one_that_is_not_wanted_is_not_started(
 def test_a_dashboard_ends_with_whoever_holds_its_stdin(tmp_path: Path) -> None:
     """However the trainer dies: a closed pipe needs no handler of ours."""
     words = ("-m", "echoscope", "dashboard", "--until-stdin-ends", str(tmp_path))
-    process = subprocess.Popen(
-        [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    process = started(
+        subprocess.Popen(
+            [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
     )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from recorded import assert_same_recording
+from started import started
 from trainer_process import TrainerProcess, echoscope
 
 from echoscope.core.checkpoint import list_checkpoints, read_state
@@ -286,15 +287,17 @@ def test_d11_a_hanging_environment_gives_way_to_stop_now(
 def test_d11_a_reader_that_goes_away_is_no_reason_to_stop(config_file: Path, root: Path) -> None:
     """`train --headless | head -1`: training ended without a word."""
     path = root / "run"
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "echoscope", "train", "--config", str(config_file)),
-            *("--headless", "--run", str(path), "steps=3", "eval.before=false", "eval.every=0"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    process = started(
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "echoscope", "train", "--config", str(config_file)),
+                *("--headless", "--run", str(path), "steps=3", "eval.before=false", "eval.every=0"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -310,15 +313,17 @@ def test_d11_a_reader_that_goes_away_is_no_reason_to_stop(config_file: Path, roo
 def test_a_process_of_its_own(config_file: Path, root: Path) -> None:
     """As a person starts it: a new interpreter, a terminal's signal, an exit code."""
     path = root / "run"
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "echoscope", "train", "--config", str(config_file)),
-            *("--run", str(path), *LONG),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    process = started(
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "echoscope", "train", "--config", str(config_file)),
+                *("--run", str(path), *LONG),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
     )
     assert process.stdout is not None
     for line in process.stdout:

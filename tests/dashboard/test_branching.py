@@ -337,7 +337,7 @@ def test_from_the_form_to_a_run_that_knows_its_parent(root: Path, open_page: Ope
     field = {widget.label: widget for widget in page.text_input}
     field["lr"].set_value("1e-4").run()
     page.text_area(key="branch_lines:tiny").set_value("eval.every=0").run()
-    assert "from step 2 of tiny\nname: test -> colder\noptim.lr: 0.001 -> 0.0001" in shown(page)
+    assert "tiny after step 2\nname: test -> colder\noptim.lr: 0.001 -> 0.0001" in shown(page)
     press(page, "branch_review")
     assert launches(root / "tiny") == []
     page.text_input(key="branch_author").set_value("ann")

@@ -9,88 +9,32 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
+from held_run import HeldRun
 from hypothesis import given
 from hypothesis import strategies as st
-from made_run import add_steps, make_run, open_writer
+from made_run import make_run, open_writer
 from shown_figures import listened_to, shown_figures, shown_lines
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard import charts, live_charts, queries, steering
-from echoscope.store.commands import Mailbox, new_command, post
+from echoscope.store.commands import new_command, post
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
-    Alarm,
     AlarmSeverity,
-    AlarmState,
-    CommandAck,
     CommandAction,
     CommandOutcome,
 )
-from echoscope.store.writer import RunWriter
 
 OpenPage = Callable[..., AppTest]
 HOSTILE = "<img src=x onerror=alert(1)> **b** [a](http://evil.example) %{z} \u202e\x1b[31m"
-KNOBS: dict[str, Any] = {
-    "steps": {"type": "integer", "minimum": 1, "value": 100},
-    "optim.lr": {"type": "number", "exclusiveMinimum": 0, "value": 0.1},
-    "selection.strategy": {"type": "string", "enum": ["none", "top_p"], "value": "none"},
-    "selection.value": {"type": "number", "exclusiveMinimum": 0, "value": 0.9},
-    "selection.include_zero": {"type": "boolean", "value": False},
-    "diagnostics.alarms.thresholds": {
-        "type": "object",
-        "propertyNames": {"enum": ["format", "entropy_up"]},
-        "additionalProperties": {"type": "number", "exclusiveMinimum": 0},
-        "defaults": {"format": 0.2, "entropy_up": 0.6931},
-        "value": {},
-    },
-    "diagnostics.alarms.actions": {
-        "type": "object",
-        "propertyNames": {"enum": ["ECHO_TRAP", "KL_DRIFT"]},
-        "additionalProperties": {"enum": ["notify", "pause", "stop"]},
-        "value": {},
-    },
-}
-
-
-class LiveRun:
-    """A run that this process writes, and that answers its mailbox when told to."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.writer: RunWriter = open_writer(path, live_knobs=KNOBS)
-        self.mailbox = Mailbox(path)
-        self.step = -1
-
-    def advance(self, count: int = 1, **values: float) -> None:
-        first = self.step + 1
-        self.step += count
-        steps = range(first, self.step + 1)
-        add_steps(self.writer, self.path.name, steps, lambda step: {"policy/entropy": 1.0} | values)
-
-    def answer(
-        self, outcome: CommandOutcome = CommandOutcome.APPLIED, detail: str = ""
-    ) -> list[str]:
-        """Answer what waits, as at the next step boundary; the actions that were asked for."""
-        commands = self.mailbox.drain()
-        acks = [
-            CommandAck(command_id=c.command_id, step=self.step + 1, outcome=outcome, detail=detail)
-            for c in commands
-        ]
-        self.writer.record_acks(acks, commands)
-        self.writer.flush()
-        return [command.action.value for command in commands]
-
-    def waiting(self) -> list[Any]:
-        return [s.command for s in open_run(self.path).commands() if s.ack is None]
 
 
 @pytest.fixture
-def live_run(tmp_path: Path) -> Iterator[LiveRun]:
-    run = LiveRun(tmp_path / "live")
+def live_run(tmp_path: Path) -> Iterator[HeldRun]:
+    run = HeldRun(tmp_path / "live")
     run.advance(3)
     yield run
-    if run.writer is not None:
-        run.writer.close(status="finished")
+    run.close()
 
 
 def shown(page: AppTest) -> str:
@@ -131,7 +75,7 @@ def test_a_recorded_run_shows_its_curves(recorded_root: Path, open_page: OpenPag
 
 
 def test_a_live_run_shows_where_it_is_and_can_be_steered(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     assert "step 2 of 100" in shown(page)
@@ -140,9 +84,11 @@ def test_a_live_run_shows_where_it_is_and_can_be_steered(
 
 
 def test_a_live_run_goes_on_by_itself_and_a_finished_one_stays(
-    live_run: LiveRun, recorded_root: Path, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, recorded_root: Path, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
+    queries.verdict("live", wait_s=60.0)  # its line is there once there is a verdict
+    page.run()
     heads = [figure.head["source"] for figure in shown_figures(page).values()]
     assert len(heads) == len(live_charts.CHARTS)
     assert {head["pulse"] for head in heads} == {"/api/runs/live/pulse"}
@@ -158,7 +104,7 @@ def test_a_live_run_goes_on_by_itself_and_a_finished_one_stays(
 
 
 def test_a_new_step_appears_with_the_next_drawing(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     live_run.advance()
@@ -194,7 +140,7 @@ def test_any_address_of_a_chart_is_read(query: dict[str, str]) -> None:
 
 
 def test_an_unchanged_run_is_not_drawn_anew(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     monkeypatch.setattr(live_charts.charts, "line_spec", None)  # calling it would fail
@@ -202,7 +148,7 @@ def test_an_unchanged_run_is_not_drawn_anew(
 
 
 def test_a_run_that_is_faster_than_the_page_is_still_drawn_to_the_end(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     position = queries.position
 
@@ -274,36 +220,21 @@ def test_a_section_draws_a_page_of_charts_once_it_is_opened(
 # Alarms
 
 
-def raise_alarm(run: LiveRun, severity: AlarmSeverity = AlarmSeverity.CRITICAL) -> None:
+def raise_alarm(run: HeldRun, severity: AlarmSeverity = AlarmSeverity.CRITICAL) -> None:
     suggested = new_command(
         "live", CommandAction.SET, settings={"selection.value": 0.5}, reason="ECHO_TRAP"
     )
-    run.writer.record_alarms(
-        [
-            Alarm(
-                alarm_id=f"echo-{severity.value}",
-                rule="ECHO_TRAP",
-                severity=severity,
-                state=AlarmState.RAISED,
-                step=2,
-                onset_step=1,
-                metric="reward/group_std_mean",
-                value=0.0,
-                baseline=1.0,
-                threshold=0.5,
-                window=5,
-                message=f"reward std fell {HOSTILE}",
-                advice="Keep groups with spread.",
-                suggested=suggested,
-                evidence=("t00000002-00001",),
-            )
-        ]
+    run.raise_alarm(
+        alarm_id=f"echo-{severity.value}",
+        severity=severity,
+        message=f"reward std fell {HOSTILE}",
+        suggested=suggested,
+        evidence=("t00000002-00001",),
     )
-    run.writer.flush()
 
 
 def test_an_open_alarm_is_said_with_advice_and_marked_on_the_charts(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     raise_alarm(live_run)
     page = open_page("live", tmp_path, run="live")
@@ -314,7 +245,7 @@ def test_an_open_alarm_is_said_with_advice_and_marked_on_the_charts(
 
 
 def test_what_an_alarm_suggests_is_one_confirmation_away(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     raise_alarm(live_run)
     page = open_page("live", tmp_path, run="live")
@@ -327,7 +258,7 @@ def test_what_an_alarm_suggests_is_one_confirmation_away(
 
 
 def test_c14_finding_b2_what_holds_already_is_not_offered(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     raise_alarm(live_run)
     set_it = new_command("live", CommandAction.SET, settings={"selection.value": 0.5})
@@ -341,7 +272,7 @@ def test_c14_finding_b2_what_holds_already_is_not_offered(
 
 
 def test_c8_commands_from_elsewhere_appear_beside_the_buttons(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     """An alarm, a shell and another window: nothing of it was sent from this page."""
     page = open_page("live", tmp_path, run="live")
@@ -359,7 +290,7 @@ def test_c8_commands_from_elsewhere_appear_beside_the_buttons(
 
 
 def test_c12_a_setting_without_effect_is_told_before_it_is_sent(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = with_settings(open_page("live", tmp_path, run="live"))
     page.text_input(key="knob:live:selection.value:0.9").set_value("0.7").run()
@@ -371,7 +302,7 @@ def test_c12_a_setting_without_effect_is_told_before_it_is_sent(
 
 
 def test_c12_fewer_steps_than_are_done_is_told_before_it_is_sent(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = with_settings(open_page("live", tmp_path, run="live"))
     page.text_input(key="knob:live:steps:100").set_value("1").run()
@@ -379,7 +310,7 @@ def test_c12_fewer_steps_than_are_done_is_told_before_it_is_sent(
 
 
 def test_a_command_is_sent_only_after_confirmation_and_then_followed(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_pause")
@@ -399,7 +330,7 @@ def test_a_command_is_sent_only_after_confirmation_and_then_followed(
     assert "ann: pause because: look" in entropy
 
 
-def test_cancelling_sends_nothing(live_run: LiveRun, tmp_path: Path, open_page: OpenPage) -> None:
+def test_cancelling_sends_nothing(live_run: HeldRun, tmp_path: Path, open_page: OpenPage) -> None:
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_stop")
     press(page, "steering_cancel")
@@ -407,7 +338,7 @@ def test_cancelling_sends_nothing(live_run: LiveRun, tmp_path: Path, open_page: 
     assert not [b for b in page.button if b.key == "steering_confirm"]
 
 
-def test_a_refusal_says_why(live_run: LiveRun, tmp_path: Path, open_page: OpenPage) -> None:
+def test_a_refusal_says_why(live_run: HeldRun, tmp_path: Path, open_page: OpenPage) -> None:
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_evaluate")
     press(page, "steering_confirm")
@@ -416,7 +347,7 @@ def test_a_refusal_says_why(live_run: LiveRun, tmp_path: Path, open_page: OpenPa
 
 
 def test_a_second_stop_offers_stop_now(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_stop")
@@ -428,7 +359,7 @@ def test_a_second_stop_offers_stop_now(
 
 
 def test_the_same_wish_is_sent_once_even_by_two_people(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_checkpoint")
@@ -439,7 +370,7 @@ def test_the_same_wish_is_sent_once_even_by_two_people(
 
 
 def test_different_wishes_of_two_people_are_shown_in_order(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     post(live_run.path, new_command("live", CommandAction.PAUSE, issued_by="bob"))
     post(live_run.path, new_command("live", CommandAction.CHECKPOINT, issued_by="cyd"))
@@ -448,7 +379,7 @@ def test_different_wishes_of_two_people_are_shown_in_order(
 
 
 def test_settings_are_previewed_checked_and_sent_together(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = with_settings(open_page("live", tmp_path, run="live"))
     field = {widget.label: widget for widget in page.text_input}
@@ -473,7 +404,7 @@ def test_settings_are_previewed_checked_and_sent_together(
 
 
 def test_what_alarms_do_is_set_by_rule(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = with_settings(open_page("live", tmp_path, run="live"))
     choice = next(w for w in page.multiselect if w.label.endswith("stop"))
@@ -485,7 +416,7 @@ def test_what_alarms_do_is_set_by_rule(
 
 
 def test_a_threshold_of_the_alarms_is_moved_and_put_back(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = with_settings(open_page("live", tmp_path, run="live"))
 
@@ -513,18 +444,18 @@ def test_a_threshold_of_the_alarms_is_moved_and_put_back(
 
 
 def test_a_run_that_ended_meanwhile_refuses_in_words(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     page.button(key="steer_pause").click().run()
-    live_run.writer.close(status="finished")
+    live_run.close()
     page.button(key="steering_confirm").click().run()
     assert "there is nothing to steer" in shown(page)
     assert open_run(live_run.path).commands() == []
 
 
 def test_a_read_only_dashboard_offers_nothing(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, options={"is_read_only": True}, run="live")
     assert "read-only" in shown(page)
@@ -532,7 +463,7 @@ def test_a_read_only_dashboard_offers_nothing(
 
 
 def test_a_draft_cannot_be_sent_to_a_read_only_dashboard(
-    live_run: LiveRun, tmp_path: Path, serve_root: Callable[..., None]
+    live_run: HeldRun, tmp_path: Path, serve_root: Callable[..., None]
 ) -> None:
     serve_root(tmp_path, is_read_only=True)
     draft = steering.Draft(run_id="live", action=CommandAction.STOP)
@@ -542,7 +473,7 @@ def test_a_draft_cannot_be_sent_to_a_read_only_dashboard(
 
 
 def test_hostile_authors_reasons_and_settings_stay_text(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     command = new_command(
         "live",
@@ -564,7 +495,7 @@ def test_hostile_authors_reasons_and_settings_stay_text(
 
 
 def test_following_can_be_paused_by_the_address(
-    live_run: LiveRun, tmp_path: Path, open_page: OpenPage
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live", follow="false")
     shown(page)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from made_run import make_run
+from started import started
 
 from echoscope.dashboard import ui
 from echoscope.dashboard.server import PortError, open_port
@@ -32,12 +33,14 @@ class Served:
     ) -> None:
         if not has_token:
             words = ("--no-token", *words)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "echoscope", "dashboard", str(root), "--port", "0", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
+        self.process = started(
+            subprocess.Popen(
+                [sys.executable, "-m", "echoscope", "dashboard", str(root), "--port", "0", *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **environment},
+            )
         )
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()

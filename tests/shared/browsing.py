@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
+from started import started
+
 if TYPE_CHECKING:
-    from playwright.sync_api import ConsoleMessage, Page, Request
+    from playwright.sync_api import ConsoleMessage, Locator, Page, Request
 
 PATIENCE_S = 60.0
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -55,10 +57,13 @@ class DashboardProcess:
         if not has_token:
             options = ("--no-token", *options)
         words = [sys.executable, "-c", command, "dashboard", str(root), "--port", "0", *options]
+        self.root = root
         self._output = output
         self._file = output.open("wb")
-        self._process = subprocess.Popen(
-            words, stdout=self._file, stderr=subprocess.STDOUT, env={**os.environ, **environ}
+        self._process = started(
+            subprocess.Popen(
+                words, stdout=self._file, stderr=subprocess.STDOUT, env={**os.environ, **environ}
+            )
         )
         self.link = until(self._printed, "address of the dashboard")
         """As it was printed."""
@@ -110,6 +115,49 @@ class Watch:
         kept = ("data", "blob", "about", "file")
         parts = [(url, urlsplit(url)) for url in self.requests]
         return [u for u, p in parts if p.scheme not in kept and p.hostname != "127.0.0.1"]
+
+
+def text_of(page: Page) -> str:
+    """Everything that the page says, but for the menu."""
+    return page.locator("[data-testid=stMain]").inner_text()
+
+
+def table_rows(page: Page, place: int = 0) -> list[list[str]]:
+    """One of the page's tables, head first. It is painted: this is what a screen reader is told."""
+    rows: list[list[str]] = page.evaluate(
+        """place => {
+          const found = document.querySelectorAll("[data-testid=stDataFrame]")[place];
+          const rows = found ? [...found.querySelectorAll("canvas table tr")] : [];
+          return rows.map((row) => [...row.children].map((cell) => cell.textContent));
+        }""",
+        place,
+    )
+    return rows
+
+
+def draw_chart(page: Page, place: str) -> str:
+    """Bring a chart into sight, which draws it; the selector of its plot. `place`: of its frame."""
+    frame, plot = page.locator(place).first, f"{place} .js-plotly-plot"
+
+    def is_drawn() -> bool:
+        frame.scroll_into_view_if_needed()  # again: what grows above pushes it out of sight
+        return page.locator(f"{plot} .main-svg").count() > 0
+
+    until(is_drawn, f"chart {place}", page=page)
+    return plot
+
+
+def hover(page: Page, plot: str, sign: Locator) -> str:
+    """Put the mouse on a sign of a chart; what the box says that opens."""
+    layer = page.locator(f"{plot} .hoverlayer")
+
+    def words() -> str:
+        box = sign.bounding_box()
+        if box is not None:
+            page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        return layer.text_content() or ""
+
+    return until(words, "words beside the mouse", page=page)
 
 
 def visit(page: Page, url: str) -> None:

@@ -53,6 +53,20 @@ def made_trajectory(step: int, index: int, text: str = "I go up.") -> Trajectory
     )
 
 
+def step_metrics(
+    run_id: str, step: int, values: Mapping[str, float], phase: str = "train"
+) -> StepMetrics:
+    """One step a second; `phase` is `train` or `eval`."""
+    return StepMetrics(
+        run_id=run_id,
+        step=step,
+        phase=phase,
+        policy_version=step,
+        wall_time=1_000.0 + step,
+        values=dict(values),
+    )
+
+
 def add_steps(
     writer: RunWriter,
     run_id: str,
@@ -65,16 +79,7 @@ def add_steps(
     """Commit steps and wait until they are acknowledged."""
     for step in steps:
         writer.commit_step(
-            metrics=[
-                StepMetrics(
-                    run_id=run_id,
-                    step=step,
-                    phase="train",
-                    policy_version=step,
-                    wall_time=1_000.0 + step,
-                    values=dict(values(step)),
-                )
-            ],
+            metrics=[step_metrics(run_id, step, values(step))],
             trajectories=[made_trajectory(step, i, text) for i in range(num_trajectories)],
             outcomes=[],
         )

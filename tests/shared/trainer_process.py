@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from started import started
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["echoscope.core.runs"])
 PATIENCE_S = 120.0
@@ -28,6 +30,7 @@ class TrainerProcess:
         output.touch()
         self._process = _CONTEXT.Process(target=_main, args=(output, function, args))
         self._process.start()
+        started(self)
 
     @property
     def is_alive(self) -> bool:
@@ -49,10 +52,11 @@ class TrainerProcess:
         os.kill(self._pid, signal.SIGINT)
 
     def kill(self) -> None:
-        """SIGKILL to the whole group: no handler runs, nothing is flushed."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
-        self._process.join()
+        """SIGKILL to the whole group: no handler runs, nothing is flushed. Once is enough."""
+        if self._process.exitcode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+            self._process.join()
 
     def join(self) -> int:
         """Wait for the end; the exit code."""

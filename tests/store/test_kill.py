@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from started import started
 
 from echoscope.store.packing import pack
 from echoscope.store.reader import RunReader, open_run
@@ -88,7 +89,8 @@ def killed_writer() -> Iterator[KilledWriter]:
 
 
 def kill_a_pack(path: Path, after_s: float) -> None:
-    process = subprocess.Popen([sys.executable, "-c", PACK, str(path)], stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", PACK, str(path)]
+    process = started(subprocess.Popen(command, stdout=subprocess.PIPE))
     assert process.stdout is not None
     process.stdout.readline()
     time.sleep(after_s)

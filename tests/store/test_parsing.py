@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import FrameType
 from typing import Any
@@ -124,18 +125,26 @@ def test_split_actions_strips_and_drops_empty_ones():
 
 
 def num_calls(text: str, **settings: Any) -> int:
-    """Python and C calls that parsing makes: passes over the text, whatever each one costs."""
+    """Python and C calls that parsing makes: passes over the text, whatever each one costs.
+
+    Nothing else is counted: caches are filled before, and no garbage of other tests is collected.
+    """
+    parse(text, **settings)
     calls = 0
 
     def count(frame: FrameType, event: str, arg: object) -> None:
         nonlocal calls
         calls += event in ("call", "c_call")
 
+    was_collecting = gc.isenabled()
+    gc.disable()
     sys.setprofile(count)
     try:
         parse(text, **settings)
     finally:
         sys.setprofile(None)
+        if was_collecting:
+            gc.enable()
     return calls
 
 
