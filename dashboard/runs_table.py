@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from ..diagnostics.alarms import RunState
 from ..store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
 from . import queries
 from .api import author
@@ -46,6 +47,7 @@ _COLUMNS = (
     Column(name="note", label="Note"),
     Column(name="pinned", label="Pinned"),
 )
+_QUIET = (RunState.HEALTHY, RunState.CONVERGED)
 _MAY_BE_EMPTY = {"alarm", "branched", "note", "tags", "pinned"}
 """Columns that are left out where no run has anything in them."""
 
@@ -104,7 +106,10 @@ def branched_from(row: RunRow) -> str:
 
 
 def _state(row: RunRow, details: RunDetails) -> str:
-    """State and regime of the last verdict; one that is quick to get is asked for."""
+    """State of the last verdict, and the regime where nothing is wrong: one story for each run.
+
+    A verdict that is quick to get is asked for.
+    """
     try:
         if details.has_text:
             queries.verdict(row.run_id, wait_s=0.0)
@@ -114,7 +119,8 @@ def _state(row: RunRow, details: RunDetails) -> str:
     if found is None:
         return ""
     regime = found.regime.value.replace("_", " ")
-    return found.state.value if regime == "undetermined" else f"{found.state.value}, {regime}"
+    is_told = found.state in _QUIET and regime != "undetermined"
+    return f"{found.state.value}, {regime}" if is_told else found.state.value
 
 
 def note_changes(

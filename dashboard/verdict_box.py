@@ -24,6 +24,8 @@ from .ui import STATE_COLOURS
 from .words import plain
 
 _STYLE = """<style>
+.st-key-verdict_apply button, .st-key-verdict_apply button p { white-space: normal;
+  height: auto; overflow-wrap: anywhere; }
 @media (min-width: 800px) {
   .st-key-verdict_top { flex: none; height: 12.5rem; overflow: hidden; }
   .st-key-verdict_do { min-height: 2.5rem; }

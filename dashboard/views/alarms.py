@@ -42,7 +42,7 @@ def draw(run_id: str) -> None:
     )
     left, right = st.columns(2)
     standings = left.pills(
-        "Standing",
+        "Status",
         STANDINGS,
         default=STANDINGS,
         selection_mode="multi",
@@ -85,7 +85,7 @@ def _card(run_id: str, one: AlarmHistory, now: float) -> None:
         if advice.command:
             ui.command(advice.command)
         for state in one.done:
-            st.text(f"It asked for: {command_words(state)} ({outcome_words(state)}).")
+            st.text(f"Command of the alarm: {command_words(state)} ({outcome_words(state)}).")
         if alarm.refuted_by and one.is_open:
             st.caption(ui.plain(f"This alarm is false if: {alarm.refuted_by}", 600))
         _links(run_id, one)
@@ -156,8 +156,8 @@ def _unseen(run_id: str) -> None:
     verdict = queries.verdict(run_id)
     if verdict.could_not_see:
         count = len(verdict.could_not_see)
-        words = "One rule" if count == 1 else f"{count} rules"
-        with st.expander(f"{words} could not watch this run"):
+        words = "1 check" if count == 1 else f"{count} checks"
+        with st.expander(f"{words} skipped: a metric is missing"):
             for text in verdict.could_not_see:
                 st.text(visible(text, 400))
 

@@ -121,7 +121,7 @@ def _why(run_id: str, verdict: Verdict) -> None:
     ]
     known = [(title, texts) for title, texts in words if texts]
     if known:
-        with st.expander("Causes, doubts, and what it could not see"):
+        with st.expander("Possible causes and missing data"):
             for title, texts in known:
                 st.caption(title)
                 for text in texts:
@@ -187,7 +187,7 @@ def _regimes(run_id: str, step: int) -> None:
 
 
 def _information(run_id: str, step: int) -> None:
-    st.subheader("Where the prompt enters", anchor=False)
+    st.subheader("Where the reasoning starts to depend on the prompt", anchor=False)
     record = _record(run_id, step, "information")
     families = data.families_of(record) if record else {}
     shown = [one for one in families.values() if len(one.curve)]
@@ -255,7 +255,7 @@ def _posterior(run_id: str, families: list[data.FamilyInformation], step: int) -
 
 
 def _template(run_id: str, step: int) -> None:
-    st.subheader("What reasonings share", anchor=False)
+    st.subheader("Most common reasoning template", anchor=False)
     record = _record(run_id, step, "text")
     template = read_record(record) if record else None
     if template is None or not template.template:
@@ -282,7 +282,7 @@ def _template(run_id: str, step: int) -> None:
 
 
 def _tiers(run_id: str) -> None:
-    st.subheader("Text alone beside the model", anchor=False)
+    st.subheader("Text-only estimate vs model-based", anchor=False)
     found = queries.series(run_id, [key for key, _ in TIERS], phase="train")
     if found["value"].notna().sum() == 0:
         ui.empty("Neither was measured.")

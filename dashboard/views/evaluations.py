@@ -157,7 +157,7 @@ def _over_steps(found: list[Evaluated]) -> None:
 
 
 def _carried(found: list[Evaluated]) -> None:
-    st.subheader("What carries over", anchor=False)
+    st.subheader("Generalisation", anchor=False)
     parts = []
     for run_id in dict.fromkeys(one.run_id for one in found):
         some = [one for one in found if one.run_id == run_id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from made_run import add_steps, make_run, open_writer
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
-from echoscope.dashboard import queries
+from echoscope.dashboard import judging, queries
 from echoscope.dashboard.run_list import RunRow
 from echoscope.dashboard.runs_table import note_changes
+from echoscope.diagnostics.alarms import RunState
+from echoscope.diagnostics.regimes import Regime
 from echoscope.store.annotations import annotate, read_annotations
 from echoscope.store.commands import new_command
 from echoscope.store.errors import AnnotationError
@@ -81,7 +84,7 @@ def test_a_live_run_says_so(tmp_path: Path, open_page: OpenPage) -> None:
         old = time.time() - 3600
         os.utime(tmp_path / "a" / "journal.ndjson", (old, old))
         queries.forget()
-        assert columns_of(open_page("runs", tmp_path))["status"] == ["stale, no news for 60 min"]
+        assert columns_of(open_page("runs", tmp_path))["status"] == ["stale, no news for 1.0 h"]
     finally:
         writer.close(status="finished")
 
@@ -139,3 +142,20 @@ def test_nothing_new_is_nothing_to_note() -> None:
 def test_a_tag_that_would_hide_is_refused() -> None:
     with pytest.raises(AnnotationError, match="printable"):
         note_changes(row(), [], ["a\u202eb"], None, False)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [(RunState.COLLAPSED, "collapsed"), (RunState.HEALTHY, "healthy, diverse")],
+)
+def test_c14_finding_a4_a_collapse_is_not_said_to_be_diverse_as_well(
+    tmp_path: Path,
+    open_page: OpenPage,
+    monkeypatch: pytest.MonkeyPatch,
+    state: RunState,
+    said: str,
+) -> None:
+    make_run(tmp_path / "a")
+    verdict = replace(judging._nothing_yet(), state=state, regime=Regime.DIVERSE)
+    monkeypatch.setattr(queries, "known_verdict", lambda run_id: verdict)
+    assert columns_of(open_page("runs", tmp_path))["state"] == [said]
