@@ -32,8 +32,12 @@ LOG_FLOOR = 1e-9
 NOISE_SIGMAS = 4.0
 SINGLE_SIGMAS = 5.0
 """Of one evaluation by its number of tasks: the best of many is better than it should be."""
-LEAST_SIGMAS = 2.4
+LEAST_SIGMAS = 2.3
 """Standard errors from the best at which a fall on fixed tasks may count, if other signs agree."""
+SURE_SIGMAS = 2.75
+"""Standard errors from the best at which one other sign is enough."""
+FEW_OBSERVATIONS = 10
+"""The best of more of them is higher by luck; see `Channel.sigmas`."""
 LEAST_DROP = 0.2
 """Share of the best that a fall must have where nobody knows over how many tasks the rate is."""
 DROP_SIGMAS = 3.0
@@ -220,14 +224,26 @@ class Channel:
         """Standard errors from the best down to what followed it, of a rate on fixed tasks.
 
         The best is one observation too, with its own error; what followed is the mean of the
-        evaluations in a row that are as far down as counts. Infinite where no number of tasks is
-        known, or too few for one evaluation to be judged by itself.
+        evaluations in a row that are as far down as counts. The best of n is about sqrt(2 ln n)
+        errors above the true rate by luck alone, so each further evaluation takes a little off.
+        Infinite where no number of tasks is known, or too few for one evaluation to be judged by
+        itself.
         """
         if not math.isfinite(self.num_trials) or not self.stands_alone or not self._recent:
             return math.inf
         tail = self._recent[-max(1, self.far_streak) :]
         error = self._error_of(self._reference()) * math.sqrt(1 + 1 / len(tail))
-        return (self._reference() - math.fsum(tail) / len(tail)) / error if error else math.inf
+        if not error:
+            return math.inf
+        luck = _luck_of_the_best(self.count) - _luck_of_the_best(FEW_OBSERVATIONS)
+        return (self._reference() - math.fsum(tail) / len(tail)) / error - max(luck, 0.0)
+
+    @property
+    def noise_sigmas(self) -> float:
+        """Standard errors from the best level to this one, by the noise of both; 0 if unknown."""
+        noise = self.noise
+        distance = abs(self.level - self._reference())
+        return distance / (noise * math.sqrt(2)) if noise > 0 else 0.0
 
     @property
     def was_ready(self) -> bool:
@@ -499,6 +515,11 @@ class Channel:
 
 
 _FLOATS = ("value", "peak", "level", "high", "low", "start", "strength", "threshold")
+
+
+def _luck_of_the_best(count: int) -> float:
+    """About how many standard errors the best of so many equal observations is above their mean."""
+    return math.sqrt(2 * math.log(max(count, 1)))
 
 
 def _append(values: list[Any], value: Any, size: int) -> None:

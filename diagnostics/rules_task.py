@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..store.records import AlarmSeverity
-from .changes import DROP_SIGMAS, HALF, NOISE_SIGMAS, Channel
+from .changes import HALF, NOISE_SIGMAS, SURE_SIGMAS, Channel
 from .rules import FIXED, Finding, Rule, View, amount, describe, percent, sentence
 
 _SIGNS = (
@@ -39,9 +39,9 @@ SOLVED_RATE = 0.95
 def _low_success(view: View) -> Finding | None:
     """Success three eighths below its peak, or more, and no way back.
 
-    A fall on fixed tasks that chance does not explain is a warning at once. It is critical when
-    training success agrees, or two other kinds of signs do; one is enough where the fall is deep
-    and beyond chance by itself.
+    A fall on fixed tasks that chance does not explain is a warning at once. It is critical when two
+    other kinds of signs agree; one is enough where the fall is deep and beyond chance, by itself or
+    together with that of training success.
     """
     lost = view.raised(*FIXED, "success_train", "reward")
     if not lost:
@@ -50,7 +50,7 @@ def _low_success(view: View) -> Finding | None:
     drawn = view.leaning("success_train", "reward")
     others = drawn or view.leaning(*_SIGNS)
     is_now = any(channel.strength >= HALF for channel in fixed)
-    is_sure = any(channel.sigmas >= DROP_SIGMAS for channel in fixed)
+    is_sure = _sigmas(fixed, drawn) >= SURE_SIGMAS
     is_agreed = bool(others) and (is_sure or _num_kinds([*drawn, *view.leaning(*_SIGNS)]) > 1)
     critical = is_now and is_agreed and view.is_warm
     main = fixed[0] if fixed else lost[0]
@@ -77,6 +77,16 @@ def _success_dropped(view: View) -> Finding | None:
         agreeing=(*dropped[1:], *agreeing),
         words=sentence([*dropped, *agreeing]),
     )
+
+
+def _sigmas(fixed: Sequence[Channel], drawn: Sequence[Channel]) -> float:
+    """Standard errors by which success fell: on fixed tasks, or there and in training together.
+
+    The two are played on other tasks, so their errors are independent (Stouffer's sum).
+    """
+    alone = max((channel.sigmas for channel in fixed), default=0.0)
+    training = max((channel.noise_sigmas for channel in drawn), default=0.0)
+    return max(alone, (alone + training) / math.sqrt(2))
 
 
 _SAME_KIND = {
