@@ -24,6 +24,7 @@ from echoscope.diagnostics.bench_report import (
     small_set,
 )
 from echoscope.diagnostics.bench_scores import Scores
+from echoscope.diagnostics.calibration import CALMS, HORIZON, KINDS, Count, quiet_level
 from echoscope.diagnostics.collapsebench import LabelledRun, load_curves
 from echoscope.diagnostics.resampling import resampled_false_alarms
 
@@ -137,6 +138,41 @@ def _lead_and_false(scores: Scores) -> list[str]:
     return [number(scores.median_lead), number(scores.false_per_1000)]
 
 
+def said_tables(reports: Mapping[str, BenchReport]) -> str:
+    """What a confidence is worth, by what was said and by how many kinds of signals there were."""
+    names = list(reports)
+    said = sorted({key for found in reports.values() for key in found.calibration}, key=_order)
+    levels = [
+        [what, level, *(_share(found.calibration.get((what, level))) for found in reports.values())]
+        for what, level in said
+    ]
+    rows = [
+        [
+            calm,
+            str(num),
+            *(_share(found.by_kinds.get((calm, num))) for found in reports.values()),
+            quiet_level(calm, num),
+        ]
+        for calm in CALMS
+        for num in range(1, len(KINDS) + 1)
+    ]
+    return "\n\n".join(
+        [
+            table(["verdict", "confidence", *(f"wrong, {name} runs" for name in names)], levels),
+            f"A collapse within {HORIZON} steps of a quiet step:",
+            table(["signals", "kinds", *(f"{name} runs" for name in names), "confidence"], rows),
+        ]
+    )
+
+
+def _order(key: tuple[str, str]) -> tuple[bool, int]:
+    return key[0] != "healthy", ("high", "medium", "low").index(key[1])
+
+
+def _share(count: Count | None) -> str:
+    return "" if count is None else f"{count[0]} of {count[1]:,}"
+
+
 def section(found: BenchReport) -> str:
     parts = [summary(found), labels(found), beside(found), rules(found)]
     if found.regimes:
@@ -182,11 +218,13 @@ def main() -> None:
         "small": small_set(),
         "public": load_curves(args.curves) if args.curves else [],
     }
-    for name, runs in sets.items():
-        if runs:
-            found = report(name, runs)
-            page = replaced(page, name, section(found))
-            print(f"{name}: {summary(found)}")
+    reports = {name: report(name, runs) for name, runs in sets.items() if runs}
+    for name, found in reports.items():
+        page = replaced(page, name, section(found))
+        print(f"{name}: {summary(found)}")
+        print(f"{name}: for calibration.py: {found.calibration}\n{found.by_kinds}")
+    if len(reports) == len(sets):
+        page = replaced(page, "confidence", said_tables(reports))
     if sets["public"]:
         page = replaced(page, "chance", by_chance(sets["public"], args.resample))
     args.doc.write_text(page, encoding="utf-8")

@@ -95,7 +95,7 @@ def _row(
         "step": min(event.step for event in events),
         "onset_step": alarm.onset_step,
         "cleared_step": last.step if is_cleared else None,
-        "message": alarm.message,
+        "message": last.message if is_cleared else alarm.message,
         "advice": advice.text,
         "refuted_by": alarm.refuted_by,
         "suggested": advice.command or None,
@@ -136,15 +136,15 @@ def _replies(reader: RunReader, evidence: Sequence[str]) -> list[dict[str, str]]
 def _print(row: dict[str, Any]) -> None:
     from .query import printable
 
-    over = f", over since step {row['cleared_step']}" if row["state"] == "cleared" else ""
+    if row["state"] == "cleared":
+        typer.echo(printable(f"{row['message']}  [{row['alarm_id']}]"))
+        return
     by = f" by {row['acknowledged_by']}" if row["state"] == "acknowledged" else ""
-    state = "" if over or row["state"] == "open" else f", {row['state']}{by}"
-    head = f"{row['severity']} {row['rule']}"
-    if over:
-        head = f"cleared {row['rule']} (was {row['severity']})"
+    state = "" if row["state"] == "open" else f", {row['state']}{by}"
     onset = "" if row["onset_step"] is None else f", onset {row['onset_step']}"
     lines = [
-        f"{head} since step {row['step']}{onset}{over}{state}  [{row['alarm_id']}]",
+        f"{row['severity']} {row['rule']} since step {row['step']}{onset}{state}"
+        f"  [{row['alarm_id']}]",
         f"  {row['message']}",
     ]
     if row["advice"]:

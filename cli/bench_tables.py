@@ -26,6 +26,8 @@ def show_report(console: Console, report: BenchReport, *, with_runs: bool) -> No
     console.print(f"\n{_summary(report)}\n")
     console.print(_rules(report))
     console.print()
+    console.print(_by_kinds(report))
+    console.print()
     if report.regimes:
         console.print(_matrix("regime labelled", report.regimes))
         console.print()
@@ -37,6 +39,7 @@ def show_report(console: Console, report: BenchReport, *, with_runs: bool) -> No
 
 def _summary(report: BenchReport) -> str:
     from ..diagnostics.bench_report import TARGET_DETECTION, TARGET_FALSE_PER_1000
+    from ..diagnostics.calibration import HORIZON
 
     found = report.verdict
     lines = [
@@ -51,7 +54,7 @@ def _summary(report: BenchReport) -> str:
         lines.append(f"regime right in {report.regimes_right:.1%}")
     for (what, level), (wrong, steps) in sorted(report.calibration.items()):
         means = (
-            "followed by a collapse within 20 steps"
+            f"followed by a collapse within {HORIZON} steps"
             if what == "healthy"
             else "outside of a labelled collapse"
         )
@@ -109,6 +112,21 @@ def _rules(report: BenchReport) -> Table:
             number(found.critical.false_per_1000),
             number(found.warning.false_per_1000),
         )
+    return table
+
+
+def _by_kinds(report: BenchReport) -> Table:
+    """How often a collapse followed a quiet step, with kinds of signals left out."""
+    from rich.table import Table
+
+    from ..diagnostics.calibration import CALMS, HORIZON
+
+    table = Table(
+        f"quiet, then a collapse within {HORIZON} steps: kinds of signals", *CALMS, box=None
+    )
+    for num in sorted({num for _, num in report.by_kinds}):
+        counts = [report.by_kinds.get((calm, num)) for calm in CALMS]
+        table.add_row(str(num), *("" if c is None else f"{c[0]} of {c[1]}" for c in counts))
     return table
 
 

@@ -289,7 +289,8 @@ class Trainer:
             diagnostics=diagnostics,
         )
         for alarm in judged.alarms:
-            self.events.message(f"{alarm.severity}: {alarm.message}")
+            is_raised = alarm.state is AlarmState.RAISED
+            self.events.message(f"{alarm.severity}: " * is_raised + alarm.message)
             self._tell_last_good(alarm)
         for command in judged.commands:
             try:

@@ -328,7 +328,7 @@ class AlarmEngine:
             baseline=main.baseline if math.isfinite(main.baseline) else None,
             threshold=main.threshold,
             window=main.window,
-            message=self._ending(rule, main, view)
+            message=self._ending(rule, alarm, view)
             if ended
             else f"{rule.title} (after step {view.step}): {alarm.words}",
             advice="" if action is None else " ".join(filter(None, (action.text, action.command))),
@@ -342,18 +342,21 @@ class AlarmEngine:
             else alarm.earliest_onset + 1,
         )
 
-    def _ending(self, rule: Rule, main: Channel, view: View) -> str:
-        """Why an alarm ended: because it is over, or because the run is lost and hides it."""
+    def _ending(self, rule: Rule, alarm: OpenAlarm, view: View) -> str:
+        """What was cleared, how serious it was, when it held, and why it ended.
+
+        Either it is over, or the run is lost and hides it.
+        """
+        title = f"{rule.title[:1].lower()}{rule.title[1:]}"
+        was = f"cleared: {title}, was {alarm.severity.value}, "
+        was += f"steps {alarm.raised_step} to {view.step}."
         worse = [a for a in self.open_alarms if a.severity is AlarmSeverity.CRITICAL]
-        if worse or view.is_success_lost:
-            success = view.success
-            now = "" if success is None else f" {describe(success)}."
-            by = f" {RULES_BY_NAME[worse[0].rule].title} has taken over." if worse else ""
-            return (
-                f"{rule.title} can no longer be measured (after step {view.step}): the run is "
-                f"lost.{by}{now[:2].upper()}{now[2:]}"
-            )
-        return f"{rule.title} is over (after step {view.step}): {describe(main)}"
+        if not worse and not view.is_success_lost:
+            return f"{was} {_capital(describe(self.channels[alarm.channels[0]]))}"
+        by = f" {RULES_BY_NAME[worse[0].rule].title} has taken over." if worse else ""
+        success = view.success
+        now = "" if success is None else f" {_capital(describe(success))}."
+        return f"{was} It can no longer be measured: the run is lost.{by}{now}"
 
     def begin_branch(self, restarted: Collection[str] = ()) -> None:
         """A branch begins here: what was measured stays, and what is still so is raised again.
@@ -403,6 +406,10 @@ class AlarmEngine:
             for rule, saved in state["open"].items()
             if rule in known
         }
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def action_commands(

@@ -45,6 +45,10 @@ def report_json(report: BenchReport) -> dict[str, Any]:
             {"said": what, "confidence": level, "wrong": wrong, "steps": steps}
             for (what, level), (wrong, steps) in sorted(report.calibration.items())
         ],
+        "by_kinds_of_signals": [
+            {"calm": calm, "kinds": num, "wrong": wrong, "steps": steps}
+            for (calm, num), (wrong, steps) in sorted(report.by_kinds.items())
+        ],
         "baselines": [_baseline_json(found) for found in report.beside],
         "runs": [_run_json(result) for result in report.results],
     }

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..store.records import AlarmSeverity, AlarmState
 from .alarms import RANK, RULE_ORDER, RunState
 from .bench_scores import Call
-from .calibration import Said
+from .calibration import Said, kinds_of
 from .changes import ChannelSpec
-from .channels import CHANNELS
+from .channels import CHANNELS, derived
 from .collapsebench import KINDS, LabelledRun
+from .observations import matches
 from .regimes import Regime
 from .verdict import Diagnosis
 
@@ -86,6 +88,50 @@ class _Follower:
         )
 
 
+def _said(diagnosis: Diagnosis, step: int) -> list[Said]:
+    """What the verdict says at this step, if it says that the run is healthy or that it is not."""
+    state = diagnosis.engine.run_state
+    confidence, _ = diagnosis.confidence()
+    if confidence == "none" or not (state.is_collapse or state in _QUIET):
+        return []
+    is_quiet = state in _QUIET
+    return [
+        Said(
+            step=step,
+            what="healthy" if is_quiet else "collapse",
+            confidence=confidence,
+            calm=diagnosis.calm() if is_quiet else None,
+            num_kinds=len(diagnosis.kinds),
+        )
+    ]
+
+
+def said_with_less(run: LabelledRun) -> list[Said]:
+    """What is said of a run when kinds of signals are left out, down to success alone.
+
+    For each number of kinds one choice of them, the same at each call; all of them is not among it.
+    """
+    rows = [(step, {**values, **derived(values)}) for step, values in run.table.rows()]
+    kinds = {name: _kind_of_metric(name) for _, values in rows for name in values}
+    others = sorted({kind for kind in kinds.values() if kind} - {"success"})
+    out: list[Said] = []
+    for num in range(len(others)):
+        kept = {"success", *random.Random(f"{run.name} {num}").sample(others, num)}
+        names = {name for name, kind in kinds.items() if kind in kept}
+        names |= {name for name in kinds if name.endswith("/num_tasks")}
+        diagnosis = Diagnosis()
+        for step, values in rows:
+            diagnosis.observe(step, {name: v for name, v in values.items() if name in names})
+            out += _said(diagnosis, step)
+    return out
+
+
+def _kind_of_metric(name: str) -> str:
+    """The kind of signal that a metric is; empty if no channel follows it."""
+    channels = [s.name for s in CHANNELS if any(matches(name, key) for key in s.keys)]
+    return next(iter(kinds_of(channels)), "")
+
+
 def judge(
     run: LabelledRun, *, rows: Rows | None = None, channels: Sequence[ChannelSpec] = CHANNELS
 ) -> Judged:
@@ -108,10 +154,7 @@ def judge(
         whole.reach(
             2 if state.is_collapse else int(state is RunState.WATCH or state.is_failure), step, None
         )
-        confidence, _ = diagnosis.confidence()
-        what = "collapse" if state.is_collapse else "healthy" if state in _QUIET else ""
-        if what and confidence != "none":
-            said.append(Said(step=step, what=what, confidence=confidence))
+        said += _said(diagnosis, step)
     verdict = diagnosis.verdict()
     onset = verdict.onset_step
     return Judged(

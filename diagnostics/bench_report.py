@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from .alarms import RULE_ORDER
 from .baselines import BaselineResult, baselines
-from .bench_judge import Judged, judge
+from .bench_judge import Judged, judge, said_with_less
 from .bench_scores import Call, Scores, score
-from .calibration import calibrated
+from .calibration import Calm, Count, Said, calibrated, counted_by_kinds
 from .changes import ChannelSpec
 from .channels import CHANNELS
 from .collapsebench import KINDS, SMALL_RUNS, LabelledRun, load_curves
@@ -24,6 +24,8 @@ REPORT_SEED = 2000
 """Made runs with seeds below this one were looked at while rules were written."""
 TARGET_DETECTION = 0.95
 TARGET_FALSE_PER_1000 = 1.0
+MOST_WITH_LESS = 60
+"""Runs of a set that are judged again with kinds of signals left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +70,10 @@ class BenchReport:
     """(regime labelled, regime named) -> runs, where the label has one."""
     kinds: Mapping[tuple[str, str], int]
     """(label, most serious rule in the end or the state) -> collapsed runs."""
-    calibration: Mapping[tuple[str, str], tuple[int, int]]
-    """(`healthy` or `collapse`, confidence) -> (steps on which it was wrong, steps)."""
+    calibration: Mapping[tuple[str, str], Count]
+    """(`healthy` or `collapse`, confidence) -> how often it was wrong."""
+    by_kinds: Mapping[tuple[Calm, int], Count]
+    """(how calm, kinds of signals measured) -> how often a collapse followed, kinds left out."""
     beside: tuple[BaselineResult, ...]
     """Matched to the false alarms of the verdict."""
 
@@ -110,16 +114,29 @@ def report(
     Args:
         progress: Called with (done, of) runs.
     """
-    results = []
+    results, with_less = [], []
+    every = math.ceil(len(runs) / MOST_WITH_LESS)
     for n, run in enumerate(runs):
         results.append(judge(run, channels=channels))
+        if n % every == 0:
+            with_less.append((run, said_with_less(run)))
         if progress is not None:
             progress(n + 1, len(runs))
-    return report_of(name, results)
+    return report_of(name, results, with_less=with_less)
 
 
-def report_of(name: str, results: Sequence[Judged], *, beside: bool = True) -> BenchReport:
-    """Count what was judged before, and unless told otherwise try what else there is."""
+def report_of(
+    name: str,
+    results: Sequence[Judged],
+    *,
+    beside: bool = True,
+    with_less: Sequence[tuple[LabelledRun, Sequence[Said]]] = (),
+) -> BenchReport:
+    """Count what was judged before, and unless told otherwise try what else there is.
+
+    Args:
+        with_less: What was said of the runs when kinds of signals were left out.
+    """
     verdict = score([result.critical for result in results])
     labels = dict.fromkeys(result.run.label for result in results)
     regimes = Counter(
@@ -140,6 +157,7 @@ def report_of(name: str, results: Sequence[Judged], *, beside: bool = True) -> B
         regimes=dict(regimes),
         kinds=dict(kinds),
         calibration=calibrated((r.run, r.said) for r in results),
+        by_kinds=counted_by_kinds([*((r.run, r.said) for r in results), *with_less]),
         beside=tuple(baselines([r.run for r in results], allowed)) if beside else (),
     )
 

@@ -1,9 +1,11 @@
-"""How often a verdict of each confidence was right, on the recorded and the public runs.
+"""How often a verdict of each confidence was right, on labelled runs: what a confidence is worth.
 
 `healthy`: how often a step that was called healthy was followed by a collapse (success halved for
 good) within `HORIZON` steps. `collapse`: how often a step that was called collapsing or collapsed
-lies in a labelled collapse, at its first sign or later. Measured by `echoscope bench collapse`,
-which counts again; docs/collapsebench.md has the table.
+lies outside of a labelled collapse. Health is counted by how calm the signals are and by how many
+kinds of them are measured: every run is judged again with kinds left out, down to success alone.
+A level of confidence is given only where that rate earns it. `echoscope bench collapse` counts all
+of this again and prints it; docs/collapsebench.md has the tables.
 """
 
 from __future__ import annotations
@@ -11,20 +13,101 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from .collapsebench import LabelledRun
 
 HORIZON = 20
 """Steps that a verdict of health is held to."""
 
-MEASURED: Mapping[tuple[str, str], tuple[int, int]] = {
-    ("healthy", "high"): (5, 445),
-    ("healthy", "medium"): (32, 1485),
-    ("healthy", "low"): (148, 1922),
-    ("collapse", "high"): (8, 1346),
-    ("collapse", "medium"): (16, 371),
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "success": ("success_probe", "success_eval", "success_train", "reward"),
+    "format": ("closed", "format"),
+    "validity": ("action", "eval_action"),
+    "entropy": ("entropy_up", "entropy_down"),
+    "length": ("truncated", "capped", "length"),
+    "reasoning": (
+        "conditional_entropy_down",
+        "dependence_first",
+        "dependence_all",
+        "retrieval",
+        "text_retrieval",
+        "text_dependence",
+        "template",
+        "agreement",
+    ),
+    "repetition": ("sibling_distance_down", "duplicates", "loops", "echo"),
+    "spread": ("spread", "zero_spread"),
+    "update": (
+        "gradient",
+        "non_finite",
+        "regulariser",
+        "success_logprob",
+        "mismatch",
+        "ref_kl",
+        "empty_selection",
+    ),
 }
-"""(what was said, confidence) -> (steps on which it was wrong, steps), small and public runs."""
+"""Kind of signal -> its channels: those that measure the same thing in two ways count once."""
+_KIND_OF = {channel: kind for kind, channels in KINDS.items() for channel in channels}
+
+Calm = Literal["at best", "calm", "half way"]
+"""Where no alarm is open. `at best`: past the warm-up, success is at its best and no signal is half
+way to an alarm. `calm`: no signal is half way. `half way`: one is."""
+CALMS: tuple[Calm, ...] = get_args(Calm)
+
+EARNS_HIGH = 0.02
+EARNS_MEDIUM = 0.1
+"""Share of such steps, at most, that a collapse may follow within `HORIZON` steps."""
+LEAST_STEPS = 50
+"""Fewer steps of a set of runs earn nothing."""
+
+Count = tuple[int, int]
+"""(steps on which it was wrong, steps)"""
+
+BY_KINDS: Mapping[tuple[Calm, int], Mapping[str, Count]] = {
+    ("at best", 1): {"small": (19, 588), "public": (68, 1659), "made": (178, 6422)},
+    ("at best", 2): {"small": (16, 544), "public": (61, 1444), "made": (110, 4843)},
+    ("at best", 3): {"small": (11, 424), "public": (20, 1077), "made": (82, 5156)},
+    ("at best", 4): {"small": (5, 367), "public": (6, 237), "made": (111, 4677)},
+    ("at best", 5): {"small": (8, 280), "public": (6, 158), "made": (77, 4119)},
+    ("at best", 6): {"small": (2, 281), "public": (6, 188), "made": (39, 5423)},
+    ("at best", 7): {"small": (1, 224), "public": (4, 99), "made": (123, 14027)},
+    ("at best", 8): {"small": (1, 213)},
+    ("at best", 9): {"small": (1, 177)},
+    ("calm", 1): {"small": (99, 329), "public": (6, 901), "made": (53, 1344)},
+    ("calm", 2): {"small": (87, 328), "public": (9, 1181), "made": (31, 1109)},
+    ("calm", 3): {"small": (70, 298), "public": (8, 761), "made": (56, 1314)},
+    ("calm", 4): {"small": (69, 302), "public": (8, 109), "made": (29, 1121)},
+    ("calm", 5): {"small": (63, 276), "public": (3, 81), "made": (11, 1088)},
+    ("calm", 6): {"small": (32, 239), "public": (8, 87), "made": (6, 1493)},
+    ("calm", 7): {"small": (39, 238), "public": (3, 78), "made": (11, 3875)},
+    ("calm", 8): {"small": (45, 224)},
+    ("calm", 9): {"small": (29, 203)},
+    ("half way", 1): {"small": (20, 51), "public": (91, 1237), "made": (129, 994)},
+    ("half way", 2): {"small": (42, 118), "public": (50, 1398), "made": (153, 1076)},
+    ("half way", 3): {"small": (64, 280), "public": (29, 1560), "made": (149, 1558)},
+    ("half way", 4): {"small": (63, 325), "public": (96, 370), "made": (191, 1986)},
+    ("half way", 5): {"small": (74, 446), "public": (65, 321), "made": (184, 1551)},
+    ("half way", 6): {"small": (103, 466), "public": (28, 239), "made": (201, 2653)},
+    ("half way", 7): {"small": (97, 524), "public": (35, 336), "made": (548, 7303)},
+    ("half way", 8): {"small": (91, 549)},
+    ("half way", 9): {"small": (107, 606)},
+}
+"""(how calm, kinds of signals measured) -> set of runs -> how often a collapse followed.
+
+Of the recorded small runs, the public ones, and `made_runs.py`.
+"""
+
+MEASURED: Mapping[tuple[str, str], Count] = {
+    ("healthy", "high"): (1, 177),
+    ("healthy", "medium"): (4, 800),
+    ("healthy", "low"): (174, 2889),
+    ("collapse", "high"): (0, 1283),
+    ("collapse", "medium"): (25, 449),
+}
+"""(what was said, confidence) -> how often it was wrong, with all that was logged, on the recorded
+small runs and the public ones together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +118,52 @@ class Said:
     what: str
     """`healthy` or `collapse`."""
     confidence: str
+    calm: Calm | None = None
+    """Of `healthy`."""
+    num_kinds: int = 0
+    """Kinds of signals that were measured."""
+
+
+def kinds_of(channels: Iterable[str]) -> set[str]:
+    """Which kinds of signals these channels are.
+
+    >>> sorted(kinds_of(["closed", "format", "entropy_up"]))
+    ['entropy', 'format']
+    """
+    return {_KIND_OF[channel] for channel in channels}
+
+
+def quiet_rate(calm: Calm, num_kinds: int) -> float:
+    """How often a collapse followed such steps: on the set of runs on which it did most often.
+
+    1 where too few such steps were measured.
+    """
+    counts = BY_KINDS.get((calm, num_kinds), {}).values()
+    return max((wrong / n for wrong, n in counts if n >= LEAST_STEPS), default=1.0)
+
+
+def quiet_level(calm: Calm, num_kinds: int) -> str:
+    """The confidence that is earned where no alarm is open."""
+    rate = quiet_rate(calm, num_kinds)
+    return "high" if rate <= EARNS_HIGH else "medium" if rate <= EARNS_MEDIUM else "low"
+
+
+def quiet_words(calm: Calm, num_kinds: int) -> str:
+    """What a confidence in health is worth, as it stands beside a verdict.
+
+    >>> quiet_words("at best", 0)
+    'how often a collapse follows such steps was not measured'
+    """
+    rate = quiet_rate(calm, num_kinds)
+    if rate >= 1:
+        return "how often a collapse follows such steps was not measured"
+    return f"a collapse followed within {HORIZON} steps on {100 * rate:.1f} % of such steps"
+
+
+def collapse_words(confidence: str) -> str:
+    """What a confidence in a collapse is worth, as it stands beside a verdict."""
+    wrong, total = MEASURED["collapse", confidence]
+    return f"wrong on {100 * wrong / total:.1f} % of such steps"
 
 
 def is_wrong(said: Said, run: LabelledRun) -> bool:
@@ -47,27 +176,26 @@ def is_wrong(said: Said, run: LabelledRun) -> bool:
 
 def calibrated(
     runs: Iterable[tuple[LabelledRun, Iterable[Said]]],
-) -> dict[tuple[str, str], tuple[int, int]]:
-    """(what was said, confidence) -> (steps on which it was wrong, steps); runs that count only."""
+) -> dict[tuple[str, str], Count]:
+    """(what was said, confidence) -> how often it was wrong; runs that count only."""
     wrong: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
     for run, said in runs:
-        if not run.counts:
-            continue
-        for one in said:
+        for one in said if run.counts else ():
             total[one.what, one.confidence] += 1
             wrong[one.what, one.confidence] += is_wrong(one, run)
     return {key: (wrong[key], total[key]) for key in total}
 
 
-def calibration_words(what: str, confidence: str) -> str:
-    """What a confidence is worth, as it stands beside a verdict.
-
-    >>> "of such steps" in calibration_words("healthy", "high")
-    True
-    """
-    wrong, total = MEASURED[what, confidence]
-    share = 100 * wrong / total
-    if what == "healthy":
-        return f"a collapse followed within {HORIZON} steps on {share:.1f} % of such steps"
-    return f"wrong on {share:.1f} % of such steps"
+def counted_by_kinds(
+    runs: Iterable[tuple[LabelledRun, Iterable[Said]]],
+) -> dict[tuple[Calm, int], Count]:
+    """(how calm, kinds of signals) -> how often a collapse followed; runs that count only."""
+    wrong: Counter[tuple[Calm, int]] = Counter()
+    total: Counter[tuple[Calm, int]] = Counter()
+    for run, said in runs:
+        for one in said if run.counts else ():
+            if one.calm is not None:
+                total[one.calm, one.num_kinds] += 1
+                wrong[one.calm, one.num_kinds] += is_wrong(one, run)
+    return {key: (wrong[key], total[key]) for key in total}

@@ -19,7 +19,7 @@ dashboard and the report. Everything is causal: at each step only the past is kn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from .alarms import (
     RunState,
     blindness,
 )
-from .calibration import calibration_words
+from .calibration import Calm, collapse_words, kinds_of, quiet_level, quiet_words
 from .changes import HALF, Channel, ChannelSpec
 from .channels import CHANNELS
 from .config import AlarmConfig
@@ -197,33 +197,33 @@ class Diagnosis:
         state = self._state()
         if state is RunState.INSUFFICIENT:
             return "none", f"{self.engine.num_rows} steps"
-        measured = {family(channel.spec.name) for channel in self._judged()}
+        measured = self.kinds
         over = f"{len(measured)} kinds of signals over {self.engine.num_rows} steps"
         if state.is_collapse:
             names = {name for alarm in self.engine.open_alarms for name in alarm.channels}
             moved = [name for name in names if self.engine.channels[name].stands_out]
-            agreeing = len({family(name) for name in moved})
+            agreeing = len(kinds_of(moved))
             level = "high" if agreeing >= 3 else "medium"
-            return level, f"{agreeing} of {over} agree; {calibration_words('collapse', level)}"
+            return level, f"{agreeing} of {over} agree; {collapse_words(level)}"
         if state is RunState.NOT_LEARNING:
             return "high", over
         if state is RunState.WATCH:
             return "low", f"{over}; a warning is not yet a collapse"
-        level = self._quiet_confidence(measured)
-        return level, f"{over}; {calibration_words('healthy', level)}"
+        calm, num_kinds = self.calm(), len(measured)
+        return quiet_level(calm, num_kinds), f"{over}; {quiet_words(calm, num_kinds)}"
 
-    def _quiet_confidence(self, measured: Collection[str]) -> str:
-        """How much it says that no alarm is open.
+    @property
+    def kinds(self) -> set[str]:
+        """Kinds of signals that were measured and that a rule reads."""
+        return kinds_of(channel.spec.name for channel in self._judged())
 
-        high: past the warm-up, success is at its best, form or reasoning are measured too, and no
-        signal is half way to an alarm. medium: no signal is half way. low: one is.
-        """
+    def calm(self) -> Calm:
+        """How calm the signals are where no alarm is open."""
         view = self.engine.view()
         if any(c.is_raised or c.strength >= HALF for c in self.engine.channels.values()):
-            return "low"
-        sees_more = bool(SEES_FORM_OR_REASONING & set(measured))
+            return "half way"
         is_past = view.step - view.first_step >= self.engine.config.warmup_steps
-        return "high" if view.is_success_at_best and is_past and sees_more else "medium"
+        return "at best" if view.is_success_at_best and is_past else "calm"
 
     def recall(self, history: Sequence[Before]) -> None:
         """Begin with what came before a branch (see `lineage.py`)."""
@@ -245,42 +245,6 @@ class Diagnosis:
         self.engine.restore(state["engine"])
         self.regimes.restore(state["regimes"])
         self._keys = dict.fromkeys(state["keys"])
-
-
-FAMILIES: Mapping[str, str] = {
-    "closed": "format",
-    "format": "format",
-    "action": "validity",
-    "eval_action": "validity",
-    "success_probe": "success",
-    "success_eval": "success",
-    "success_train": "success",
-    "entropy_up": "entropy",
-    "entropy_down": "entropy",
-    "truncated": "length",
-    "capped": "length",
-    "zero_spread": "spread",
-}
-"""Channels that measure the same thing in two ways count once."""
-
-
-SEES_FORM_OR_REASONING = frozenset(
-    {
-        "format",
-        "validity",
-        "dependence_first",
-        "dependence_all",
-        "retrieval",
-        "text_retrieval",
-        "text_dependence",
-        "entropy",
-    }
-)
-"""Families beside success of which one must be measured for quiet to mean health."""
-
-
-def family(channel: str) -> str:
-    return FAMILIES.get(channel, channel)
 
 
 def _onset(
