@@ -144,7 +144,7 @@ def test_b4_a_cleared_alarm_is_said_in_its_own_words_alone(run: Path, type_comma
     assert found[1]["value"] is None  # strict JSON has no NaN
     lines = type_command("ctl", run, "alarms", "--all").out.splitlines()
     assert lines[0] == "critical ECHO_TRAP since step 3, onset 2  [echo_trap-00000003]"
-    assert lines[5:] == ["STALLED at step 4  [stalled-00000003]"]
+    assert lines[4:] == ["STALLED at step 4  [stalled-00000003]"]
 
 
 def test_what_the_model_wrote_is_withheld_unless_asked_for(run: Path, type_command: Type) -> None:
