@@ -33,7 +33,17 @@ class Dialect:
 def dialect_of(lines: Sequence[str]) -> Dialect | None:
     """The dialect of a text that begins with these lines; None where it is no table."""
     found = [d for delimiter in DELIMITERS if (d := _dialect(lines, delimiter)) is not None]
-    return max(found, key=lambda d: len(d.names), default=None)
+    return max(found, key=lambda d: len(d.names), default=None) or _one_column(lines)
+
+
+def _one_column(lines: Sequence[str]) -> Dialect | None:
+    """The name of a metric, and nothing but numbers under it."""
+    rows = [line.strip() for line in lines[:NUM_SAMPLED] if line.strip()]
+    if len(rows) < 2 or meaning_of(rows[0]) is None:
+        return None
+    if any(math.isnan(to_number(row)) for row in rows[1:]):
+        return None
+    return Dialect(delimiter=",", num_before=0, names=(rows[0],))
 
 
 def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:

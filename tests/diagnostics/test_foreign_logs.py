@@ -422,6 +422,11 @@ def test_b5_steps_of_an_episode_in_some_rows_count_no_training_steps(tmp_path: P
     assert read(tmp_path, lines).steps.tolist() == list(STEPS)
 
 
+def test_b5_a_table_of_one_column_is_read(tmp_path: Path) -> None:
+    table = read(tmp_path, "reward\n" + "".join(f"{s}.5\n" for s in STEPS), "rewards.csv")
+    assert table.columns[RETURN].tolist() == [s + 0.5 for s in STEPS]
+
+
 def test_b5_a_list_of_numbers_is_named_by_its_file(tmp_path: Path) -> None:
     numbers = json.dumps([-5.5 + s for s in STEPS])
     table = read(tmp_path, numbers, "reward_history.json")
