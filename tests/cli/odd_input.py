@@ -78,7 +78,7 @@ def outcome_of(call: Call) -> str:
         return "accepted a wrong value" if call.must_be_refused else "answered"
     if code == 2 and "Usage:" in said:
         return "refused"
-    is_line = said.startswith("error: ") and said.count("\n") == 1
+    is_line = said.count("\n") == 1 and "Traceback" not in said
     if code in (1, 2, 4) and (is_line or not said):
         return "refused"
     return f"refused in other words ({code}): {said[:200]!r}"
@@ -182,8 +182,8 @@ TEMPLATES = (
     "config show bandit {}",
     "config schema {}",
     "models {}",
-    "preflight {}",
-    "train {} --headless --run NEVER",
+    "preflight {} steps=yes",
+    "train {} steps=yes --headless --run NEVER",
     "bench collapse --curves {} --only small",
     "{}",
     "--{}",
