@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from browsing import DashboardProcess, Watch, find_chromium
+from held_run import HeldRun
 
 playwright_api = pytest.importorskip("playwright.sync_api")
 
@@ -44,7 +45,7 @@ def watch() -> Watch:
 def page(browser: object, watch: Watch) -> Iterator[object]:
     """A page of a fresh visitor. Whatever a test does: no console error, no foreign request."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})  # type: ignore[attr-defined]
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(20_000)
     opened = context.new_page()
     watch.on(opened)
     yield opened
@@ -56,15 +57,15 @@ def page(browser: object, watch: Watch) -> Iterator[object]:
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., DashboardProcess]]:
     """Start dashboards that end with the test: `serve(root, "--read-only")`."""
-    started: list[DashboardProcess] = []
+    begun: list[DashboardProcess] = []
 
     def start(root: Path, *options: str, **more: Any) -> DashboardProcess:
-        output = tmp_path / f"dashboard-{len(started)}.log"
-        started.append(DashboardProcess(root, output, *options, **more))
-        return started[-1]
+        output = tmp_path / f"dashboard-{len(begun)}.log"
+        begun.append(DashboardProcess(root, output, *options, **more))
+        return begun[-1]
 
     yield start
-    for one in started:
+    for one in begun:
         one.close()
 
 
@@ -72,7 +73,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., DashboardProcess]]:
 def recorded_root(
     make_config: Callable[..., object], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A root with one finished run, `tiny`. Tests only read it."""
+    """A root with one finished run, `tiny`, that a trainer recorded."""
     from echoscope.core.events import SilentEvents
     from echoscope.core.runs import start
 
@@ -82,12 +83,37 @@ def recorded_root(
     return root
 
 
-@pytest.fixture(scope="module")
-def recorded(
+@pytest.fixture(scope="session")
+def dashboard(
     recorded_root: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DashboardProcess]:
-    """A dashboard on the finished run."""
+    """The dashboard that most tests share. A test puts runs of its own names under its root."""
     output = tmp_path_factory.mktemp("dashboard") / "log"
     process = DashboardProcess(recorded_root, output)
     yield process
     process.close()
+
+
+@pytest.fixture(scope="session")
+def read_only(
+    recorded_root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DashboardProcess]:
+    """The same root, served read-only."""
+    output = tmp_path_factory.mktemp("read_only") / "log"
+    process = DashboardProcess(recorded_root, output, "--read-only")
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def hold(dashboard: DashboardProcess) -> Iterator[Callable[..., HeldRun]]:
+    """`hold("name")`: a live run under the shared root that the test writes; ended afterwards."""
+    held: list[HeldRun] = []
+
+    def make(name: str, **options: Any) -> HeldRun:
+        held.append(HeldRun(dashboard.root / name, **options))
+        return held[-1]
+
+    yield make
+    for one in held:
+        one.close()

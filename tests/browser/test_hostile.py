@@ -50,12 +50,3 @@ def test_it_is_shown_as_the_text_it_is(hostile: str, page: Any) -> None:
     visit(page, f"{hostile}/replay?trajectory=t00000003-00001&step=3")
     main = page.locator("[data-testid=stMain]")
     until(lambda: "<script>window.hurt=1</script>" in main.inner_text(), "the text", page=page)
-
-
-def test_c1_charts_are_drawn_for_a_run_with_two_underscores_in_its_name(
-    tmp_path: Path, serve: Callable[..., DashboardProcess], page: Any
-) -> None:
-    make_run(tmp_path / "runs" / "ppo__lr1e-4__seed0", 12)
-    visit(page, f"{serve(tmp_path / 'runs').url}/live?run=ppo__lr1e-4__seed0")
-    until(lambda: page.locator("[class*=st-key-chart_] .main-svg").count(), "charts", page=page)
-    assert page.locator("[data-testid=stException]").count() == 0

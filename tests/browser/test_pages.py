@@ -23,20 +23,20 @@ def asked(page: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", list(ui.PAGES))
-def test_a_page_is_drawn_in_both_widths(name: str, recorded: DashboardProcess, page: Any) -> None:
+def test_a_page_is_drawn_in_both_widths(name: str, dashboard: DashboardProcess, page: Any) -> None:
     for width, height in WIDTHS:
         page.set_viewport_size({"width": width, "height": height})
         path = "" if name == "runs" else name
-        visit(page, f"{recorded.url}/{path}?run=tiny&runs=tiny")
+        visit(page, f"{dashboard.url}/{path}?run=tiny&runs=tiny")
         assert page.locator("h1").first.inner_text() == ui.PAGES[name][0]
         assert page.locator("[data-testid=stException]").count() == 0
         overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(overflow) <= 0
 
 
-def test_an_address_restores_the_view(recorded: DashboardProcess, page: Any, browser: Any) -> None:
+def test_an_address_restores_the_view(dashboard: DashboardProcess, page: Any, browser: Any) -> None:
     view = "run=tiny&step=4&trajectory=t00000004-00002&turn=0&heat=entropy"
-    visit(page, f"{recorded.url}/replay?{view}")
+    visit(page, f"{dashboard.url}/replay?{view}")
     page.get_by_text("Entropy (nats)").first.wait_for()
     shown = page.locator(".es-text").first.inner_text()
     other = browser.new_context()
@@ -53,10 +53,10 @@ IS_DRAWN = "[...document.querySelectorAll('.echoscope-figure')].map(f => !!f.que
 
 
 def test_charts_are_drawn_once_they_are_in_sight(
-    recorded: DashboardProcess, page: Any, watch: Watch
+    dashboard: DashboardProcess, page: Any, watch: Watch
 ) -> None:
     page.set_viewport_size({"width": 1440, "height": 700})
-    visit(page, f"{recorded.url}/live?run=tiny")
+    visit(page, f"{dashboard.url}/live?run=tiny")
     until(lambda: page.evaluate(IS_DRAWN)[:1] == [True], "first chart", page=page)
     page.wait_for_timeout(1_000)
     assert not page.evaluate(IS_DRAWN)[-1]
@@ -67,17 +67,17 @@ def test_charts_are_drawn_once_they_are_in_sight(
     assert len(fetched) == 1
 
 
-def test_an_address_restores_a_zoom(recorded: DashboardProcess, page: Any) -> None:
-    visit(page, f"{recorded.url}/live?run=tiny&zoom=1.5,3.25")
+def test_an_address_restores_a_zoom(dashboard: DashboardProcess, page: Any) -> None:
+    visit(page, f"{dashboard.url}/live?run=tiny&zoom=1.5,3.25")
     page.locator(".js-plotly-plot .main-svg").first.wait_for()
     found = page.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range")
     assert found == [1.5, 3.25]
 
 
-def test_a_chart_that_cannot_be_drawn_says_so(recorded: DashboardProcess, page: Any) -> None:
+def test_a_chart_that_cannot_be_drawn_says_so(dashboard: DashboardProcess, page: Any) -> None:
     page.add_init_script("window.Plotly = {react: () => Promise.reject(new Error('no room'))}")
     page.route("**/assets/plotly-*", lambda route: route.fulfill(body="", status=200))
-    visit(page, f"{recorded.url}/live?run=tiny")
+    visit(page, f"{dashboard.url}/live?run=tiny")
     page.get_by_text("This chart could not be drawn: no room").first.wait_for()
 
 
@@ -93,10 +93,10 @@ def press(page: Any, key: str, name: str, wanted: Callable[[str], bool]) -> str:
 
 
 def test_keys_move_through_trajectories_turns_and_steps(
-    recorded: DashboardProcess, page: Any
+    dashboard: DashboardProcess, page: Any
 ) -> None:
     first, second = "t00000004-00002", "t00000004-00003"
-    visit(page, f"{recorded.url}/replay?run=tiny&step=4&trajectory={first}&turn=0")
+    visit(page, f"{dashboard.url}/replay?run=tiny&step=4&trajectory={first}&turn=0")
     page.locator(".es-text").first.wait_for()
     page.locator("h1").first.click()
     assert press(page, "j", "trajectory", lambda found: found != first) == second
@@ -107,37 +107,11 @@ def test_keys_move_through_trajectories_turns_and_steps(
     assert press(page, "[", "step", lambda found: found == "4")
 
 
-def test_a_page_chosen_from_the_menu_names_its_run(recorded: DashboardProcess, page: Any) -> None:
-    visit(page, recorded.url)
+def test_a_page_chosen_from_the_menu_names_its_run(dashboard: DashboardProcess, page: Any) -> None:
+    visit(page, dashboard.url)
     page.get_by_role("link", name="Live").first.click()
     page.get_by_role("heading", name="Live").wait_for()
     until(lambda: asked(page).get("run") == "tiny", "run in the address", page=page)
-
-
-def test_c13_the_printed_link_opens_the_page_and_its_address_has_no_token(
-    recorded_root: Path, serve: Any, page: Any, watch: Watch
-) -> None:
-    server = serve(recorded_root, has_token=True)
-    assert "token=" in server.link
-    visit(page, server.link)
-    assert "token" not in page.url
-    page.goto(f"{server.url}/live?run=tiny")
-    assert page.wait_for_selector("h1").inner_text() == "Live"
-    sent = [url for url in watch.requests if "token=" in url]
-    assert sent == [server.link]
-
-
-def test_c13_without_the_link_there_is_a_form_for_the_token(
-    recorded_root: Path, serve: Any, page: Any, watch: Watch
-) -> None:
-    server = serve(recorded_root, has_token=True)
-    assert page.goto(f"{server.url}/live?run=tiny").status == 401
-    until(lambda: watch.errors, "Chromium's word on the 401", page=page)
-    watch.errors.clear()
-    page.get_by_label("Token").fill(server.link.partition("token=")[2])
-    page.get_by_role("button", name="Open").click()
-    assert page.wait_for_selector("h1").inner_text() == "Live"
-    assert page.url.endswith("/live?run=tiny")
 
 
 def test_c4_a_run_that_starts_later_appears_where_nothing_was_live(
@@ -152,36 +126,15 @@ def test_c4_a_run_that_starts_later_appears_where_nothing_was_live(
         page.wait_for_selector(f"a:has-text('{name}')")
 
 
-def test_c14_finding_c12_the_tab_names_page_and_run(recorded: DashboardProcess, page: Any) -> None:
-    visit(page, f"{recorded.url}/live?run=tiny")
+def test_c14_finding_c12_the_tab_names_page_and_run(dashboard: DashboardProcess, page: Any) -> None:
+    visit(page, f"{dashboard.url}/live?run=tiny")
     until(lambda: page.title() == "Live - tiny - Echoscope", "title of the tab", page=page)
 
 
 def test_c7_a_link_to_a_run_that_is_gone_offers_no_button_of_another_one(
-    recorded: DashboardProcess, page: Any
+    dashboard: DashboardProcess, page: Any
 ) -> None:
-    visit(page, f"{recorded.url}/live?run=gone")
+    visit(page, f"{dashboard.url}/live?run=gone")
     page.wait_for_selector("text=There is no run 'gone' under")
     assert asked(page)["run"] == "gone"
     assert page.locator("[data-testid=stButton]").count() == 0
-
-
-def test_c2_evaluations_stand_where_they_were_whatever_the_smoothing(
-    recorded: DashboardProcess, page: Any
-) -> None:
-    found = []
-    for smooth in ("0", "0.9"):
-        visit(page, f"{recorded.url}/live?run=tiny&smooth={smooth}")
-        until(lambda: page.evaluate(EVALUATIONS), "evaluations", page=page)
-        found.append(page.evaluate(EVALUATIONS))
-    assert found[0] == found[1]
-
-
-EVALUATIONS = """
-  (() => {
-    const chart = document.querySelector("[class*='st-key-chart_success'] .js-plotly-plot");
-    const trace = chart && chart._fullData && chart._fullData.find(
-      (one) => one.mode === "markers" && one.name.startsWith("eval"));
-    return trace ? [Array.from(trace.x), Array.from(trace.y)] : null;
-  })()
-"""

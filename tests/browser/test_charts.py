@@ -1,0 +1,123 @@
+"""Charts in a real browser: every point stands where it was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from browsing import DashboardProcess, draw_chart, hover, text_of, visit
+from made_run import made_trajectory, make_run, open_writer, step_metrics
+
+from echoscope.dashboard.labels import label
+
+EVALUATED = {0: 0.352, 20: 0.815, 40: 0.574}
+"""Step to success on fixed tasks."""
+LAST = 40
+PLACES = """plot => {
+  const chart = document.querySelector(plot);
+  return chart._fullData.filter((one) => one.visible !== false).map(
+    (one) => ({name: one.name, mode: one.mode, x: Array.from(one.x), y: Array.from(one.y)}));
+}"""
+
+
+@pytest.fixture(scope="module")
+def measured(dashboard: DashboardProcess) -> str:
+    """The name of a run with few evaluations, two probes, one gradient, and a mismatch of zero."""
+    run: Path = dashboard.root / "measured"
+    writer = open_writer(run)
+    for step in range(LAST + 1):
+        values = {
+            "rollout/success_rate": 0.3 + 0.2 * (step % 2),
+            "policy/mismatch_kl": (step % 3 - 1) * 1e-14,
+            "optim/grad_norm": 1.0 + step % 4,
+        }
+        found = [step_metrics(run.name, step, values)]
+        if step in EVALUATED:
+            rates = {
+                "eval/lake/success_rate": EVALUATED[step],
+                "eval/lake/success_rate_low": EVALUATED[step] - 0.06,
+                "eval/lake/success_rate_high": EVALUATED[step] + 0.05,
+                "eval/lake/num_tasks": 128.0,
+            }
+            found.append(step_metrics(run.name, step, rates, "eval"))
+        if step in (10, 30):
+            found.append(step_metrics(run.name, step, {"probe/lake/success_rate": 0.5}, "eval"))
+        writer.commit_step(metrics=found, trajectories=[made_trajectory(step, n) for n in range(2)])
+    writer.close(status="finished")
+    return run.name
+
+
+def curves(page: Any, plot: str) -> dict[str, dict[str, Any]]:
+    """Name -> what is drawn of it: places on both axes, and whether they are joined."""
+    return {one["name"]: one for one in page.evaluate(PLACES, plot) if one["name"]}
+
+
+@pytest.mark.parametrize("smooth", ["0", "0.9"])
+def test_c2_live_draws_evaluations_where_they_were(
+    smooth: str, measured: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/live?run={measured}&smooth={smooth}")
+    drawn = curves(page, draw_chart(page, ".st-key-chart_success"))
+    assert dict(zip(drawn["eval"]["x"], drawn["eval"]["y"], strict=True)) == EVALUATED
+    assert drawn["eval"]["mode"] == "markers"
+    trained = drawn["training"]["y"]
+    assert (max(trained[10:]) - min(trained[10:]) < 0.1) is (smooth == "0.9")
+
+
+def test_c2_compare_draws_evaluations_where_they_were(
+    measured: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    key = "eval/lake/success_rate"
+    metrics = quote(f"{label(key).name}  ({key})")
+    visit(page, f"{dashboard.url}/compare?runs={measured},tiny&smooth=0.9&metrics={metrics}")
+    drawn = curves(page, draw_chart(page, "[class*=st-key-compare]"))
+    evaluated = drawn[measured]
+    assert dict(zip(evaluated["x"], evaluated["y"], strict=True)) == EVALUATED
+
+
+def test_c14_finding_c9_rounding_errors_are_drawn_as_nothing(
+    measured: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    """The scale goes to 1e-4: a line of 1e-14 is flat."""
+    visit(page, f"{dashboard.url}/live?run={measured}")
+    plot = draw_chart(page, ".st-key-chart_mismatch")
+    ticks = page.locator(f"{plot} .ytick").all_text_contents()
+    assert ticks[-1].replace("\u200b", "") == "1\u00d710\u22124"
+
+
+def test_c14_finding_c9_a_chart_of_one_term_has_a_legend_and_two_probes_are_no_line(
+    measured: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/live?run={measured}")
+    plot = draw_chart(page, ".st-key-chart_success")
+    assert page.locator(f"{plot} .legendtext").all_text_contents() == ["training", "eval", "probe"]
+    assert curves(page, plot)["probe"]["mode"] == "markers"
+    plot = draw_chart(page, ".st-key-chart_gradient")
+    assert page.locator(f"{plot} .legendtext").all_text_contents() == ["whole gradient"]
+
+
+def test_c14_finding_c8_neither_the_hover_box_nor_the_camera_hides_the_title(
+    measured: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/live?run={measured}")
+    plot = draw_chart(page, ".st-key-chart_success")
+    words = hover(page, plot, page.locator(f"{plot} .scatterlayer .point").nth(20))
+    assert [words.count(name) for name in ("training", "eval")] == [1, 1]
+    title = page.locator(f"{plot} .annotation").first.bounding_box()
+    lines = page.locator(f"{plot} .hoverlayer .legend .traces")
+    assert lines.count() == 2
+    assert max(lines.nth(n).bounding_box()["height"] for n in range(2)) < 25  # one line each
+    camera = page.locator(f"{plot} .modebar").bounding_box()
+    assert camera["x"] > title["x"] + title["width"]
+
+
+def test_c1_charts_are_drawn_for_a_run_with_two_underscores_in_its_name(
+    dashboard: DashboardProcess, page: Any
+) -> None:
+    run = make_run(dashboard.root / "ppo__lr1e-4__seed0", 12)
+    visit(page, f"{dashboard.url}/live?run={run.name}")
+    plot = draw_chart(page, ".st-key-chart_entropy")
+    assert len(curves(page, plot)["Policy entropy"]["x"]) == 12
+    assert "encountered an error" not in text_of(page)

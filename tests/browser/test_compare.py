@@ -1,0 +1,110 @@
+"""Compare and Evaluations in a real browser: only what is comparable stands side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from browsing import DashboardProcess, draw_chart, settle, table_rows, text_of, until, visit
+from made_run import CONFIG, made_trajectory, make_run, open_writer, step_metrics
+
+from echoscope.store.records import Split
+
+NUM_TASKS = 3
+
+
+@pytest.fixture(scope="module")
+def boards(dashboard: DashboardProcess) -> tuple[str, str, str]:
+    """Runs `a` and `b` were evaluated on the same boards; `c` on larger ones, of the same seeds."""
+    names = ("boards-a", "boards-b", "boards-c")
+    for name, size, rate in zip(names, (4, 4, 8), (1 / 3, 2 / 3, 1.0), strict=True):
+        entry = {
+            "tag": "small",
+            "env": "frozen_lake",
+            "groups": NUM_TASKS,
+            "params": {"size": size},
+        }
+        config = {**CONFIG, "envs": {**CONFIG["envs"], "eval": [entry]}}
+        writer = open_writer(dashboard.root / name, config=config)
+        evaluated = [
+            replace(
+                made_trajectory(0, n), split=Split.EVAL, env_seed=n, task_key=f"{size} board {n}"
+            )
+            for n in range(NUM_TASKS)
+        ]
+        values = {"eval/small/success_rate": rate, "eval/small/num_tasks": float(NUM_TASKS)}
+        writer.commit_step(
+            metrics=[
+                step_metrics(name, 0, {"policy/entropy": 1.0}),
+                step_metrics(name, 0, values, "eval"),
+            ],
+            trajectories=evaluated,
+        )
+        writer.close(status="finished")
+    return names
+
+
+def test_c3_runs_of_equal_parameters_share_their_tasks(
+    boards: tuple[str, str, str], dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/compare?runs={boards[0]},{boards[1]}")
+    page.get_by_text("3 tasks in common, at each run's last evaluation").wait_for()
+
+
+def test_c3_runs_of_other_parameters_have_no_tasks_in_common_whatever_the_seeds(
+    boards: tuple[str, str, str], dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/compare?runs={boards[0]},{boards[2]}")
+    page.get_by_text("These runs were not evaluated on common tasks.").wait_for()
+    assert "tasks in common" not in text_of(page)
+
+
+def test_c3_the_leaderboard_ranks_runs_of_the_same_tasks_only(
+    boards: tuple[str, str, str], dashboard: DashboardProcess, page: Any
+) -> None:
+    """The best rate of all was on other boards: it stands apart."""
+    visit(page, f"{dashboard.url}/evaluations?filter=^boards")
+    head, *rows = until(lambda: table_rows(page), "leaderboard", page=page)
+    assert head[:4] == ["tasks", "run", "step", "success"]
+    assert [row[:2] for row in rows] == [
+        ["small (size 4)", boards[1]],
+        ["small (size 4)", boards[0]],
+        ["small (size 8)", boards[2]],
+    ]
+    chart = "[class*=st-key-success]"
+    draw_chart(page, chart)
+    drawn = page.locator(f"{chart} .legendtext").all_text_contents()
+    assert sorted(drawn) == [boards[0], boards[1]]
+    page.get_by_role("radio", name="small (size 8)").click()
+    settle(page)
+    until(lambda: page.locator(f"{chart} .legendtext").count() != 2, "the other set", page=page)
+
+
+@pytest.fixture(scope="module")
+def seeds(dashboard: DashboardProcess) -> list[str]:
+    """Ten runs."""
+    names = [f"collapse-template-{n:02d}" for n in range(10)]
+    for name in names:
+        make_run(dashboard.root / name, 3, values=lambda step: {"policy/entropy": 1.0 + step})
+    return names
+
+
+def test_c14_finding_b7_ten_runs_share_one_legend_and_have_room(
+    seeds: list[str], dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/compare?runs={','.join(seeds)}")
+    plot = draw_chart(page, "[class*=st-key-compare]")
+    assert page.locator(f"{plot} .legendtext").count() == 0
+    assert page.locator(f"{plot} .scatterlayer .trace").count() == len(seeds)
+    assert page.locator(f"{plot} .nsewdrag").first.bounding_box()["height"] > 150
+    for name in seeds:
+        assert page.locator("[data-testid=stHtml]").get_by_text(name, exact=True).count() == 1
+
+
+def test_c14_finding_c4_names_of_runs_are_shown_as_they_are(
+    seeds: list[str], dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/compare?runs={','.join(seeds[:2])}")
+    page.get_by_role("radio", name=seeds[1], exact=True).wait_for()
+    assert "\\" not in text_of(page)
