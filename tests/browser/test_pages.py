@@ -55,7 +55,7 @@ IS_DRAWN = "[...document.querySelectorAll('.echoscope-figure')].map(f => !!f.que
 def test_charts_are_drawn_once_they_are_in_sight(
     dashboard: DashboardProcess, page: Any, watch: Watch
 ) -> None:
-    page.set_viewport_size({"width": 1440, "height": 700})
+    page.set_viewport_size({"width": 1440, "height": 900})
     visit(page, f"{dashboard.url}/live?run=tiny")
     until(lambda: page.evaluate(IS_DRAWN)[:1] == [True], "first chart", page=page)
     page.wait_for_timeout(1_000)
