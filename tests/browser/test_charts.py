@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from browsing import DashboardProcess, draw_chart, hover, text_of, visit
+from browsing import DashboardProcess, draw_chart, hover, text_of, until, visit
 from made_run import made_trajectory, make_run, open_writer, step_metrics
 
 from echoscope.dashboard.labels import label
@@ -96,6 +96,19 @@ def test_c14_finding_c9_a_chart_of_one_term_has_a_legend_and_two_probes_are_no_l
     assert curves(page, plot)["probe"]["mode"] == "markers"
     plot = draw_chart(page, ".st-key-chart_gradient")
     assert page.locator(f"{plot} .legendtext").all_text_contents() == ["whole gradient"]
+
+
+def test_c14_finding_c14_the_synced_cursor_says_a_rate_in_percent(
+    measured: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    """The mouse is on another chart; a rate was shown as 0.352."""
+    visit(page, f"{dashboard.url}/live?run={measured}")
+    success = draw_chart(page, ".st-key-chart_success")
+    other = draw_chart(page, ".st-key-chart_gradient")
+    hover(page, other, page.locator(f"{other} .scatterlayer .point").first)
+    values = page.locator(f"{success} .echoscope-cursor")
+    until(lambda: values.count() == 1, "cursor", page=page)
+    assert values.inner_text().split("\n") == ["30 %", "35.2 %", "50 %"]
 
 
 def test_c14_finding_c8_neither_the_hover_box_nor_the_camera_hides_the_title(

@@ -3,39 +3,77 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DashboardProcess, until, visit
+from browsing import DashboardProcess, draw_chart, until, visit
+from held_run import HeldRun, set_heard
 from trainer_process import TrainerProcess, train
 
+from echoscope.store.commands import new_command, post
 from echoscope.store.reader import CommandState, open_run
-from echoscope.store.records import CommandOutcome
+from echoscope.store.records import CommandAction, CommandOutcome
 
 STEP = re.compile(r"step (\d+) of")
-Serve = Callable[..., DashboardProcess]
+CHART = ".st-key-chart_success"
+Train = Callable[[str], tuple[Path, TrainerProcess]]
+
+
+@pytest.fixture(scope="module")
+def begin(
+    make_config: Callable[..., Any],
+    dashboard: DashboardProcess,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Train]:
+    """`begin("name")`: a run under the shared root that trains until somebody stops it."""
+    words = ("steps=100000", "selection.strategy=top_p", "selection.value=0.9", "seed=3")
+    config = make_config(*words).model_dump_json()
+    begun: list[TrainerProcess] = []
+
+    def start(name: str) -> tuple[Path, TrainerProcess]:
+        run, output = dashboard.root / name, tmp_path_factory.mktemp("trainer") / "log"
+        begun.append(TrainerProcess(output, train, run, config))
+        until(lambda: (run / "run.json").exists() and open_run(run).info().last_step >= 2, "step")
+        return run, begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def long_run(begin: Train) -> Path:
+    return begin("live")[0]
 
 
 @pytest.fixture
-def live_run(make_config: Callable[..., Any], tmp_path: Path) -> Iterator[tuple[Path, Any]]:
-    """A run that trains until somebody stops it."""
-    run = tmp_path / "runs" / "live"
-    run.parent.mkdir()
-    config = make_config(
-        "steps=100000", "selection.strategy=top_p", "selection.value=0.9", "seed=3"
-    )
-    process = TrainerProcess(tmp_path / "trainer.log", train, run, config.model_dump_json())
-    until(lambda: (run / "run.json").exists() and open_run(run).info().last_step >= 2, "step")
-    yield run, process
-    process.kill()
+def live_run(long_run: Path) -> Iterator[Path]:
+    """One such run for many tests. It rests between them."""
+    steer(long_run, CommandAction.RESUME)
+    yield long_run
+    steer(long_run, CommandAction.PAUSE)
+
+
+def steer(run: Path, action: CommandAction) -> None:
+    """Send a command as a shell would, and wait for the answer."""
+    post(run, new_command(run.name, action, issued_by="the tests"))
+    until(lambda: open_run(run).commands()[-1].ack, f"answer to {action.value}")
 
 
 def step_shown(page: Any) -> int:
     """The step counter of the Live page."""
     found = STEP.search(page.locator(".es-line-bar").first.inner_text())
     return int(found[1]) if found else -1
+
+
+def wait_for_steps(run: Path, count: int) -> None:
+    """Until the trainer has acknowledged so many more."""
+    before = open_run(run).info().last_step
+    until(lambda: open_run(run).info().last_step >= before + count, f"{count} more steps")
 
 
 def answered(run: Path, action: str) -> CommandState | None:
@@ -55,33 +93,32 @@ def confirm(page: Any, button: str, why: str) -> None:
     sure.click()
 
 
-def test_the_counter_follows_what_was_acknowledged(live_run: Any, serve: Serve, page: Any) -> None:
-    run, _ = live_run
-    visit(page, f"{serve(run.parent).url}/live?run=live")
-    acknowledged = open_run(run).info().last_step
+def test_the_counter_follows_what_was_acknowledged(
+    live_run: Path, dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/live?run=live")
+    acknowledged = open_run(live_run).info().last_step
     until(lambda: step_shown(page) >= acknowledged + 1, "step on the page")
 
 
-CHART = ".st-key-chart_success .js-plotly-plot"
-RANGE = f"document.querySelector('{CHART}')._fullLayout.xaxis.range"
-MARK = f"document.querySelector('{CHART} .main-svg')"
+PLOT = f"{CHART} .js-plotly-plot"
+RANGE = f"document.querySelector('{PLOT}')._fullLayout.xaxis.range"
+MARK = f"document.querySelector('{PLOT} .main-svg')"
 
 
 def plot_area(page: Any) -> tuple[float, float]:
     """Of the first chart, once it is drawn: its left end, and the middle from top to bottom."""
-    area = page.locator(f"{CHART} .nsewdrag").first
+    area = page.locator(f"{PLOT} .nsewdrag").first
     area.scroll_into_view_if_needed()
     box = area.bounding_box()
     return box["x"], box["y"] + box["height"] / 2
 
 
 def test_a_chart_keeps_its_element_and_its_zoom_when_a_step_comes(
-    live_run: Any, serve: Serve, page: Any
+    live_run: Path, dashboard: DashboardProcess, page: Any
 ) -> None:
-    run, _ = live_run
-    visit(page, f"{serve(run.parent).url}/live?run=live")
-    page.locator(".st-key-chart_success").scroll_into_view_if_needed()
-    page.locator(f"{CHART} .main-svg").first.wait_for()
+    visit(page, f"{dashboard.url}/live?run=live")
+    draw_chart(page, CHART)
     page.evaluate(f"{MARK}.isMine = true")
     left, middle = plot_area(page)
     page.mouse.move(left + 40, middle)
@@ -99,20 +136,18 @@ def test_a_chart_keeps_its_element_and_its_zoom_when_a_step_comes(
     until(lambda: "zoom=" not in page.evaluate("location.href"), "end of the zoom", page=page)
 
 
-POINTS = f"document.querySelector('{CHART}').data.find((one) => one.text).x"
+POINTS = f"document.querySelector('{PLOT}').data.find((one) => one.text).x"
 SIZE = f"({POINTS}.length ?? atob({POINTS}.bdata).length / 8)"
 
 
 def test_charts_and_counter_go_on_without_the_page_being_drawn(
-    live_run: Any, serve: Serve, page: Any
+    live_run: Path, dashboard: DashboardProcess, page: Any
 ) -> None:
-    run, _ = live_run
     sent: list[bytes] = []
     page.on("websocket", lambda socket: socket.on("framesent", lambda data: sent.append(data)))
-    visit(page, f"{serve(run.parent).url}/live?run=live")
-    page.locator(".st-key-chart_success").scroll_into_view_if_needed()
-    page.locator(f"{CHART} .main-svg").first.wait_for()
-    page.wait_for_timeout(3_000)  # until the verdict has been worked out
+    visit(page, f"{dashboard.url}/live?run=live")
+    page.get_by_text("being judged").wait_for(state="detached")
+    draw_chart(page, CHART)
     num_sent, steps, points = len(sent), step_shown(page), page.evaluate(SIZE)
     until(lambda: step_shown(page) >= steps + 20, "twenty steps", page=page)
     page.locator(CHART).scroll_into_view_if_needed()  # alarms push it out of sight
@@ -121,12 +156,10 @@ def test_charts_and_counter_go_on_without_the_page_being_drawn(
 
 
 def test_a_hidden_tab_asks_nothing_and_one_that_comes_back_asks_at_once(
-    live_run: Any, serve: Serve, page: Any
+    live_run: Path, dashboard: DashboardProcess, page: Any
 ) -> None:
-    run, _ = live_run
-    visit(page, f"{serve(run.parent).url}/live?run=live")
-    page.locator(".st-key-chart_success").scroll_into_view_if_needed()
-    page.locator(f"{CHART} .main-svg").first.wait_for()
+    visit(page, f"{dashboard.url}/live?run=live")
+    draw_chart(page, CHART)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     turn = (
@@ -134,9 +167,9 @@ def test_a_hidden_tab_asks_nothing_and_one_that_comes_back_asks_at_once(
         "document.dispatchEvent(new Event('visibilitychange')); }"
     )
     page.evaluate(turn, True)
-    page.wait_for_timeout(500)  # what was on its way
+    page.wait_for_load_state("networkidle")  # what was on its way
     asked.clear()
-    page.wait_for_timeout(3_000)
+    wait_for_steps(live_run, 20)
     assert [url for url in asked if "/api/" in url] == []
     before = step_shown(page)
     page.evaluate(turn, False)
@@ -144,9 +177,66 @@ def test_a_hidden_tab_asks_nothing_and_one_that_comes_back_asks_at_once(
     until(lambda: step_shown(page) > before, "a later step", page=page)
 
 
-def test_a_run_is_steered_and_stopped(live_run: Any, serve: Serve, page: Any) -> None:
-    run, process = live_run
-    visit(page, f"{serve(run.parent).url}/live?run=live")
+def test_read_only_offers_nothing_to_press(
+    live_run: Path, read_only: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{read_only.url}/live?run=live")
+    page.get_by_text("read-only").first.wait_for()
+    assert page.get_by_role("button", name="Stop", exact=True).count() == 0
+
+
+PAGES_OF_A_RUN = ("live", "diagnosis", "replay", "alarms", "sql")
+
+
+def test_c6_a_paused_run_is_called_paused_everywhere_and_c8_the_command_is_shown_at_once(
+    live_run: Path, dashboard: DashboardProcess, page: Any
+) -> None:
+    """Kim pauses in a shell; somebody else looks at the page Live, and then at all others."""
+    visit(page, f"{dashboard.url}/live?run=live")
+    post(live_run, new_command("live", CommandAction.PAUSE, issued_by="kim", reason="lunch"))
+    line = page.get_by_text(re.compile(r"^kim: pause \(after step \d+, paused\)$"))
+    line.wait_for()
+    page.get_by_role("button", name="Resume", exact=True).wait_for()
+    held = open_run(live_run).info().last_step
+    assert f"(after step {held}," in line.inner_text()
+    badge = page.get_by_text(re.compile(rf"^paused by kim for \d+ \w+, step {held} of 100000$"))
+    for name in PAGES_OF_A_RUN:
+        visit(page, f"{dashboard.url}/{name}?run=live")
+        badge.wait_for()
+    visit(page, f"{dashboard.url}/?filter=^live$")
+    page.get_by_role("cell", name=re.compile(r"^paused by kim for \d+ \w+$")).wait_for()
+    (told,) = page.request.get(f"{dashboard.url}/api/runs?filter=^live$").json()["runs"]
+    assert (told["status"], told["status_by"]) == ("paused", "kim")
+    words = [sys.executable, "-m", "echoscope", "runs", "list", str(dashboard.root)]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"paused by kim for \d+ \w+", listed)
+
+
+def test_c6_a_crashed_trainer_is_told_from_a_silent_one(
+    begin: Train, hold: Callable[..., HeldRun], dashboard: DashboardProcess, page: Any
+) -> None:
+    """Both have not been heard of for ten minutes. Only one of them still has its process."""
+    silent = hold("no-news-silent")
+    silent.advance(3)
+    silent.fall_silent(600)
+    crashed, trainer = begin("no-news-crashed")
+    trainer.kill()
+    set_heard(crashed, 600)
+    visit(page, f"{dashboard.url}/?filter=^no-news")
+    row = page.get_by_role("row")
+    row.filter(has_text=silent.path.name).filter(has_text="stale, no news for 10 min").wait_for()
+    row.filter(has_text=crashed.name).get_by_role("cell", name="crashed", exact=True).wait_for()
+    visit(page, f"{dashboard.url}/live?run={silent.path.name}")
+    page.get_by_text("stale, no news for 10 min, step 2 of 100").first.wait_for()
+    visit(page, f"{dashboard.url}/live?run={crashed.name}")
+    page.get_by_text(re.compile(r"^crashed, step \d+ of 100000$")).wait_for()
+    page.get_by_text("The run is crashed: there is nothing to steer.").wait_for()
+    assert page.get_by_role("button", name="Stop", exact=True).count() == 0
+
+
+def test_a_run_is_steered_and_stopped(begin: Train, dashboard: DashboardProcess, page: Any) -> None:
+    run, process = begin("steered")
+    visit(page, f"{dashboard.url}/live?run=steered")
 
     page.get_by_text("Live settings").click()
     field = page.get_by_label("value", exact=True).first
@@ -169,7 +259,6 @@ def test_a_run_is_steered_and_stopped(live_run: Any, serve: Serve, page: Any) ->
     until(lambda: answered(run, "pause"), "pause")
     page.get_by_role("button", name="Resume", exact=True).wait_for()
     held = open_run(run).info().last_step
-    assert open_run(run).info().last_step == held
     confirm(page, "Resume", "back")
     until(lambda: open_run(run).info().last_step > held, "step after the pause")
 
@@ -180,10 +269,3 @@ def test_a_run_is_steered_and_stopped(live_run: Any, serve: Serve, page: Any) ->
     assert reader.info().status == "stopped"
     assert reader.checkpoints()[-1].step == reader.info().last_step
     page.get_by_text("there is nothing to steer").wait_for()
-
-
-def test_read_only_offers_nothing_to_press(live_run: Any, serve: Serve, page: Any) -> None:
-    run, _ = live_run
-    visit(page, f"{serve(run.parent, '--read-only').url}/live?run=live")
-    page.get_by_text("read-only").first.wait_for()
-    assert page.get_by_role("button", name="Stop", exact=True).count() == 0

@@ -138,3 +138,19 @@ def test_c7_a_link_to_a_run_that_is_gone_offers_no_button_of_another_one(
     page.wait_for_selector("text=There is no run 'gone' under")
     assert asked(page)["run"] == "gone"
     assert page.locator("[data-testid=stButton]").count() == 0
+
+
+def test_c14_finding_c21_the_verdict_has_its_column_on_a_first_visit(
+    dashboard: DashboardProcess, page: Any
+) -> None:
+    """It came later and pushed the other columns aside."""
+    for n in range(3):
+        make_run(dashboard.root / f"first-visit-{n}", 10)
+    page.goto(f"{dashboard.url}/?filter=^first-visit")
+    heads = page.get_by_role("columnheader")
+    heads.first.wait_for()
+    before = heads.all_inner_texts()
+    assert "Verdict" in before
+    judged = page.get_by_role("row").filter(has_text="first-visit").filter(has_text="healthy")
+    until(lambda: judged.count() == 3, "verdicts", page=page)
+    assert heads.all_inner_texts() == before

@@ -1,0 +1,124 @@
+"""Diagnosis in a real browser: verdict, table and template of the step that was chosen."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import DashboardProcess, settle, table_rows, text_of, until, visit
+from made_run import CONFIG, made_trajectory, open_writer, step_metrics
+
+from echoscope.diagnostics.made_runs import make
+from echoscope.store.artifacts import DiagnosticRecord
+
+LAST = 40
+COLLAPSE = 21
+"""From this step on no reply parses any more."""
+
+
+def template_record(step: int, share: float) -> DiagnosticRecord:
+    payload = {"template": {"text": "Go ___.", "match_frac": share, "coverage": 0.5}}
+    return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
+
+
+@pytest.fixture(scope="module")
+def unparsed(dashboard: DashboardProcess) -> str:
+    """Replies stop parsing at step 21; texts are measured every fifth, gradients every 7th step."""
+    config = {**CONFIG, "diagnostics": {"gradient": {"every": 7}}}
+    writer = open_writer(dashboard.root / "unparsed", config=config)
+    for step in range(LAST + 1):
+        is_well = step < COLLAPSE
+        values = {
+            "rollout/action_valid_frac": 0.95 if is_well else 0.1,
+            "rollout/success_rate": 0.6 if is_well else 0.05,
+            "text/dependence": 0.8,
+        }
+        writer.commit_step(
+            metrics=[step_metrics("unparsed", step, values)],
+            trajectories=[made_trajectory(step, n) for n in range(4)],
+            diagnostics=[template_record(step, 0.3 if is_well else 0.58)] if step % 5 == 0 else [],
+        )
+    writer.close(status="finished")
+    return "unparsed"
+
+
+def measured(page: Any) -> set[str]:
+    """The metrics that the table of evidence lists."""
+    head, *rows = table_rows(page) or [[]]
+    return {row[-1] for row in rows} if "95 % interval" in head else set()
+
+
+def test_c11_verdict_and_table_are_those_of_the_chosen_step(
+    unparsed: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    box = page.locator(".st-key-verdict_box")
+    visit(page, f"{dashboard.url}/diagnosis?run={unparsed}")
+    until(lambda: "Format collapse" in box.inner_text(), "verdict of the newest step", page=page)
+    until(lambda: "rollout/action_valid_frac" in measured(page), "its evidence", page=page)
+    visit(page, f"{dashboard.url}/diagnosis?run={unparsed}&step=15")
+    until(lambda: "after step 15" in box.inner_text(), "verdict of step 15", page=page)
+    page.get_by_text("Step 15: 30 % of the reasonings share this template.").wait_for()
+    assert "Format collapse" not in box.inner_text()
+    assert measured(page) == set()
+    box.get_by_role("link", name="Newest verdict").click()
+    settle(page)
+    until(lambda: "Format collapse" in box.inner_text(), "the newest verdict again", page=page)
+
+
+def test_c11_the_slider_moves_the_verdict(
+    unparsed: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/diagnosis?run={unparsed}&step=30")
+    box = page.locator(".st-key-verdict_box")
+    until(lambda: "after step 30" in box.inner_text(), "verdict of step 30", page=page)
+    page.get_by_role("slider", name="Step").press("ArrowLeft")
+    until(lambda: "after step 25" in box.inner_text(), "verdict of step 25", page=page)
+    page.get_by_text("Step 25: 58 % of the reasonings share this template.").wait_for()
+
+
+def test_c11_how_often_the_gradient_is_taken_apart_is_the_setting_of_the_run(
+    unparsed: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/diagnosis?run={unparsed}")
+    page.get_by_text("It is measured every 7 steps (diagnostics.gradient.every).").wait_for()
+
+
+def test_c14_finding_c22_one_share_for_one_template_on_live_diagnosis_and_in_the_report(
+    dashboard: DashboardProcess, page: Any, tmp_path: Path
+) -> None:
+    rows = list(make("template_collapse", 0).table.rows())
+    writer = open_writer(dashboard.root / "template")
+    for step, values in rows:
+        writer.commit_step(
+            metrics=[step_metrics("template", step, values)],
+            trajectories=[made_trajectory(step, n) for n in range(4)],
+            diagnostics=[template_record(step, 0.3 + 0.4 * step / len(rows))],
+        )
+    writer.close(status="finished")
+    visit(page, f"{dashboard.url}/live?run=template")
+    said = re.compile(r"(\d+) % of (?:the )?reasonings share")
+    box = page.locator(".st-key-verdict_box")
+    (live,) = until(lambda: set(said.findall(box.inner_text())), "share on Live", page=page)
+    visit(page, f"{dashboard.url}/diagnosis?run=template")
+    page.get_by_text(f"{live} % of the reasonings share this template.").wait_for()
+    assert set(said.findall(text_of(page))) == {live}
+    report = tmp_path / "report.html"
+    words = [sys.executable, "-m", "echoscope", "report", str(dashboard.root / "template")]
+    subprocess.run([*words, "-o", str(report)], check=True, capture_output=True)
+    reader = page.context.new_page()
+    reader.goto(report.as_uri())
+    assert set(said.findall(reader.locator("body").inner_text())) == {live}
+
+
+def test_c14_finding_c10_links_look_like_links(
+    unparsed: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/live?run={unparsed}")
+    link = page.get_by_role("link", name="Evidence").first
+    link.wait_for()
+    assert "underline" in link.locator("p").evaluate("p => getComputedStyle(p).textDecorationLine")

@@ -1,0 +1,212 @@
+"""What stands beside the buttons and on the charts of a live run, before and after a command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from browsing import DashboardProcess, draw_chart, hover, text_of, until, visit
+from held_run import HeldRun
+
+from echoscope.store.commands import new_command, post
+from echoscope.store.records import CommandAction
+
+Hold = Callable[..., HeldRun]
+ENTROPY = ".st-key-chart_entropy"
+FOUR = (
+    "alarm ECHO_TRAP: pause",
+    "root: checkpoint",
+    "judge: set optim.lr = 0.01",
+    "root: resume",
+)
+
+
+def send(run: HeldRun, who: str, action: CommandAction, **settings: Any) -> None:
+    keys = {name.replace("__", "."): value for name, value in settings.items()}
+    post(run.path, new_command(run.path.name, action, issued_by=who, settings=keys))
+
+
+def send_four(run: HeldRun) -> None:
+    """An alarm pauses; two people write a checkpoint, change a setting and go on."""
+    send(run, "alarm ECHO_TRAP", CommandAction.PAUSE)
+    send(run, "root", CommandAction.CHECKPOINT)
+    send(run, "judge", CommandAction.SET, optim__lr=0.01)
+    send(run, "root", CommandAction.RESUME)
+
+
+def open_settings(page: Any) -> None:
+    page.get_by_text("Live settings").click()
+    page.get_by_label("lr", exact=True).wait_for()
+
+
+def open_alarms(page: Any) -> None:
+    """On the page Live they are folded into one line."""
+    page.get_by_text(re.compile("^Open alarms:")).click()
+    page.get_by_text("reward std fell").first.wait_for()
+
+
+def change(page: Any, name: str, value: str) -> None:
+    field = page.get_by_label(name, exact=True).first
+    field.fill(value)
+    field.press("Tab")
+
+
+def test_c8_hovering_the_mark_of_four_commands_names_all_four(
+    hold: Hold, dashboard: DashboardProcess, page: Any
+) -> None:
+    run = hold("four-commands")
+    run.advance(6)
+    send_four(run)
+    run.answer(detail="done")
+    run.advance(4)
+    visit(page, f"{dashboard.url}/live?run=four-commands")
+    plot = draw_chart(page, ENTROPY)
+    square = page.locator(f"{plot} .scatterlayer .point").last
+    words = hover(page, plot, square)
+    assert [command for command in FOUR if command not in words] == []
+
+
+def test_c8_commands_from_elsewhere_appear_beside_the_buttons(
+    hold: Hold, dashboard: DashboardProcess, page: Any
+) -> None:
+    """The page is open already, and nothing of it was pressed."""
+    run = hold("steered-elsewhere")
+    run.advance(6)
+    visit(page, f"{dashboard.url}/live?run=steered-elsewhere")
+    send_four(run)
+    page.get_by_text("alarm ECHO_TRAP: pause (since").wait_for()
+    run.answer(detail="done")
+    for command in FOUR:
+        page.get_by_text(f"{command} (after step 5, done)", exact=True).wait_for()
+
+
+def test_c11_an_alarm_its_pause_and_its_checkpoint_are_all_said_to_be_after_step_5(
+    hold: Hold, dashboard: DashboardProcess, page: Any
+) -> None:
+    """The trainer acknowledged the pause as of step 6, the first that it holds for."""
+    run = hold("one-step")
+    run.advance(6)
+    run.raise_alarm(alarm_id="e1")
+    pause = new_command("one-step", CommandAction.PAUSE, issued_by="alarm ECHO_TRAP")
+    post(run.path, replace(pause, command_id="alarm-e1-5"))
+    run.checkpoint(reason="alarm")
+    run.answer(detail="paused")
+    visit(page, f"{dashboard.url}/live?run=one-step")
+    page.get_by_text("paused by alarm ECHO_TRAP for").first.wait_for()
+    page.get_by_text("alarm ECHO_TRAP: pause (after step 5, paused)").wait_for()
+    open_alarms(page)
+    page.get_by_text("Raised after step 5, began about step 1.").wait_for()
+    visit(page, f"{dashboard.url}/alarms?run=one-step")
+    page.get_by_text("raised after step 5, began about step 1").wait_for()
+    page.get_by_text("It asked for: pause (applied after step 5: paused).").wait_for()
+    assert "step 6" not in text_of(page)
+
+
+def test_c12_a_setting_without_effect_is_told_before_it_is_sent(
+    hold: Hold, dashboard: DashboardProcess, page: Any
+) -> None:
+    run = hold("inert")
+    run.advance(3)
+    visit(page, f"{dashboard.url}/live?run=inert")
+    open_settings(page)
+    change(page, "value", "0.7")
+    told = page.get_by_text("selection.value=0.7 has no effect: selection.strategy is none")
+    told.wait_for()
+    page.get_by_role("button", name="Review and send").click()
+    page.get_by_role("button", name="Confirm: change settings").wait_for()
+    until(lambda: told.count() == 2, "the warning in the question, too", page=page)
+    assert run.waiting() == []
+
+
+def test_c12_fewer_steps_than_are_done_is_told_before_it_is_sent(
+    hold: Hold, dashboard: DashboardProcess, page: Any
+) -> None:
+    run = hold("shortened")
+    run.advance(38)
+    visit(page, f"{dashboard.url}/live?run=shortened")
+    open_settings(page)
+    change(page, "steps", "3")
+    page.get_by_text("steps=3 ends the run at once: step 37 is finished already").wait_for()
+    assert run.waiting() == []
+
+
+def test_c14_finding_b2_a_suggestion_is_offered_until_it_holds(
+    hold: Hold, dashboard: DashboardProcess, page: Any
+) -> None:
+    run = hold("suggested")
+    run.advance(6)
+    wish = {"selection.strategy": "top_p", "selection.value": 0.9}
+    run.raise_alarm(suggested=new_command("suggested", CommandAction.SET, settings=wish))
+    visit(page, f"{dashboard.url}/live?run=suggested")
+    open_alarms(page)
+    offer = page.get_by_role(
+        "button", name="Apply: set selection.strategy = top_p, selection.value = 0.9"
+    )
+    offer.wait_for()
+    send(run, "kim", CommandAction.SET, selection__strategy="top_p")
+    run.answer()
+    page.get_by_text("kim: set selection.strategy = top_p (after step 5)").wait_for()
+    offer.wait_for(state="detached")
+
+
+def test_c14_finding_b2_an_ended_run_is_given_no_command_for_live_ones(
+    hold: Hold, dashboard: DashboardProcess, page: Any
+) -> None:
+    run = hold("ended")
+    run.advance(6)
+    run.raise_alarm(suggested=new_command("ended", CommandAction.STOP))
+    visit(page, f"{dashboard.url}/alarms?run=ended")
+    page.get_by_text("echoscope ctl").first.wait_for()
+    run.close()
+    visit(page, f"{dashboard.url}/alarms?run=ended")
+    page.get_by_text("reward std fell").first.wait_for()
+    assert "echoscope ctl" not in text_of(page)
+    visit(page, f"{dashboard.url}/live?run=ended")
+    open_alarms(page)
+    assert "echoscope ctl" not in text_of(page)
+    assert page.get_by_role("button", name=re.compile("^Apply")).count() == 0
+
+
+def test_c14_finding_c1_a_young_run_is_told_when_it_will_be_judged(
+    hold: Hold, dashboard: DashboardProcess, page: Any
+) -> None:
+    """One sentence; not a list of all metrics, cut in the middle."""
+    run = hold("young")
+    run.advance(5)
+    visit(page, f"{dashboard.url}/live?run=young")
+    page.get_by_text(
+        re.compile(r"^Too early to tell: 5 rows hold \S+, and a verdict needs 8\.$")
+    ).wait_for()
+    assert "more characters" not in text_of(page)
+
+
+def test_c14_finding_c5_a_key_is_copied_as_it_is(
+    hold: Hold, dashboard: DashboardProcess, page: Any
+) -> None:
+    """No invisible sign stands in it."""
+    run = hold("copied")
+    run.advance(2)
+    visit(page, f"{dashboard.url}/live?run=copied")
+    open_settings(page)
+    page.get_by_role("button", name=re.compile("^Help for lr")).hover()
+    words = until(page.get_by_role("tooltip").all_inner_texts, "help", page=page)
+    assert "Key: optim.lr" in " ".join(words)
+    assert "\u2060" not in page.locator("body").inner_text()
+
+
+def test_b10_the_form_of_a_branch_prefers_the_last_good_checkpoint(
+    hold: Hold, dashboard: DashboardProcess, page: Any
+) -> None:
+    """The collapse may have begun at step 3: the checkpoint of step 1 is better than the newest."""
+    run = hold("branching")
+    for _ in range(3):
+        run.advance(2)
+        run.checkpoint()
+    run.raise_alarm(onset_step=3)
+    visit(page, f"{dashboard.url}/live?run=branching")
+    page.get_by_text("Branch from a checkpoint").click()
+    chosen = page.get_by_role("combobox", name=re.compile("Checkpoint after step"))
+    chosen.wait_for()
+    assert chosen.input_value() == "1 (last good)"
