@@ -46,7 +46,7 @@ def draw(run_id: str) -> None:
         steering.panel(run_id)
         branch_form.panel(run_id)
     with alarms:
-        part("alarms", run_id, ("alarms",), lambda: open_alarms(run_id))
+        part("alarms", run_id, ("alarms", "commands"), lambda: open_alarms(run_id))
     with body:
         st.html(STEADY)
         if has_curves(run_id):

@@ -111,7 +111,8 @@ def test_a_page_chosen_from_the_menu_names_its_run(dashboard: DashboardProcess, 
     visit(page, dashboard.url)
     page.get_by_role("link", name="Live").first.click()
     page.get_by_role("heading", name="Live").wait_for()
-    until(lambda: asked(page).get("run") == "tiny", "run in the address", page=page)
+    named = until(lambda: asked(page).get("run"), "run in the address", page=page)
+    assert (dashboard.root / named / "run.json").is_file()
 
 
 def test_c4_a_run_that_starts_later_appears_where_nothing_was_live(

@@ -100,7 +100,7 @@ def test_c11_an_alarm_its_pause_and_its_checkpoint_are_all_said_to_be_after_step
     page.get_by_text("Raised after step 5, began about step 1.").wait_for()
     visit(page, f"{dashboard.url}/alarms?run=one-step")
     page.get_by_text("raised after step 5, began about step 1").wait_for()
-    page.get_by_text("It asked for: pause (applied after step 5: paused).").wait_for()
+    page.get_by_text("Command of the alarm: pause (applied after step 5: paused).").wait_for()
     assert "step 6" not in text_of(page)
 
 
@@ -176,9 +176,8 @@ def test_c14_finding_c1_a_young_run_is_told_when_it_will_be_judged(
     run = hold("young")
     run.advance(5)
     visit(page, f"{dashboard.url}/live?run=young")
-    page.get_by_text(
-        re.compile(r"^Too early to tell: 5 rows hold \S+, and a verdict needs 8\.$")
-    ).wait_for()
+    words = re.compile(r"^Too early to tell: 5 rows hold \S+, and a verdict needs 8\.$")
+    page.get_by_text(words).first.wait_for()
     assert "more characters" not in text_of(page)
 
 
