@@ -33,14 +33,14 @@ test-browser: install  ## The dashboard in a real Chromium; fails without one
 	OMP_NUM_THREADS=1 ECHOSCOPE_BROWSER=required $(BIN)/python -m pytest tests/browser -m browser
 
 test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
-	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/test_kill.py tests/core/test_kill.py --timeout=7200
+	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py --timeout=7200
 
 test-fuzz: install  ## Damage 5,000 files, type 5,000 odd commands, and print what came of them
-	OMP_NUM_THREADS=1 $(BIN)/python tests/store/fuzzing.py 5000
+	OMP_NUM_THREADS=1 $(BIN)/python tests/store/log/fuzzing.py 5000
 	OMP_NUM_THREADS=1 $(BIN)/python tests/cli/odd_input.py 2000 2000 1000
 
 test-cure: install  ## Follow the first suggestion for three collapses, two seeds each (half an hour)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -m slow tests/core/test_cures.py --timeout=3600
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -m slow tests/core/run/test_cures.py --timeout=3600
 
 lint: install  ## ruff and mypy
 	$(BIN)/ruff check .

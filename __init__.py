@@ -8,13 +8,13 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "open_run", "open_runs"]
 
 if TYPE_CHECKING:
-    from .store.reader import open_run, open_runs
+    from echoscope.store.reader import open_run, open_runs
 
 
 def __getattr__(name: str) -> Any:
     # Lazy, so that `echoscope --help` does not pay for pyarrow and duckdb.
     if name in ("open_run", "open_runs"):
-        from .store import reader
+        from echoscope.store import reader
 
         return getattr(reader, name)
     raise AttributeError(f"module 'echoscope' has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """`python -m echoscope` is the command `echoscope`."""
 
-from .cli import main
+from echoscope.cli import main
 
 if __name__ == "__main__":
     main()

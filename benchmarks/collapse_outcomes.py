@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.diagnostics.metric_table import MetricTable
+from echoscope.diagnostics.read.table import MetricTable
 
 Values = NDArray[np.float64]
 
@@ -310,7 +310,7 @@ def _first_sign(
 
 
 def _regime(facts: Facts) -> str:
-    """On the plane of H(Z given X) and I(X;Z), late in the run; see `diagnostics/regimes.py`."""
+    """On the plane of H(Z given X) and I(X;Z), late in the run; see `judge/regimes.py`."""
     is_diverse = facts.conditional >= facts.conditional_start / 4
     is_dependent = facts.information >= facts.information_best / 4
     if is_dependent:

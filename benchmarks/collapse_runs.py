@@ -1,7 +1,7 @@
 """Train the recipes that collapse and their healthy twins, and keep their curves with labels.
 
     python benchmarks/collapse_runs.py [--recipes collapse-format,...] [--seeds 0,1,2,3,4,5]
-        [--root DIR] [--out diagnostics/collapse_runs] [--label-only]
+        [--root DIR] [--out diagnostics/bench/runs] [--label-only]
 
 Writes one CSV per run and `labels.json`, as `diagnostics.collapsebench.load_curves` reads them.
 Alarms do not act here, so that every run goes on to its end. What is recorded is skipped, and an
@@ -28,12 +28,12 @@ from collapse_outcomes import outcome_of
 from rich.progress import Progress
 
 from echoscope import open_run
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import load_config
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import resume, start
-from echoscope.diagnostics.metric_table import MetricTable, table_of_run
-from echoscope.diagnostics.metrics_file import read_metrics
+from echoscope.core.config.loading import load_config
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import resume, start
+from echoscope.diagnostics.read.metrics_file import read_metrics
+from echoscope.diagnostics.read.table import MetricTable, table_of_run
 
 TWINS: Mapping[str, str] = {
     "collapse-template": "healthy-frozen-lake",
@@ -42,7 +42,7 @@ TWINS: Mapping[str, str] = {
     "collapse-echo-trap": "healthy-bandit",
 }
 RECIPES = tuple(dict.fromkeys([*TWINS, *TWINS.values()]))
-OUT = Path(__file__).parents[1] / "diagnostics" / "collapse_runs"
+OUT = Path(__file__).parents[1] / "diagnostics" / "bench" / "runs"
 DIGITS = 4
 
 KEPT = (

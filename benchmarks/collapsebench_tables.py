@@ -16,17 +16,11 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from echoscope.diagnostics.bench_report import (
-    REPORT_SEED,
-    BenchReport,
-    made_set,
-    report,
-    small_set,
-)
-from echoscope.diagnostics.bench_scores import Scores
-from echoscope.diagnostics.calibration import CALMS, HORIZON, KINDS, Count, quiet_level
-from echoscope.diagnostics.collapsebench import LabelledRun, load_curves
-from echoscope.diagnostics.resampling import resampled_false_alarms
+from echoscope.diagnostics.bench.harness import LabelledRun, load_curves
+from echoscope.diagnostics.bench.report import REPORT_SEED, BenchReport, made_set, report, small_set
+from echoscope.diagnostics.bench.resampling import resampled_false_alarms
+from echoscope.diagnostics.bench.scores import Scores
+from echoscope.diagnostics.judge.calibration import CALMS, HORIZON, KINDS, Count, quiet_level
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -19,17 +19,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from echoscope.dashboard.curated import CHARTS
-from echoscope.store.durable import (
+from echoscope.dashboard.charts.curated import CHARTS
+from echoscope.store.log.durable import (
     new_id,
     parquet_options,
     read_checked_json,
     sha256_of,
     to_checked_json_bytes,
 )
-from echoscope.store.journal import encode_piece, read_chunk
-from echoscope.store.layout import FileEntry, Layout, Pack
-from echoscope.store.manifest import Manifest, read_manifest, write_manifest
+from echoscope.store.log.journal import encode_piece, read_chunk
+from echoscope.store.log.layout import FileEntry, Layout, Pack
+from echoscope.store.log.manifest import Manifest, read_manifest, write_manifest
 from echoscope.store.records import StepMetrics
 from echoscope.store.schema import SCHEMA_VERSION, STEP_METRICS, arrow_schema
 from echoscope.store.writer import RunWriter

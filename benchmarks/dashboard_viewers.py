@@ -28,7 +28,7 @@ from urllib.parse import urlencode
 from browsing import DashboardProcess, until
 from dashboard_pages import SIZE, address, settle
 
-from echoscope.dashboard.pulses import EVERY_S
+from echoscope.dashboard.live.pulses import EVERY_S
 from echoscope.store.reader import open_run
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ GROUPS_PLAYED = 128
 
 
 def played() -> list[tuple[Trajectory, ...]]:
-    from echoscope.core.config_loading import load_config
-    from echoscope.core.trial import run_trial
+    from echoscope.core.config.loading import load_config
+    from echoscope.core.run.trial import run_trial
 
     trial = run_trial(
         load_config("demo"),

@@ -25,13 +25,13 @@ from machine import describe_machine
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from echoscope.core.batch import TokenBatch, microbatches, select_rows
-from echoscope.core.config import ClipLossConfig, LoraConfig, ModelConfig
-from echoscope.core.losses import Denominators, LossTerms, compute_loss
+from echoscope.core.config.settings import ClipLossConfig, LoraConfig, ModelConfig
 from echoscope.core.policy import Policy, load_model, with_adapters
+from echoscope.core.update.batch import TokenBatch, microbatches, select_rows
+from echoscope.core.update.losses import Denominators, LossTerms, compute_loss
 from echoscope.diagnostics.config import GradientConfig
-from echoscope.diagnostics.gradient_norms import trajectory_norms
-from echoscope.diagnostics.gradients import GradientUnit, decompose
+from echoscope.diagnostics.measure.gradient_norms import trajectory_norms
+from echoscope.diagnostics.measure.gradients import GradientUnit, decompose
 
 LOSS = ClipLossConfig()
 

@@ -1,6 +1,6 @@
 """The pictures of docs/metrics-guide.md: each metric of healthy runs beside the collapse it shows.
 
-Everything is read from recorded runs: the curves under `diagnostics/collapse_runs` (the seeds of
+Everything is read from recorded runs: the curves under `diagnostics/bench/runs` (the seeds of
 each recipe, seed 0 drawn bold), and for gradients taken apart two of them trained once more with
 `diagnostics.gradient.every=3` (`--record`, some minutes), kept under `benchmarks/guide_runs`.
 
@@ -28,14 +28,14 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from echoscope import open_run
-from echoscope.core.config_loading import load_config
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import start
-from echoscope.diagnostics.metric_table import MetricTable, table_of_run
-from echoscope.diagnostics.metrics_file import read_metrics
+from echoscope.core.config.loading import load_config
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import start
+from echoscope.diagnostics.read.metrics_file import read_metrics
+from echoscope.diagnostics.read.table import MetricTable, table_of_run
 
 ROOT = Path(__file__).parents[1]
-CURVES = ROOT / "diagnostics" / "collapse_runs"
+CURVES = ROOT / "diagnostics" / "bench" / "runs"
 GRADIENTS = ROOT / "benchmarks" / "guide_runs"
 HEALTHY, TEMPLATE = "healthy-frozen-lake", "collapse-template"
 BLUE, ORANGE, GREY = "#0b5fa5", "#b5470b", "#8c8c8c"

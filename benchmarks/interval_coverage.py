@@ -22,7 +22,7 @@ import numpy as np
 from machine import describe_machine
 from numpy.typing import NDArray
 
-from echoscope.diagnostics.information import CrossScores, estimate
+from echoscope.diagnostics.measure.information.estimate import CrossScores, estimate
 
 Table = NDArray[np.float64]
 NUM_PROMPTS, NUM_SUBSETS = 3000, 3000

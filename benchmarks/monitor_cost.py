@@ -27,9 +27,9 @@ import numpy as np
 from machine import describe_machine
 
 from echoscope import open_run
-from echoscope.core.config_loading import load_config
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import start
+from echoscope.core.config.loading import load_config
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import start
 from echoscope.diagnostics.monitor import (
     GRADIENT_PASSES,
     INFORMATION_PASSES,

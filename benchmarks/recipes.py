@@ -18,9 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from machine import describe_machine
 
 from echoscope import open_run
-from echoscope.core.config_loading import load_config
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import resume, start
+from echoscope.core.config.loading import load_config
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import resume, start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

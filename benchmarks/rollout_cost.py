@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from echoscope.core.config import HfEngineConfig
+from echoscope.core.config.settings import HfEngineConfig
 from echoscope.core.engines.base import SamplingParams
-from echoscope.core.engines.hf_engine import HfEngine
+from echoscope.core.engines.hf.engine import HfEngine
 
 VOCAB_SIZE = 399
 PROMPT_TOKENS = 96

@@ -28,9 +28,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from echoscope.store.durable import new_id, parquet_options, sha256_of
-from echoscope.store.layout import FileEntry, Layout, Pack
-from echoscope.store.manifest import Manifest, write_manifest
+from echoscope.store.log.durable import new_id, parquet_options, sha256_of
+from echoscope.store.log.layout import FileEntry, Layout, Pack
+from echoscope.store.log.manifest import Manifest, write_manifest
+from echoscope.store.query.rows import tokens_table, trajectories_table, turns_table
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
     Split,
@@ -42,7 +43,6 @@ from echoscope.store.records import (
     prompt_key,
     trajectory_id,
 )
-from echoscope.store.rows import tokens_table, trajectories_table, turns_table
 from echoscope.store.schema import SCHEMA_VERSION
 from echoscope.store.writer import RunWriter
 

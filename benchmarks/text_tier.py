@@ -25,11 +25,11 @@ import numpy as np
 from machine import describe_machine
 
 from echoscope import open_run
-from echoscope.core.config_loading import load_config
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import start
+from echoscope.core.config.loading import load_config
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import start
 from echoscope.diagnostics.config import TextConfig
-from echoscope.diagnostics.text import text_metrics
+from echoscope.diagnostics.measure.text.measures import text_metrics
 from echoscope.store.records import Split, StopReason, Trajectory, Turn
 
 REPEATS = 3

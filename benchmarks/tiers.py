@@ -5,7 +5,7 @@ that a classifier finds, with I(X;Z) from cross-scoring, over recorded runs: per
 environment, over all, and inside single runs (the mean of each run's own correlation). Text is
 measured at odd steps; where a step has information only, the mean of the steps beside it counts.
 
-    python benchmarks/tiers.py [--curves diagnostics/collapse_runs] [--run PATH ...]
+    python benchmarks/tiers.py [--curves diagnostics/bench/runs] [--run PATH ...]
         [--picture docs/pictures/tiers.svg] [--json]
 """
 
@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from echoscope import open_run
-from echoscope.diagnostics.metric_table import MetricTable, table_of_run
-from echoscope.diagnostics.metrics_file import read_metrics
+from echoscope.diagnostics.read.metrics_file import read_metrics
+from echoscope.diagnostics.read.table import MetricTable, table_of_run
 
 ROOT = Path(__file__).parents[1]
 INFORMATION = "info/first_turn/mutual_information"
@@ -199,7 +199,7 @@ def draw(runs: Sequence[Points], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--curves", type=Path, default=ROOT / "diagnostics" / "collapse_runs")
+    parser.add_argument("--curves", type=Path, default=ROOT / "diagnostics" / "bench" / "runs")
     parser.add_argument("--run", type=Path, nargs="*", default=[])
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "tiers.svg")
     parser.add_argument("--json", action="store_true")

@@ -30,13 +30,13 @@ import torch
 from machine import describe_machine
 
 from echoscope import open_run
-from echoscope.core.chat import ChatFormat, load_tokenizer
-from echoscope.core.config_loading import load_config
-from echoscope.core.context import Conversation
-from echoscope.core.events import SilentEvents
+from echoscope.core.config.loading import load_config
 from echoscope.core.policy_assets import resolve_model
-from echoscope.core.runs import start
-from echoscope.core.sources import build_pool
+from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
+from echoscope.core.rollout.context import Conversation
+from echoscope.core.rollout.sources import build_pool
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import start
 from echoscope.store.records import Split
 
 GROUPS, SIBLINGS, MAX_TOKENS, WARM_UP = 8, 8, 40, 3

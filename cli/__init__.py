@@ -54,13 +54,13 @@ _USER_ERRORS = (
     ("echoscope.store.errors", "QueryError"),
     ("echoscope.store.errors", "AnnotationError"),
     ("echoscope.envs.base", "EnvError"),
-    ("echoscope.dashboard.security", "ExposureError"),
-    ("echoscope.core.config_loading", "ConfigError"),
-    ("echoscope.diagnostics.whatif_settings", "WhatIfError"),
-    ("echoscope.core.chat", "ChatFormatError"),
-    ("echoscope.core.sft_rows", "SftError"),
-    ("echoscope.core.shaping", "ShapingError"),
-    ("echoscope.core.engines.sampling", "PolicyNumericsError"),
+    ("echoscope.dashboard.web.gate", "ExposureError"),
+    ("echoscope.core.config.loading", "ConfigError"),
+    ("echoscope.diagnostics.tools.whatif_settings", "WhatIfError"),
+    ("echoscope.core.rollout.chat", "ChatFormatError"),
+    ("echoscope.core.warm_start.rows", "SftError"),
+    ("echoscope.core.rollout.shaping", "ShapingError"),
+    ("echoscope.core.engines.hf.sampling", "PolicyNumericsError"),
 )
 """What a user can put right, as (module, class): looked up only once something failed."""
 

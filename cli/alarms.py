@@ -14,9 +14,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..store.annotations import AlarmNote
-    from ..store.reader import RunReader
-    from ..store.records import Alarm
+    from echoscope.store.annotations import AlarmNote
+    from echoscope.store.reader import RunReader
+    from echoscope.store.records import Alarm
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 AlarmId = Annotated[str, typer.Argument(help="As `alarms` shows it.", show_default=False)]
@@ -33,10 +33,10 @@ def alarms(
     as_json: AsJson = False,
 ) -> None:
     """The alarms that are open, the most serious first; text written by the model is withheld."""
-    from ..store.annotations import AlarmNote, read_annotations
-    from ..store.reader import open_run
-    from ..store.settings import live_settings
-    from ..store.status import RUNNING
+    from echoscope.store.annotations import AlarmNote, read_annotations
+    from echoscope.store.reader import open_run
+    from echoscope.store.status import RUNNING
+    from echoscope.store.steer.settings import live_settings
 
     reader = open_run(context.obj)
     notes = read_annotations(context.obj).alarms
@@ -73,8 +73,8 @@ def _row(
     current: Mapping[str, Any],
 ) -> dict[str, Any]:
     """One alarm as it was raised last, with what it still advises."""
-    from ..diagnostics.advice import alarm_advice
-    from ..store.records import AlarmState
+    from echoscope.diagnostics.judge.advice import alarm_advice
+    from echoscope.store.records import AlarmState
 
     last = events[-1]
     raised = [event for event in events if event.state is AlarmState.RAISED]
@@ -166,8 +166,8 @@ def ack(
     as_json: AsJson = False,
 ) -> None:
     """Note that you have seen an alarm. It stays open; the run is not touched."""
-    from ..store.annotations import Acknowledge, annotate
-    from ..store.steering import os_user
+    from echoscope.store.annotations import Acknowledge, annotate
+    from echoscope.store.steer.steering import os_user
 
     _require(context.obj, alarm_id)
     author = os_user()
@@ -185,8 +185,8 @@ def snooze(
     as_json: AsJson = False,
 ) -> None:
     """Put an alarm aside for some hours. The run is not touched."""
-    from ..store.annotations import Snooze, annotate
-    from ..store.steering import os_user
+    from echoscope.store.annotations import Snooze, annotate
+    from echoscope.store.steer.steering import os_user
 
     if not 0 <= hours <= 24 * 366:
         raise typer.BadParameter(f"--hours is {hours:g}, but must lie in [0, 8784]")
@@ -198,9 +198,9 @@ def snooze(
 
 
 def _require(run: Path, alarm_id: str) -> None:
-    from ..core.config_loading import did_you_mean
-    from ..store.errors import AnnotationError
-    from ..store.reader import open_run
+    from echoscope.core.config.loading import did_you_mean
+    from echoscope.store.errors import AnnotationError
+    from echoscope.store.reader import open_run
 
     known = {alarm.alarm_id for alarm in open_run(run).alarms()}
     if alarm_id not in known:

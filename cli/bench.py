@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..diagnostics.bench_report import BenchReport
-    from ..diagnostics.collapsebench import LabelledRun
+    from echoscope.diagnostics.bench.harness import LabelledRun
+    from echoscope.diagnostics.bench.report import BenchReport
 
 app = typer.Typer(help="Measure what Echoscope claims.", no_args_is_help=True)
 
@@ -63,9 +63,10 @@ def collapse(
 def _curves(folder: Path, resample: int, as_json: bool) -> None:
     import json
 
-    from ..diagnostics.bench_json import report_json, resampled_json
-    from ..diagnostics.collapsebench import load_curves
-    from ..diagnostics.resampling import resampled_false_alarms
+    from echoscope.diagnostics.bench.harness import load_curves
+    from echoscope.diagnostics.bench.report_json import report_json, resampled_json
+    from echoscope.diagnostics.bench.resampling import resampled_false_alarms
+
     from .bench_tables import show_report
 
     runs = _loaded(lambda: load_curves(folder))
@@ -87,8 +88,9 @@ def _curves(folder: Path, resample: int, as_json: bool) -> None:
 def _own(only: RunSet | None, seeds: int, as_json: bool) -> None:
     import json
 
-    from ..diagnostics.bench_json import report_json
-    from ..diagnostics.bench_report import REPORT_SEED, made_set, small_set
+    from echoscope.diagnostics.bench.report import REPORT_SEED, made_set, small_set
+    from echoscope.diagnostics.bench.report_json import report_json
+
     from .bench_tables import show_report
 
     sets: dict[str, list[LabelledRun]] = {}
@@ -111,7 +113,7 @@ def _own(only: RunSet | None, seeds: int, as_json: bool) -> None:
 
 
 def _loaded(load: Callable[[], list[LabelledRun]]) -> list[LabelledRun]:
-    from ..diagnostics.metrics_file import MetricsFileError
+    from echoscope.diagnostics.read.metrics_file import MetricsFileError
 
     try:
         return load()
@@ -121,7 +123,7 @@ def _loaded(load: Callable[[], list[LabelledRun]]) -> list[LabelledRun]:
 
 
 def _judged(name: str, runs: list[LabelledRun]) -> BenchReport:
-    from ..diagnostics.bench_report import report
+    from echoscope.diagnostics.bench.report import report
 
     with _progress(f"{name} runs") as tell:
         return report(name, runs, progress=tell)

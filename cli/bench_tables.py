@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ..diagnostics.bench_report import BenchReport
-    from ..diagnostics.bench_scores import Scores
+    from echoscope.diagnostics.bench.report import BenchReport
+    from echoscope.diagnostics.bench.scores import Scores
 
 
 def show_report(console: Console, report: BenchReport, *, with_runs: bool) -> None:
@@ -38,8 +38,8 @@ def show_report(console: Console, report: BenchReport, *, with_runs: bool) -> No
 
 
 def _summary(report: BenchReport) -> str:
-    from ..diagnostics.bench_report import TARGET_DETECTION, TARGET_FALSE_PER_1000
-    from ..diagnostics.calibration import HORIZON
+    from echoscope.diagnostics.bench.report import TARGET_DETECTION, TARGET_FALSE_PER_1000
+    from echoscope.diagnostics.judge.calibration import HORIZON
 
     found = report.verdict
     lines = [
@@ -119,7 +119,7 @@ def _by_kinds(report: BenchReport) -> Table:
     """How often a collapse followed a quiet step, with kinds of signals left out."""
     from rich.table import Table
 
-    from ..diagnostics.calibration import CALMS, HORIZON
+    from echoscope.diagnostics.judge.calibration import CALMS, HORIZON
 
     table = Table(
         f"quiet, then a collapse within {HORIZON} steps: kinds of signals", *CALMS, box=None

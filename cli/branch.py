@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..core.branching import Branch
+    from echoscope.core.run.branching import Branch
 
 
 def branch(
@@ -49,12 +49,13 @@ def branch(
 
     Any setting may change that the checkpoint's weights allow. Ctrl-C stops with a checkpoint.
     """
-    from ..envs.registry import search_working_folder
+    from echoscope.envs.registry import search_working_folder
 
     search_working_folder()
-    from ..core.branching import plan_branch, start_branch
-    from ..core.runs import new_run_path
-    from ..store.steering import os_user
+    from echoscope.core.run.branching import plan_branch, start_branch
+    from echoscope.core.run.launch import new_run_path
+    from echoscope.store.steer.steering import os_user
+
     from .terminal import watch
     from .train import EXIT_CODES
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ..core.config import RunConfig
+    from echoscope.core.config.settings import RunConfig
 
 app = typer.Typer(help="Show resolved settings and their schema.", no_args_is_help=True)
 
@@ -28,7 +28,7 @@ def show(
 
     import yaml
 
-    from ..core.config_loading import load_config, recipe_description, recipe_names
+    from echoscope.core.config.loading import load_config, recipe_description, recipe_names
 
     if recipe is None and file is None:
         for name in recipe_names():
@@ -47,8 +47,8 @@ def show(
 
 def memory_words(config: RunConfig) -> str:
     """What the run needs on the device that it would use here, or why nobody knows."""
-    from ..core.config_loading import ConfigError
-    from ..core.memory import estimate_memory, likely_device
+    from echoscope.core.config.loading import ConfigError
+    from echoscope.core.memory import estimate_memory, likely_device
 
     try:
         return estimate_memory(config, likely_device(config.model.device)).text
@@ -63,8 +63,8 @@ def schema(
     """Print the JSON Schema of a run's configuration."""
     import json
 
-    from ..core.config import RunConfig
-    from ..core.config_loading import live_fields
+    from echoscope.core.config.loading import live_fields
+    from echoscope.core.config.settings import RunConfig
 
     if live:
         for key, info in sorted(live_fields().items()):

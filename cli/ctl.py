@@ -11,7 +11,7 @@ import typer
 from . import alarms, branch
 
 if TYPE_CHECKING:
-    from ..store.records import CommandAction
+    from echoscope.store.records import CommandAction
 
 
 class Exit(IntEnum):
@@ -49,9 +49,10 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
     import json
     import time
 
-    from ..store.reader import open_run
-    from ..store.settings import live_settings
-    from ..store.steering import standing
+    from echoscope.store.reader import open_run
+    from echoscope.store.steer.settings import live_settings
+    from echoscope.store.steer.steering import standing
+
     from .query import printable
 
     reader = open_run(context.obj)
@@ -85,7 +86,7 @@ def wait_until(
     """Wait until the run ends, or has finished a step; then say where it is."""
     import time
 
-    from ..store.reader import open_run
+    from echoscope.store.reader import open_run
 
     reader = open_run(context.obj)
     started = time.monotonic()
@@ -113,7 +114,7 @@ def _add_plain(name: str, sentence: str) -> None:
         dry_run: DryRun = False,
         as_json: AsJson = False,
     ) -> None:
-        from ..store.records import CommandAction
+        from echoscope.store.records import CommandAction
 
         _send(context.obj, CommandAction(name), {}, reason, wait, dry_run, as_json)
 
@@ -134,7 +135,7 @@ def stop(
     as_json: AsJson = False,
 ) -> None:
     """End the run after this step, with a checkpoint."""
-    from ..store.records import CommandAction
+    from echoscope.store.records import CommandAction
 
     action = CommandAction.STOP_NOW if now else CommandAction.STOP
     _send(context.obj, action, {}, reason, wait, dry_run, as_json)
@@ -150,8 +151,8 @@ def set_values(
     as_json: AsJson = False,
 ) -> None:
     """Change live settings at the next step boundary; `config schema --live` lists them."""
-    from ..core.config_loading import parse_override
-    from ..store.records import CommandAction
+    from echoscope.core.config.loading import parse_override
+    from echoscope.store.records import CommandAction
 
     values = dict(parse_override(word) for word in settings)
     _send(context.obj, CommandAction.SET, values, reason, wait, dry_run, as_json)
@@ -166,11 +167,11 @@ def _send(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from ..store.commands import wait_for_ack
-    from ..store.reader import open_run
-    from ..store.records import CommandOutcome
-    from ..store.settings import live_settings
-    from ..store.steering import (
+    from echoscope.store.reader import open_run
+    from echoscope.store.records import CommandOutcome
+    from echoscope.store.steer.commands import wait_for_ack
+    from echoscope.store.steer.settings import live_settings
+    from echoscope.store.steer.steering import (
         NO_CHANGE,
         SteeringError,
         os_user,
@@ -218,7 +219,7 @@ def _send(
 def _report(out: dict[str, Any], as_json: bool) -> None:
     import json
 
-    from ..store.status import after_step
+    from echoscope.store.status import after_step
 
     if as_json:
         typer.echo(json.dumps(out))

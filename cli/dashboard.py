@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ..dashboard.server import Listening
+    from echoscope.dashboard.web.server import Listening
 
 
 def dashboard(
@@ -43,9 +43,9 @@ def dashboard(
     Prints a link that ends in a token: only who has it gets in. With ECHOSCOPE_PASSWORD set, the
     browser is asked for the password instead.
     """
-    from ..dashboard.server import serve
-    from ..dashboard.settings import DashboardSettings
-    from ..store.layout import Layout
+    from echoscope.dashboard.web.server import serve
+    from echoscope.dashboard.web.settings import DashboardSettings
+    from echoscope.store.log.layout import Layout
 
     if until_stdin_ends:
         _end_with_stdin()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ..diagnostics.metric_table import MetricTable
-    from ..diagnostics.sources import Rescore
-    from ..diagnostics.verdict_record import Verdict
-    from ..store.reader import RunReader
+    from echoscope.diagnostics.judge.record import Verdict
+    from echoscope.diagnostics.read.open_source import Rescore
+    from echoscope.diagnostics.read.table import MetricTable
+    from echoscope.store.reader import RunReader
 
 
 class Exit(IntEnum):
@@ -103,9 +103,9 @@ def _judged(
     every: int | None,
 ) -> Verdict:
     """The verdict, or one line and an exit code."""
-    from ..diagnostics.channels import known_keys
-    from ..diagnostics.metric_names import parse_map
-    from ..diagnostics.verdict import diagnose as judge
+    from echoscope.diagnostics.judge.channels import known_keys
+    from echoscope.diagnostics.judge.verdict import diagnose as judge
+    from echoscope.diagnostics.read.names import parse_map
 
     try:
         mapping = parse_map(words, known_keys())
@@ -123,10 +123,10 @@ def _judged(
 
 
 _ERRORS = (
-    ("echoscope.core.config_loading", "ConfigError", Exit.USAGE),
-    ("echoscope.diagnostics.metric_names", "MetricNameError", Exit.USAGE),
-    ("echoscope.diagnostics.metrics_file", "MetricsFileError", Exit.UNREADABLE),
-    ("echoscope.diagnostics.rescoring", "RescoringError", Exit.UNREADABLE),
+    ("echoscope.core.config.loading", "ConfigError", Exit.USAGE),
+    ("echoscope.diagnostics.read.names", "MetricNameError", Exit.USAGE),
+    ("echoscope.diagnostics.read.metrics_file", "MetricsFileError", Exit.UNREADABLE),
+    ("echoscope.diagnostics.tools.rescoring", "RescoringError", Exit.UNREADABLE),
 )
 """What a user can put right: module, class, exit code. A class is looked up only once something
 failed, because most of these modules import what a metrics file does not need."""
@@ -142,7 +142,7 @@ def _exit_of(error: Exception) -> Exit | None:
 
 def exit_code(verdict: Verdict, fail_on: FailOn) -> Exit:
     """The exit code that a verdict means to a script."""
-    from ..diagnostics.alarms import RunState
+    from echoscope.diagnostics.judge.alarms import RunState
 
     if verdict.state is RunState.INSUFFICIENT:
         return Exit.INSUFFICIENT
@@ -156,10 +156,10 @@ def _rescore(
     model: str | None, checkpoint: int | None, every: int | None, progress: Report | None
 ) -> Rescore:
     """What puts the information under a model at hand into a run's metrics."""
-    from ..diagnostics.rescoring import with_information
+    from echoscope.diagnostics.tools.rescoring import with_information
 
     def rescore(table: MetricTable, reader: RunReader) -> MetricTable:
-        from ..core.scored_by import by_checkpoint, by_model
+        from echoscope.core.run.scored_by import by_checkpoint, by_model
 
         if checkpoint is not None:
             weights = by_checkpoint(reader, checkpoint)

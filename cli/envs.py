@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..envs.checker import CheckReport
-    from ..envs.pool import EnvGroup
-    from ..envs.wrappers import TurnEnv, TurnResult
+    from echoscope.envs.checks.check_env import CheckReport
+    from echoscope.envs.pool import EnvGroup
+    from echoscope.envs.turns.wrappers import TurnEnv, TurnResult
 
 app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
@@ -37,7 +37,7 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ..envs import registry
+    from echoscope.envs import registry
 
     _prepare("", register)
     specs, missing = registry.list_specs(), registry.unavailable()
@@ -86,9 +86,9 @@ def play(
     """
     from functools import partial
 
-    from ..envs import registry
-    from ..envs.base import EnvError, EnvUnavailableError
-    from ..envs.wrappers import runner_of, wrap
+    from echoscope.envs import registry
+    from echoscope.envs.base import EnvError, EnvUnavailableError
+    from echoscope.envs.turns.wrappers import runner_of, wrap
 
     _prepare(env_id, register)
     group = _group(env_id, params, max_turns, max_actions_per_turn)
@@ -128,9 +128,9 @@ def check(
     """Test that an environment keeps the contract; exit code 1 if it does not."""
     import json
 
-    from ..envs import registry
-    from ..envs.base import EnvParamsError
-    from ..envs.checker import check_env
+    from echoscope.envs import registry
+    from echoscope.envs.base import EnvParamsError
+    from echoscope.envs.checks.check_env import check_env
 
     _prepare(env_id, register)
     if env_id == "all" and params:
@@ -159,7 +159,7 @@ def check(
 
 def _prepare(env_id: str, register: Path | None) -> None:
     """Make the user's own classes and files known."""
-    from ..envs import registry
+    from echoscope.envs import registry
 
     registry.search_working_folder()
     if register is not None:
@@ -168,8 +168,8 @@ def _prepare(env_id: str, register: Path | None) -> None:
 
 def _parse_params(words: Sequence[str] | None) -> dict[str, Any]:
     """`["size=[6, 6]", "boxes=1"]` -> `{"size": [6, 6], "boxes": 1}`."""
-    from ..envs.base import EnvParamsError
-    from ..envs.yaml_text import YamlError, parse_yaml, short
+    from echoscope.envs.base import EnvParamsError
+    from echoscope.envs.yaml_text import YamlError, parse_yaml, short
 
     params: dict[str, Any] = {}
     for word in words or ():
@@ -189,7 +189,7 @@ def _group(
     max_turns: int | None,
     max_actions_per_turn: int | None,
 ) -> EnvGroup:
-    from ..envs.pool import EnvGroup
+    from echoscope.envs.pool import EnvGroup
 
     return EnvGroup(
         tag=env_id,
@@ -202,7 +202,7 @@ def _group(
 
 
 def _expert_line(stack: TurnEnv, max_actions: int) -> str | None:
-    from ..envs.wrappers import runner_of
+    from echoscope.envs.turns.wrappers import runner_of
 
     moves = runner_of(stack).env.solve()
     line = f" {SEPARATOR} ".join((moves or [])[:max_actions])

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ..core.config import RunConfig
-    from ..diagnostics.preflight import Limits, Preflight
+    from echoscope.core.config.settings import RunConfig
+    from echoscope.diagnostics.tools.preflight import Limits, Preflight
 
 DEFAULT_GROUPS = 32
 
@@ -47,12 +47,12 @@ def preflight(
     """
     import json
 
-    from ..envs.registry import search_working_folder
+    from echoscope.envs.registry import search_working_folder
 
     search_working_folder()
-    from ..core.config_loading import load_config
-    from ..core.trial import run_trial
-    from ..diagnostics.preflight import dependence_of, judge
+    from echoscope.core.config.loading import load_config
+    from echoscope.core.run.trial import run_trial
+    from echoscope.diagnostics.tools.preflight import dependence_of, judge
 
     words = [word for word in (recipe, *(overrides or ())) if word is not None]
     recipe = words.pop(0) if words and "=" not in words[0] else None
@@ -80,7 +80,7 @@ def preflight(
 
 def limits_of(settings: RunConfig) -> Limits:
     """What the rollouts of this configuration are judged against."""
-    from ..diagnostics.preflight import Limits
+    from echoscope.diagnostics.tools.preflight import Limits
 
     return Limits(
         group_size=settings.envs.group_size,

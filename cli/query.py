@@ -16,7 +16,7 @@ import typer
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..store.reader import RunReader, RunsReader
+    from echoscope.store.reader import RunReader, RunsReader
 
 _TABLE_ROWS = 100
 _CELL_CHARS = 200
@@ -70,9 +70,9 @@ def query(
 
 def open_either(path: Path) -> RunReader | RunsReader:
     """A reader of a run, or of the runs in a folder that is none."""
-    from ..store.errors import NotARunError
-    from ..store.layout import Layout
-    from ..store.reader import open_run, open_runs
+    from echoscope.store.errors import NotARunError
+    from echoscope.store.log.layout import Layout
+    from echoscope.store.reader import open_run, open_runs
 
     if Layout(path).run_json.is_file() or not path.is_dir():
         return open_run(path)

@@ -24,9 +24,9 @@ def report(
 
     from rich.console import Console
 
-    from ..dashboard.problems import Problem
-    from ..dashboard.report import make_report
-    from ..dashboard.settings import DashboardSettings, configure
+    from echoscope.dashboard.page.problems import Problem
+    from echoscope.dashboard.report.report import make_report
+    from echoscope.dashboard.web.settings import DashboardSettings, configure
 
     console = Console(stderr=True)
     if output.exists() and not force:

@@ -13,8 +13,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..store.reader import RunInfo, RunsReader
-    from ..store.status import RunStatus
+    from echoscope.store.reader import RunInfo, RunsReader
+    from echoscope.store.status import RunStatus
 
 app = typer.Typer(
     help="List, show, verify, repair, pack, seal and remove runs.", no_args_is_help=True
@@ -42,7 +42,7 @@ def list_runs(
     as_json: AsJson = False,
 ) -> None:
     """List the runs in a folder, the newest last and pinned ones after them."""
-    from ..store.reader import open_runs
+    from echoscope.store.reader import open_runs
 
     reader = open_runs(root)
     infos = reader.infos()
@@ -70,7 +70,7 @@ def list_runs(
 @app.command()
 def show(run: Run, as_json: AsJson = False) -> None:
     """Show one run: how it stands, what it holds and what it was asked."""
-    from ..store.reader import open_run
+    from echoscope.store.reader import open_run
 
     reader = open_run(run)
     info = reader.info()
@@ -95,7 +95,7 @@ def show(run: Run, as_json: AsJson = False) -> None:
 @app.command()
 def verify(run: Run, as_json: AsJson = False) -> None:
     """Check every file of a run, its checkpoints included. Exit code 1 if one is bad."""
-    from ..store.verify import verify as check
+    from echoscope.store.log.verify import verify as check
 
     report = check(run)
     if as_json:
@@ -136,7 +136,7 @@ def pack(run: Run, as_json: AsJson = False) -> None:
     """Merge small files into packs. Safe beside a running trainer."""
     from dataclasses import asdict
 
-    from ..store.packing import pack as pack_run
+    from echoscope.store.log.packing import pack as pack_run
 
     report = pack_run(run)
     if as_json:
@@ -155,7 +155,7 @@ def pack(run: Run, as_json: AsJson = False) -> None:
 @app.command()
 def seal(run: Run, as_json: AsJson = False) -> None:
     """Write a run that has ended as one DuckDB file."""
-    from ..store.sealing import seal as seal_run
+    from echoscope.store.log.sealing import seal as seal_run
 
     path = seal_run(run)
     size = path.stat().st_size
@@ -174,7 +174,7 @@ def repair(
     as_json: AsJson = False,
 ) -> None:
     """Write what can be proven of a damaged run to a new folder. The damaged run stays as it is."""
-    from ..store.repair import repair as repair_run
+    from echoscope.store.log.repair import repair as repair_run
 
     def tell(what: str) -> None:
         typer.echo(_printable(what), err=True)
@@ -211,7 +211,7 @@ def note(
     as_json: AsJson = False,
 ) -> None:
     """Label a run, note something about it, pin it; a running one is not disturbed."""
-    from ..store.annotations import (
+    from echoscope.store.annotations import (
         AddTag,
         Change,
         Pin,
@@ -220,7 +220,7 @@ def note(
         annotate,
         read_annotations,
     )
-    from ..store.steering import os_user
+    from echoscope.store.steer.steering import os_user
 
     author, at = os_user(), time.time()
     changes: list[Change] = [RemoveTag(author=author, at=at, tag=name) for name in untag or ()]
@@ -247,8 +247,8 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a run for good. A running one is refused."""
-    from ..store.durable import FileLock
-    from ..store.layout import Layout
+    from echoscope.store.log.durable import FileLock
+    from echoscope.store.log.layout import Layout
 
     layout = Layout(run.resolve())
     layout.require_run()
@@ -276,7 +276,7 @@ GROUP BY run_id, step ORDER BY run_id, step
 
 def _verdicts(reader: RunsReader, infos: Sequence[RunInfo]) -> dict[str, str]:
     """Run id to the state that the run's own alarms leave; nothing for one that was not judged."""
-    from ..diagnostics.verdict import recorded_state
+    from echoscope.diagnostics.judge.verdict import recorded_state
 
     alarms: dict[str, list[tuple[str, str, str, str]]] = {}
     for row in reader.sql(_ALARMS).to_pylist():
@@ -314,8 +314,8 @@ def _summary(info: RunInfo, stands: RunStatus) -> dict[str, Any]:
 
 def _noted(info: RunInfo) -> dict[str, Any]:
     """Tags given at the start and since, note and pin."""
-    from ..store.annotations import Annotations, read_annotations
-    from ..store.errors import StoreError
+    from echoscope.store.annotations import Annotations, read_annotations
+    from echoscope.store.errors import StoreError
 
     try:
         found = read_annotations(info.path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..core.sft import SftProgress, SftResult
+    from echoscope.core.warm_start.sft import SftProgress, SftResult
 
 app = typer.Typer(
     help="Warm starts: demonstrations from scripted experts, and training on them.",
@@ -49,9 +49,9 @@ def generate(
     """Play scripted experts that make deliberate mistakes, and write what they think and do."""
     import json
 
-    from ..core.demonstrations import write_jsonl
-    from ..core.warm_start import plan_lessons, teach
-    from ..envs.registry import search_working_folder
+    from echoscope.core.warm_start.demonstrations import write_jsonl
+    from echoscope.core.warm_start.run import plan_lessons, teach
+    from echoscope.envs.registry import search_working_folder
 
     search_working_folder()
     share, by_tag = _careful(careful or [])
@@ -106,11 +106,11 @@ def train(
     import torch
     from pydantic import ValidationError
 
-    from ..core.config import LoraConfig
-    from ..core.policy_assets import PolicyShape
-    from ..core.sft import SftConfig
-    from ..core.sft_rows import SftError
-    from ..core.warm_start import warm_start
+    from echoscope.core.config.settings import LoraConfig
+    from echoscope.core.policy_assets import PolicyShape
+    from echoscope.core.warm_start.rows import SftError
+    from echoscope.core.warm_start.run import warm_start
+    from echoscope.core.warm_start.sft import SftConfig
 
     _quiet()
     torch.set_num_threads(threads)
@@ -147,7 +147,7 @@ def merge(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the merged policy.")],
 ) -> None:
     """Fold low-rank adapters into their base model."""
-    from ..core.warm_start import merge_adapters
+    from echoscope.core.warm_start.run import merge_adapters
 
     _quiet()
     merge_adapters(adapters, out)
@@ -156,7 +156,7 @@ def merge(
 
 def _careful(words: list[str]) -> tuple[float, dict[str, float]]:
     """`["0.4", "sokoban=0.5"]` as the common share and those by tag."""
-    from ..core.sft_rows import SftError
+    from echoscope.core.warm_start.rows import SftError
 
     common, by_tag = 0.4, {}
     for word in words:
@@ -173,7 +173,7 @@ def _careful(words: list[str]) -> tuple[float, dict[str, float]]:
 
 
 def _check_parent(out: Path) -> None:
-    from ..core.sft_rows import SftError
+    from echoscope.core.warm_start.rows import SftError
 
     if out.is_dir():
         raise SftError(f"{out} is a folder; name a file")

@@ -18,8 +18,8 @@ from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from ..core.config import RunConfig
-from ..store.records import StepMetrics
+from echoscope.core.config.settings import RunConfig
+from echoscope.store.records import StepMetrics
 
 LOST = 0.5
 """Share of the best evaluation below which a run has lost its success."""

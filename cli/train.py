@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ..core.config import RunConfig
-    from ..core.events import TrainEvents
+    from echoscope.core.config.settings import RunConfig
+    from echoscope.core.run.events import TrainEvents
 
 Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
 Headless = Annotated[
@@ -54,7 +54,7 @@ def train(
 
     Ctrl-C stops after the step with a checkpoint, a second one at once.
     """
-    from ..envs.registry import search_working_folder
+    from echoscope.envs.registry import search_working_folder
 
     search_working_folder()
     words = [word for word in (recipe, *(overrides or ())) if word is not None]
@@ -69,8 +69,8 @@ def train(
     if recipe is None and config is None:
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml or --resume RUN")
 
-    from ..core.config_loading import load_config
-    from ..core.runs import new_run_path, start
+    from echoscope.core.config.loading import load_config
+    from echoscope.core.run.launch import new_run_path, start
 
     if from_run is not None:
         words.append(f"from_run={from_run.resolve()}")
@@ -82,9 +82,9 @@ def train(
 def _resume(
     path: Path, words: list[str], checkpoint: int | None, headless: bool, dashboard: bool
 ) -> None:
-    from ..core.config_loading import apply_settings, parse_override, validate
-    from ..core.runs import resume
-    from ..store.reader import open_run
+    from echoscope.core.config.loading import apply_settings, parse_override, validate
+    from echoscope.core.run.launch import resume
+    from echoscope.store.reader import open_run
 
     settings = dict(parse_override(word) for word in words)
     reader = open_run(path)
@@ -124,8 +124,8 @@ def _watched(
 
 def _was_interrupted(path: Path) -> bool:
     """Whether this attempt was stopped in the terminal, and not by someone at the dashboard."""
-    from ..store.reader import open_run
-    from ..store.records import CommandAction
+    from echoscope.store.reader import open_run
+    from echoscope.store.records import CommandAction
 
     reader = open_run(path)
     attempt = reader.info().attempt

@@ -13,8 +13,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..diagnostics.config import SelectionConfig
-    from ..diagnostics.whatif import Kept, WhatIf, WhatIfRow
+    from echoscope.diagnostics.config import SelectionConfig
+    from echoscope.diagnostics.tools.whatif import Kept, WhatIf, WhatIfRow
 
 MAX_ROWS = 40
 """Of the table; `--json` has every step."""
@@ -39,9 +39,9 @@ def whatif(
     """Select again on a stored run's rollouts: what would have been kept, beside what was."""
     import json
 
-    from ..core.config_loading import parse_override
-    from ..diagnostics.whatif import own_settings, simulate, steps_with_groups
-    from ..store.reader import open_run
+    from echoscope.core.config.loading import parse_override
+    from echoscope.diagnostics.tools.whatif import own_settings, simulate, steps_with_groups
+    from echoscope.store.reader import open_run
 
     reader = open_run(run)
     settings = own_settings(reader).changed(dict(parse_override(word) for word in set_ or ()))

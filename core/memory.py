@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .config import HeadCriticConfig, LoraConfig, RunConfig
-from .config_loading import ConfigError
+from .config.loading import ConfigError
+from .config.settings import HeadCriticConfig, LoraConfig, RunConfig
 from .shipped import SHIPPED, shipped_folder, weight_shapes
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .config import OptimConfig
+from .config.settings import OptimConfig
 
 
 def lr_multiplier(config: OptimConfig, step: int, total_steps: int) -> float:

@@ -20,12 +20,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
-from .batch import PolicyOutputs, TokenBatch
-from .config import CriticConfig, LoraConfig, ModelConfig, OptimConfig
-from .config_loading import ConfigError
+from .config.loading import ConfigError
+from .config.settings import CriticConfig, LoraConfig, ModelConfig, OptimConfig
 from .memory import MAX_LOGITS, MIN_MICROBATCH
 from .optim import ParameterGroup
 from .policy_assets import resolve_model
+from .update.batch import PolicyOutputs, TokenBatch
 
 _LEFT_OUT = -1e30
 """Logit of a token that truncation left out: its probability is 0, and 0 * log-prob is not NaN."""

@@ -22,8 +22,9 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
-from ..diagnostics.config import FrozenModel
-from .config_loading import ConfigError
+from echoscope.diagnostics.config import FrozenModel
+
+from .config.loading import ConfigError
 from .shipped import SHIPPED, shipped_folder
 
 PAD_TOKEN = "<|pad|>"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from echoscope.dashboard import ui
 from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.page import ui
 
 
 def main() -> None:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from ..store.status import RunStatus, Status
-from ..store.status import after_step as after_step
-from ..store.status import duration as duration
+from echoscope.store.status import RunStatus, Status
+from echoscope.store.status import after_step as after_step
+from echoscope.store.status import duration as duration
+
 from .escaping import visible
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$:@^=&\"'/])")

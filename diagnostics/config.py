@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from .channels import CHANNELS
+from .judge.channels import CHANNELS
 
 MAX_STEPS = 99_999_999
 """Ids of trajectories hold eight digits of the step."""
@@ -136,7 +136,7 @@ class InformationConfig(FrozenModel):
 
 
 class TextConfig(FrozenModel):
-    """What is read from the text alone, how often, and from how much of it (`text.py`)."""
+    """What is read from the text alone, how often, and from how much of it (`measures.py`)."""
 
     every: int = Field(
         2,

@@ -30,21 +30,22 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..store.artifacts import DiagnosticRecord
-from ..store.records import Alarm, FloatArray, RolloutBatch, Trajectory
-from .advice import Situation
-from .answer_swap import AnswerSwap, swap_answers
+from echoscope.store.artifacts import DiagnosticRecord
+from echoscope.store.records import Alarm, FloatArray, RolloutBatch, Trajectory
+
 from .config import AlarmConfig, DiagnosticsConfig, GradientConfig
-from .cross_scores import CrossScores
-from .cross_scoring import Scorer
-from .families import Decode, StatePrompt
-from .information import estimate
-from .information_step import StepInformation, measure_information
-from .rewards import reward_stats
-from .sources import FINDINGS
-from .text import text_metrics
-from .text_report import METRICS, TextReport
-from .verdict import Diagnosis
+from .judge.advice import Situation
+from .judge.verdict import Diagnosis
+from .measure.information.answer_swap import AnswerSwap, swap_answers
+from .measure.information.cross_scores import CrossScores
+from .measure.information.cross_scoring import Scorer
+from .measure.information.estimate import estimate
+from .measure.information.pairs import Decode, StatePrompt
+from .measure.information.step import StepInformation, measure_information
+from .measure.rewards import reward_stats
+from .measure.text.measures import text_metrics
+from .measure.text.report import METRICS, TextReport
+from .read.open_source import FINDINGS
 
 TRAINING_PASSES = 8.0
 """Passes through the model that a step of training is worth per token of its rollouts: forward and

@@ -34,8 +34,8 @@ class Registration:
 
 BUILTIN: Mapping[str, str] = {
     "bandit": f"{__package__}.bandit:Bandit",
-    "frozen_lake": f"{__package__}.frozen_lake:FrozenLake",
-    "sokoban": f"{__package__}.sokoban:Sokoban",
+    "frozen_lake": f"{__package__}.grid.frozen_lake:FrozenLake",
+    "sokoban": f"{__package__}.grid.sokoban:Sokoban",
     "gymnasium": f"{__package__}.gymnasium_adapter:FromGymnasium",
 }
 _registered: dict[str, Registration] = {}

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .base import EnvParamsError
-from .wrappers import TurnEnv, runner_of
+from .turns.wrappers import TurnEnv, runner_of
 
 EVALUATION_SHARE = 8
 """One key in this many is evaluation's."""

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from .durable import sync_folder, write_all
 from .errors import AnnotationError, StoreError
-from .layout import Layout
+from .log.durable import sync_folder, write_all
+from .log.layout import Layout
 
 MAX_TAGS = 32
 MAX_TAG_CHARS = 64

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .durable import (
+from .errors import StoreError
+from .log.durable import (
     read_checked_json,
     read_json_object,
     sha256_of,
     to_checked_json_bytes,
     write_new_file,
 )
-from .errors import StoreError
 
 MANIFEST_NAME = "MANIFEST.json"
 STATE_NAME = "state.json"

@@ -24,19 +24,19 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from .artifacts import REQUESTED, CheckpointRecord, DiagnosticRecord, SettingsRecord
-from .database import RunDatabase, RunningQuery, run_row
 from .errors import NotARunError, StoreError
-from .events import (
+from .log.events import (
     ack_from_row,
     alarm_from_row,
     checkpoint_from_row,
     command_from_row,
     settings_from_row,
 )
-from .index import RunIndex
-from .layout import Layout
-from .query_check import checked_query
-from .rebuild import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
+from .log.index import RunIndex
+from .log.layout import Layout
+from .query.check import checked_query
+from .query.database import RunDatabase, RunningQuery, run_row
+from .query.rebuild import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
 from .records import Alarm, Command, CommandAck, Trajectory, TrajectoryOutcome, parse_trajectory_id
 from .schema import arrow_schema
 from .status import RECENT_STEPS, RUNNING, RunStatus, pace_of, status_of

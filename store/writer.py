@@ -23,24 +23,17 @@ from types import TracebackType
 from typing import Any
 
 from .artifacts import CheckpointRecord, DiagnosticRecord, SettingsRecord
-from .committer import Committer, StepContent, load_committer
-from .durable import FileLock, replace_file, sync_folder, to_checked_json_bytes
 from .errors import RunBusyError, RunExistsError, StoreError, StoreWriteError
-from .events import plain
-from .index import read_run_json
-from .journal import Journal, read_chunk
-from .layout import Layout
-from .records import (
-    Alarm,
-    Command,
-    CommandAck,
-    StepMetrics,
-    Trajectory,
-    TrajectoryOutcome,
-)
-from .rows import check_trajectory
+from .log.committer import Committer, StepContent, load_committer
+from .log.durable import FileLock, replace_file, sync_folder, to_checked_json_bytes
+from .log.events import plain
+from .log.index import read_run_json
+from .log.journal import Journal, read_chunk
+from .log.layout import Layout
+from .log.state import RunState
+from .query.rows import check_trajectory
+from .records import Alarm, Command, CommandAck, StepMetrics, Trajectory, TrajectoryOutcome
 from .schema import SCHEMA_VERSION
-from .state import RunState
 
 logger = logging.getLogger("echoscope.store")
 
@@ -117,7 +110,7 @@ class RunWriter:
             RunExistsError: the folder is not empty.
             StoreWriteError: the disk refuses.
         """
-        from .. import __version__
+        from echoscope import __version__
 
         layout = Layout(Path(path).resolve())
         layout.require_text()
@@ -470,7 +463,7 @@ class RunWriter:
                     self.path,
                     self.path,
                 )
-        command = [sys.executable, "-m", "echoscope.store.packing", str(self.path)]
+        command = [sys.executable, "-m", "echoscope.store.log.packing", str(self.path)]
         nothing = subprocess.DEVNULL
         try:
             self._packer = subprocess.Popen(

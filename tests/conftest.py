@@ -13,7 +13,7 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from echoscope.core.config import RunConfig
+    from echoscope.core.config.settings import RunConfig
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -105,7 +105,7 @@ def config_file(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="session")
 def make_config(config_file: Path) -> Callable[..., RunConfig]:
     """`make_config("optim.lr=1e-2", ...)`: the tiny run with overrides."""
-    from echoscope.core.config_loading import load_config
+    from echoscope.core.config.loading import load_config
 
     def make(*overrides: str) -> RunConfig:
         return load_config(file=config_file, overrides=overrides)

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from ..envs.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
-from .config import RunConfig
+from echoscope.envs.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
+
+from .settings import RunConfig
 
 RECIPES = Path(__file__).parent / "recipes"
 

@@ -10,7 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ..diagnostics.config import LIVE, MAX_STEPS, DiagnosticsConfig, FrozenModel, SelectionConfig
+from echoscope.diagnostics.config import (
+    LIVE,
+    MAX_STEPS,
+    DiagnosticsConfig,
+    FrozenModel,
+    SelectionConfig,
+)
 
 MIN_TEMPERATURE = 0.01
 """Logits divided by less leave the range of float32."""

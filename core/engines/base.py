@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...store.records import FinishReason, FloatArray, IntArray, Support, read_only
+from echoscope.store.records import FinishReason, FloatArray, IntArray, Support, read_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from ..store.parsing import THINK_OPEN
-from ..store.records import IntArray
+from echoscope.store.query.parsing import THINK_OPEN
+from echoscope.store.records import IntArray
+
 from .detokenize import Detokenizer
 
 _MARK = "\ue000{name}\ue001"

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..store.parsing import ParsedResponse, parse_response
-from ..store.records import IntArray, Span
+from echoscope.store.query.parsing import ParsedResponse, parse_response
+from echoscope.store.records import IntArray, Span
+
+from ..config.settings import ContextConfig
 from .chat import ChatFormat, ChatFormatError
-from .config import ContextConfig
 from .detokenize import token_span
 
 

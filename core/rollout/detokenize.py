@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer, decoders
 
-from ..store.records import IntArray, Span
+from echoscope.store.records import IntArray, Span
 
 _MAX_PENDING = 8
 """Tokens that may wait for the rest of a character; more are not one character."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..store.records import RolloutBatch, Split
-from .metrics import mean, success_rate, wilson_interval
+from echoscope.store.records import RolloutBatch, Split
+
+from ..update.metrics import mean, success_rate, wilson_interval
 
 
 def evaluation_metrics(batch: RolloutBatch, split: Split = Split.EVAL) -> dict[str, float]:

@@ -14,10 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
-from ..envs.base import Observation
-from ..envs.pool import EnvPool, Slot
-from ..envs.wrappers import TurnResult
-from ..store.records import (
+from echoscope.envs.base import Observation
+from echoscope.envs.pool import EnvPool, Slot
+from echoscope.envs.turns.wrappers import TurnResult
+from echoscope.store.records import (
     FinishReason,
     IntArray,
     RolloutBatch,
@@ -27,10 +27,11 @@ from ..store.records import (
     Turn,
     prompt_key,
 )
+
+from ..config.settings import ContextConfig
+from ..engines.base import GenerationEngine, Sample, SamplingParams
 from .chat import ChatFormat
-from .config import ContextConfig
 from .context import Conversation, Prompt, Reading
-from .engines.base import GenerationEngine, Sample, SamplingParams
 
 _SPLIT_CODES = {Split.TRAIN: 0, Split.EVAL: 1, Split.PROBE: 2}
 _SAMPLING_STREAM = 2  # the environments' seeds are streams 0 and 1

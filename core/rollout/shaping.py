@@ -18,9 +18,10 @@ from functools import partial
 from numbers import Real
 from typing import Literal
 
-from ..store.records import Trajectory, Turn
-from .config import ShapingTerm
-from .config_loading import ConfigError, did_you_mean
+from echoscope.store.records import Trajectory, Turn
+
+from ..config.loading import ConfigError, did_you_mean
+from ..config.settings import ShapingTerm
 
 TurnFunction = Callable[..., float]
 

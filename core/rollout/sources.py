@@ -9,16 +9,17 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from ..envs.pool import EnvGroup, EnvPool
-from ..envs.reserving import TaskVariety, few_tasks
-from ..store.reader import open_run
-from ..store.records import RolloutBatch, Split, Trajectory, Turn
-from ..store.rows import clean_text
-from ..store.settings import live_settings
+from echoscope.envs.pool import EnvGroup, EnvPool
+from echoscope.envs.reserving import TaskVariety, few_tasks
+from echoscope.store.query.rows import clean_text
+from echoscope.store.reader import open_run
+from echoscope.store.records import RolloutBatch, Split, Trajectory, Turn
+from echoscope.store.steer.settings import live_settings
+
+from ..config.loading import ConfigError
+from ..config.settings import EnvGroupConfig, RunConfig, SamplingConfig
+from ..engines.base import GenerationEngine
 from .chat import ChatFormat
-from .config import EnvGroupConfig, RunConfig, SamplingConfig
-from .config_loading import ConfigError
-from .engines.base import GenerationEngine
 from .rollout import SamplingSettings, collect
 from .shaping import apply, resolve
 

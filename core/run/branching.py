@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..store.checkpoints import last_good_checkpoint
-from ..store.reader import RunReader, open_run
-from ..store.steering import MAX_AUTHOR, MAX_REASON
-from ..store.writer import RunWriter
+from echoscope.store.checkpoints import last_good_checkpoint
+from echoscope.store.reader import RunReader, open_run
+from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
+from echoscope.store.writer import RunWriter
+
+from ..config.loading import ConfigError, live_schema, override
+from ..config.settings import BranchedFrom, RunConfig
 from .build import Builder
 from .checkpoint import (
     adopt_checkpoint,
@@ -25,11 +28,9 @@ from .checkpoint import (
     read_state,
     step_of,
 )
-from .config import BranchedFrom, RunConfig
-from .config_loading import ConfigError, live_schema, override
 from .events import TrainEvents
+from .launch import Closing, built_or_removed, train
 from .observers import RemembersParent, StepObserver
-from .runs import Closing, built_or_removed, train
 
 _FIXED = ("model.path", "model.dtype", "model.lora", "critic.kind", "critic.path")
 """What gives the weights and the optimizer's state their shape."""

@@ -8,23 +8,31 @@ from pathlib import Path
 
 import torch
 
-from ..store.commands import Mailbox
-from ..store.records import Command, Split
-from ..store.writer import RunWriter
-from .chat import ChatFormat, load_chat
-from .config import RunConfig
-from .config_loading import ConfigError
+from echoscope.store.records import Command, Split
+from echoscope.store.steer.commands import Mailbox
+from echoscope.store.writer import RunWriter
+
+from ..config.loading import ConfigError
+from ..config.settings import RunConfig
+from ..engines.hf.engine import HfEngine
+from ..memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
+from ..optim import Optimizer
+from ..policy import Policy, build_policy, resolve_device
+from ..policy_assets import resolve_model
+from ..rollout.chat import ChatFormat, load_chat
+from ..rollout.shaping import resolve as resolve_shaping
+from ..rollout.sources import (
+    EnvSource,
+    LazySource,
+    RolloutSource,
+    StoredSource,
+    build_pool,
+    probe_groups,
+)
 from .control import Control
-from .engines.hf_engine import HfEngine
 from .events import TrainEvents
-from .memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
 from .monitoring import MonitorObserver
 from .observers import StepObserver
-from .optim import Optimizer
-from .policy import Policy, build_policy, resolve_device
-from .policy_assets import resolve_model
-from .shaping import resolve as resolve_shaping
-from .sources import EnvSource, LazySource, RolloutSource, StoredSource, build_pool, probe_groups
 from .train import Trainer
 
 

@@ -27,8 +27,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
-from ..store.artifacts import CheckpointRecord
-from ..store.checkpoint_files import (
+from echoscope.store.artifacts import CheckpointRecord
+from echoscope.store.checkpoint_files import (
     MANIFEST_NAME,
     STATE_NAME,
     checkpoint_damage,
@@ -37,14 +37,15 @@ from ..store.checkpoint_files import (
     older_whole_checkpoint,
     write_checkpoint_manifest,
 )
-from ..store.durable import new_id
-from ..store.errors import StoreError
-from ..store.index import read_run_json
-from ..store.layout import Layout, shown_path
-from .config import RunConfig
-from .config_loading import ConfigError, validate
-from .optim import Optimizer
-from .policy import Policy, causal_model
+from echoscope.store.errors import StoreError
+from echoscope.store.log.durable import new_id
+from echoscope.store.log.index import read_run_json
+from echoscope.store.log.layout import Layout, shown_path
+
+from ..config.loading import ConfigError, validate
+from ..config.settings import RunConfig
+from ..optim import Optimizer
+from ..policy import Policy, causal_model
 
 logger = logging.getLogger("echoscope.core")
 

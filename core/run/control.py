@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from ..store.commands import Mailbox, new_command
-from ..store.records import ALARM_AUTHOR, Command, CommandAck, CommandAction, CommandOutcome
-from ..store.settings import overridden
-from ..store.steering import NO_CHANGE
-from .config import RunConfig
-from .config_loading import ConfigError, apply_settings, value_at
+from echoscope.store.records import ALARM_AUTHOR, Command, CommandAck, CommandAction, CommandOutcome
+from echoscope.store.steer.commands import Mailbox, new_command
+from echoscope.store.steer.settings import overridden
+from echoscope.store.steer.steering import NO_CHANGE
+
+from ..config.loading import ConfigError, apply_settings, value_at
+from ..config.settings import RunConfig
 
 POLL_S = 0.1
 _WATCH_S = 0.5

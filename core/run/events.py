@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..store.records import StepMetrics
+from echoscope.store.records import StepMetrics
 
 
 class TrainEvents(Protocol):

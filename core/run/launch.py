@@ -11,21 +11,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..store.checkpoints import hidden_steps
-from ..store.commands import Mailbox
-from ..store.errors import StoreError
-from ..store.reader import RunReader, open_run
-from ..store.records import CommandAction, StepMetrics
-from ..store.settings import applied, replayed
-from ..store.steering import unfinished_action
-from ..store.writer import RunWriter
+from echoscope.store.checkpoints import hidden_steps
+from echoscope.store.errors import StoreError
+from echoscope.store.reader import RunReader, open_run
+from echoscope.store.records import CommandAction, StepMetrics
+from echoscope.store.steer.commands import Mailbox
+from echoscope.store.steer.settings import applied, replayed
+from echoscope.store.steer.steering import unfinished_action
+from echoscope.store.writer import RunWriter
+
+from ..config.loading import ConfigError, apply_settings, live_schema, validate
+from ..config.settings import RunConfig
+from ..rollout.sources import with_stored_sampling
 from .build import Builder, Model
 from .checkpoint import list_checkpoints, load_weights, require_whole, step_of
-from .config import RunConfig
-from .config_loading import ConfigError, apply_settings, live_schema, validate
 from .events import TrainEvents
 from .observers import StepObserver, judge
-from .sources import with_stored_sampling
 from .train import Trainer
 
 

@@ -8,21 +8,22 @@ from typing import Any
 
 import torch
 
-from ..diagnostics.advice import Situation
-from ..diagnostics.alarms import action_commands, blindness
-from ..diagnostics.config import GradientConfig
-from ..diagnostics.lineage import restarted_channels
-from ..diagnostics.monitor import Instruments, Monitor
-from ..diagnostics.scoring import ModelScorer
-from ..store.records import IntArray, StepMetrics, Trajectory
-from .chat import ChatFormat
-from .config import RunConfig
-from .config_loading import live_schema
-from .context import Conversation
+from echoscope.diagnostics.config import GradientConfig
+from echoscope.diagnostics.judge.advice import Situation
+from echoscope.diagnostics.judge.alarms import action_commands, blindness
+from echoscope.diagnostics.judge.lineage import restarted_channels
+from echoscope.diagnostics.measure.information.scoring import ModelScorer
+from echoscope.diagnostics.monitor import Instruments, Monitor
+from echoscope.store.records import IntArray, StepMetrics, Trajectory
+
+from ..config.loading import live_schema
+from ..config.settings import RunConfig
+from ..policy import Policy
+from ..rollout.chat import ChatFormat
+from ..rollout.context import Conversation
+from ..update.step_gradients import StepGradients, step_gradients
 from .events import TrainEvents
 from .observers import Judged, Observed, StepObservation
-from .policy import Policy
-from .step_gradients import StepGradients, step_gradients
 
 _BYTES_PER_MIB = 1 << 20
 

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from ..diagnostics.selection import Selection
-from ..store.artifacts import DiagnosticRecord
-from ..store.records import Alarm, Command, FloatArray, RolloutBatch, StepMetrics
-from .batch import TokenBatch
-from .config import RunConfig
+from echoscope.diagnostics.selection.filter import Selection
+from echoscope.store.artifacts import DiagnosticRecord
+from echoscope.store.records import Alarm, Command, FloatArray, RolloutBatch, StepMetrics
+
+from ..config.settings import RunConfig
+from ..update.batch import TokenBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

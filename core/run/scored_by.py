@@ -8,17 +8,18 @@ from typing import Any
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from ..diagnostics.config import InformationConfig
-from ..diagnostics.cross_scoring import Scorer
-from ..diagnostics.rescoring import Weights
-from ..diagnostics.scoring import ModelScorer
-from ..store.reader import RunReader
-from .chat import ChatFormat, ChatFormatError, load_chat, load_tokenizer
+from echoscope.diagnostics.config import InformationConfig
+from echoscope.diagnostics.measure.information.cross_scoring import Scorer
+from echoscope.diagnostics.measure.information.scoring import ModelScorer
+from echoscope.diagnostics.tools.rescoring import Weights
+from echoscope.store.reader import RunReader
+
+from ..config.loading import ConfigError
+from ..config.settings import ModelConfig
+from ..policy import causal_model, load_model
+from ..policy_assets import resolve_model
+from ..rollout.chat import ChatFormat, ChatFormatError, load_chat, load_tokenizer
 from .checkpoint import checkpoint_path, list_checkpoints, require_whole
-from .config import ModelConfig
-from .config_loading import ConfigError
-from .policy import causal_model, load_model
-from .policy_assets import resolve_model
 
 
 def by_checkpoint(reader: RunReader, step: int) -> Weights:

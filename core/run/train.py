@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics.selection import select_groups
-from ..store.artifacts import REQUESTED, DiagnosticRecord, SettingsRecord
-from ..store.checkpoints import earliest_onset, newest_before, none_before, surplus_steps
-from ..store.commands import post
-from ..store.errors import StoreError
-from ..store.layout import shown_path
-from ..store.reader import open_run
-from ..store.records import (
+from echoscope.diagnostics.selection.filter import select_groups
+from echoscope.store.artifacts import REQUESTED, DiagnosticRecord, SettingsRecord
+from echoscope.store.checkpoints import earliest_onset, newest_before, none_before, surplus_steps
+from echoscope.store.errors import StoreError
+from echoscope.store.log.layout import shown_path
+from echoscope.store.reader import open_run
+from echoscope.store.records import (
     Alarm,
     AlarmSeverity,
     AlarmState,
@@ -31,28 +30,24 @@ from ..store.records import (
     Trajectory,
     TrajectoryOutcome,
 )
-from ..store.writer import RunWriter
-from .assemble import outcomes, pack_kept, with_advantages
-from .chat import ChatFormat
-from .checkpoint import (
-    TrainState,
-    list_checkpoints,
-    remove_checkpoints,
-    save_checkpoint,
-    step_of,
-)
-from .config import RunConfig
-from .config_loading import live_values
+from echoscope.store.steer.commands import post
+from echoscope.store.writer import RunWriter
+
+from ..config.loading import live_values
+from ..config.settings import RunConfig
+from ..engines.base import GenerationEngine
+from ..optim import Optimizer
+from ..policy import Policy
+from ..rollout.chat import ChatFormat
+from ..rollout.evaluate import evaluation_metrics
+from ..rollout.sources import RolloutSource, StepDroppedError, unreserved
+from ..update.assemble import outcomes, pack_kept, with_advantages
+from ..update.metrics import rollout_metrics
+from ..update.update import annotate, mismatch_metrics, update
+from .checkpoint import TrainState, list_checkpoints, remove_checkpoints, save_checkpoint, step_of
 from .control import Control, StepInterruptedError, Wishes
-from .engines.base import GenerationEngine
-from .evaluate import evaluation_metrics
 from .events import TrainEvents
-from .metrics import rollout_metrics
 from .observers import Observed, StepObservation, StepObserver, judge, observe
-from .optim import Optimizer
-from .policy import Policy
-from .sources import RolloutSource, StepDroppedError, unreserved
-from .update import annotate, mismatch_metrics, update
 
 _Played = tuple[Split, RolloutBatch, StepMetrics]
 """An evaluation or a probe."""

@@ -19,21 +19,26 @@ from pathlib import Path
 
 import torch
 
-from ..diagnostics.config import SelectionConfig
-from ..diagnostics.information import CrossScores, InformationEstimate, estimate
-from ..diagnostics.information_step import measure_information
-from ..diagnostics.preflight_record import Cost
-from ..diagnostics.scoring import ModelScorer
-from ..diagnostics.selection import Selection, select_groups
-from ..store.records import RolloutBatch, Split, Trajectory
-from .assemble import pack_kept, with_advantages
+from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.measure.information.estimate import (
+    CrossScores,
+    InformationEstimate,
+    estimate,
+)
+from echoscope.diagnostics.measure.information.scoring import ModelScorer
+from echoscope.diagnostics.measure.information.step import measure_information
+from echoscope.diagnostics.selection.filter import Selection, select_groups
+from echoscope.diagnostics.tools.preflight_record import Cost
+from echoscope.store.records import RolloutBatch, Split, Trajectory
+
+from ..config.loading import ConfigError
+from ..config.settings import EnvGroupConfig, RunConfig
+from ..engines.hf.engine import HfEngine
+from ..rollout.sources import EnvSource, build_pool, probe_groups
+from ..update.assemble import pack_kept, with_advantages
+from ..update.update import annotate, update
 from .build import Builder, Model
-from .config import EnvGroupConfig, RunConfig
-from .config_loading import ConfigError
-from .engines.hf_engine import HfEngine
 from .events import SilentEvents
-from .sources import EnvSource, build_pool, probe_groups
-from .update import annotate, update
 
 OnProgress = Callable[[str, int, int], None]
 """What is being done, how much of it is, and of how much."""

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..store.records import RolloutBatch
-from .batch import TokenBatch, credit_rewards
-from .config import (
+from echoscope.store.records import RolloutBatch
+
+from ..config.settings import (
     AdvantageConfig,
     BiLevelGaeConfig,
     DrGrpoConfig,
@@ -25,6 +25,7 @@ from .config import (
     ReinforcePpConfig,
     RlooConfig,
 )
+from .batch import TokenBatch, credit_rewards
 from .gae import FloatArray64, SampledTokens, bi_level_gae, gae, whiten
 
 Credit = Literal["trajectory", "turn"]

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from ..diagnostics.selection import Selection
-from ..store.records import FloatArray, RolloutBatch, Trajectory, TrajectoryOutcome
+from echoscope.diagnostics.selection.filter import Selection
+from echoscope.store.records import FloatArray, RolloutBatch, Trajectory, TrajectoryOutcome
+
+from ..config.settings import RunConfig
+from ..rollout.chat import ChatFormat
 from .advantages import LeftOut, estimate_advantages, left_out_rewards, normalize_returns
 from .batch import TokenBatch, credit_rewards, pack, scatter_to_turns
-from .chat import ChatFormat
-from .config import RunConfig
 
 
 def kept_trajectories(rollouts: RolloutBatch, selection: Selection) -> list[Trajectory]:

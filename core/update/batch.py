@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..store.records import FloatArray, Support, Trajectory, Turn
+from echoscope.store.records import FloatArray, Support, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

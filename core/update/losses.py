@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..config.settings import ClipLossConfig, GspoLossConfig, LossConfig
 from .batch import PolicyOutputs, TokenBatch
-from .config import ClipLossConfig, GspoLossConfig, LossConfig
 from .kl import kl_penalty, kl_value, log_ratio
 
 

@@ -7,7 +7,14 @@ from collections import Counter
 
 import numpy as np
 
-from ..store.records import FinishReason, FloatArray, RolloutBatch, StopReason, Trajectory, Turn
+from echoscope.store.records import (
+    FinishReason,
+    FloatArray,
+    RolloutBatch,
+    StopReason,
+    Trajectory,
+    Turn,
+)
 
 
 def mean(values: list[float]) -> float:

@@ -18,18 +18,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..diagnostics.config import GradientConfig, SelectionConfig
-from ..diagnostics.gradient_norms import UnsupportedLayerError, trajectory_norms
-from ..diagnostics.gradients import GradientReport, GradientUnit, decompose
-from ..diagnostics.selection import Selection, select_groups
-from ..store.artifacts import DiagnosticRecord
-from ..store.records import RolloutBatch
+from echoscope.diagnostics.config import GradientConfig, SelectionConfig
+from echoscope.diagnostics.measure.gradient_norms import UnsupportedLayerError, trajectory_norms
+from echoscope.diagnostics.measure.gradients import GradientReport, GradientUnit, decompose
+from echoscope.diagnostics.selection.filter import Selection, select_groups
+from echoscope.store.artifacts import DiagnosticRecord
+from echoscope.store.records import RolloutBatch
+
+from ..config.settings import RunConfig
+from ..policy import Policy
+from ..rollout.chat import ChatFormat
 from .assemble import pack_kept, with_advantages
 from .batch import TokenBatch, microbatches, select_rows
-from .chat import ChatFormat
-from .config import RunConfig
 from .losses import Denominators, LossTerms, compute_loss, rows_with_gradient
-from .policy import Policy
 from .update import annotate
 
 

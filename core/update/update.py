@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..config.settings import RunConfig
+from ..optim import Optimizer, StepResult, lr_multiplier
+from ..policy import Policy
 from .batch import TokenBatch, microbatches, minibatches, select_rows
-from .config import RunConfig
 from .kl import mismatch_kl
 from .loss_metrics import MetricTotals
 from .losses import Denominators, compute_loss, rows_with_gradient
-from .optim import Optimizer, StepResult, lr_multiplier
-from .policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

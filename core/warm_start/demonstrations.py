@@ -17,16 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from ..envs import registry
-from ..envs.pool import EnvGroup
-from ..envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
-from ..envs.wrappers import TurnEnv, runner_of, wrap
-from ..store.parsing import THINK_CLOSE, THINK_OPEN
-from .chat import ChatFormat
-from .config import ContextConfig, EnvGroupConfig
-from .context import Conversation, format_hint
+from echoscope.envs import registry
+from echoscope.envs.pool import EnvGroup
+from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
+from echoscope.envs.turns.wrappers import TurnEnv, runner_of, wrap
+from echoscope.store.query.parsing import THINK_CLOSE, THINK_OPEN
+
+from ..config.settings import ContextConfig, EnvGroupConfig
+from ..rollout.chat import ChatFormat
+from ..rollout.context import Conversation, format_hint
 from .narrators import Narrator, narrator_of
-from .sft_rows import Row, SftError
+from .rows import Row, SftError
 
 DEMONSTRATION_SEED_CODE = 3
 """Lowest two bits of a demonstration's seeds; `EnvPool` gives 0 to 2 to its splits."""

@@ -16,7 +16,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ..envs.grids import MOVES, Position, offset_words, shift
+from echoscope.envs.grid.geometry import MOVES, Position, offset_words, shift
+
 from .arm_names import BOLD, STEADY
 
 OPPOSITE: Mapping[str, str] = MappingProxyType(

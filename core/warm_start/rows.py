@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..store.records import FloatArray, IntArray, read_only
+from echoscope.store.records import FloatArray, IntArray, read_only
 
 
 class SftError(ValueError):

@@ -13,10 +13,19 @@ import torch
 from peft import PeftModel
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from ..envs import registry
-from .chat import ChatFormat, load_tokenizer
-from .config import ContextConfig, EnvGroupConfig, ModelConfig
-from .config_loading import ConfigError, did_you_mean, load_config, recipe_names
+from echoscope.envs import registry
+
+from ..config.loading import ConfigError, did_you_mean, load_config, recipe_names
+from ..config.settings import ContextConfig, EnvGroupConfig, ModelConfig
+from ..policy import load_model, with_adapters
+from ..policy_assets import (
+    PolicyShape,
+    create_policy,
+    resolve_model,
+    save_tokenizer,
+    train_tokenizer,
+)
+from ..rollout.chat import ChatFormat, load_tokenizer
 from .demonstrations import (
     Demonstration,
     Teaching,
@@ -26,17 +35,9 @@ from .demonstrations import (
     read_jsonl,
     training_text,
 )
-from .policy import load_model, with_adapters
-from .policy_assets import (
-    PolicyShape,
-    create_policy,
-    resolve_model,
-    save_tokenizer,
-    train_tokenizer,
-)
+from .rows import SftError
 from .sft import SftConfig, SftProgress, SftResult, train
-from .sft_rows import SftError
-from .sft_state import STATE_FILE
+from .state import STATE_FILE
 
 FRESH = "fresh"
 """In place of a model: a new small policy with a tokenizer of its own."""

@@ -23,10 +23,11 @@ from pydantic import Field
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..diagnostics.config import FrozenModel
-from .config import LoraConfig
-from .sft_rows import Row, SftError
-from .sft_state import fingerprint_of, load_state, save_state
+from echoscope.diagnostics.config import FrozenModel
+
+from ..config.settings import LoraConfig
+from .rows import Row, SftError
+from .state import fingerprint_of, load_state, save_state
 
 
 class SftConfig(FrozenModel):

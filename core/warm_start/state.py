@@ -14,7 +14,7 @@ from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .sft_rows import Row, SftError
+from .rows import Row, SftError
 
 STATE_FILE = "sft_state.pt"
 """Removed when the training ends."""

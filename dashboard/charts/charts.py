@@ -16,8 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from . import theme
-from .curves import (
+from ..data.curves import (
     AXES,
     Axis,
     AxisKind,
@@ -29,9 +28,10 @@ from .curves import (
     to_csv,
     wilson_band,
 )
-from .downsampling import Values, clipped_range, downsample, full_range, smoothed
-from .escaping import visible
-from .labels import LABELS, SHARE, Label, label, section, section_title
+from ..data.downsampling import Values, clipped_range, downsample, full_range, smoothed
+from ..escaping import visible
+from ..labels import LABELS, SHARE, Label, label, section, section_title
+from . import theme
 from .marks import MARK_AXIS, Mark, Trace, mark_traces, scatter
 
 __all__ = [

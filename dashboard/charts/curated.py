@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ..data.curves import Curve, curve, wilson_band
+from ..data.downsampling import Values
 from . import theme
-from .curves import Curve, curve, wilson_band
-from .downsampling import Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

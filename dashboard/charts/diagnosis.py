@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from .diagnosis_data import GROUP_KINDS, FamilyInformation, RegimePath
+from ..data.diagnosis import GROUP_KINDS, FamilyInformation, RegimePath
 from .theme import ACCENT, REGIMES, SERIES
 
 HEIGHT = 340

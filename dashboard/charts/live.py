@@ -11,13 +11,16 @@ from urllib.parse import quote, urlencode
 import pandas as pd
 import streamlit as st
 
-from ..store.reader import RunInfo
-from . import charts, cursor, figures, pulses, queries
-from .cache import AnswerCache
+from echoscope.store.reader import RunInfo
+
+from ..data import queries
+from ..data.cache import AnswerCache
+from ..escaping import visible
+from ..live import cursor, figures, pulses
+from ..page.problems import Problem
+from . import charts
 from .curated import CHARTS, Chart, chart_curves, chart_keys
-from .escaping import visible
 from .marks import Mark, alarm_marks, command_marks, rewind_marks
-from .problems import Problem
 
 EXACT_STEPS = 20_000
 """Runs up to this long are smoothed from every point; longer ones from the extremes of ranges."""

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..store.reader import CommandState
-from ..store.records import Alarm, AlarmState, CommandAck, CommandAction, CommandOutcome
+from echoscope.store.reader import CommandState
+from echoscope.store.records import Alarm, AlarmState, CommandAck, CommandAction, CommandOutcome
+
+from ..data.downsampling import Values
+from ..words import after_step
 from . import theme
-from .downsampling import Values
-from .words import after_step
 
 Trace = dict[str, Any]
 

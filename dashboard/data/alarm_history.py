@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import plotly.graph_objects as go
 
-from ..store.annotations import AlarmNote
-from ..store.reader import CommandState
-from ..store.records import Alarm, AlarmState
-from .charts import figure_text
-from .theme import SEVERITIES
+from echoscope.store.annotations import AlarmNote
+from echoscope.store.reader import CommandState
+from echoscope.store.records import Alarm, AlarmState
+
+from ..charts.charts import figure_text
+from ..charts.theme import SEVERITIES
 
 RANK: Mapping[str, int] = {"critical": 0, "warning": 1, "info": 2}
 

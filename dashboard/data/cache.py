@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..store.records import Trajectory
+from echoscope.store.records import Trajectory
 
 MAX_ENTRIES = 512
 MAX_BYTES = 256_000_000

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from .charts import figure_text
-from .config_view import value_words
-from .diagnosis_data import RegimePath
+from ..charts.charts import figure_text
+from ..page.config_view import value_words
+from .diagnosis import RegimePath
 
 MISSING = "not set"
 

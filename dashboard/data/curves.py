@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from . import theme
+from ..charts import theme
+from ..labels import label
 from .downsampling import Values
-from .labels import label
 
 AxisKind = Literal["step", "time", "tokens"]
 FIXED_TASKS = ("eval/", "probe/")

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..diagnostics.regimes import RegimeTracker, point_of
-from ..store.artifacts import DiagnosticRecord
+from echoscope.diagnostics.judge.regimes import RegimeTracker, point_of
+from echoscope.store.artifacts import DiagnosticRecord
 
 REGIME_KEYS = (
     *(

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..store.status import RECENT_STEPS, RunStatus, Status
-from .escaping import visible
-from .words import duration
+from echoscope.store.status import RECENT_STEPS, RunStatus, Status
+
+from ..escaping import visible
+from ..words import duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,28 +23,35 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from ..diagnostics import advice
-from ..diagnostics.advice import AlarmAdvice
-from ..diagnostics.verdict_record import Verdict
-from ..store.annotations import Annotations, read_annotations
-from ..store.artifacts import CheckpointRecord, DiagnosticRecord
-from ..store.checkpoints import CheckpointChoice, last_good_checkpoint
-from ..store.durable import is_locked
-from ..store.errors import NotARunError, QueryError, StoreError, StoreVersionError
-from ..store.layout import Layout, shown_path
-from ..store.reader import CommandState, RunInfo, RunReader, open_run
-from ..store.records import Alarm, AlarmState, Trajectory, TrajectoryOutcome, parse_trajectory_id
-from ..store.settings import live_settings
-from ..store.status import RUNNING, RunStatus
+from echoscope.diagnostics.judge import advice
+from echoscope.diagnostics.judge.advice import AlarmAdvice
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.store.annotations import Annotations, read_annotations
+from echoscope.store.artifacts import CheckpointRecord, DiagnosticRecord
+from echoscope.store.checkpoints import CheckpointChoice, last_good_checkpoint
+from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
+from echoscope.store.log.durable import is_locked
+from echoscope.store.log.layout import Layout, shown_path
+from echoscope.store.reader import CommandState, RunInfo, RunReader, open_run
+from echoscope.store.records import (
+    Alarm,
+    AlarmState,
+    Trajectory,
+    TrajectoryOutcome,
+    parse_trajectory_id,
+)
+from echoscope.store.status import RUNNING, RunStatus
+from echoscope.store.steer.settings import live_settings
+
+from ..page.config_view import plain_config
+from ..page.problems import Problem
+from ..replay.pieces import TokenTexts, asset_folder
+from ..web.settings import settings
 from .cache import AnswerCache
-from .config_view import plain_config
-from .judging import Judge, judge_at
-from .pieces import TokenTexts, asset_folder
-from .problems import Problem
 from .run_details import RunDetails, details_of
 from .run_details import row_status as status_of_row
 from .run_list import RunList, RunRow, run_path
-from .settings import settings
+from .verdict_cache import Judge, judge_at
 
 __all__ = ["Problem", "RunRow"]
 

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..store.commands import PendingCommands
-from ..store.index import RunIndex, VisibleFile
-from ..store.reader import CommandState, command_states, is_starting
-from ..store.records import AlarmSeverity, AlarmState
-from ..store.status import RunStatus, pace_of, status_of
+from echoscope.store.log.index import RunIndex, VisibleFile
+from echoscope.store.reader import CommandState, command_states, is_starting
+from echoscope.store.records import AlarmSeverity, AlarmState
+from echoscope.store.status import RunStatus, pace_of, status_of
+from echoscope.store.steer.commands import PendingCommands
+
 from .run_list import RunRow
 
 MAX_POINTS = 60

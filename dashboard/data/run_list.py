@@ -17,14 +17,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..store.annotations import read_annotations
-from ..store.durable import is_locked, open_regular
-from ..store.errors import StoreError
-from ..store.index import read_run_json
-from ..store.journal import Record, decode_line
-from ..store.layout import Layout, shown_path
-from ..store.schema import check_version
-from .problems import Problem
+from echoscope.store.annotations import read_annotations
+from echoscope.store.errors import StoreError
+from echoscope.store.log.durable import is_locked, open_regular
+from echoscope.store.log.index import read_run_json
+from echoscope.store.log.journal import Record, decode_line
+from echoscope.store.log.layout import Layout, shown_path
+from echoscope.store.schema import check_version
+
+from ..page.problems import Problem
 
 _TAIL_BYTES = 65_536
 _MAX_TAIL_BYTES = 16_777_216

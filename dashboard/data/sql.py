@@ -16,13 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..store.errors import QueryError
-from ..store.layout import Layout
-from ..store.query_check import checked_query
-from ..store.reader import RunReader, open_run
+from echoscope.store.errors import QueryError
+from echoscope.store.log.layout import Layout
+from echoscope.store.query.check import checked_query
+from echoscope.store.reader import RunReader, open_run
+
+from ..page.problems import Problem
+from ..web.settings import settings
 from . import queries
-from .problems import Problem
-from .settings import settings
 
 MAX_SQL = 20_000
 MAX_READERS = 3

@@ -11,9 +11,9 @@ import plotly.graph_objects as go
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .charts import figure_text
-from .escaping import visible
-from .theme import SERIES
+from ..charts.charts import figure_text
+from ..charts.theme import SERIES
+from ..escaping import visible
 
 CELL_CHARS = 2_000
 MAX_COLOURS = 16

@@ -16,16 +16,16 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..diagnostics.alarm_settings import alarm_settings
-from ..diagnostics.alarms import RunState
-from ..diagnostics.lineage import history_of
-from ..diagnostics.metric_table import MetricTable, TableBuilder
-from ..diagnostics.regimes import Regime
-from ..diagnostics.sources import Opened, situation_of
-from ..diagnostics.verdict import Diagnosis, diagnose
-from ..diagnostics.verdict_record import Verdict
-from ..store.layout import shown_path
-from ..store.reader import RunReader
+from echoscope.diagnostics.judge.alarm_settings import alarm_settings
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.lineage import history_of
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.regimes import Regime
+from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
+from echoscope.diagnostics.read.open_source import Opened, situation_of
+from echoscope.diagnostics.read.table import MetricTable, TableBuilder
+from echoscope.store.log.layout import shown_path
+from echoscope.store.reader import RunReader
 
 MAX_ROWS = 4_000
 """Steps that are fed to the rules; a longer run is averaged over equal ranges of steps."""

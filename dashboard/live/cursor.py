@@ -16,10 +16,10 @@ from typing import Any
 
 import streamlit as st
 
-from . import ui, url_state
-from .curves import Zoom
-from .escaping import component_key
-from .marks import MARK_AXIS
+from ..charts.marks import MARK_AXIS
+from ..data.curves import Zoom
+from ..escaping import component_key
+from ..page import ui, url_state
 
 PARAM = "zoom"
 """In the address: `zoom=LOW,HIGH`, in the unit of the axis."""

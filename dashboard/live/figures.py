@@ -19,8 +19,8 @@ import plotly.graph_objects as go
 import plotly.io
 import streamlit as st
 
-from . import assets
-from .escaping import component_key
+from ..escaping import component_key
+from ..web import assets
 from .pulses import EVERY_S
 
 DEFAULT_HEIGHT = 450

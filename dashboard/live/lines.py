@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from . import assets
+from ..web import assets
 from .pulses import EVERY_S, Line, address
 
 Kind = Literal["badge", "caption", "bar"]

@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ..diagnostics.verdict_record import Verdict
-from ..store.reader import info_status
-from ..store.records import Alarm
-from ..store.status import RunStatus
-from ..store.steering import standing
-from . import queries
-from .cache import AnswerCache
-from .problems import Problem
-from .progress import Pace, pace, progress_words
-from .words import Colour, status_words
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.store.reader import info_status
+from echoscope.store.records import Alarm
+from echoscope.store.status import RunStatus
+from echoscope.store.steer.steering import standing
+
+from ..data import queries
+from ..data.cache import AnswerCache
+from ..data.progress import Pace, pace, progress_words
+from ..page.problems import Problem
+from ..words import Colour, status_words
 
 EVERY_S = 1.0
 """Between two questions about a run that is live."""

@@ -18,9 +18,9 @@ from typing import Any
 
 import streamlit as st
 
-from . import assets
-from .escaping import visible
-from .problems import Problem
+from ..escaping import visible
+from ..page.problems import Problem
+from ..web import assets
 from .pulses import EVERY_S, Pulse, address, pulse
 
 BREATH = 4.0

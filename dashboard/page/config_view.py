@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..store.reader import RunInfo
-from .words import NONE
+from echoscope.store.reader import RunInfo
+
+from ..words import NONE
 
 
 def plain_config(found: RunInfo) -> Mapping[str, Any]:

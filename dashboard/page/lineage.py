@@ -8,10 +8,12 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from ..store.reader import RunInfo
-from . import queries, ui, url_state
-from .escaping import visible
-from .words import after_step
+from echoscope.store.reader import RunInfo
+
+from ..data import queries
+from ..escaping import visible
+from ..words import after_step
+from . import ui, url_state
 
 MAX_BRANCHES = 5
 """Branches of a run that its page links."""

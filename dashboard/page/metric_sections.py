@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
+from ..labels import SECTIONS, section, section_title
 from . import ui
-from .labels import SECTIONS, section, section_title
 from .problems import Problem
 
 PER_PAGE = 12

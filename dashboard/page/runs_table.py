@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from ..diagnostics.alarms import RunState
-from ..store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
-from . import queries
-from .api import author
-from .escaping import visible
-from .run_details import RunDetails, row_status
-from .run_list import RunRow
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
+
+from ..data import queries
+from ..data.run_details import RunDetails, row_status
+from ..data.run_list import RunRow
+from ..escaping import visible
+from ..web.api import author
+from ..words import after_step
 from .table import Cell, Column, Row
-from .words import after_step
 
 SORTS: dict[str, Callable[[RunRow], Any]] = {
     "newest": lambda row: -row.created_at,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from .words import NONE
+from ..words import NONE
 
 Cell = str | Sequence[float] | None
 

@@ -23,21 +23,24 @@ from urllib.parse import urlencode
 import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
-from ..store.errors import StoreError
-from ..store.layout import shown_path
-from . import live_lines, pulses, queries
-from .escaping import escape, visible
+from echoscope.store.errors import StoreError
+from echoscope.store.log.layout import shown_path
+
+from ..data import queries
+from ..data.run_list import RunRow
+from ..escaping import escape, visible
+from ..live import lines as live_lines
+from ..live import pulses
+from ..live.refreshing import LISTENER, timed
+from ..live.refreshing import beat as beat
+from ..live.refreshing import follow as follow
+from ..live.refreshing import guarded as guarded
+from ..live.refreshing import problem as problem
+from ..web.settings import settings
+from ..words import Colour
+from ..words import duration as duration
+from ..words import plain as plain
 from .problems import Problem
-from .refreshing import LISTENER, timed
-from .refreshing import beat as beat
-from .refreshing import follow as follow
-from .refreshing import guarded as guarded
-from .refreshing import problem as problem
-from .run_list import RunRow
-from .settings import settings
-from .words import Colour
-from .words import duration as duration
-from .words import plain as plain
 
 PAGES: Mapping[str, tuple[str, str]] = {
     "runs": ("Runs", "views/runs.py"),
@@ -51,7 +54,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
 }
 """URL path -> title and script, in the order of the menu."""
 FRONT_PAGE = "runs"
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 CARRIED = ("run", "step", "trajectory", "turn")
 """URL parameters that a link keeps unless it sets them."""
 IDLE_S = 5.0

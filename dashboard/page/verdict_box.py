@@ -11,17 +11,22 @@ from typing import Any
 
 import streamlit as st
 
-from ..diagnostics.advice import Action
-from ..diagnostics.verdict_record import Verdict
-from ..diagnostics.verdict_words import verdict_parts
-from ..store.records import CommandAction
-from ..store.status import RUNNING
-from . import branch_form, live_lines, pulses, queries, steering, ui
-from .branch_orders import setting_words
-from .escaping import visible
-from .settings import settings
+from echoscope.diagnostics.judge.advice import Action
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.sentences import verdict_parts
+from echoscope.store.records import CommandAction
+from echoscope.store.status import RUNNING
+
+from ..data import queries
+from ..escaping import visible
+from ..live import lines as live_lines
+from ..live import pulses
+from ..steer import branch_form, steering
+from ..steer.branch_orders import setting_words
+from ..web.settings import settings
+from ..words import plain
+from . import ui
 from .ui import STATE_COLOURS
-from .words import plain
 
 _STYLE = """<style>
 .st-key-verdict_apply button, .st-key-verdict_apply button p { white-space: normal;

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from ..diagnostics.config import SelectionConfig
-from ..diagnostics.whatif import (
+from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.tools.whatif import (
     Kept,
     WhatIf,
     WhatIfError,
@@ -17,9 +17,12 @@ from ..diagnostics.whatif import (
     simulate,
     steps_with_groups,
 )
-from . import branch_form, queries, ui
-from .diagnosis_data import thin
-from .words import NONE
+
+from ..data import queries
+from ..data.diagnosis import thin
+from ..steer import branch_form
+from ..words import NONE
+from . import ui
 
 MAX_STEPS = 24
 """Steps that are simulated at once, evenly spread: a few milliseconds each."""

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape as xml_escape
 
-from .escaping import attribute, visible
+from ..escaping import attribute, visible
 from .frames import Card, Frame, Grid, Overlay, Position, read_frame
 
 TILE = 32

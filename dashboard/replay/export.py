@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..store.records import Trajectory, TrajectoryOutcome
+from echoscope.store.records import Trajectory, TrajectoryOutcome
 
 
 def trajectory_json(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:

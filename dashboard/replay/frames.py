@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .escaping import visible
+from ..escaping import visible
 
 MAX_JSON_CHARS = 200_000
 MAX_CELLS = 64 * 64

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.records import FloatArray, Trajectory, TrajectoryOutcome, Turn
+from echoscope.store.records import FloatArray, Trajectory, TrajectoryOutcome, Turn
 
 Values = NDArray[np.float64]
 Read = Callable[[Turn, TrajectoryOutcome | None], Values | None]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..store.records import Trajectory, TrajectoryOutcome, Turn
+from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
+
+from ..escaping import attribute, cut, cut_note, escape, marked
+from ..words import NONE
 from .boards import board_html, player_position
-from .escaping import attribute, cut, cut_note, escape, marked
 from .frames import Position
-from .replay_list import NEVER_TRAINED, SPLITS
-from .words import NONE
+from .list import NEVER_TRAINED, SPLITS
 
 STYLE = (
     "<style>"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from . import live_lines, pulses, queries, ui
-from .pulses import Pulse
-from .replay_list import COLUMNS, NEVER_TRAINED
-from .replay_sources import Source
-from .url_state import go
+from ..data import queries
+from ..live import lines as live_lines
+from ..live import pulses
+from ..live.pulses import Pulse
+from ..page import ui
+from ..page.url_state import go
+from .list import COLUMNS, NEVER_TRAINED
+from .sources import Source
 
 _READING = ("step", "trajectory", "turn", "part", "page", "against")
 """URL parameters of somebody who looks at something."""

@@ -7,12 +7,16 @@ from collections.abc import Callable
 import pandas as pd
 import streamlit as st
 
-from ..store.records import Trajectory, TrajectoryOutcome, Turn
-from . import queries, replay_html, tokens, ui
-from .heats import HEATS, available, trajectory_scale
-from .replay_list import kept_word, success_word
-from .url_state import choose, flag, go, number
-from .words import NONE
+from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
+
+from ..data import queries
+from ..page import ui
+from ..page.url_state import choose, flag, go, number
+from ..words import NONE
+from . import html as replay_html
+from . import tokens
+from .heat import HEATS, available, trajectory_scale
+from .list import kept_word, success_word
 
 PLAIN = "none"
 TEXT_PART = 20_000

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 MAX_BYTES = 64_000_000
 MAX_TOKENIZERS = 4
-_ASSETS = Path(__file__).parent.parent / "core" / "assets"
+_ASSETS = Path(__file__).parents[2] / "core" / "assets"
 _ASSET_NAME = re.compile(r"[a-z0-9_-]+")
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from .escaping import visible
-from .replay_list import kept_word, success_word
-from .table import Column, Row
+from ..escaping import visible
+from ..page.table import Column, Row
+from .list import kept_word, success_word
 
 Extra = Sequence[tuple[str, str]]
 """(column, heading) of what a source knows besides."""

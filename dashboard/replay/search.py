@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from . import queries, sql_box
-from .replay_list import COLUMNS, NEWEST, OLDEST, ORDERS, RETURN, Filters
+from ..data import queries
+from ..data import sql as sql_box
+from .list import COLUMNS, NEWEST, OLDEST, ORDERS, RETURN, Filters
 
 MAX_HITS = 200
 MAX_MARKED = 200_000

@@ -9,11 +9,15 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from ..store.records import Alarm, parse_trajectory_id
-from . import keyboard, queries, ui
-from .escaping import visible
-from .problems import Problem
-from .replay_list import (
+from echoscope.store.records import Alarm, parse_trajectory_id
+
+from ..data import queries
+from ..escaping import visible
+from ..live import keyboard
+from ..page import ui
+from ..page.problems import Problem
+from ..page.url_state import MAX_TEXT, choose, go, number, type_in
+from .list import (
     ANY,
     CHANGED,
     COLUMNS,
@@ -28,8 +32,7 @@ from .replay_list import (
     first_split,
     present,
 )
-from .replay_search import MODES, PARAM_OF, Found, Search, search
-from .url_state import MAX_TEXT, choose, go, number, type_in
+from .search import MODES, PARAM_OF, Found, Search, search
 
 _WORDS_OF_MODE = {"text": "text", "regex": "regular expression", "where": "SQL condition"}
 _HINTS = {
@@ -327,8 +330,8 @@ def _run_search(run_id: str, wanted: Search) -> Found:
                 min(found.done_share, 1.0),
                 text=f"Searching: {found.num_matches:,} matches in steps {low} to {high}",
             )
-    except Problem as problem:
-        ui.problem(problem)
+    except Problem as trouble:
+        ui.problem(trouble)
     bar.empty()
     return found
 

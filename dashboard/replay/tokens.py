@@ -12,9 +12,10 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from ..store.records import Span, Turn
-from .escaping import attribute, cut_note, escape, escape_fragment, marked, visible
-from .heats import HEATS, LEVELS, Heat, Scale, Values
+from echoscope.store.records import Span, Turn
+
+from ..escaping import attribute, cut_note, escape, escape_fragment, marked, visible
+from .heat import HEATS, LEVELS, Heat, Scale, Values
 
 __all__ = [
     "HEATS",

@@ -18,16 +18,19 @@ from typing import Any
 import plotly.graph_objects as go
 import plotly.offline
 
-from ..diagnostics.verdict_record import Verdict
-from ..diagnostics.verdict_words import onset_words, verdict_parts
-from ..store.reader import RunInfo
-from ..store.records import Trajectory, TrajectoryOutcome
-from . import charts, diagnosis_charts, pulses, queries, replay_html, tokens
-from .alarm_history import AlarmHistory, histories, timeline
-from .config_view import plain_config
-from .config_view import value_words as setting_words
-from .curated import CHARTS, chart_curves, chart_keys
-from .diagnosis_data import (
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.sentences import onset_words, verdict_parts
+from echoscope.store.reader import RunInfo
+from echoscope.store.records import Trajectory, TrajectoryOutcome
+
+from ..charts import charts
+from ..charts import diagnosis as diagnosis_charts
+from ..charts.curated import CHARTS, chart_curves, chart_keys
+from ..charts.marks import alarm_marks, command_marks, command_words, outcome_words, rewind_marks
+from ..charts.theme import STATES
+from ..data import queries
+from ..data.alarm_history import AlarmHistory, histories, timeline
+from ..data.diagnosis import (
     MAX_GROUP_STEPS,
     REGIME_KEYS,
     families_of,
@@ -35,14 +38,17 @@ from .diagnosis_data import (
     regime_path,
     thin,
 )
-from .escaping import escape, visible
-from .group_reads import groups_of
-from .heats import HEATS, available, trajectory_scale
-from .labels import interval_words, value_words
-from .marks import alarm_marks, command_marks, command_words, outcome_words, rewind_marks
-from .report_page import PAGE, SCRIPT, STYLE
-from .theme import STATES
-from .words import NONE
+from ..data.groups import groups_of
+from ..escaping import escape, visible
+from ..labels import interval_words, value_words
+from ..live import pulses
+from ..page.config_view import plain_config
+from ..page.config_view import value_words as setting_words
+from ..replay import html as replay_html
+from ..replay import tokens
+from ..replay.heat import HEATS, available, trajectory_scale
+from ..words import NONE
+from .page import PAGE, SCRIPT, STYLE
 
 MAX_CHOSEN = 8
 """Trajectories in a report."""

@@ -12,9 +12,22 @@ from typing import Any
 
 import streamlit as st
 
-from ..store.reader import RunInfo
-from ..store.steering import MAX_AUTHOR, MAX_REASON, SteeringError, check_settings, os_user
-from . import knobs, queries, ui
+from echoscope.store.reader import RunInfo
+from echoscope.store.steer.steering import (
+    MAX_AUTHOR,
+    MAX_REASON,
+    SteeringError,
+    check_settings,
+    os_user,
+)
+
+from ..data import queries
+from ..escaping import visible
+from ..page import ui
+from ..page.lineage import open_button
+from ..web.settings import settings
+from ..words import Colour, after_step
+from . import knobs
 from .branch_orders import (
     BranchError,
     BranchOrder,
@@ -26,10 +39,6 @@ from .branch_orders import (
     value_at,
 )
 from .branching import BranchState, Launch, check, launch, launches
-from .escaping import visible
-from .lineage import open_button
-from .settings import settings
-from .words import Colour, after_step
 
 MAX_LINES = 4_000
 MAX_STEPS = 1_000_000_000

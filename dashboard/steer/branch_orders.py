@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..store.durable import read_json_object
-from ..store.layout import Layout
-from ..store.steering import MAX_AUTHOR, MAX_REASON
+from echoscope.store.log.durable import read_json_object
+from echoscope.store.log.layout import Layout
+from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
 
 MAX_SETTINGS = 64
 MAX_STATE_BYTES = 64_000_000

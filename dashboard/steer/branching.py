@@ -19,9 +19,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ..store.layout import Layout
+from echoscope.store.log.layout import Layout
+
+from ..web.gate import PASSWORD_VARIABLE
 from .branch_orders import BranchError, BranchOrder, command
-from .security import PASSWORD_VARIABLE
 
 FOLDER = ".branches"
 """Under the root: the logs."""

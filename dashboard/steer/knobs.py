@@ -8,9 +8,9 @@ from typing import Any
 
 import streamlit as st
 
-from . import ui
-from .config_view import value_words as value_words
-from .escaping import visible
+from ..escaping import visible
+from ..page import ui
+from ..page.config_view import value_words as value_words
 
 _GROUPS: Mapping[str, str] = {
     "selection": "Selection (the filter)",

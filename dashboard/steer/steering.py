@@ -14,9 +14,9 @@ from typing import Any, Literal
 import pandas as pd
 import streamlit as st
 
-from ..store.reader import CommandState, RunInfo
-from ..store.records import CommandAction, CommandOutcome
-from ..store.steering import (
+from echoscope.store.reader import CommandState, RunInfo
+from echoscope.store.records import CommandAction, CommandOutcome
+from echoscope.store.steer.steering import (
     MAX_AUTHOR,
     MAX_REASON,
     Standing,
@@ -29,11 +29,14 @@ from ..store.steering import (
     setting_warnings,
     standing,
 )
-from . import knobs, queries, ui
-from .escaping import visible
-from .marks import answered_after, command_words, outcome_words
-from .settings import settings
-from .words import NONE
+
+from ..charts.marks import answered_after, command_words, outcome_words
+from ..data import queries
+from ..escaping import visible
+from ..page import ui
+from ..web.settings import settings
+from ..words import NONE
+from . import knobs
 
 _SENTENCES: Mapping[CommandAction, str] = {
     CommandAction.PAUSE: "Hold the run at the next step boundary; nothing is lost.",

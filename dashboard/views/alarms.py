@@ -6,15 +6,17 @@ import time
 
 import streamlit as st
 
-from echoscope.dashboard import figures, queries, ui
-from echoscope.dashboard.alarm_history import AlarmHistory, histories, timeline
-from echoscope.dashboard.charts import export_config
+from echoscope.dashboard.charts.charts import export_config
+from echoscope.dashboard.charts.marks import command_words, outcome_words
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.data.alarm_history import AlarmHistory, histories, timeline
 from echoscope.dashboard.escaping import visible
-from echoscope.dashboard.marks import command_words, outcome_words
-from echoscope.dashboard.settings import settings
+from echoscope.dashboard.live import figures
+from echoscope.dashboard.page import ui
+from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import after_step
 from echoscope.store.annotations import Acknowledge, Snooze, annotate, read_annotations
-from echoscope.store.steering import os_user
+from echoscope.store.steer.steering import os_user
 
 STANDINGS = ("open", "acknowledged", "snoozed", "cleared")
 SEVERITIES = ("critical", "warning", "info")

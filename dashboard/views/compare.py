@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from echoscope.dashboard import charts as lines
-from echoscope.dashboard import figures, queries, theme, ui
-from echoscope.dashboard.comparing import (
+from echoscope.dashboard.charts import charts as lines
+from echoscope.dashboard.charts import theme
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.data.comparing import (
     config_diff,
     overlap,
     regime_paths,
@@ -19,12 +20,14 @@ from echoscope.dashboard.comparing import (
     solved_by,
     with_task,
 )
-from echoscope.dashboard.config_view import plain_config
-from echoscope.dashboard.diagnosis_data import REGIME_KEYS, regime_path
+from echoscope.dashboard.data.diagnosis import REGIME_KEYS, regime_path
+from echoscope.dashboard.data.evaluating import task_settings
 from echoscope.dashboard.escaping import escape, visible
-from echoscope.dashboard.evaluating import task_settings
 from echoscope.dashboard.labels import change_words, value_words
-from echoscope.dashboard.problems import Problem
+from echoscope.dashboard.live import figures
+from echoscope.dashboard.page import ui
+from echoscope.dashboard.page.config_view import plain_config
+from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import NONE
 
 MAX_RUNS = len(theme.SERIES) * len(theme.DASHES)

@@ -7,18 +7,20 @@ import math
 import pandas as pd
 import streamlit as st
 
-from echoscope.dashboard import diagnosis_charts as charts
-from echoscope.dashboard import diagnosis_data as data
-from echoscope.dashboard import figures, pulses, queries, ui
-from echoscope.dashboard.charts import export_config
+from echoscope.dashboard.charts import diagnosis as charts
+from echoscope.dashboard.charts.charts import export_config
+from echoscope.dashboard.data import diagnosis as data
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.data.groups import groups_of
 from echoscope.dashboard.escaping import visible
-from echoscope.dashboard.group_reads import groups_of
 from echoscope.dashboard.labels import interval_words, label, value_words
-from echoscope.dashboard.verdict_box import verdict_box
-from echoscope.dashboard.whatif_box import whatif_box
+from echoscope.dashboard.live import figures, pulses
+from echoscope.dashboard.page import ui
+from echoscope.dashboard.page.verdict_box import verdict_box
+from echoscope.dashboard.page.whatif_box import whatif_box
 from echoscope.dashboard.words import NONE
-from echoscope.diagnostics.text_report import read_record
-from echoscope.diagnostics.verdict_record import Verdict
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.store.artifacts import DiagnosticRecord
 
 TIERS = (

@@ -6,9 +6,16 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from echoscope.dashboard import figures, queries, theme, ui
-from echoscope.dashboard.charts import Curve, LineOptions, export_config, line_spec, step_axis
-from echoscope.dashboard.evaluating import (
+from echoscope.dashboard.charts import theme
+from echoscope.dashboard.charts.charts import (
+    Curve,
+    LineOptions,
+    export_config,
+    line_spec,
+    step_axis,
+)
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.data.evaluating import (
     Evaluated,
     carries_over,
     evaluations_of,
@@ -16,7 +23,9 @@ from echoscope.dashboard.evaluating import (
     on_their_tasks,
 )
 from echoscope.dashboard.labels import SHARE
-from echoscope.dashboard.problems import Problem
+from echoscope.dashboard.live import figures
+from echoscope.dashboard.page import ui
+from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import NONE
 
 MAX_RUNS = 40

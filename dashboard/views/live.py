@@ -6,21 +6,16 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
-from echoscope.dashboard import (
-    branch_form,
-    lineage,
-    live_charts,
-    live_lines,
-    metric_sections,
-    pulses,
-    queries,
-    steering,
-    ui,
-)
+from echoscope.dashboard.charts import live as live_charts
+from echoscope.dashboard.charts.marks import command_words
+from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
-from echoscope.dashboard.marks import command_words
-from echoscope.dashboard.settings import settings
-from echoscope.dashboard.verdict_box import verdict_box
+from echoscope.dashboard.live import lines as live_lines
+from echoscope.dashboard.live import pulses
+from echoscope.dashboard.page import lineage, metric_sections, ui
+from echoscope.dashboard.page.verdict_box import verdict_box
+from echoscope.dashboard.steer import branch_form, steering
+from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import after_step
 from echoscope.store.reader import CommandState
 from echoscope.store.records import Alarm, AlarmSeverity

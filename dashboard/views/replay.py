@@ -7,29 +7,26 @@ import functools
 import pandas as pd
 import streamlit as st
 
-from echoscope.dashboard import (
-    keyboard,
-    pulses,
-    queries,
-    replay_html,
-    replay_news,
-    replay_panels,
-    tokens,
-    ui,
-)
-from echoscope.dashboard.problems import Problem
-from echoscope.dashboard.replay_export import trajectory_json
-from echoscope.dashboard.replay_list import summary
-from echoscope.dashboard.replay_rows import list_columns, list_rows
-from echoscope.dashboard.replay_search import hits_in
-from echoscope.dashboard.replay_sources import (
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.live import keyboard, pulses
+from echoscope.dashboard.page import ui
+from echoscope.dashboard.page.problems import Problem
+from echoscope.dashboard.page.table import pick_table
+from echoscope.dashboard.page.url_state import choose, go, number
+from echoscope.dashboard.replay import html as replay_html
+from echoscope.dashboard.replay import news as replay_news
+from echoscope.dashboard.replay import panels as replay_panels
+from echoscope.dashboard.replay import tokens
+from echoscope.dashboard.replay.export import trajectory_json
+from echoscope.dashboard.replay.list import summary
+from echoscope.dashboard.replay.rows import list_columns, list_rows
+from echoscope.dashboard.replay.search import hits_in
+from echoscope.dashboard.replay.sources import (
     Source,
     asked_of_page,
     choose_source,
     follow_trajectory,
 )
-from echoscope.dashboard.table import pick_table
-from echoscope.dashboard.url_state import choose, go, number
 from echoscope.store.records import Trajectory, TrajectoryOutcome
 
 # Of the list at once; the page of the list follows the trajectory that is shown. (Streamlit would

@@ -7,18 +7,19 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 import streamlit as st
 
-from echoscope.dashboard import lineage, queries, ui
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.data.run_list import RunRow
 from echoscope.dashboard.escaping import visible
-from echoscope.dashboard.run_list import RunRow
-from echoscope.dashboard.runs_table import (
+from echoscope.dashboard.page import lineage, ui
+from echoscope.dashboard.page.runs_table import (
     SORTS,
     branched_from,
     note_changes,
     run_columns,
     run_lines,
 )
-from echoscope.dashboard.settings import settings
-from echoscope.dashboard.table import tick_table
+from echoscope.dashboard.page.table import tick_table
+from echoscope.dashboard.web.settings import settings
 from echoscope.store.annotations import Change, annotate
 
 PER_PAGE = 25

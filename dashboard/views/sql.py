@@ -6,11 +6,11 @@ import pandas as pd
 import pyarrow as pa
 import streamlit as st
 
-from echoscope.dashboard import figures, queries, sql_box, ui
-from echoscope.dashboard.charts import export_config
-from echoscope.dashboard.settings import settings
-from echoscope.dashboard.sql_box import EXAMPLES, MAX_SQL, Answer
-from echoscope.dashboard.sql_result import (
+from echoscope.dashboard.charts.charts import export_config
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.data import sql as sql_box
+from echoscope.dashboard.data.sql import EXAMPLES, MAX_SQL, Answer
+from echoscope.dashboard.data.sql_result import (
     KINDS,
     chart,
     colour_columns,
@@ -19,6 +19,9 @@ from echoscope.dashboard.sql_result import (
     repeats,
     shown_frame,
 )
+from echoscope.dashboard.live import figures
+from echoscope.dashboard.page import ui
+from echoscope.dashboard.web.settings import settings
 from echoscope.store.schema import TABLES
 
 MAX_CURVES = 8

@@ -17,13 +17,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..store.records import CommandAction
-from ..store.status import RunStatus
-from ..store.steering import MAX_AUTHOR, check_settings, os_user, prepare, send, standing
-from . import pulses, queries
-from .problems import Problem
-from .pulses import lines, pulse
-from .security import HEALTH_PATH
+from echoscope.store.records import CommandAction
+from echoscope.store.status import RunStatus
+from echoscope.store.steer.steering import (
+    MAX_AUTHOR,
+    check_settings,
+    os_user,
+    prepare,
+    send,
+    standing,
+)
+
+from ..data import queries
+from ..live import pulses
+from ..live.pulses import lines, pulse
+from ..page.problems import Problem
+from .gate import HEALTH_PATH
 from .settings import settings
 
 COMMAND_HEADER = "x-echoscope-command"
@@ -151,7 +160,9 @@ async def _chart(request: Request) -> Response:
     """A chart of a live run as it is now; 204 where there is none, which is no error to show."""
 
     def ask() -> Response:
-        from . import live_charts  # with plotly, which takes a while: not when the server starts
+        from ..charts import (
+            live as live_charts,  # with plotly, which takes a while: not when the server starts
+        )
 
         name, controls = live_charts.from_query(request.query_params)
         try:

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from .chunks import chunks
-from .security import is_loopback
+from .gate import is_loopback
 
 CHART_PAGES = ("live", "diagnosis", "compare", "alarms", "evaluations")
 """Pages that are sure to need plotly: it is fetched along with the page itself."""
@@ -78,7 +78,8 @@ def compiled_ahead(script: bytes) -> bytes:
 
 
 def _own(name: str) -> Asset:
-    return Asset(name=name, read=Path(__file__).with_name(f"{name}.js").read_bytes)
+    path = Path(__file__).parents[1] / "live" / f"{name}.js"
+    return Asset(name=name, read=path.read_bytes)
 
 
 PLOTLY = Asset(name="plotly", read=_plotly)

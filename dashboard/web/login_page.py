@@ -7,7 +7,7 @@ import math
 
 from starlette.responses import HTMLResponse
 
-from .theme import ACCENT
+from ..charts.theme import ACCENT
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from ..escaping import escape
+from ..page.ui import FRONT_PAGE, PAGES
 from . import assets
-from .escaping import escape
-from .ui import FRONT_PAGE, PAGES
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

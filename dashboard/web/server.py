@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from .security import (
+from ..charts.theme import ACCENT, ACCENT_ON_DARK, SERIES
+from .gate import (
     PASSWORD_VARIABLE,
     TOKEN_PARAM,
     Gate,
@@ -27,14 +28,13 @@ from .security import (
     require_safe,
 )
 from .settings import DashboardSettings, configure
-from .theme import ACCENT, ACCENT_ON_DARK, SERIES
 
 DEFAULT_PORT = 8501
 PORTS_TRIED = 50
 NICENESS = 5
 """Whoever watches a run yields to it; so do branches that are started from a page."""
 _BACKLOG = 128
-_APP = Path(__file__).parent / "app.py"
+_APP = Path(__file__).parents[1] / "app.py"
 
 STREAMLIT: Mapping[str, Any] = {
     "browser.gatherUsageStats": False,
@@ -186,8 +186,14 @@ def _warm_up() -> None:
     What is there then stays: Python need not look through it for garbage ever again, which makes
     collecting what pages leave behind cheap.
     """
-    for name in ("charts", "queries", "diagnosis_charts", "figures", "tokens"):
-        importlib.import_module(f".{name}", __package__)
+    for name in (
+        "charts.charts",
+        "charts.diagnosis",
+        "data.queries",
+        "live.figures",
+        "replay.tokens",
+    ):
+        importlib.import_module(f"echoscope.dashboard.{name}")
     gc.collect()
     gc.freeze()
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .bench_scores import Call, Scores, score
-from .collapsebench import LabelledRun
-from .metric_table import MetricTable
+from ..read.table import MetricTable
+from .harness import LabelledRun
+from .scores import Call, Scores, score
 
 Alert = Callable[[LabelledRun], tuple[int, ...]]
 """A run -> the steps at which alarms begin."""

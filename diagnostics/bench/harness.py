@@ -3,7 +3,7 @@
 A folder of curves holds one CSV per run and `labels.json`: `{"runs": {"set/name": {"label": ...,
 "collapsed": true, "onset_early": {"step": 60}, "onset_performance": {"interval": [70, 80]},
 "regime": "diverse", "seed": 3}}}`; the last four may be missing. The small runs that ship with
-the package are kept in the same format (`collapse_runs/`); those of `made_runs.py` are made anew.
+the package are kept in the same format (`runs/`); those of `synthetic_runs.py` are made anew.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from .metric_table import MetricTable
-from .metrics_file import MetricsFileError, read_metrics
-from .regimes import Regime
+from ..judge.regimes import Regime
+from ..read.metrics_file import MetricsFileError, read_metrics
+from ..read.table import MetricTable
 
 KINDS: Mapping[str, str] = {
     "format_collapse": "FORMAT_COLLAPSE",
@@ -33,7 +33,7 @@ KINDS: Mapping[str, str] = {
 """Label -> the rule that names this kind of collapse."""
 ONSET_MARGIN = 10
 """Steps by which a labelled first sign may be late: it is one reader's judgement."""
-SMALL_RUNS = Path(__file__).parent / "collapse_runs"
+SMALL_RUNS = Path(__file__).parent / "runs"
 """Real small runs of the shipped policy, recorded once."""
 NEITHER = frozenset({"zero_signal", "slow_degradation"})
 """Labels that count neither as a collapse nor as a control.

@@ -6,16 +6,17 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..store.records import AlarmSeverity, AlarmState
-from .alarms import RANK, RULE_ORDER, RunState
-from .bench_scores import Call
-from .calibration import Said, kinds_of
-from .changes import ChannelSpec
-from .channels import CHANNELS, derived
-from .collapsebench import KINDS, LabelledRun
-from .observations import matches
-from .regimes import Regime
-from .verdict import Diagnosis
+from echoscope.store.records import AlarmSeverity, AlarmState
+
+from ..judge.alarms import RANK, RULE_ORDER, RunState
+from ..judge.calibration import Said, kinds_of
+from ..judge.changes import ChannelSpec
+from ..judge.channels import CHANNELS, derived
+from ..judge.observations import matches
+from ..judge.regimes import Regime
+from ..judge.verdict import Diagnosis
+from .harness import KINDS, LabelledRun
+from .scores import Call
 
 Rows = Iterable[tuple[int, Mapping[str, float]]]
 

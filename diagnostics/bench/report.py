@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .alarms import RULE_ORDER
+from ..judge.alarms import RULE_ORDER
+from ..judge.calibration import Calm, Count, Said, calibrated, counted_by_kinds
+from ..judge.changes import ChannelSpec
+from ..judge.channels import CHANNELS
 from .baselines import BaselineResult, baselines
-from .bench_judge import Judged, judge, said_with_less
-from .bench_scores import Call, Scores, score
-from .calibration import Calm, Count, Said, calibrated, counted_by_kinds
-from .changes import ChannelSpec
-from .channels import CHANNELS
-from .collapsebench import KINDS, SMALL_RUNS, LabelledRun, load_curves
-from .made_runs import COLLAPSES, HEALTHY, make
+from .harness import KINDS, SMALL_RUNS, LabelledRun, load_curves
+from .judging import Judged, judge, said_with_less
+from .scores import Call, Scores, score
+from .synthetic_runs import COLLAPSES, HEALTHY, make
 
 REPORT_SEED = 2000
 """Made runs with seeds below this one were looked at while rules were written."""

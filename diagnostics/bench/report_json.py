@@ -6,16 +6,10 @@ import math
 from typing import Any
 
 from .baselines import BaselineResult
-from .bench_judge import Judged
-from .bench_report import (
-    TARGET_DETECTION,
-    TARGET_FALSE_PER_1000,
-    BenchReport,
-    KindScores,
-    RuleScores,
-)
-from .bench_scores import Scores
+from .judging import Judged
+from .report import TARGET_DETECTION, TARGET_FALSE_PER_1000, BenchReport, KindScores, RuleScores
 from .resampling import FalseAlarms
+from .scores import Scores
 
 
 def report_json(report: BenchReport) -> dict[str, Any]:

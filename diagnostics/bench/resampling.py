@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .alarms import AlarmEngine
-from .collapsebench import LabelledRun
-from .metric_table import MetricTable
+from ..judge.alarms import AlarmEngine
+from ..read.table import MetricTable
+from .harness import LabelledRun
 
 WARM_ROWS = 20
 """Rows of a healthy stretch that are left out: the policy still changes fast there."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .collapsebench import LabelledRun
+from .harness import LabelledRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

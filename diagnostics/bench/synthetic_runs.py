@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .collapsebench import LabelledRun, halved_for_good
-from .metric_table import MetricTable
-from .regimes import Regime
+from ..judge.regimes import Regime
+from ..read.table import MetricTable
+from .harness import LabelledRun, halved_for_good
 
 Values = NDArray[np.float64]
 

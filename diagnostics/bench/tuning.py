@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .bench_judge import Judged, judge
-from .bench_scores import Scores, score
-from .changes import ChannelSpec
-from .channels import CHANNELS, at_distance
-from .collapsebench import LabelledRun
+from ..judge.changes import ChannelSpec
+from ..judge.channels import CHANNELS, at_distance
+from .harness import LabelledRun
+from .judging import Judged, judge
+from .scores import Scores, score
 
 MARGIN = 0.9
 """Factor on all distances at which there must be no more false alarms either."""

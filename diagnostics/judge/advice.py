@@ -16,8 +16,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..store.records import Alarm, Command, CommandAction
-from .rules import Rule, View
+from echoscope.store.records import Alarm, Command, CommandAction
+
+from .rules.base import Rule, View
 
 Verb = Literal["set", "branch", "none"]
 
@@ -222,7 +223,9 @@ def _count(settings: Mapping[str, Any]) -> str:
 
 def _checkpoint(alarms: Sequence[Alarm], situation: Situation) -> tuple[int | None, str]:
     """The step of the last good checkpoint, or why there is none; neither where nobody knows."""
-    from ..store.checkpoints import choose_checkpoint  # readers are not needed for a metrics file
+    from echoscope.store.checkpoints import (
+        choose_checkpoint,  # readers are not needed for a metrics file
+    )
 
     if situation.checkpoints is None:
         return None, ""

@@ -12,9 +12,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..store.reader import RunReader
-from ..store.settings import LiveSettings, live_settings
-from .config import AlarmConfig
+from echoscope.store.reader import RunReader
+from echoscope.store.steer.settings import LiveSettings, live_settings
+
+from ..config import AlarmConfig
 
 PREFIX = "diagnostics.alarms."
 

@@ -14,14 +14,24 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ..store.records import ALARM_AUTHOR, Alarm, AlarmSeverity, AlarmState, Command, CommandAction
-from . import rules_reasoning, rules_signal, rules_task
+from echoscope.store.records import (
+    ALARM_AUTHOR,
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    Command,
+    CommandAction,
+)
+
+from ..config import AlarmConfig, RuleName
 from .advice import Action, Cause, History, Situation, advise, causes_of, live_command
 from .changes import Channel, ChannelSpec
 from .channels import CHANNELS, at_distance, derived
-from .config import AlarmConfig, RuleName
 from .observations import observed
-from .rules import Finding, Rule, View, describe
+from .rules import reasoning as rules_reasoning
+from .rules import signal as rules_signal
+from .rules import task as rules_task
+from .rules.base import Finding, Rule, View, describe
 
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
 RULE_ORDER: tuple[str, ...] = RuleName.__args__  # type: ignore[attr-defined]

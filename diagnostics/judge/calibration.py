@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from .collapsebench import LabelledRun
+from ..bench.harness import LabelledRun
 
 HORIZON = 20
 """Steps that a verdict of health is held to."""
@@ -96,7 +96,7 @@ BY_KINDS: Mapping[tuple[Calm, int], Mapping[str, Count]] = {
 }
 """(how calm, kinds of signals measured) -> set of runs -> how often a collapse followed.
 
-Of the recorded small runs, the public ones, and `made_runs.py`.
+Of the recorded small runs, the public ones, and `synthetic_runs.py`.
 """
 
 MEASURED: Mapping[tuple[str, str], Count] = {

@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..store.layout import Layout
-from .metric_table import table_of_run
+from echoscope.store.log.layout import Layout
+
+from ..read.table import table_of_run
 
 if TYPE_CHECKING:
-    from ..store.reader import RunReader
+    from echoscope.store.reader import RunReader
 
 _TRAINED = ("success_train", "reward", "spread", "zero_spread")
 _PROBED = ("success_probe",)
@@ -53,8 +54,8 @@ def restarted_channels(changed: Collection[str]) -> tuple[str, ...]:
 
 def history_of(run: RunReader) -> tuple[list[Before], str]:
     """What came before a run, the eldest first, and a note where a parent is gone."""
-    from ..store.errors import StoreError
-    from ..store.reader import open_run
+    from echoscope.store.errors import StoreError
+    from echoscope.store.reader import open_run
 
     info = run.info()
     origin = _mapping(info.config).get("branched_from")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .advice import Action, Cause
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
 from .regimes import Regime
-from .rules import View, amount, describe
+from .rules.base import View, amount, describe
 
 Onset = tuple[int | None, tuple[int, int] | None]
 

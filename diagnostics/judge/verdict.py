@@ -1,8 +1,8 @@
 """The verdict: what is happening to a run, since when, how one knows, and what to do.
 
     >>> import numpy as np
-    >>> from echoscope.diagnostics.metric_table import MetricTable
-    >>> from echoscope.diagnostics.verdict import diagnose
+    >>> from echoscope.diagnostics.read.table import MetricTable
+    >>> from echoscope.diagnostics.judge.verdict import diagnose
     >>> steps = np.arange(80)
     >>> valid = np.where(steps < 50, 0.95, 0.2)
     >>> success = np.where(steps < 50, 0.6, 0.1)
@@ -24,29 +24,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..store.records import Alarm, AlarmSeverity, AlarmState
-from .alarms import (
-    RULES_BY_NAME,
-    AlarmEngine,
-    Exemplars,
-    OpenAlarm,
-    RunState,
-    blindness,
-)
+from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
+
+from ..config import AlarmConfig
+from ..read.names import Meaning
+from ..read.table import MetricTable
+from .alarms import RULES_BY_NAME, AlarmEngine, Exemplars, OpenAlarm, RunState, blindness
 from .calibration import Calm, collapse_words, kinds_of, quiet_level, quiet_words
 from .changes import HALF, Channel, ChannelSpec
 from .channels import CHANNELS
-from .config import AlarmConfig
-from .metric_names import Meaning
-from .metric_table import MetricTable
+from .record import Evidence, Shown, Verdict
 from .regimes import Regime, RegimeTracker
-from .verdict_record import Evidence, Shown, Verdict
-from .verdict_words import verdict_text
+from .sentences import verdict_text
 
 if TYPE_CHECKING:
-    from ..store.reader import RunReader
+    from echoscope.store.reader import RunReader
+
+    from ..read.open_source import Rescore
     from .lineage import Before
-    from .sources import Rescore
 
 MIN_ROWS = 8
 """Fewer steps are no evidence of anything."""
@@ -299,7 +294,7 @@ def diagnose(
         StoreError: the run cannot be read.
         OSError: there is no such file.
     """
-    from .sources import open_source
+    from ..read.open_source import open_source
 
     opened = open_source(source, mapping, progress, rescore)
     own = _own_settings(opened.reader)

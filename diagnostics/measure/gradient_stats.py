@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import GradientConfig
-from .selection_rules import is_zero
+from ..config import GradientConfig
+from ..selection.rules import is_zero
 
 Floats = NDArray[np.float64]
 

@@ -22,8 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..store.artifacts import DiagnosticRecord
-from .config import GradientConfig
+from echoscope.store.artifacts import DiagnosticRecord
+
+from ..config import GradientConfig
 from .gradient_stats import (
     Bucket,
     Noise,

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.records import RolloutBatch
-from .selection import RELATIVE_NOISE
+from echoscope.store.records import RolloutBatch
+
+from ..selection.filter import RELATIVE_NOISE
 
 FloatArray64 = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

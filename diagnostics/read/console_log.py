@@ -21,10 +21,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .metric_catalogue import Meaning, step_rank
-from .metric_json import table_lines
-from .metric_names import meaning_of
-from .metric_records import Collector, to_number
+from .foreign_names import Meaning, step_rank
+from .json_records import table_lines
+from .names import meaning_of
+from .records import Collector, to_number
 
 MAX_PAIRS = 5_000
 MAX_TABLE_LINES = 200_000

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .metric_catalogue import spelled, step_rank
-from .metric_names import meaning_of
-from .metric_records import to_number
+from .foreign_names import spelled, step_rank
+from .names import meaning_of
+from .records import to_number
 
 DELIMITERS = ",\t;|"
 NUM_SAMPLED = 60

@@ -17,10 +17,10 @@ from typing import BinaryIO
 
 from .console_log import ConsoleLog
 from .delimited_text import NUM_SAMPLED, DelimitedText, dialect_of
-from .metric_catalogue import Meaning
-from .metric_json import documents, is_notebook, notebook_lines, parsed, records_of
-from .metric_records import Collector, MetricsFileError, counted, to_number
-from .metric_table import MetricTable
+from .foreign_names import Meaning
+from .json_records import documents, is_notebook, notebook_lines, parsed, records_of
+from .records import Collector, MetricsFileError, counted, to_number
+from .table import MetricTable
 
 __all__ = ["MetricsFileError", "read_metrics", "to_number"]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .channels import known_keys
-from .metric_catalogue import (
+from ..judge.channels import known_keys
+from .foreign_names import (
     AS_WRITTEN,
     Conversion,
     Meaning,

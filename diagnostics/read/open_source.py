@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..store.records import Trajectory
-from .advice import Situation, trainer_of
-from .config import TextConfig
-from .metric_names import Meaning
-from .metric_table import MetricTable, TableBuilder, table_of_run
+from echoscope.store.records import Trajectory
+
+from ..config import TextConfig
+from ..judge.advice import Situation, trainer_of
+from ..judge.record import Shown
+from ..tools.stored_steps import steps_with_groups
 from .metrics_file import MetricsFileError, read_metrics
-from .stored_steps import steps_with_groups
-from .verdict_record import Shown
+from .names import Meaning
+from .table import MetricTable, TableBuilder, table_of_run
 
 if TYPE_CHECKING:
-    from ..store.reader import RunReader
-    from .text_report import StoredText, TextReport
+    from echoscope.store.reader import RunReader
+
+    from ..measure.text.report import StoredText, TextReport
 
 MAX_STEPS = 60
 MAX_TRAJECTORIES = 64
@@ -119,7 +121,7 @@ SELECT max(step) AS step FROM diagnostics WHERE kind = 'text' AND ($1 IS NULL OR
 
 def _stored_text(reader: RunReader, upto: int | None) -> StoredText | None:
     """The newest findings that the run's monitor stored."""
-    from .text_report import read_record
+    from ..measure.text.report import read_record
 
     step = reader.sql(_NEWEST_TEXT, [upto]).column("step")[0].as_py()
     if step is None:
@@ -130,7 +132,7 @@ def _stored_text(reader: RunReader, upto: int | None) -> StoredText | None:
 
 def _measured_text(reader: RunReader, upto: int | None) -> StoredText | None:
     """The findings of the newest step with trajectories, measured now."""
-    from .text_report import read_record
+    from ..measure.text.report import read_record
 
     steps = [s for s in steps_with_groups(reader) if upto is None or s <= upto]
     if not steps:
@@ -153,14 +155,14 @@ def open_source(
             if rescore is not None:
                 raise MetricsFileError(f"{path}: is no stored run, so it has nothing to score")
             return _of_table(read_metrics(path, mapping))
-        from ..store.layout import Layout
+        from echoscope.store.log.layout import Layout
 
         if not Layout(path).run_json.is_file():
             raise MetricsFileError(_what_is_read(path))
-        from ..store.reader import open_run
+        from echoscope.store.reader import open_run
 
         source = open_run(path)
-    from ..store.layout import shown_path
+    from echoscope.store.log.layout import shown_path
 
     table = table_of_run(source)
     measured = table.keys()
@@ -193,8 +195,8 @@ def situation_of(run: RunReader, name: str) -> Situation:
     Args:
         name: How a command names it.
     """
-    from ..store.checkpoints import evaluation_success
-    from ..store.settings import live_settings
+    from echoscope.store.checkpoints import evaluation_success
+    from echoscope.store.steer.settings import live_settings
 
     info = run.info()
     if not info.live_knobs:
@@ -211,7 +213,7 @@ def situation_of(run: RunReader, name: str) -> Situation:
 
 def _what_is_read(folder: Path) -> str:
     """Why a folder that is no run cannot be judged, and what can."""
-    from ..store.layout import Layout
+    from echoscope.store.log.layout import Layout
 
     runs = sorted(one.name for one in folder.iterdir() if Layout(one).run_json.is_file())
     if runs:
@@ -264,7 +266,7 @@ def sample_of_step(reader: RunReader, step: int) -> list[Trajectory]:
 
 
 def _measure(trajectories: Sequence[Trajectory]) -> TextReport:
-    from .text import text_metrics
+    from ..measure.text.measures import text_metrics
 
     return text_metrics(trajectories, TextConfig(), np.random.default_rng(SEED))
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .metric_catalogue import SUCCESS_WORDS, Meaning, spelled, step_rank
-from .metric_names import is_summary_column, meaning_of, runs_of_chart, step_columns
-from .metric_table import (
+from .foreign_names import SUCCESS_WORDS, Meaning, spelled, step_rank
+from .names import is_summary_column, meaning_of, runs_of_chart, step_columns
+from .table import (
     MAX_COLUMNS,
     MetricTable,
     TableBuilder,

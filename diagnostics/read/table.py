@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .metric_names import Meaning, to_our_names
+from .names import Meaning, to_our_names
 
 if TYPE_CHECKING:
-    from ..store.reader import RunReader
+    from echoscope.store.reader import RunReader
 
 Values = NDArray[np.float64]
 Steps = NDArray[np.int64]

@@ -1,13 +1,13 @@
 """Which groups, or which single trajectories, train: SNR-adaptive filtering (RAGEN-2, section 4).
 
 Selection looks at whole trajectories before they are packed into rows. It keeps their order and
-never repeats one. The rules that turn numbers into a choice stand in `selection_rules.py`.
+never repeats one. The rules that turn numbers into a choice stand in `rules.py`.
 
 Legend: **P** groups, **G** siblings of a group.
 
     >>> import numpy as np
     >>> from echoscope.diagnostics.config import SelectionConfig
-    >>> from echoscope.diagnostics.selection import select_groups
+    >>> from echoscope.diagnostics.selection.filter import select_groups
     >>> from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
     >>> def sibling(p, g, reward):
     ...     turn = Turn(index=0, observation="", response="up", reward=reward,
@@ -34,9 +34,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.records import RolloutBatch, Trajectory
-from .config import SelectionConfig
-from .selection_rules import is_zero, select
+from echoscope.store.records import RolloutBatch, Trajectory
+
+from ..config import SelectionConfig
+from .rules import is_zero, select
 
 __all__ = ["Selection", "select", "select_groups"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .config import SelectionConfig
+from ..config import SelectionConfig
 
 FloatArray64 = NDArray[np.float64]
 IndexArray = NDArray[np.intp]

@@ -1,7 +1,7 @@
 """Judge a run before it starts, by rollouts of its starting policy.
 
 The rollouts, and the seconds and bytes they took, come from whoever has the policy
-(`core/trial.py`); here they are counted, judged and put into words.
+(`core/run/trial.py`); here they are counted, judged and put into words.
 
 Legend: **P** groups, **G** siblings.
 """
@@ -13,21 +13,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
-from .information import InformationEstimate
-from .preflight_record import (
-    Cost,
-    Dependence,
-    Finding,
-    Level,
-    Limits,
-    Numbers,
-    Preflight,
-)
+from echoscope.store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
+
+from ..measure.information.estimate import InformationEstimate
+from ..measure.rewards import reward_stats
+from ..selection.filter import RELATIVE_NOISE, select_groups
+from ..selection.payoff import payoff_of
+from .preflight_record import Cost, Dependence, Finding, Level, Limits, Numbers, Preflight
 from .preflight_rules import Commands, find, percent
-from .rewards import reward_stats
-from .selection import RELATIVE_NOISE, select_groups
-from .selection_payoff import payoff_of
 
 __all__ = [
     "Cost",

@@ -19,13 +19,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..store.reader import RunReader
-from ..store.records import Trajectory
-from .config import InformationConfig
-from .cross_scoring import MAX_SAMPLING_GAP, Scorer
-from .families import Decode
-from .information_step import measure_information
-from .metric_table import MetricTable, TableBuilder
+from echoscope.store.reader import RunReader
+from echoscope.store.records import Trajectory
+
+from ..config import InformationConfig
+from ..measure.information.cross_scoring import MAX_SAMPLING_GAP, Scorer
+from ..measure.information.pairs import Decode
+from ..measure.information.step import measure_information
+from ..read.table import MetricTable, TableBuilder
 from .stored_steps import steps_with_groups
 
 DEFAULT_STEPS = 20

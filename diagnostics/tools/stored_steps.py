@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..store.reader import RunReader
+    from echoscope.store.reader import RunReader
 
 
 def steps_with_groups(reader: RunReader, *, with_tokens: bool = False) -> list[int]:

@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.reader import RunReader
-from ..store.records import StopReason
-from .config import SelectionConfig
-from .selection import BoolArray, FloatArray64, GroupArrays, Selection, select_from, tie_key
-from .selection_payoff import payoff_of
-from .selection_rules import is_zero
+from echoscope.store.reader import RunReader
+from echoscope.store.records import StopReason
+
+from ..config import SelectionConfig
+from ..selection.filter import BoolArray, FloatArray64, GroupArrays, Selection, select_from, tie_key
+from ..selection.payoff import payoff_of
+from ..selection.rules import is_zero
 from .stored_steps import steps_with_groups
 from .whatif_record import Drop, Kept, WhatIf, WhatIfRow, total
 from .whatif_settings import Settings, WhatIfError, apply_changes, own_settings

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import SelectionConfig
-from .selection import BoolArray, FloatArray64
-from .selection_payoff import Payoff
+from ..config import SelectionConfig
+from ..selection.filter import BoolArray, FloatArray64
+from ..selection.payoff import Payoff
 
 
 class Drop(StrEnum):

@@ -9,9 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..store.reader import RunReader
-from ..store.settings import live_settings
-from .config import SelectionConfig
+from echoscope.store.reader import RunReader
+from echoscope.store.steer.settings import live_settings
+
+from ..config import SelectionConfig
 
 PREFIX = "selection."
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import registry
-from .base import EnvUnavailableError, shorten
-from .checks import CHECKS, CheckFailure, Skip, Subject
+from .. import registry
+from ..base import EnvUnavailableError, shorten
+from .contract import CHECKS, CheckFailure, Skip, Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import registry
-from .base import EnvError, Observation, StepResult, TextEnv, is_task_key, shorten
-from .check_episodes import HOSTILE_ACTIONS, SEEDS, digest, digest_main, plan, play
-from .frames import read_frame
-from .pool import EnvGroup, EnvPool
-from .reserving import SURVEY_SEEDS
+from .. import registry
+from ..base import EnvError, Observation, StepResult, TextEnv, is_task_key, shorten
+from ..frames import read_frame
+from ..pool import EnvGroup, EnvPool
+from ..reserving import SURVEY_SEEDS
+from .episodes import HOSTILE_ACTIONS, SEEDS, digest, digest_main, plan, play
 
 HEADINGS = (
     "Description:",

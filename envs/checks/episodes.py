@@ -1,4 +1,4 @@
-"""Fixed episodes that every environment can play: what `checks.py` compares and hashes."""
+"""Fixed episodes that every environment can play: what `contract.py` compares and hashes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from . import registry
-from .base import TextEnv
+from .. import registry
+from ..base import TextEnv
 
 SEEDS = (0, 1, 2, 12345, 2**62 + 7)
 EPISODE_ACTIONS = 40

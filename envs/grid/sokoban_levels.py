@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .base import EnvParamsError, EnvUnavailableError
-from .grids import Position, distances
+from ..base import EnvParamsError, EnvUnavailableError
+from .geometry import Position, distances
 from .sokoban_search import Maze, build_maze, states_by_distance, unpack
 
 MAX_SIDE = 64

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .grids import MOVES, Position, shift
+from .geometry import MOVES, Position, shift
 
 _PLAYER_BITS = 16
 _PLAYER_MASK = 2**_PLAYER_BITS - 1

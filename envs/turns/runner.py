@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from .base import (
+from ..base import (
     EnvParamsError,
     EnvValueError,
     Observation,
@@ -25,7 +25,7 @@ from .base import (
     prefixed,
     shorten,
 )
-from .turns import TurnEnv, TurnResult
+from .turn import TurnEnv, TurnResult
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .base import EnvParamsError, Observation, no_info
+from ..base import EnvParamsError, Observation, no_info
 
 STOP_REASONS = frozenset(
     {"terminated", "max_turns", "max_actions", "parse_failed", "env_error", "timeout"}

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .base import Observation, TextEnv
-from .turn_runner import TurnRunner, count
-from .turns import STOP_REASONS, TurnEnv, TurnResult, TurnSettings
+from ..base import Observation, TextEnv
+from .runner import TurnRunner, count
+from .turn import STOP_REASONS, TurnEnv, TurnResult, TurnSettings
 
 __all__ = [
     "STOP_REASONS",

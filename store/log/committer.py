@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from .artifacts import CheckpointRecord, DiagnosticRecord, SettingsRecord
-from .commands import MailFolder
+from ..artifacts import CheckpointRecord, DiagnosticRecord, SettingsRecord
+from ..query.rows import diagnostics_table, tokens_table, trajectories_table, turns_table
+from ..records import Alarm, Command, CommandAck, StepMetrics, Trajectory, TrajectoryOutcome
+from ..schema import DATA_TABLES
+from ..steer.commands import MailFolder
 from .durable import new_id, sync_folder, write_parquet
 from .events import event_fields, metric_values, plain, step_row
 from .index import RunIndex
 from .integrity import damage_of
 from .journal import Journal, piece_proof
 from .layout import FileEntry, Layout, Segment, is_own_name
-from .records import Alarm, Command, CommandAck, StepMetrics, Trajectory, TrajectoryOutcome
-from .rows import diagnostics_table, tokens_table, trajectories_table, turns_table
-from .schema import DATA_TABLES
 from .state import RunState
 
 ROTATE_BYTES = 4_000_000

@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .errors import RunBusyError, StoreError
+from ..errors import RunBusyError, StoreError
+from ..schema import SCHEMA_VERSION, TABLES
 from .layout import FileEntry
-from .schema import SCHEMA_VERSION, TABLES
 
 CHECKED_FORMAT = 2
 """Format of journals, manifests and descriptions that carry checksums; format 1 has none."""

@@ -12,8 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from .artifacts import CheckpointRecord, SettingsRecord
-from .records import (
+from ..artifacts import CheckpointRecord, SettingsRecord
+from ..query.rows import clean_text
+from ..records import (
     Alarm,
     AlarmSeverity,
     AlarmState,
@@ -26,8 +27,7 @@ from .records import (
     Trajectory,
     TrajectoryOutcome,
 )
-from .rows import clean_text
-from .schema import EVENT_TABLES, STEP_METRICS, TABLES, arrow_schema
+from ..schema import EVENT_TABLES, STEP_METRICS, TABLES, arrow_schema
 
 Row = Mapping[str, Any]
 

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..errors import NotARunError, StoreError, StoreVersionError
+from ..schema import DATA_TABLES, TABLES, check_version
 from .durable import open_regular, read_checked_json, read_json_object
-from .errors import NotARunError, StoreError, StoreVersionError
 from .events import EventColumns
 from .integrity import CHECKS
 from .journal import (
@@ -29,7 +30,6 @@ from .journal import (
 )
 from .layout import FileEntry, Layout
 from .manifest import Manifest, load_manifest
-from .schema import DATA_TABLES, TABLES, check_version
 from .state import RunState
 
 logger = logging.getLogger("echoscope.store")

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..errors import StoreError, StoreWriteError
 from .durable import (
     CHECKED_FORMAT,
     new_id,
@@ -32,7 +33,6 @@ from .durable import (
     write_all,
     write_new_file,
 )
-from .errors import StoreError, StoreWriteError
 from .layout import Layout
 
 _PREFIX = '{"crc": "'

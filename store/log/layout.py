@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import NotARunError, StoreError
-from .schema import DATA_TABLES, TABLES
+from ..errors import NotARunError, StoreError
+from ..schema import DATA_TABLES, TABLES
 
 _DATA_PATH = re.compile(r"(?:seg|pack)/([a-z_]+)/[0-9A-Za-z_.-]+\.parquet")
 _OWN_NAME = re.compile(

@@ -24,7 +24,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .commands import remove_commands
+from ..errors import RunBusyError, StoreError
+from ..query.lookup import conform
+from ..schema import DATA_TABLES, EVENT_TABLES, SCHEMA_VERSION, arrow_schema
+from ..steer.commands import remove_commands
 from .committer import load_committer
 from .durable import (
     FileLock,
@@ -36,15 +39,12 @@ from .durable import (
     sync_folder,
     write_all,
 )
-from .errors import RunBusyError, StoreError
 from .events import EventColumns
 from .index import read_run_json
 from .integrity import damage_of
 from .journal import Chunk, Follower, Record, parse_chunk, read_chunk, run_mark
 from .layout import FileEntry, Layout, Pack, Segment, is_own_name
-from .lookup import conform
 from .manifest import Dropped, Manifest, PieceProof, read_manifest, write_manifest
-from .schema import DATA_TABLES, EVENT_TABLES, SCHEMA_VERSION, arrow_schema
 from .state import RunState
 
 _MAX_STEPS = 1024
@@ -439,7 +439,7 @@ def _remove_dropped(layout: Layout) -> list[str]:
 
 
 def main() -> None:
-    """`python -m echoscope.store.packing RUN`: what a writer starts beside itself."""
+    """`python -m echoscope.store.log.packing RUN`: what a writer starts beside itself."""
     os.nice(10)
     sys.exit(1 if pack(sys.argv[1]).damaged else 0)
 

@@ -23,7 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .checkpoint_files import checkpoint_damage, checkpoint_folders
+from ..checkpoint_files import checkpoint_damage, checkpoint_folders
+from ..errors import NotARunError, RunBusyError, RunExistsError, StoreError
+from ..schema import DATA_TABLES, SCHEMA_VERSION, TABLES
 from .durable import (
     CHECKED_FORMAT,
     is_locked,
@@ -35,7 +37,6 @@ from .durable import (
     to_checked_json_bytes,
     write_new_file,
 )
-from .errors import NotARunError, RunBusyError, RunExistsError, StoreError
 from .index import describe_run
 from .integrity import damage_of
 from .journal import (
@@ -52,7 +53,6 @@ from .journal import (
 )
 from .layout import FileEntry, Layout, Pack, Segment
 from .manifest import Manifest, load_manifest, write_manifest
-from .schema import DATA_TABLES, SCHEMA_VERSION, TABLES
 from .state import RunState
 from .verify import inconsistencies, lost_rows, verify
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import duckdb
 
-from .database import RunDatabase, quote, run_status
+from ..errors import RunBusyError, StoreError
+from ..query.check import one_line
+from ..query.database import RunDatabase, quote, run_status
+from ..schema import TABLES, create_table_sql
 from .durable import FileLock, new_id, sync_folder
-from .errors import RunBusyError, StoreError
 from .index import RunIndex
 from .integrity import damage_of
-from .query_check import one_line
-from .schema import TABLES, create_table_sql
 
 _STORAGE = "v1.5.0"
 """Readable by DuckDB 1.5 and later."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import StoreError
+from ..errors import StoreError
+from ..schema import SCHEMA_VERSION, check_version
 from .layout import Segment
-from .schema import SCHEMA_VERSION, check_version
 
 
 class RunState:

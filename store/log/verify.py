@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .checkpoint_files import checkpoint_damage, checkpoint_folders
+from ..checkpoint_files import checkpoint_damage, checkpoint_folders
+from ..records import parse_trajectory_id
+from ..schema import DATA_TABLES
 from .durable import is_locked
 from .index import Problem, RunIndex
 from .integrity import damage_of
 from .layout import FileEntry, Layout, Pack, Segment
-from .records import parse_trajectory_id
-from .schema import DATA_TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

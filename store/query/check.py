@@ -18,8 +18,8 @@ from typing import Any
 
 import duckdb
 
-from .errors import QueryError
-from .schema import TABLES
+from ..errors import QueryError
+from ..schema import TABLES
 
 _EXPLAIN = re.compile(
     r"\s*explain\s+(?P<analyze>analyze\s+)?(?:\(\s*format\s+(?P<format>[a-z]+)\s*\)\s*)?",

@@ -1,7 +1,7 @@
 """An in-memory DuckDB whose views show runs as their journals and manifests tell them.
 
 SQL from a browser or a notebook can neither change a run nor look around on the machine. Three
-things see to that, each on its own: a query is checked before it is run (`query_check.py`); it runs
+things see to that, each on its own: a query is checked before it is run (`check.py`); it runs
 on a connection of its own, in a transaction that cannot write; and the only files that DuckDB can
 reach are the data files of the run, through an interface that has no way to write (`run_files.py`).
 """
@@ -17,22 +17,16 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from .commands import PendingCommands, folder_mark
-from .durable import is_locked
-from .errors import QueryError, StoreError
-from .index import RunIndex, VisibleFile
-from .integrity import CHECKS, proven_damage
-from .layout import FileEntry
+from ..errors import QueryError, StoreError
+from ..log.durable import is_locked
+from ..log.index import RunIndex, VisibleFile
+from ..log.integrity import CHECKS, proven_damage
+from ..log.layout import FileEntry
+from ..schema import EVENT_TABLES, SCHEMA_VERSION, TABLES, arrow_schema, create_table_sql
+from ..steer.commands import PendingCommands, folder_mark
+from .check import CheckedQuery, one_line
 from .lookup import StepLookup
-from .query_check import CheckedQuery, one_line
 from .run_files import SCHEME, RunFiles
-from .schema import (
-    EVENT_TABLES,
-    SCHEMA_VERSION,
-    TABLES,
-    arrow_schema,
-    create_table_sql,
-)
 
 _QUERY_ERRORS = (
     duckdb.ParserException,

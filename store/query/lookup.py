@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .index import VisibleFile
-from .schema import arrow_schema
+from ..log.index import VisibleFile
+from ..schema import arrow_schema
 
 _MAX_FOOTERS = 256
 _MAX_TABLES = 24

@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .records import Span
+from ..records import Span
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"

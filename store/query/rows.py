@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .artifacts import DiagnosticRecord
-from .records import IntArray, Span, Trajectory, TrajectoryOutcome, Turn
-from .schema import arrow_schema
+from ..artifacts import DiagnosticRecord
+from ..records import IntArray, Span, Trajectory, TrajectoryOutcome, Turn
+from ..schema import arrow_schema
 
 OUTCOME_ARRAYS = ("advantages", "trainer_logprobs", "ref_logprobs", "information")
 """Per-token fields of `TrajectoryOutcome`, columns of `tokens` under the same names."""

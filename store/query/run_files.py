@@ -14,7 +14,7 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from .layout import is_data_path
+from ..log.layout import is_data_path
 
 SCHEME = "run"
 

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from .durable import is_unchanged, sync_folder, with_checksum, write_new_file
-from .errors import StoreError
-from .events import ack_from_row, command_from_row, command_row, plain
-from .index import RunIndex, read_run_json
-from .layout import Layout
-from .records import Command, CommandAck, CommandAction, CommandOutcome
+from ..errors import StoreError
+from ..log.durable import is_unchanged, sync_folder, with_checksum, write_new_file
+from ..log.events import ack_from_row, command_from_row, command_row, plain
+from ..log.index import RunIndex, read_run_json
+from ..log.layout import Layout
+from ..records import Command, CommandAck, CommandAction, CommandOutcome
 
 _MAX_BYTES = 65_536
 _MAX_ID = 200

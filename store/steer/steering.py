@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..errors import StoreError
+from ..reader import CommandState, RunInfo
+from ..records import ALARM_AUTHOR, Command, CommandAction, CommandOutcome
 from .commands import new_command, post
-from .errors import StoreError
-from .reader import CommandState, RunInfo
-from .records import ALARM_AUTHOR, Command, CommandAction, CommandOutcome
 
 NO_CHANGE = "no change: "
 """How the detail of a command begins that was applied and changed nothing."""

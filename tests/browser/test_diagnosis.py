@@ -13,7 +13,7 @@ import pytest
 from browsing import DashboardProcess, settle, table_rows, text_of, until, visit
 from made_run import CONFIG, made_trajectory, open_writer, step_metrics
 
-from echoscope.diagnostics.made_runs import make
+from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.store.artifacts import DiagnosticRecord
 
 LAST = 40

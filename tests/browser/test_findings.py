@@ -10,8 +10,8 @@ import pytest
 from browsing import DashboardProcess, until, visit
 from made_run import add_steps, open_writer
 
-from echoscope.dashboard import settings
-from echoscope.dashboard.report import make_report
+from echoscope.dashboard.report.report import make_report
+from echoscope.dashboard.web import settings
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 
 Serve = Callable[..., DashboardProcess]

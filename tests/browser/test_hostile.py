@@ -10,7 +10,7 @@ import pytest
 from browsing import DashboardProcess, until, visit
 from made_run import make_run
 
-from echoscope.dashboard import ui
+from echoscope.dashboard.page import ui
 
 SCRIPT = "<script>window.hurt=1</script>"
 HANDLER = '<img id=hurt src="http://evil.example/a.png" onerror="window.hurt=1">'

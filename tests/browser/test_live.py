@@ -14,9 +14,9 @@ from browsing import DashboardProcess, draw_chart, until, visit
 from held_run import HeldRun, set_heard
 from trainer_process import TrainerProcess, train
 
-from echoscope.store.commands import new_command, post
 from echoscope.store.reader import CommandState, open_run
 from echoscope.store.records import CommandAction, CommandOutcome
+from echoscope.store.steer.commands import new_command, post
 
 STEP = re.compile(r"step (\d+) of")
 CHART = ".st-key-chart_success"

@@ -11,7 +11,7 @@ import pytest
 from browsing import DashboardProcess, Watch, until, visit
 from made_run import make_run
 
-from echoscope.dashboard import ui
+from echoscope.dashboard.page import ui
 
 WIDTHS = ((1440, 900), (390, 844))
 

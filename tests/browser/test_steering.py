@@ -10,8 +10,8 @@ from typing import Any
 from browsing import DashboardProcess, draw_chart, hover, text_of, until, visit
 from held_run import HeldRun
 
-from echoscope.store.commands import new_command, post
 from echoscope.store.records import CommandAction
+from echoscope.store.steer.commands import new_command, post
 
 Hold = Callable[..., HeldRun]
 ENTROPY = ".st-key-chart_entropy"

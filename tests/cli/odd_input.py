@@ -27,7 +27,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from echoscope.cli import main as echoscope
-from echoscope.core.config_loading import RECIPES, load_config, merge
+from echoscope.core.config.loading import RECIPES, load_config, merge
 from echoscope.store.records import StepMetrics
 from echoscope.store.writer import RunWriter
 

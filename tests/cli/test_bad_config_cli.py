@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import (
+from echoscope.core.config.loading import (
     ConfigError,
     live_fields,
     load_config,
     override,
     parse_override,
 )
+from echoscope.core.config.settings import RunConfig
 from echoscope.core.shipped import shipped_folder
 
 Type = Callable[..., Any]
@@ -279,7 +279,7 @@ def test_d9_every_live_number_has_a_lower_and_an_upper_bound() -> None:
 
 
 def live_schema_of(kind: str) -> dict[str, Any]:
-    from echoscope.core.config_loading import live_schema
+    from echoscope.core.config.loading import live_schema
 
     return live_schema(load_config("bandit", overrides=[f"loss.kind={kind}"]))
 
@@ -288,7 +288,7 @@ def live_schema_of(kind: str) -> dict[str, Any]:
     "word", ["loss.clip_high=1e39", "optim.lr=1e39", "sampling.temperature=1e-40", "steps=1e30"]
 )
 def test_d9_a_live_setting_out_of_range_is_rejected(word: str) -> None:
-    from echoscope.core.config_loading import apply_settings
+    from echoscope.core.config.loading import apply_settings
 
     key, value = parse_override(word)
     assert key in live_fields()

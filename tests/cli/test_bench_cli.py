@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from echoscope.cli import bench
-from echoscope.diagnostics import bench_report
+from echoscope.diagnostics.bench import report as bench_report
 
 RUNNER = CliRunner()
 

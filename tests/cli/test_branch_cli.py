@@ -17,9 +17,9 @@ Type = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory: pytest.TempPathFactory, config_file: Path) -> Path:
-    from echoscope.core.config_loading import load_config
-    from echoscope.core.events import SilentEvents
-    from echoscope.core.runs import start
+    from echoscope.core.config.loading import load_config
+    from echoscope.core.run.events import SilentEvents
+    from echoscope.core.run.launch import start
 
     path = tmp_path_factory.mktemp("runs") / "parent"
     words = ["eval.every=0", "eval.before=false", "checkpoint.every=1"]

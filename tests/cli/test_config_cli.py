@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from echoscope.core.config_loading import live_fields, load_config, recipe_names, validate
+from echoscope.core.config.loading import live_fields, load_config, recipe_names, validate
 
 Type = Callable[..., Any]
 

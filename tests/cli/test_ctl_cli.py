@@ -14,11 +14,11 @@ import pytest
 from recorded import metric
 from trainer_process import PATIENCE_S, TrainerProcess, echoscope
 
-from echoscope.core.checkpoint import list_checkpoints, read_state
-from echoscope.core.config import RunConfig
-from echoscope.store.commands import new_command, post
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.checkpoint import list_checkpoints, read_state
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.verify import verify
+from echoscope.store.steer.commands import new_command, post
 from echoscope.store.writer import RunWriter
 
 Type = Callable[..., Any]

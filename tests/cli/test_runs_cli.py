@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from echoscope.cli import main
-from echoscope.store.commands import new_command, post
 from echoscope.store.records import (
     Alarm,
     AlarmSeverity,
@@ -26,6 +25,7 @@ from echoscope.store.records import (
     Trajectory,
     Turn,
 )
+from echoscope.store.steer.commands import new_command, post
 from echoscope.store.writer import RunWriter
 
 Run = Callable[..., tuple[int, str, str]]

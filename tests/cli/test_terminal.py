@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from echoscope.cli.terminal import TerminalEvents, clock, number, spark_line, watch
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import load_config
+from echoscope.core.config.loading import load_config
+from echoscope.core.config.settings import RunConfig
 from echoscope.store.records import StepMetrics
 
 

@@ -15,10 +15,10 @@ from recorded import assert_same_recording
 from started import started
 from trainer_process import TrainerProcess, echoscope
 
-from echoscope.core.checkpoint import list_checkpoints, read_state
-from echoscope.store.commands import new_command, post
+from echoscope.core.run.checkpoint import list_checkpoints, read_state
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.verify import verify
+from echoscope.store.steer.commands import new_command, post
 from echoscope.store.writer import RunWriter
 
 Type = Callable[..., Any]

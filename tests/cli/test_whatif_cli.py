@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from echoscope.core.config import RunConfig
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import start
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import start
 
 Command = Callable[..., Any]
 

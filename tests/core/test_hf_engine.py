@@ -18,11 +18,11 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from echoscope.core.config import HfEngineConfig
-from echoscope.core.engines import decoding, forward
+from echoscope.core.config.settings import HfEngineConfig
 from echoscope.core.engines.base import Sample, SamplingParams
-from echoscope.core.engines.hf_engine import HfEngine
-from echoscope.core.engines.sampling import PolicyNumericsError
+from echoscope.core.engines.hf import decoding, forward
+from echoscope.core.engines.hf.engine import HfEngine
+from echoscope.core.engines.hf.sampling import PolicyNumericsError
 from echoscope.store.records import FinishReason
 
 VOCAB_SIZE = 61

@@ -11,11 +11,10 @@ import torch
 from bench import make_bench
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from echoscope.core.batch import TokenBatch
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError, load_config
+from echoscope.core.config.loading import ConfigError, load_config
+from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import SamplingParams
-from echoscope.core.engines.hf_engine import HfEngine
+from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.memory import (
     MAX_MICROBATCH,
     ModelShape,
@@ -28,7 +27,8 @@ from echoscope.core.memory import (
     read_shape,
 )
 from echoscope.core.policy import Policy
-from echoscope.core.update import update
+from echoscope.core.update.batch import TokenBatch
+from echoscope.core.update.update import update
 
 MakeConfig = Callable[..., RunConfig]
 GIB = 1 << 30

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from echoscope.core.config import OptimConfig
+from echoscope.core.config.settings import OptimConfig
 from echoscope.core.optim import Optimizer, ParameterGroup, lr_multiplier
 
 

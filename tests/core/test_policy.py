@@ -15,9 +15,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from echoscope.core import policy as policy_module
-from echoscope.core.batch import TokenBatch, select_rows
-from echoscope.core.config import ModelConfig, RunConfig
-from echoscope.core.config_loading import ConfigError
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import ModelConfig, RunConfig
 from echoscope.core.policy import (
     ModelCritic,
     ValueHead,
@@ -26,6 +25,7 @@ from echoscope.core.policy import (
     load_model,
     resolve_device,
 )
+from echoscope.core.update.batch import TokenBatch, select_rows
 
 MakeConfig = Callable[..., RunConfig]
 LORA = "model.lora={rank: 4, alpha: 8}"

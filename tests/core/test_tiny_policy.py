@@ -16,10 +16,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from echoscope.core.chat import ChatFormat, load_tokenizer
-from echoscope.core.config import EnvGroupConfig, HfEngineConfig, ModelConfig, SamplingConfig
-from echoscope.core.config_loading import load_config
-from echoscope.core.engines.hf_engine import HfEngine
+from echoscope.core.config.loading import load_config
+from echoscope.core.config.settings import (
+    EnvGroupConfig,
+    HfEngineConfig,
+    ModelConfig,
+    SamplingConfig,
+)
+from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import load_model
 from echoscope.core.policy_assets import (
     CONTROL_TOKENS,
@@ -30,10 +34,11 @@ from echoscope.core.policy_assets import (
     resolve_model,
     train_tokenizer,
 )
-from echoscope.core.rollout import collect
+from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
+from echoscope.core.rollout.rollout import collect
+from echoscope.core.rollout.sources import build_pool
 from echoscope.core.shipped import list_shipped, shipped_folder
-from echoscope.core.sources import build_pool
-from echoscope.core.warm_start import BARE_CONTEXT
+from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.store.records import Split, Trajectory
 
 TINY = shipped_folder("tiny")

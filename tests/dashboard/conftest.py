@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from echoscope.core.config import RunConfig
-from echoscope.dashboard import queries, settings, ui
+from echoscope.core.config.settings import RunConfig
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.page import ui
+from echoscope.dashboard.web import settings
 
-APP = Path(ui.__file__).parent / "app.py"
+APP = Path(ui.__file__).parents[1] / "app.py"
 PATIENCE_S = 60.0
 logging.getLogger("streamlit").setLevel(logging.ERROR)  # it misses its server in every test
 
@@ -26,8 +28,8 @@ def recorded_root(
     make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A root with one run, `tiny`, that a trainer recorded. Tests only read it."""
-    from echoscope.core.events import SilentEvents
-    from echoscope.core.runs import start
+    from echoscope.core.run.events import SilentEvents
+    from echoscope.core.run.launch import start
 
     root = tmp_path_factory.mktemp("recorded")
     assert start(make_config(), root / "tiny", SilentEvents()) == "finished"

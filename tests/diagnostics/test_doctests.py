@@ -11,7 +11,11 @@ import pytest
 import echoscope.diagnostics
 
 FOLDER = Path(echoscope.diagnostics.__file__).parent
-NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if ">>> " in path.read_text("utf-8"))
+NAMES = sorted(
+    ".".join(path.relative_to(FOLDER).with_suffix("").parts)
+    for path in FOLDER.rglob("*.py")
+    if ">>> " in path.read_text("utf-8")
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -23,9 +27,12 @@ def test_examples_run(name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("information", "from echoscope.diagnostics.information import CrossScores, estimate"),
-        ("verdict", "from echoscope.diagnostics.verdict import diagnose"),
-        ("selection", "from echoscope.diagnostics.selection import select_groups"),
+        (
+            "measure.information.estimate",
+            "from echoscope.diagnostics.measure.information.estimate import CrossScores, estimate",
+        ),
+        ("judge.verdict", "from echoscope.diagnostics.judge.verdict import diagnose"),
+        ("selection.filter", "from echoscope.diagnostics.selection.filter import select_groups"),
     ],
 )
 def test_the_entry_points_are_shown_in_use(module: str, line: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 from letter_tokens import TableScorer, batch, decode
 
 from echoscope.diagnostics.config import DiagnosticsConfig, GradientConfig, InformationConfig
+from echoscope.diagnostics.measure.information.scoring import ScoringError
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
-from echoscope.diagnostics.scoring import ScoringError
 from echoscope.store.artifacts import DiagnosticRecord
 from echoscope.store.records import RolloutBatch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import echoscope
-from echoscope.envs.checker import check_env
+from echoscope.envs.checks.check_env import check_env
 
 PAGE = Path(echoscope.__file__).parent / "docs" / "environments.md"
 

@@ -17,7 +17,7 @@ from echoscope.envs.base import (
     hash_task,
     no_info,
 )
-from echoscope.envs.checker import check_env
+from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.pool import EnvGroup, EnvPool, task_seed
 from echoscope.envs.reserving import EVALUATION_SHARE, MIN_TASKS, few_tasks, is_reserved
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from echoscope.core.assemble import pack_kept, with_advantages
-from echoscope.core.batch import TokenBatch
-from echoscope.core.chat import ChatFormat, load_chat
-from echoscope.core.config import RunConfig
-from echoscope.core.engines.hf_engine import HfEngine
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.optim import Optimizer
 from echoscope.core.policy import Policy, build_policy
-from echoscope.core.sources import EnvSource, build_pool
-from echoscope.core.update import annotate
-from echoscope.diagnostics.selection import select_groups
+from echoscope.core.rollout.chat import ChatFormat, load_chat
+from echoscope.core.rollout.sources import EnvSource, build_pool
+from echoscope.core.update.assemble import pack_kept, with_advantages
+from echoscope.core.update.batch import TokenBatch
+from echoscope.core.update.update import annotate
+from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.store.records import RolloutBatch, Split
 
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from echoscope.store.records import (
-    FinishReason,
-    Split,
-    StopReason,
-    Trajectory,
-    Turn,
-    prompt_key,
-)
+from echoscope.store.records import FinishReason, Split, StopReason, Trajectory, Turn, prompt_key
 
 
 def text_turn(

@@ -6,14 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from echoscope.store.records import (
-    Split,
-    StepMetrics,
-    StopReason,
-    Trajectory,
-    Turn,
-    prompt_key,
-)
+from echoscope.store.records import Split, StepMetrics, StopReason, Trajectory, Turn, prompt_key
 from echoscope.store.writer import RunWriter
 
 CONFIG: Mapping[str, Any] = {

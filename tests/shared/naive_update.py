@@ -15,9 +15,9 @@ from bench import Bench
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from echoscope.core.batch import TokenBatch
-from echoscope.core.config import RunConfig
+from echoscope.core.config.settings import RunConfig
 from echoscope.core.policy import ModelCritic
+from echoscope.core.update.batch import TokenBatch
 from echoscope.store.records import RolloutBatch, Trajectory, Turn
 
 

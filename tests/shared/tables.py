@@ -1,4 +1,4 @@
-"""What `dashboard/table.py` shows on a page that a test drew."""
+"""What `dashboard/page/table.py` shows on a page that a test drew."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from typing import Any
 from started import started
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["echoscope.core.runs"])
+_CONTEXT.set_forkserver_preload(["echoscope.core.run.launch"])
 PATIENCE_S = 120.0
 
 
@@ -84,9 +84,9 @@ def _main(output: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> 
 
 def train(path: Path, config_json: str) -> None:
     """Start a run, or resume it where there is one; tells each phase as `<step> <phase>;`."""
-    from echoscope.core.config import RunConfig
-    from echoscope.core.events import SilentEvents
-    from echoscope.core.runs import resume, start
+    from echoscope.core.config.settings import RunConfig
+    from echoscope.core.run.events import SilentEvents
+    from echoscope.core.run.launch import resume, start
 
     class Phases(SilentEvents):
         def phase(self, step: int, name: str) -> None:

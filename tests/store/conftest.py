@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echoscope.store.journal import encode_line, read_chunk
+from echoscope.store.log.journal import encode_line, read_chunk
 from echoscope.store.records import (
     Split,
     StepMetrics,

@@ -30,7 +30,7 @@ from echoscope.store.annotations import (
     read_annotations,
 )
 from echoscope.store.errors import AnnotationError, NotARunError, StoreError
-from echoscope.store.verify import verify
+from echoscope.store.log.verify import verify
 
 ME: dict[str, Any] = {"author": "me", "at": 100.0}
 

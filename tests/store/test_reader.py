@@ -11,13 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from echoscope.store.errors import (
-    NotARunError,
-    QueryError,
-    StoreError,
-    StoreVersionError,
-)
-from echoscope.store.packing import pack
+from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
+from echoscope.store.log.packing import pack
 from echoscope.store.reader import open_run, open_runs
 from echoscope.store.schema import TABLES
 from echoscope.store.writer import RunWriter
@@ -145,7 +140,7 @@ def test_prompts_are_stored_once_and_rebuilt(finished_run: Path) -> None:
 
 
 def test_a_lost_turn_is_an_error_and_not_a_wrong_prompt() -> None:
-    from echoscope.store.rebuild import trajectory_from_rows
+    from echoscope.store.query.rebuild import trajectory_from_rows
 
     turn = {"trajectory_id": "t00000000-00000", "turn": 0}
     token = {"turn": 0, "prompt_prefix": 3, "prompt_tokens": [1]}
@@ -223,7 +218,7 @@ def test_a_newer_major_version_is_refused_and_a_newer_minor_read(finished_run: P
 
 def test_columns_of_other_minor_versions(finished_run: Path) -> None:
     """A segment with a column less reads as NULL; one that is unknown here is ignored."""
-    from echoscope.store.durable import sha256_of
+    from echoscope.store.log.durable import sha256_of
 
     path = next((finished_run / "seg" / "turns").glob("00000001-*"))
     rows = pq.read_table(path).drop_columns(["frame"])
@@ -239,7 +234,7 @@ def test_columns_of_other_minor_versions(finished_run: Path) -> None:
 
 
 def _rewrite_entry(journal: Path, path: Path, *, schema: str, sha256: str, size: int) -> None:
-    from echoscope.store.journal import encode_piece, read_chunk
+    from echoscope.store.log.journal import encode_piece, read_chunk
 
     records = read_chunk(journal).records
     for record in records:
@@ -276,7 +271,7 @@ def test_a_damaged_segment_is_left_out_and_named(
 
 
 def test_a_journal_cannot_name_files_elsewhere(finished_run: Path) -> None:
-    from echoscope.store.layout import FileEntry
+    from echoscope.store.log.layout import FileEntry
 
     for path in ("/etc/passwd", "seg/turns/../../x.parquet", "pack/tokens/x.parquet", "seg/x"):
         with pytest.raises(StoreError, match="does not lie in"):

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from echoscope.store.packing import pack
+from echoscope.store.log.packing import pack
+from echoscope.store.query.rows import OUTCOME_ARRAYS, clean_text, shared_prefix
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
     FinishReason,
@@ -24,7 +25,6 @@ from echoscope.store.records import (
     TrajectoryOutcome,
     Turn,
 )
-from echoscope.store.rows import OUTCOME_ARRAYS, clean_text, shared_prefix
 from echoscope.store.writer import RunWriter
 
 TEXT = st.text(max_size=20)  # any character of any plane, NUL included, lone surrogates not

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from echoscope.store import schema
-from echoscope.store.durable import parquet_options
+from echoscope.store.log.durable import parquet_options
 from echoscope.store.schema import DATA_TABLES, EVENT_TABLES, TABLES
 
 GOLDEN = Path(__file__).with_name("schema_1_0.json")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from made_run import add_steps, make_run, open_writer
 
-from echoscope.store.commands import new_command, post
 from echoscope.store.reader import CommandState, open_run, open_runs
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
 from echoscope.store.status import RunStatus, Status, duration, pace_of, status_of
+from echoscope.store.steer.commands import new_command, post
 
 NOW = 10_000.0
 

@@ -11,12 +11,7 @@ import numpy as np
 import pytest
 
 from echoscope.store.artifacts import CheckpointRecord, DiagnosticRecord
-from echoscope.store.errors import (
-    NotARunError,
-    RunBusyError,
-    RunExistsError,
-    StoreWriteError,
-)
+from echoscope.store.errors import NotARunError, RunBusyError, RunExistsError, StoreWriteError
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
     Alarm,

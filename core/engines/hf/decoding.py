@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...store.records import FinishReason, IntArray, Support
-from .base import SamplingParams
+from echoscope.store.records import FinishReason, IntArray, Support
+
+from ..base import SamplingParams
 from .forward import CachedForward
 from .sampling import Drawn, PolicyNumericsError, RowUniforms, sample_tokens
 

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...store.records import IntArray
-from ..config import HfEngineConfig
-from .base import Sample, SamplingParams
+from echoscope.store.records import IntArray
+
+from ...config.settings import HfEngineConfig
+from ..base import Sample, SamplingParams
 from .decoding import DecodedRow, DecodeLoop
 from .forward import CachedForward
-from .hf_model import evaluating, max_positions, runnable, weights_stamp
 from .kv_cache import COLUMN_BLOCK, RowCache
+from .model import evaluating, max_positions, runnable, weights_stamp
 from .prefixes import PrefillPlan, PrefixIndex, StoredRow, plan_prefill
 
 

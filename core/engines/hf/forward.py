@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...store.records import IntArray
+from echoscope.store.records import IntArray
+
 from .kv_cache import RowCache
 from .prefixes import RowCopies, Span
 

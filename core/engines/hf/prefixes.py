@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...store.records import IntArray
+from echoscope.store.records import IntArray
 
 MIN_SHARED_TOKENS = 256
 """A beginning shared by several prompts gets its own forward pass from so many tokens saved on."""

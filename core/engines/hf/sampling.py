@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .base import SamplingParams
+from ..base import SamplingParams
 
 UNIFORM_BLOCK = 128
 """Uniforms are drawn this many tokens ahead; the stream does not depend on it."""

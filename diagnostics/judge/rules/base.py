@@ -2,7 +2,7 @@
 
 A rule is a pure function of the channels: it says what it finds at this step, or nothing. Memory,
 hysteresis and onset live in the channels (`changes.py`); events are made in `alarms.py`. The rules
-themselves stand in `rules_reasoning.py`, `rules_signal.py` and `rules_task.py`.
+themselves stand in `reasoning.py`, `signal.py` and `task.py`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..store.records import AlarmSeverity
-from .changes import DRASTIC, HALF, Channel
-from .config import RuleName
+from echoscope.store.records import AlarmSeverity
+
+from ...config import RuleName
+from ..changes import DRASTIC, HALF, Channel
 
 FIXED = ("success_probe", "success_eval")
 SUCCESS = (*FIXED, "success_train", "reward")

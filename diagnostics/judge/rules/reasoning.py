@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ..store.records import AlarmSeverity
-from .changes import Channel
-from .rules import Finding, Rule, View, describe, describe_jump, first, onset_of, sentence
+from echoscope.store.records import AlarmSeverity
+
+from ..changes import Channel
+from .base import Finding, Rule, View, describe, describe_jump, first, onset_of, sentence
 
 _PARSING = ("closed", "format")
 _ACTING = ("action", "eval_action")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..store.records import AlarmSeverity
-from .rules import Finding, Rule, View, describe, sentence
+from echoscope.store.records import AlarmSeverity
+
+from .base import Finding, Rule, View, describe, sentence
 
 _REPETITION = ("duplicates", "loops", "echo", "sibling_distance_down")
 _MOVES = ("success_probe", "success_eval", "success_train", "closed", "format", "action")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..store.records import AlarmSeverity
-from .changes import HALF, NOISE_SIGMAS, SURE_SIGMAS, Channel
-from .rules import FIXED, Finding, Rule, View, amount, describe, percent, sentence
+from echoscope.store.records import AlarmSeverity
+
+from ..changes import HALF, NOISE_SIGMAS, SURE_SIGMAS, Channel
+from .base import FIXED, Finding, Rule, View, amount, describe, percent, sentence
 
 _SIGNS = (
     "closed",

@@ -3,7 +3,7 @@
 Ignoring the board in the reasoning may be harmless; ignoring it in the *actions* costs reward. This
 is not I(X; answer given Z), which is near zero wherever answers follow from the reasoning.
 
-    >>> from echoscope.diagnostics.action_information import estimate_actions
+    >>> from echoscope.diagnostics.measure.information.actions import estimate_actions
     >>> boards = ["a"] * 8 + ["b"] * 8
     >>> round(estimate_actions(["Up"] * 8 + ["Left"] * 8, boards).mutual_information, 3)  # ln 2
     0.693
@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics.cluster import expected_mutual_information
 
-from ..store.records import Trajectory
+from echoscope.store.records import Trajectory
+
 from .intervals import Interval, cluster_half_widths, pseudo_values
 
 FloatArray64 = NDArray[np.float64]

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..store.records import IntArray, Trajectory
-from .families import Decode, sampled_reasoning
+from echoscope.store.records import IntArray, Trajectory
+
+from .pairs import Decode, sampled_reasoning
 
 if TYPE_CHECKING:
     from .scoring import Scorer

@@ -39,7 +39,7 @@ class ScoringCost:
 class CrossScores:
     """log p(z_m[t] | x_n, z_m[:t]) in nats, and where the reasonings come from.
 
-    Prompts are distinct (`ragen_keys.py` alone draws equal ones). Reasoning m was sampled under
+    Prompts are distinct (`ragen.py` alone draws equal ones). Reasoning m was sampled under
     prompt `column_M[m]` (in the `state` family: under a longer one that ends in the same
     observation). `-inf` is a probability of zero. NaN is a score that could not be had, and makes
     the estimates not available.

@@ -16,9 +16,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.records import FloatArray, IntArray
+from echoscope.store.records import FloatArray, IntArray
+
 from .cross_scores import CrossScores, ScoringCost
-from .families import Draw
+from .pairs import Draw
 
 MAX_SAMPLING_GAP = 0.02
 """Nats per token that rounding and another engine's kernels may explain."""

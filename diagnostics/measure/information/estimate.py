@@ -11,7 +11,7 @@ All logarithms are natural: nats, per sequence unless a name says per token.
 Legend: **M** reasonings, **N** prompts, **R** tokens of the longest reasoning.
 
     >>> import numpy as np
-    >>> from echoscope.diagnostics.information import CrossScores, estimate
+    >>> from echoscope.diagnostics.measure.information.estimate import CrossScores, estimate
     >>> log_p = np.log([[0.8, 0.2], [0.8, 0.2], [0.2, 0.8], [0.2, 0.8]])  # 4 reasonings, 2 prompts
     >>> found = estimate(CrossScores.of_sequences(log_p, column_M=[0, 0, 1, 1]))
     >>> round(found.mutual_information, 3), round(found.dependence, 3)
@@ -33,7 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cross_scores import CrossScores, ScoringCost
-from .information_terms import (
+from .intervals import Interval, cluster_half_widths, pseudo_values, sibling_half_widths
+from .retrieval import RANKS, Retrieval, posterior, retrieve
+from .terms import (
     STATISTICS,
     Terms,
     leave_own_cluster_out,
@@ -41,8 +43,6 @@ from .information_terms import (
     terms,
     without_each_cluster,
 )
-from .intervals import Interval, cluster_half_widths, pseudo_values, sibling_half_widths
-from .retrieval import RANKS, Retrieval, posterior, retrieve
 
 __all__ = ["Breakdown", "CrossScores", "InformationEstimate", "Interval", "Retrieval", "estimate"]
 

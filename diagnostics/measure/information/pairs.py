@@ -23,9 +23,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.parsing import THINK_CLOSE
-from ..store.records import FinishReason, FloatArray, IntArray, Span, Trajectory, Turn
-from .config import InformationConfig
+from echoscope.store.query.parsing import THINK_CLOSE
+from echoscope.store.records import FinishReason, FloatArray, IntArray, Span, Trajectory, Turn
+
+from ...config import InformationConfig
 
 Decode = Callable[[IntArray], str]
 """Token ids to text, control tokens included."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.records import IntArray
+from echoscope.store.records import IntArray
 
 IntArray64 = NDArray[np.int64]
 

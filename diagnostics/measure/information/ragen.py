@@ -1,6 +1,6 @@
 """RAGEN's collapse metrics by its own formulas: its users' dashboards and numbers carry over.
 
-What it computes differs from `information.py` on purpose, and so do the numbers: its `mi_estimate`
+What it computes differs from `estimate.py` on purpose, and so do the numbers: its `mi_estimate`
 mixes length-normalised likelihoods, its trajectory sample makes every drawn pair a column of its
 own, and reasonings that were never closed are left out. docs/information.md compares both.
 
@@ -18,10 +18,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.records import IntArray, Trajectory, Turn
+from echoscope.store.records import IntArray, Trajectory, Turn
+
 from .cross_scores import CrossScores
-from .families import Draw, inner_span
-from .information_terms import log_mean_exp
+from .pairs import Draw, inner_span
+from .terms import log_mean_exp
 
 FloatArray64 = NDArray[np.float64]
 IntArray64 = NDArray[np.int64]

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..store.records import FloatArray, IntArray
+from echoscope.store.records import FloatArray, IntArray
+
 from .cross_scoring import Scorer, ScoringError, Tally, cross_score, score_draw
 from .prefix_tree import Pack, pack_prefixes, similar_lengths
 

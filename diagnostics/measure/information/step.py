@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.artifacts import DiagnosticRecord
-from ..store.records import FloatArray, Trajectory
-from .action_information import ActionInformation, estimate_actions, first_actions
-from .config import InformationConfig
+from echoscope.store.artifacts import DiagnosticRecord
+from echoscope.store.records import FloatArray, Trajectory
+
+from ...config import InformationConfig
+from .actions import ActionInformation, estimate_actions, first_actions
 from .cross_scores import CrossScores
 from .cross_scoring import Scorer, ScoringError, score_draw
-from .families import Decode, Draw, StatePrompt, draw_all_turns, draw_first_turn, draw_state
-from .information import Breakdown, InformationEstimate, estimate
-from .ragen_keys import as_ragen_first_turn, ragen_metrics, thinking_rates
-from .ragen_keys import draw_first_turn as draw_ragen_first_turn
-from .ragen_keys import draw_trajectory as draw_ragen_trajectory
+from .estimate import Breakdown, InformationEstimate, estimate
+from .pairs import Decode, Draw, StatePrompt, draw_all_turns, draw_first_turn, draw_state
+from .ragen import as_ragen_first_turn, ragen_metrics, thinking_rates
+from .ragen import draw_first_turn as draw_ragen_first_turn
+from .ragen import draw_trajectory as draw_ragen_trajectory
 
 Generator = np.random.Generator
 

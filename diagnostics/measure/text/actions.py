@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-from ..store.records import Trajectory, Turn
-from .text_sample import words
-from .text_siblings import chao_shen
+from echoscope.store.records import Trajectory, Turn
+
+from .sample import words
+from .siblings import chao_shen
 
 MAX_MOVES, MAX_MOVE_WORDS, MAX_MOVE_CHARS = 64, 3, 60
 """Beyond them actions are free text (a search, a program), not names of moves."""

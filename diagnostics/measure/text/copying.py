@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .text_sample import Reasoning, ngrams, words
+from .sample import Reasoning, ngrams, words
 
 GRAM = 3
 """Words in the n-grams that count as copied."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..store.records import FinishReason, Trajectory, Turn
+from echoscope.store.records import FinishReason, Trajectory, Turn
 
 
 def form_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:

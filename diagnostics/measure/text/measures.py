@@ -1,9 +1,9 @@
 """Tier 1: everything that text alone can tell about a policy's reasoning. No model is needed.
 
 `text_metrics` draws a stated sample, measures, and says in words what it could not measure. The
-measures stand one question a file: `text_retrieval.py` (does reasoning depend on the prompt?),
-`text_templates.py`, `text_siblings.py` (do siblings differ?), `text_repetition.py` (loops, echo),
-`text_copying.py`, `text_actions.py` (does the action follow?), `text_form.py` (well formed?).
+measures stand one question a file: `text/retrieval.py` (does reasoning depend on the prompt?),
+`templates.py`, `siblings.py` (do siblings differ?), `repetition.py` (loops, echo),
+`copying.py`, `text/actions.py` (does the action follow?), `form.py` (well formed?).
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.records import RolloutBatch, Trajectory, Turn
-from .config import TextConfig
-from .text_actions import action_entropies, agreements, named_moves
-from .text_copying import copied_share, masked_texts
-from .text_form import form_metrics, is_reasoning_closed
-from .text_repetition import echo_share, loops, repeated_action_shares, turn_pairs
-from .text_report import MAX_EXEMPLARS, Exemplar, Findings, TextReport
-from .text_retrieval import information_bound, retrieve
-from .text_sample import Reasoning, TextSample, draw, word_spans
-from .text_siblings import sibling_metrics, sibling_pairs
-from .text_similarity import similarity
-from .text_templates import CommonGrams, find_template
+from echoscope.store.records import RolloutBatch, Trajectory, Turn
+
+from ...config import TextConfig
+from .actions import action_entropies, agreements, named_moves
+from .copying import copied_share, masked_texts
+from .form import form_metrics, is_reasoning_closed
+from .repetition import echo_share, loops, repeated_action_shares, turn_pairs
+from .report import MAX_EXEMPLARS, Exemplar, Findings, TextReport
+from .retrieval import information_bound, retrieve
+from .sample import Reasoning, TextSample, draw, word_spans
+from .siblings import sibling_metrics, sibling_pairs
+from .similarity import similarity
+from .templates import CommonGrams, find_template
 
 
 def text_metrics(

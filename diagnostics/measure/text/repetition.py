@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 
-from ..store.records import Trajectory, Turn
-from .text_sample import ngrams, words
+from echoscope.store.records import Trajectory, Turn
+
+from .sample import ngrams, words
 
 GRAM = 4
 """Words in the n-grams whose repetition counts."""

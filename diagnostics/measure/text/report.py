@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..store.artifacts import DiagnosticRecord
-from .text_templates import Template
+from echoscope.store.artifacts import DiagnosticRecord
+
+from .templates import Template
 
 METRICS: Mapping[str, str] = MappingProxyType(
     {

@@ -14,8 +14,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.records import Trajectory
-from .config import TextConfig
+from echoscope.store.records import Trajectory
+
+from ...config import TextConfig
 
 Item = TypeVar("Item")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .text_sample import Reasoning, ngrams
+from .sample import Reasoning, ngrams
 
 _START, _END = "<start>", "<end>"
 """Marks that no word equals: words have no sign beside a letter."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from .text_sample import words
+from .sample import words
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 import numpy as np
 from numpy.typing import NDArray
 
-from .text_sample import Reasoning, ngrams, word_spans
+from .sample import Reasoning, ngrams, word_spans
 
 SLOT = "___"
 _MAX_WORDS = 120

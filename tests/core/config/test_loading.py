@@ -9,8 +9,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from echoscope.core.config import GspoLossConfig, ModelCriticConfig, RunConfig
-from echoscope.core.config_loading import (
+from echoscope.core.config.loading import (
     ConfigError,
     apply_settings,
     field_names,
@@ -24,6 +23,7 @@ from echoscope.core.config_loading import (
     validate,
     value_at,
 )
+from echoscope.core.config.settings import GspoLossConfig, ModelCriticConfig, RunConfig
 
 BANDIT = "envs.train=[{env: bandit}]"
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from transformers import AutoTokenizer, ByT5Tokenizer
 
-from echoscope.core.chat import ChatFormat, ChatFormatError, load_tokenizer
+from echoscope.core.rollout.chat import ChatFormat, ChatFormatError, load_tokenizer
 
 
 def templated(tokenizer, *contents: str, system: str = "") -> list[int]:

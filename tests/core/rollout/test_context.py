@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from echoscope.core.chat import ChatFormat, ChatFormatError
-from echoscope.core.config import ContextConfig
-from echoscope.core.context import Conversation, Prompt, format_hint, read_response
+from echoscope.core.config.settings import ContextConfig
+from echoscope.core.rollout.chat import ChatFormat, ChatFormatError
+from echoscope.core.rollout.context import Conversation, Prompt, format_hint, read_response
 
 BARE = {"system": "", "instructions": False, "format_hint": False}
 REPLY = "Up it is.</think><answer>Up</answer>"

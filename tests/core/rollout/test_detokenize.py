@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from echoscope.core.detokenize import Detokenizer, token_span
+from echoscope.core.rollout.detokenize import Detokenizer, token_span
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from echoscope.core.evaluate import evaluation_metrics
-from echoscope.core.metrics import wilson_interval
+from echoscope.core.rollout.evaluate import evaluation_metrics
+from echoscope.core.update.metrics import wilson_interval
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
 
 

@@ -11,18 +11,13 @@ import numpy as np
 import pytest
 from recorded import assert_same_recording, metric
 
-from echoscope.core.checkpoint import list_checkpoints
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError
-from echoscope.core.events import SilentEvents
-from echoscope.core.policy_assets import (
-    PolicyShape,
-    create_policy,
-    save_tokenizer,
-    train_tokenizer,
-)
-from echoscope.core.runs import resume, start
-from echoscope.core.sources import StoredSource
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.policy_assets import PolicyShape, create_policy, save_tokenizer, train_tokenizer
+from echoscope.core.rollout.sources import StoredSource
+from echoscope.core.run.checkpoint import list_checkpoints
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import resume, start
 from echoscope.store.reader import open_run
 from echoscope.store.records import Split, StepMetrics, Trajectory
 from echoscope.store.writer import RunWriter

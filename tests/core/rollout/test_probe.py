@@ -12,17 +12,17 @@ from bench import make_bench
 from listening import Listener
 from recorded import assert_same_recording, metric
 
-from echoscope.core.checkpoint import list_checkpoints, read_state
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError
-from echoscope.core.engines.hf_engine import HfEngine
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import resume, start
-from echoscope.core.sources import EnvSource, build_pool, probe_groups
-from echoscope.store.commands import new_command, post
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.engines.hf.engine import HfEngine
+from echoscope.core.rollout.sources import EnvSource, build_pool, probe_groups
+from echoscope.core.run.checkpoint import list_checkpoints, read_state
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import resume, start
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import RolloutBatch, Split
-from echoscope.store.verify import verify
+from echoscope.store.steer.commands import new_command, post
 
 MakeConfig = Callable[..., RunConfig]
 SUCCESS = "probe/frozen_lake/success_rate"

@@ -11,16 +11,21 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from echoscope.core.batch import credit_rewards, pack
-from echoscope.core.chat import ChatFormat
-from echoscope.core.config import ContextConfig, HfEngineConfig, ModelConfig, SamplingConfig
+from echoscope.core.config.settings import (
+    ContextConfig,
+    HfEngineConfig,
+    ModelConfig,
+    SamplingConfig,
+)
 from echoscope.core.engines.base import Sample, SamplingParams
-from echoscope.core.engines.hf_engine import HfEngine
+from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import Policy
-from echoscope.core.rollout import collect, sampling_seed
+from echoscope.core.rollout.chat import ChatFormat
+from echoscope.core.rollout.rollout import collect, sampling_seed
+from echoscope.core.update.batch import credit_rewards, pack
 from echoscope.envs.base import Observation
 from echoscope.envs.pool import EnvGroup, EnvPool, Slot
-from echoscope.envs.wrappers import TurnResult
+from echoscope.envs.turns.wrappers import TurnResult
 from echoscope.store.records import (
     FinishReason,
     IntArray,

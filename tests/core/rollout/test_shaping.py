@@ -9,9 +9,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from echoscope.core.config import ShapingTerm
-from echoscope.core.config_loading import ConfigError
-from echoscope.core.shaping import (
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import ShapingTerm
+from echoscope.core.rollout.shaping import (
     Shaping,
     ShapingError,
     apply,

@@ -9,15 +9,15 @@ import pytest
 from listening import Listener
 from recorded import metric
 
-from echoscope.core.branching import plan_branch
-from echoscope.core.checkpoint import list_checkpoints, read_state, step_of
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import apply_settings, load_config, override
-from echoscope.core.events import SilentEvents
-from echoscope.core.observers import Judged, Observed, StepObservation
-from echoscope.core.runs import resume, start
-from echoscope.store.commands import new_command, post
-from echoscope.store.committer import Committer
+from echoscope.core.config.loading import apply_settings, load_config, override
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.branching import plan_branch
+from echoscope.core.run.checkpoint import list_checkpoints, read_state, step_of
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import Judged, Observed, StepObservation
+from echoscope.store.log.committer import Committer
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import CommandState, open_run
 from echoscope.store.records import (
     Alarm,
@@ -27,7 +27,7 @@ from echoscope.store.records import (
     CommandOutcome,
     StepMetrics,
 )
-from echoscope.store.verify import verify
+from echoscope.store.steer.commands import new_command, post
 
 MakeConfig = Callable[..., RunConfig]
 UNMEASURED = tuple(f"diagnostics.{name}.every=0" for name in ("text", "information", "gradient"))

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from recorded import assert_same_recording, metric, recorded
 
-from echoscope.core.branching import plan_branch, start_branch
-from echoscope.core.checkpoint import checkpoint_path, list_checkpoints, read_state
-from echoscope.core.config import BranchedFrom, RunConfig
-from echoscope.core.config_loading import ConfigError, validate
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import resume, start
-from echoscope.store.commands import new_command, post
+from echoscope.core.config.loading import ConfigError, validate
+from echoscope.core.config.settings import BranchedFrom, RunConfig
+from echoscope.core.run.branching import plan_branch, start_branch
+from echoscope.core.run.checkpoint import checkpoint_path, list_checkpoints, read_state
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import resume, start
 from echoscope.store.errors import NotARunError
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
-from echoscope.store.verify import verify
+from echoscope.store.steer.commands import new_command, post
 
 MakeConfig = Callable[..., RunConfig]
 UNWATCHED = ("diagnostics.enabled=false", "checkpoint.every=1", "checkpoint.keep=9")

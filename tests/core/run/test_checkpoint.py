@@ -13,8 +13,10 @@ from bench import Bench, make_bench
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from echoscope.core import checkpoint as checkpoint_module
-from echoscope.core.checkpoint import (
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run import checkpoint as checkpoint_module
+from echoscope.core.run.checkpoint import (
     CheckpointError,
     TrainState,
     checkpoint_path,
@@ -24,9 +26,7 @@ from echoscope.core.checkpoint import (
     remove_checkpoints,
     save_checkpoint,
 )
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError
-from echoscope.core.update import update
+from echoscope.core.update.update import update
 from echoscope.store.artifacts import CheckpointRecord
 from echoscope.store.checkpoint_files import checkpoint_damage, write_checkpoint_manifest
 
@@ -357,7 +357,7 @@ def test_d5_a_checkpoint_of_format_1_loads_and_says_that_it_has_no_checksums(
 
 
 def test_d12_folders_of_people_among_the_checkpoints_are_left_alone(tmp_path: Path) -> None:
-    from echoscope.core import checkpoint
+    from echoscope.core.run import checkpoint
 
     folder = tmp_path / "checkpoints"
     for name in ("step_000012", "step_000012.bak", "step_mine", ".step_000013.partial"):

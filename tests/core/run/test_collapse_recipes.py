@@ -17,18 +17,18 @@ import numpy as np
 import pytest
 from listening import Listener
 
-from echoscope.core.config import EnvGroupConfig, RunConfig
-from echoscope.core.config_loading import load_config, recipe_names
-from echoscope.core.runs import start
-from echoscope.diagnostics.collapsebench import load_curves
-from echoscope.diagnostics.metric_table import MetricTable
-from echoscope.diagnostics.metrics_file import read_metrics
-from echoscope.diagnostics.verdict import diagnose
-from echoscope.store.commands import new_command, post
+from echoscope.core.config.loading import load_config, recipe_names
+from echoscope.core.config.settings import EnvGroupConfig, RunConfig
+from echoscope.core.run.launch import start
+from echoscope.diagnostics.bench.harness import load_curves
+from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.read.metrics_file import read_metrics
+from echoscope.diagnostics.read.table import MetricTable
 from echoscope.store.reader import open_run
+from echoscope.store.steer.commands import new_command, post
 
-ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "diagnostics" / "collapse_runs"
+ROOT = Path(__file__).parents[3]
+RUNS = ROOT / "diagnostics" / "bench" / "runs"
 TWINS = {
     "collapse-template": "healthy-frozen-lake",
     "collapse-format": "healthy-frozen-lake",

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import load_config
-from echoscope.core.control import (
+from echoscope.core.config.loading import load_config
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.control import (
     FIRST_SIGNAL,
     NO_CHANGE,
     SECOND_SIGNAL,
@@ -22,9 +22,9 @@ from echoscope.core.control import (
     StepInterruptedError,
     Wishes,
 )
-from echoscope.store.commands import Mailbox, new_command, post
 from echoscope.store.records import Command, CommandAck, CommandAction
-from echoscope.store.settings import overridden, replayed
+from echoscope.store.steer.commands import Mailbox, new_command, post
+from echoscope.store.steer.settings import overridden, replayed
 from echoscope.store.writer import RunWriter
 
 

@@ -12,12 +12,12 @@ import pytest
 from recorded import assert_same_recording
 from trainer_process import TrainerProcess, train
 
-from echoscope.core.config import RunConfig
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import start
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import start
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import CommandOutcome
-from echoscope.store.verify import verify
 
 MakeConfig = Callable[..., RunConfig]
 STEPS = 8

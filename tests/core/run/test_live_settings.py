@@ -14,18 +14,18 @@ from typing import Any, cast
 
 import pytest
 
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import live_schema, live_values, load_config
-from echoscope.core.control import Control
-from echoscope.core.events import SilentEvents
-from echoscope.core.train import Trainer
-from echoscope.diagnostics.alarm_settings import alarm_settings
-from echoscope.diagnostics.whatif import own_settings
-from echoscope.store.commands import Mailbox, new_command, post
-from echoscope.store.packing import pack
+from echoscope.core.config.loading import live_schema, live_values, load_config
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.control import Control
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.train import Trainer
+from echoscope.diagnostics.judge.alarm_settings import alarm_settings
+from echoscope.diagnostics.tools.whatif import own_settings
+from echoscope.store.log.packing import pack
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
-from echoscope.store.settings import applied, live_settings, replayed
+from echoscope.store.steer.commands import Mailbox, new_command, post
+from echoscope.store.steer.settings import applied, live_settings, replayed
 from echoscope.store.writer import RunWriter
 
 UNUSED = cast(Any, None)

@@ -12,18 +12,18 @@ import pytest
 from listening import Listener
 from recorded import assert_same_recording, metric
 
-from echoscope.core import monitoring
-from echoscope.core.checkpoint import list_checkpoints, read_state
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import resume, start
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run import monitoring
+from echoscope.core.run.checkpoint import list_checkpoints, read_state
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import resume, start
 from echoscope.diagnostics.config import GradientConfig
-from echoscope.diagnostics.metric_table import table_of_run
-from echoscope.diagnostics.verdict import Diagnosis
-from echoscope.store.commands import new_command, post
+from echoscope.diagnostics.judge.verdict import Diagnosis
+from echoscope.diagnostics.read.table import table_of_run
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.verify import verify
+from echoscope.store.steer.commands import new_command, post
 
 MakeConfig = Callable[..., RunConfig]
 OFTEN = (

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from recorded import assert_same_recording, metric, recorded
 
-from echoscope.core.checkpoint import checkpoint_path, list_checkpoints, read_state
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import resume, start
-from echoscope.store.commands import new_command, post
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.checkpoint import checkpoint_path, list_checkpoints, read_state
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import resume, start
 from echoscope.store.errors import RunBusyError
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
-from echoscope.store.verify import verify
+from echoscope.store.steer.commands import new_command, post
 from echoscope.store.writer import RunWriter
 
 MakeConfig = Callable[..., RunConfig]

@@ -9,15 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import start
-from echoscope.core.scored_by import by_checkpoint, by_model
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import start
+from echoscope.core.run.scored_by import by_checkpoint, by_model
 from echoscope.diagnostics.config import InformationConfig
-from echoscope.diagnostics.metric_table import MetricTable, table_of_run
-from echoscope.diagnostics.rescoring import RescoringError, sample_for_scoring, with_information
-from echoscope.diagnostics.verdict import diagnose
+from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.read.table import MetricTable, table_of_run
+from echoscope.diagnostics.tools.rescoring import (
+    RescoringError,
+    sample_for_scoring,
+    with_information,
+)
 from echoscope.store.reader import RunReader, open_run
 
 MakeConfig = Callable[..., RunConfig]

@@ -12,15 +12,15 @@ import torch
 from listening import Listener
 from recorded import assert_same_recording, metric, recorded
 
-from echoscope.core.checkpoint import list_checkpoints
-from echoscope.core.config import RunConfig
-from echoscope.core.events import SilentEvents
-from echoscope.core.observers import Judged, Observed, StepObservation
-from echoscope.core.runs import new_run_path, resume, start
-from echoscope.store.commands import new_command, post
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.checkpoint import list_checkpoints
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import new_run_path, resume, start
+from echoscope.core.run.observers import Judged, Observed, StepObservation
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
-from echoscope.store.verify import verify
+from echoscope.store.steer.commands import new_command, post
 
 MakeConfig = Callable[..., RunConfig]
 

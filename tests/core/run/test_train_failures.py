@@ -12,17 +12,17 @@ import pytest
 from listening import Listener
 from recorded import assert_same_recording, metric
 
-from echoscope.core import build as build_module
-from echoscope.core import train as train_module
-from echoscope.core.checkpoint import checkpoint_path
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import resume, start
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run import build as build_module
+from echoscope.core.run import train as train_module
+from echoscope.core.run.checkpoint import checkpoint_path
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import resume, start
 from echoscope.envs.base import EnvError
 from echoscope.store.errors import NotARunError, RunBusyError, RunExistsError
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
 
 MakeConfig = Callable[..., RunConfig]
@@ -229,7 +229,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing_acknowledged(
 ) -> None:
     config = make_config("steps=6")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["echoscope.core.runs"])
+    context.set_forkserver_preload(["echoscope.core.run.launch"])
     said = context.Queue()
     process = context.Process(
         target=_train_with_small_files, args=(config, tmp_path / "run", limit, said)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import start
-from echoscope.core.trial import run_trial
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import start
+from echoscope.core.run.trial import run_trial
 from echoscope.store.reader import open_run
 
 MakeConfig = Callable[..., RunConfig]

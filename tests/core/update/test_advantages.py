@@ -11,9 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echoscope.core.advantages import estimate_advantages
-from echoscope.core.batch import TokenBatch
-from echoscope.core.config import (
+from echoscope.core.config.settings import (
     BiLevelGaeConfig,
     DrGrpoConfig,
     GaeConfig,
@@ -21,6 +19,8 @@ from echoscope.core.config import (
     ReinforcePpConfig,
     RlooConfig,
 )
+from echoscope.core.update.advantages import estimate_advantages
+from echoscope.core.update.batch import TokenBatch
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echoscope.core.batch import (
+from echoscope.core.update.batch import (
     TokenBatch,
     credit_rewards,
     microbatches,

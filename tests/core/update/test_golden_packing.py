@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from echoscope.core.batch import TokenBatch, credit_rewards, pack
-from echoscope.core.chat import ChatFormat
-from echoscope.core.config import ContextConfig
-from echoscope.core.context import Conversation
+from echoscope.core.config.settings import ContextConfig
+from echoscope.core.rollout.chat import ChatFormat
+from echoscope.core.rollout.context import Conversation
+from echoscope.core.update.batch import TokenBatch, credit_rewards, pack
 from echoscope.store.records import FinishReason, Split, StopReason, Trajectory, Turn, prompt_key
 
 # One character is one token, except for control tokens and tags.

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from echoscope.core.kl import kl_penalty, kl_value, log_ratio, mismatch_kl
+from echoscope.core.update.kl import kl_penalty, kl_value, log_ratio, mismatch_kl
 
 LOGITS = torch.tensor([0.3, -1.2, 0.9, 0.1], dtype=torch.float64)
 REFERENCE = torch.tensor([-0.5, 0.4, 0.2, 1.0], dtype=torch.float64).log_softmax(0)

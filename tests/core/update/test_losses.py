@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from echoscope.core.batch import PolicyOutputs, TokenBatch
-from echoscope.core.config import CispoLossConfig, ClipLossConfig, GspoLossConfig
-from echoscope.core.loss_metrics import MetricTotals
-from echoscope.core.losses import Denominators, compute_loss, importance_ratio
+from echoscope.core.config.settings import CispoLossConfig, ClipLossConfig, GspoLossConfig
+from echoscope.core.update.batch import PolicyOutputs, TokenBatch
+from echoscope.core.update.loss_metrics import MetricTotals
+from echoscope.core.update.losses import Denominators, compute_loss, importance_ratio
 
 AGGREGATIONS = [
     "token_mean",

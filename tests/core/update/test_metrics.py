@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echoscope.core.metrics import mean, mean_of_arrays, rollout_metrics, wilson_interval
+from echoscope.core.update.metrics import mean, mean_of_arrays, rollout_metrics, wilson_interval
 from echoscope.store.records import FinishReason, RolloutBatch, Split, StopReason, Trajectory, Turn
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from echoscope.core.advantages import left_out_rewards, normalize_returns
+from echoscope.core.update.advantages import left_out_rewards, normalize_returns
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
 
 

@@ -17,11 +17,11 @@ from bench import Bench, make_bench
 from covering import Row, covering_rows
 from naive_update import NaiveStep, largest_gap
 
-from echoscope.core.batch import TokenBatch
-from echoscope.core.config import RunConfig
-from echoscope.core.config_loading import ConfigError
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import RunConfig
 from echoscope.core.optim import StepResult
-from echoscope.core.update import update
+from echoscope.core.update.batch import TokenBatch
+from echoscope.core.update.update import update
 
 MakeConfig = Callable[..., RunConfig]
 

@@ -13,18 +13,18 @@ import pytest
 import torch
 
 from echoscope import open_run
-from echoscope.core.assemble import pack_kept, with_advantages
-from echoscope.core.batch import pack
-from echoscope.core.chat import ChatFormat, load_tokenizer
-from echoscope.core.config import RunConfig
-from echoscope.core.events import SilentEvents
-from echoscope.core.losses import Denominators, compute_loss
+from echoscope.core.config.settings import RunConfig
 from echoscope.core.policy import Policy, build_policy
-from echoscope.core.runs import start
-from echoscope.core.step_gradients import _whole_trajectories, step_gradients
-from echoscope.core.update import annotate
+from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import start
+from echoscope.core.update.assemble import pack_kept, with_advantages
+from echoscope.core.update.batch import pack
+from echoscope.core.update.losses import Denominators, compute_loss
+from echoscope.core.update.step_gradients import _whole_trajectories, step_gradients
+from echoscope.core.update.update import annotate
 from echoscope.diagnostics.config import GradientConfig, SelectionConfig
-from echoscope.diagnostics.selection import select_groups
+from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.store.records import RolloutBatch, Split
 
 EVERYTHING = GradientConfig(trajectories=True)

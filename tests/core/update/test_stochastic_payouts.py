@@ -12,9 +12,9 @@ import math
 import pytest
 import torch
 
-from echoscope.core.advantages import estimate_advantages
-from echoscope.core.batch import TokenBatch
-from echoscope.core.config import DrGrpoConfig, GrpoConfig, RlooConfig
+from echoscope.core.config.settings import DrGrpoConfig, GrpoConfig, RlooConfig
+from echoscope.core.update.advantages import estimate_advantages
+from echoscope.core.update.batch import TokenBatch
 
 LOW, HIGH, WIN_PROBABILITY = 0.1, 1.0, 0.25
 

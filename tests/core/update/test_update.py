@@ -14,13 +14,13 @@ import torch
 from bench import Bench, make_bench
 from transformers import GenerationConfig
 
-from echoscope.core.batch import TokenBatch, microbatches, select_rows
-from echoscope.core.config import RunConfig
-from echoscope.core.engines.hf_engine import HfEngine
-from echoscope.core.losses import Denominators, compute_loss
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import causal_model
-from echoscope.core.sources import EnvSource, build_pool
-from echoscope.core.update import annotate, mismatch_metrics, update
+from echoscope.core.rollout.sources import EnvSource, build_pool
+from echoscope.core.update.batch import TokenBatch, microbatches, select_rows
+from echoscope.core.update.losses import Denominators, compute_loss
+from echoscope.core.update.update import annotate, mismatch_metrics, update
 from echoscope.store.records import FinishReason, RolloutBatch, Split
 
 MakeConfig = Callable[..., RunConfig]

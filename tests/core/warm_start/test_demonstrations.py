@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.core.arm_names import BOLD, STEADY
-from echoscope.core.chat import ChatFormat
-from echoscope.core.config import ContextConfig, EnvGroupConfig
-from echoscope.core.context import Conversation
-from echoscope.core.demonstrations import (
+from echoscope.core.config.settings import ContextConfig, EnvGroupConfig
+from echoscope.core.policy_assets import train_tokenizer
+from echoscope.core.rollout.chat import ChatFormat
+from echoscope.core.rollout.context import Conversation
+from echoscope.core.warm_start.arm_names import BOLD, STEADY
+from echoscope.core.warm_start.demonstrations import (
     DEMONSTRATION_SEED_CODE,
     Demonstration,
     Message,
@@ -28,15 +29,14 @@ from echoscope.core.demonstrations import (
     user_text,
     write_jsonl,
 )
-from echoscope.core.narrators import first_push, narrator_of, parse_offset
-from echoscope.core.policy_assets import train_tokenizer
-from echoscope.core.sft_rows import SftError
-from echoscope.core.warm_start import BARE_CONTEXT
+from echoscope.core.warm_start.narrators import first_push, narrator_of, parse_offset
+from echoscope.core.warm_start.rows import SftError
+from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs import bandit, registry
-from echoscope.envs.frozen_lake import FrozenLake
-from echoscope.envs.grids import offset_words
+from echoscope.envs.grid.frozen_lake import FrozenLake
+from echoscope.envs.grid.geometry import offset_words
 from echoscope.envs.reserving import is_reserved
-from echoscope.store.parsing import parse_response
+from echoscope.store.query.parsing import parse_response
 
 LAKE = EnvGroupConfig(
     env="frozen_lake",

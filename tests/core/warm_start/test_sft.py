@@ -12,13 +12,27 @@ from peft import PeftModel
 from pydantic import ValidationError
 from transformers import Qwen2ForCausalLM
 
-from echoscope.core.chat import load_tokenizer
-from echoscope.core.config import EnvGroupConfig, LoraConfig
-from echoscope.core.config_loading import ConfigError
-from echoscope.core.demonstrations import Teaching, demonstrate, training_text, write_jsonl
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import EnvGroupConfig, LoraConfig
 from echoscope.core.policy import with_adapters
 from echoscope.core.policy_assets import PolicyShape, create_policy, train_tokenizer
-from echoscope.core.sft import (
+from echoscope.core.rollout.chat import load_tokenizer
+from echoscope.core.warm_start.demonstrations import (
+    Teaching,
+    demonstrate,
+    training_text,
+    write_jsonl,
+)
+from echoscope.core.warm_start.rows import Row, SftError
+from echoscope.core.warm_start.run import (
+    BARE_CONTEXT,
+    SUMMARY_FILE,
+    merge_adapters,
+    plan_lessons,
+    teach,
+    warm_start,
+)
+from echoscope.core.warm_start.sft import (
     SftConfig,
     SftProgress,
     batch_indices,
@@ -27,16 +41,7 @@ from echoscope.core.sft import (
     microbatches,
     train,
 )
-from echoscope.core.sft_rows import Row, SftError
-from echoscope.core.sft_state import STATE_FILE
-from echoscope.core.warm_start import (
-    BARE_CONTEXT,
-    SUMMARY_FILE,
-    merge_adapters,
-    plan_lessons,
-    teach,
-    warm_start,
-)
+from echoscope.core.warm_start.state import STATE_FILE
 
 SHAPE = PolicyShape(
     vocab_size=300, hidden_size=32, intermediate_size=32, num_layers=2, num_kv_heads=1

@@ -11,9 +11,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from echoscope.dashboard import charts
-from echoscope.dashboard.cursor import checked_zoom, read_zoom
-from echoscope.dashboard.marks import (
+from echoscope.dashboard.charts import charts
+from echoscope.dashboard.charts.marks import (
     MARK_AXIS,
     Mark,
     MarkKind,
@@ -21,6 +20,7 @@ from echoscope.dashboard.marks import (
     command_marks,
     rewind_marks,
 )
+from echoscope.dashboard.live.cursor import checked_zoom, read_zoom
 from echoscope.store.reader import CommandState
 from echoscope.store.records import (
     Alarm,

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from echoscope.dashboard.curated import CHARTS, Chart, chart_curves, chart_keys, eval_keys
+from echoscope.dashboard.charts.curated import CHARTS, Chart, chart_curves, chart_keys, eval_keys
 
 
 def chart(name: str) -> Chart:

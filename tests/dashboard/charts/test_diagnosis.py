@@ -7,8 +7,8 @@ import doctest
 import numpy as np
 import pandas as pd
 
-from echoscope.dashboard import diagnosis_charts, diagnosis_data
-from echoscope.dashboard.diagnosis_charts import (
+from echoscope.dashboard.charts import diagnosis as diagnosis_charts
+from echoscope.dashboard.charts.diagnosis import (
     gradient_bars,
     group_map,
     information_curve,
@@ -16,7 +16,8 @@ from echoscope.dashboard.diagnosis_charts import (
     regime_plane,
     tiers,
 )
-from echoscope.dashboard.diagnosis_data import FamilyInformation, RegimePath
+from echoscope.dashboard.data import diagnosis as diagnosis_data
+from echoscope.dashboard.data.diagnosis import FamilyInformation, RegimePath
 
 
 def path() -> RegimePath:

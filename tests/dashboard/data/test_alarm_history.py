@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from echoscope.dashboard.alarm_history import AlarmHistory, histories, timeline
+from echoscope.dashboard.data.alarm_history import AlarmHistory, histories, timeline
 from echoscope.store.annotations import AlarmNote
 from echoscope.store.reader import CommandState
 from echoscope.store.records import (

@@ -9,8 +9,9 @@ from typing import ClassVar
 import pandas as pd
 import pytest
 
-from echoscope.dashboard import comparing, theme
-from echoscope.dashboard.comparing import (
+from echoscope.dashboard.charts import theme
+from echoscope.dashboard.data import comparing
+from echoscope.dashboard.data.comparing import (
     config_diff,
     overlap,
     regime_paths,
@@ -18,7 +19,7 @@ from echoscope.dashboard.comparing import (
     solved_by,
     with_task,
 )
-from echoscope.dashboard.diagnosis_data import RegimePath
+from echoscope.dashboard.data.diagnosis import RegimePath
 
 
 def test_only_settings_that_differ_are_listed_and_missing_ones_show_as_such() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.dashboard.diagnosis_data import (
+from echoscope.dashboard.data.diagnosis import (
     families_of,
     gradient_table,
     group_grid,
@@ -19,7 +19,7 @@ from echoscope.dashboard.diagnosis_data import (
     regime_path,
     thin,
 )
-from echoscope.diagnostics.text_report import read_record
+from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.store.artifacts import DiagnosticRecord
 
 

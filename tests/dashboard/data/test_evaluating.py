@@ -6,8 +6,8 @@ import doctest
 
 import pandas as pd
 
-from echoscope.dashboard import evaluating
-from echoscope.dashboard.evaluating import (
+from echoscope.dashboard.data import evaluating
+from echoscope.dashboard.data.evaluating import (
     carries_over,
     evaluations_of,
     leaderboard,

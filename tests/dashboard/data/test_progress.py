@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from echoscope.dashboard.progress import Pace, pace, progress_words, remaining_s
+from echoscope.dashboard.data.progress import Pace, pace, progress_words, remaining_s
 from echoscope.store.status import RunStatus, Status
 
 

@@ -13,10 +13,11 @@ import pandas as pd
 import pytest
 from made_run import add_steps, made_trajectory, make_run, open_writer
 
-from echoscope.dashboard import judging, queries
-from echoscope.dashboard.cache import AnswerCache
-from echoscope.dashboard.problems import Problem
-from echoscope.diagnostics.verdict import diagnose
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.data import verdict_cache as judging
+from echoscope.dashboard.data.cache import AnswerCache
+from echoscope.dashboard.page.problems import Problem
+from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
 from echoscope.store.writer import RunWriter

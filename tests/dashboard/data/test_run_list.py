@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from made_run import add_steps, make_run, open_writer
 
-from echoscope.dashboard import run_list
-from echoscope.dashboard.problems import Problem
-from echoscope.dashboard.run_details import details_of, row_status
-from echoscope.dashboard.run_list import RunList, RunRow, algorithm_of, run_path
+from echoscope.dashboard.data import run_list
+from echoscope.dashboard.data.run_details import details_of, row_status
+from echoscope.dashboard.data.run_list import RunList, RunRow, algorithm_of, run_path
+from echoscope.dashboard.page.problems import Problem
 from echoscope.store.annotations import AddTag, Pin, SetNote, annotate
-from echoscope.store.commands import new_command
-from echoscope.store.packing import pack
+from echoscope.store.log.packing import pack
 from echoscope.store.records import (
     Alarm,
     AlarmSeverity,
@@ -26,6 +25,7 @@ from echoscope.store.records import (
     CommandAction,
     CommandOutcome,
 )
+from echoscope.store.steer.commands import new_command
 from echoscope.store.writer import RunWriter
 
 

@@ -12,8 +12,8 @@ import pytest
 from evasions import EVASIONS, nothing_changes, written
 from made_run import make_run
 
-from echoscope.dashboard import sql_box
-from echoscope.dashboard.problems import Problem
+from echoscope.dashboard.data import sql as sql_box
+from echoscope.dashboard.page.problems import Problem
 
 Serve = Callable[..., None]
 

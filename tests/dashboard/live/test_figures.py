@@ -11,9 +11,10 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from echoscope.dashboard import assets, figures
-from echoscope.dashboard.chunks import chunks
-from echoscope.dashboard.ui import PAGES
+from echoscope.dashboard.live import figures
+from echoscope.dashboard.page.ui import PAGES
+from echoscope.dashboard.web import assets
+from echoscope.dashboard.web.chunks import chunks
 
 
 def test_a_drawing_has_the_data_and_leaves_the_look_to_the_page() -> None:

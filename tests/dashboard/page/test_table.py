@@ -9,7 +9,7 @@ from made_run import make_run
 from streamlit.testing.v1 import AppTest
 from tables import table_data
 
-from echoscope.dashboard import table
+from echoscope.dashboard.page import table
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -17,7 +17,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 def draw_pick() -> None:
     import streamlit as st
 
-    from echoscope.dashboard.table import Column, Row, pick_table
+    from echoscope.dashboard.page.table import Column, Row, pick_table
 
     rows = [Row(id=name, cells={"a": "<b>", "b": None}) for name in ("one", "two")]
     columns = [Column(name="a", label="A"), Column(name="b", label="B", kind="number")]
@@ -27,7 +27,7 @@ def draw_pick() -> None:
 def draw_tick() -> None:
     import streamlit as st
 
-    from echoscope.dashboard.table import Column, Row, tick_table
+    from echoscope.dashboard.page.table import Column, Row, tick_table
 
     rows = [Row(id="one", cells={"h": (0.0, 0.5)}, href="/live?run=one")]
     done = tick_table(rows, [Column(name="h", label="H", kind="spark")], key="t", label="Runs")

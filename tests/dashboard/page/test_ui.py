@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard import ui
+from echoscope.dashboard.page import ui
 from echoscope.dashboard.words import status_words
 from echoscope.store.status import RunStatus, Status
 
@@ -82,7 +82,7 @@ def test_who_comes_from_another_page_finds_the_newest() -> None:
     def app() -> None:
         import streamlit as st
 
-        from echoscope.dashboard import ui
+        from echoscope.dashboard.page import ui
 
         ui.enter(st.session_state["at"])
 
@@ -103,7 +103,7 @@ def asking(**params: str) -> AppTest:
     def page() -> None:
         import streamlit as st
 
-        from echoscope.dashboard import ui
+        from echoscope.dashboard.page import ui
 
         st.json(
             {

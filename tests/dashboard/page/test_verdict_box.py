@@ -12,11 +12,13 @@ import pytest
 from made_run import add_steps, make_run, open_writer
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard import branching, judging, queries
-from echoscope.dashboard.branching import BranchState, launches
-from echoscope.diagnostics.advice import Action
-from echoscope.diagnostics.alarms import RunState
-from echoscope.diagnostics.verdict_record import Verdict
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.data import verdict_cache as judging
+from echoscope.dashboard.steer import branching
+from echoscope.dashboard.steer.branching import BranchState, launches
+from echoscope.diagnostics.judge.advice import Action
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import open_run
 
 OpenPage = Callable[..., AppTest]

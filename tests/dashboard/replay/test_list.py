@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from echoscope.dashboard.replay_export import trajectory_json
-from echoscope.dashboard.replay_list import (
+from echoscope.dashboard.replay.export import trajectory_json
+from echoscope.dashboard.replay.list import (
     ORDERS,
     Filters,
     changed_since,

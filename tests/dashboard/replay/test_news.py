@@ -12,9 +12,10 @@ from shown_figures import listened_to, shown_lines
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
-from echoscope.dashboard import queries, replay_news
-from echoscope.dashboard.replay_list import COLUMNS
-from echoscope.dashboard.replay_sources import Source
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.replay import news as replay_news
+from echoscope.dashboard.replay.list import COLUMNS
+from echoscope.dashboard.replay.sources import Source
 from echoscope.store.records import StepMetrics, TrajectoryOutcome
 from echoscope.store.writer import RunWriter
 

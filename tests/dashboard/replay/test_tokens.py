@@ -10,15 +10,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.dashboard.heats import HEATS, LEVELS, Scale, available, scale_of, trajectory_scale
-from echoscope.dashboard.tokens import heat_html, legend_html, text_html
-from echoscope.store.records import (
-    Split,
-    StopReason,
-    Trajectory,
-    TrajectoryOutcome,
-    Turn,
+from echoscope.dashboard.replay.heat import (
+    HEATS,
+    LEVELS,
+    Scale,
+    available,
+    scale_of,
+    trajectory_scale,
 )
+from echoscope.dashboard.replay.tokens import heat_html, legend_html, text_html
+from echoscope.store.records import Split, StopReason, Trajectory, TrajectoryOutcome, Turn
 
 RESPONSE = "go<b></think><answer>up</answer>"
 PIECES = ["go", "<b>", "</think>", "<answer>", "up", "</answer>", "<|end|>"]

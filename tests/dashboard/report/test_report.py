@@ -15,13 +15,13 @@ import plotly.offline
 import pytest
 from made_run import add_steps, make_run, open_writer
 
-from echoscope.dashboard import judging
-from echoscope.dashboard import report as report_module
-from echoscope.dashboard.problems import Problem
-from echoscope.dashboard.report import make_report
-from echoscope.dashboard.report_page import POLICY
-from echoscope.store.commands import new_command
+from echoscope.dashboard.data import verdict_cache as judging
+from echoscope.dashboard.page.problems import Problem
+from echoscope.dashboard.report import report as report_module
+from echoscope.dashboard.report.page import POLICY
+from echoscope.dashboard.report.report import make_report
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
+from echoscope.store.steer.commands import new_command
 
 Serve = Callable[..., None]
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(2)> {title} "quoted"'
@@ -55,7 +55,7 @@ def without_plotly(text: str) -> str:
 
 @pytest.fixture(scope="session")
 def report(recorded_root: Path) -> str:
-    from echoscope.dashboard import settings
+    from echoscope.dashboard.web import settings
 
     settings.configure(settings.DashboardSettings(root=recorded_root))
     return make_report("tiny")

@@ -18,8 +18,11 @@ import pytest
 from made_run import make_run
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard import branch_form, branching, queries, runs_table
-from echoscope.dashboard.branch_orders import (
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.data.run_list import RunList
+from echoscope.dashboard.page import runs_table
+from echoscope.dashboard.steer import branch_form, branching
+from echoscope.dashboard.steer.branch_orders import (
     BranchError,
     BranchOrder,
     check_setting,
@@ -29,8 +32,7 @@ from echoscope.dashboard.branch_orders import (
     settings_at,
     value_at,
 )
-from echoscope.dashboard.branching import BranchState, Launch, launch, launches
-from echoscope.dashboard.run_list import RunList
+from echoscope.dashboard.steer.branching import BranchState, Launch, launch, launches
 from echoscope.store.reader import open_run
 
 OpenPage = Callable[..., AppTest]
@@ -192,7 +194,7 @@ def test_a_branch_outlives_the_process_that_started_it(root: Path) -> None:
     """Started by a process that is killed at once, it trains to its end, without our password."""
     code = (
         "import os, signal, sys; from pathlib import Path;"
-        "from echoscope.dashboard.branching import BranchOrder, launch;"
+        "from echoscope.dashboard.steer.branching import BranchOrder, launch;"
         "assert not {'torch', 'echoscope.core'} & set(sys.modules);"
         "root = Path(sys.argv[1]);"
         "order = BranchOrder(parent=root / 'tiny', checkpoint=2, settings=('optim.lr=1e-4',),"

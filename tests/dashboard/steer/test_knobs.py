@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from echoscope.dashboard.knobs import group_of, parse_number, rule_words, value_words
+from echoscope.dashboard.steer.knobs import group_of, parse_number, rule_words, value_words
 
 
 @pytest.mark.parametrize(

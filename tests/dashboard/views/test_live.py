@@ -16,14 +16,13 @@ from made_run import make_run, open_writer
 from shown_figures import listened_to, shown_figures, shown_lines
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard import charts, live_charts, queries, steering
-from echoscope.store.commands import new_command, post
+from echoscope.dashboard.charts import charts
+from echoscope.dashboard.charts import live as live_charts
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.steer import steering
 from echoscope.store.reader import open_run
-from echoscope.store.records import (
-    AlarmSeverity,
-    CommandAction,
-    CommandOutcome,
-)
+from echoscope.store.records import AlarmSeverity, CommandAction, CommandOutcome
+from echoscope.store.steer.commands import new_command, post
 
 OpenPage = Callable[..., AppTest]
 HOSTILE = "<img src=x onerror=alert(1)> **b** [a](http://evil.example) %{z} \u202e\x1b[31m"

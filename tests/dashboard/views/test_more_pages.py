@@ -14,12 +14,13 @@ from made_run import add_steps, make_run, open_writer
 from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard import judging, theme
-from echoscope.diagnostics import verdict_words
-from echoscope.store import layout
+from echoscope.dashboard.charts import theme
+from echoscope.dashboard.data import verdict_cache as judging
+from echoscope.diagnostics.judge import sentences as verdict_words
 from echoscope.store.annotations import read_annotations
-from echoscope.store.commands import new_command
+from echoscope.store.log import layout
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CommandAction, StepMetrics
+from echoscope.store.steer.commands import new_command
 
 OpenPage = Callable[..., AppTest]
 

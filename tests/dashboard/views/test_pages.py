@@ -10,7 +10,7 @@ import pytest
 from made_run import make_run
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard import ui
+from echoscope.dashboard.page import ui
 
 OpenPage = Callable[..., AppTest]
 PAGES = list(ui.PAGES)

@@ -13,15 +13,16 @@ from made_run import add_steps, make_run, open_writer
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
-from echoscope.dashboard import judging, queries
-from echoscope.dashboard.run_list import RunRow
-from echoscope.dashboard.runs_table import note_changes
-from echoscope.diagnostics.alarms import RunState
-from echoscope.diagnostics.regimes import Regime
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.data import verdict_cache as judging
+from echoscope.dashboard.data.run_list import RunRow
+from echoscope.dashboard.page.runs_table import note_changes
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.regimes import Regime
 from echoscope.store.annotations import annotate, read_annotations
-from echoscope.store.commands import new_command
 from echoscope.store.errors import AnnotationError
 from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
+from echoscope.store.steer.commands import new_command
 
 OpenPage = Callable[..., AppTest]
 Serve = Callable[..., None]

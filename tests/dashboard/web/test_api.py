@@ -12,9 +12,11 @@ from made_run import add_steps, make_run, open_writer
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from echoscope.dashboard import api, live_charts, queries
-from echoscope.store.commands import read_commands
+from echoscope.dashboard.charts import live as live_charts
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.web import api
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CommandAction
+from echoscope.store.steer.commands import read_commands
 from echoscope.store.writer import RunWriter
 
 Serve = Callable[..., None]

@@ -15,7 +15,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from echoscope.dashboard.security import (
+from echoscope.dashboard.web.gate import (
     AttemptLimit,
     ExposureError,
     Gate,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from echoscope.dashboard.assets import PLOTLY, head_tags
-from echoscope.dashboard.page_base import SCRIPT, PageBase
+from echoscope.dashboard.web.assets import PLOTLY, head_tags
+from echoscope.dashboard.web.page_base import SCRIPT, PageBase
 
 
 def answer(

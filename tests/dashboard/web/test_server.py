@@ -18,8 +18,8 @@ import pytest
 from made_run import make_run
 from started import started
 
-from echoscope.dashboard import ui
-from echoscope.dashboard.server import PortError, open_port
+from echoscope.dashboard.page import ui
+from echoscope.dashboard.web.server import PortError, open_port
 
 PATIENCE_S = 60.0
 PASSWORD = "correct horse"
@@ -287,7 +287,8 @@ def test_no_page_imports_torch(root: Path) -> None:
         import sys
         from pathlib import Path
         from streamlit.testing.v1 import AppTest
-        from echoscope.dashboard import api, server, settings, ui
+        from echoscope.dashboard.page import ui
+        from echoscope.dashboard.web import api, server, settings
         settings.configure(settings.DashboardSettings(root=Path({str(root)!r})))
         for name in ui.PAGES:
             page = AppTest.from_file(str(ui.script(name)), default_timeout=60)

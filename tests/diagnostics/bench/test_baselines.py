@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from echoscope.diagnostics.baselines import (
+from echoscope.diagnostics.bench.baselines import (
     FAMILIES,
     as_used,
     begins,
@@ -13,9 +13,9 @@ from echoscope.diagnostics.baselines import (
     ragen_stop,
     z_score,
 )
-from echoscope.diagnostics.bench_scores import Scores
-from echoscope.diagnostics.collapsebench import LabelledRun
-from echoscope.diagnostics.metric_table import MetricTable
+from echoscope.diagnostics.bench.harness import LabelledRun
+from echoscope.diagnostics.bench.scores import Scores
+from echoscope.diagnostics.read.table import MetricTable
 
 
 def labelled(**columns: np.ndarray) -> LabelledRun:

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.baselines import baselines, ragen_stop
-from echoscope.diagnostics.bench_judge import judge
-from echoscope.diagnostics.bench_report import made_set, report
-from echoscope.diagnostics.collapsebench import halved_for_good, load_curves
-from echoscope.diagnostics.made_runs import COLLAPSES, HEALTHY, make
-from echoscope.diagnostics.metric_table import MetricTable
-from echoscope.diagnostics.metrics_file import MetricsFileError
-from echoscope.diagnostics.regimes import Regime
-from echoscope.diagnostics.resampling import healthy_stretch, resampled_false_alarms
+from echoscope.diagnostics.bench.baselines import baselines, ragen_stop
+from echoscope.diagnostics.bench.harness import halved_for_good, load_curves
+from echoscope.diagnostics.bench.judging import judge
+from echoscope.diagnostics.bench.report import made_set, report
+from echoscope.diagnostics.bench.resampling import healthy_stretch, resampled_false_alarms
+from echoscope.diagnostics.bench.synthetic_runs import COLLAPSES, HEALTHY, make
+from echoscope.diagnostics.judge.regimes import Regime
+from echoscope.diagnostics.read.metrics_file import MetricsFileError
+from echoscope.diagnostics.read.table import MetricTable
 
 
 def write_curves(folder: Path, runs: Mapping[str, Any]) -> Path:

@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.alarms import RULE_ORDER, RunState
-from echoscope.diagnostics.bench_json import report_json
-from echoscope.diagnostics.bench_judge import Judged, RuleCalls, judge
-from echoscope.diagnostics.bench_report import report_of
-from echoscope.diagnostics.bench_scores import Call
-from echoscope.diagnostics.collapsebench import LabelledRun
-from echoscope.diagnostics.metric_table import MetricTable
-from echoscope.diagnostics.regimes import Regime
+from echoscope.diagnostics.bench.harness import LabelledRun
+from echoscope.diagnostics.bench.judging import Judged, RuleCalls, judge
+from echoscope.diagnostics.bench.report import report_of
+from echoscope.diagnostics.bench.report_json import report_json
+from echoscope.diagnostics.bench.scores import Call
+from echoscope.diagnostics.judge.alarms import RULE_ORDER, RunState
+from echoscope.diagnostics.judge.regimes import Regime
+from echoscope.diagnostics.read.table import MetricTable
 
 FORMAT, TRAP = "FORMAT_COLLAPSE", "ECHO_TRAP"
 

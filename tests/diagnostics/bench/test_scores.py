@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.bench_scores import Call, score
-from echoscope.diagnostics.collapsebench import LabelledRun
-from echoscope.diagnostics.metric_table import MetricTable
+from echoscope.diagnostics.bench.harness import LabelledRun
+from echoscope.diagnostics.bench.scores import Call, score
+from echoscope.diagnostics.read.table import MetricTable
 
 
 def run(

@@ -7,19 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.bench_report import made_set
-from echoscope.diagnostics.bench_scores import Scores
-from echoscope.diagnostics.bench_tuning import (
-    KNOBS,
-    Knob,
-    Measured,
-    Sweep,
-    specs_of,
-    split,
-    tune,
-)
-from echoscope.diagnostics.channels import CHANNELS, LARGEST_SHARE
-from echoscope.diagnostics.made_runs import make
+from echoscope.diagnostics.bench.report import made_set
+from echoscope.diagnostics.bench.scores import Scores
+from echoscope.diagnostics.bench.synthetic_runs import make
+from echoscope.diagnostics.bench.tuning import KNOBS, Knob, Measured, Sweep, specs_of, split, tune
+from echoscope.diagnostics.judge.channels import CHANNELS, LARGEST_SHARE
 
 
 def test_even_seeds_tune_and_odd_ones_report() -> None:

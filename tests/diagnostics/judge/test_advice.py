@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from echoscope.diagnostics.advice import alarm_advice
+from echoscope.diagnostics.judge.advice import alarm_advice
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
 
 

@@ -10,15 +10,11 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from echoscope.diagnostics.advice import Situation
-from echoscope.diagnostics.alarms import (
-    AlarmEngine,
-    action_commands,
-    blindness,
-)
-from echoscope.diagnostics.channels import CHANNELS, derived
+from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.config import AlarmConfig, ChannelName
-from echoscope.diagnostics.made_runs import make
+from echoscope.diagnostics.judge.advice import Situation
+from echoscope.diagnostics.judge.alarms import AlarmEngine, action_commands, blindness
+from echoscope.diagnostics.judge.channels import CHANNELS, derived
 from echoscope.store.records import Alarm
 
 Row = Mapping[str, float]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from echoscope.diagnostics.alarm_settings import AlarmSettings
-from echoscope.diagnostics.alarm_settings import settings_over as alarm_settings_over
 from echoscope.diagnostics.config import AlarmConfig
+from echoscope.diagnostics.judge.alarm_settings import AlarmSettings
+from echoscope.diagnostics.judge.alarm_settings import settings_over as alarm_settings_over
 from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
-from echoscope.store.settings import settings_over as live_settings_over
+from echoscope.store.steer.settings import settings_over as live_settings_over
 
 START = {"diagnostics": {"alarms": {"warmup_steps": 5, "thresholds": {"spread": 0.5}}}}
 

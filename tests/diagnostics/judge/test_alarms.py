@@ -6,13 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.alarms import (
-    ALL_RULES,
-    RULE_ORDER,
-    AlarmEngine,
-    RunState,
-)
-from echoscope.diagnostics.channels import CHANNELS
+from echoscope.diagnostics.judge.alarms import ALL_RULES, RULE_ORDER, AlarmEngine, RunState
+from echoscope.diagnostics.judge.channels import CHANNELS
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 
 Row = Mapping[str, float]

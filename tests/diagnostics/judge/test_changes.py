@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.changes import Channel, ChannelSpec
-from echoscope.diagnostics.observations import median, observed, robust_scale
-from echoscope.diagnostics.resampling import block_bootstrap, without_trend
+from echoscope.diagnostics.bench.resampling import block_bootstrap, without_trend
+from echoscope.diagnostics.judge.changes import Channel, ChannelSpec
+from echoscope.diagnostics.judge.observations import median, observed, robust_scale
 
 RATE = ChannelSpec(name="rate", label="the rate", keys=("rate",), direction="fall", raise_at=0.2)
 ENTROPY = ChannelSpec(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from echoscope.diagnostics.regimes import Point, Regime, RegimeTracker, classify, point_of
+from echoscope.diagnostics.judge.regimes import Point, Regime, RegimeTracker, classify, point_of
 
 
 def at(entropy: float, dependence: float, width: float = 0.0) -> Point:

@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.advice import Situation, trainer_of
-from echoscope.diagnostics.alarms import AlarmEngine, RunState
-from echoscope.diagnostics.bench_judge import judge, said_with_less
-from echoscope.diagnostics.bench_report import small_set
-from echoscope.diagnostics.calibration import (
+from echoscope.diagnostics.bench.judging import judge, said_with_less
+from echoscope.diagnostics.bench.report import small_set
+from echoscope.diagnostics.judge.advice import Situation, trainer_of
+from echoscope.diagnostics.judge.alarms import AlarmEngine, RunState
+from echoscope.diagnostics.judge.calibration import (
     BY_KINDS,
     MEASURED,
     calibrated,
     counted_by_kinds,
     quiet_level,
 )
-from echoscope.diagnostics.lineage import Before
-from echoscope.diagnostics.rewards import luck_share
-from echoscope.diagnostics.verdict import Diagnosis, diagnose
+from echoscope.diagnostics.judge.lineage import Before
+from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
+from echoscope.diagnostics.measure.rewards import luck_share
 from echoscope.store.records import (
     Alarm,
     AlarmState,

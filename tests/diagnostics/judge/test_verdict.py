@@ -1,20 +1,18 @@
 """The verdict: state, words, what was had and what could not be seen."""
 
-import doctest
-import importlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.alarms import RunState
-from echoscope.diagnostics.made_runs import make
-from echoscope.diagnostics.metric_table import MetricTable
-from echoscope.diagnostics.metrics_file import MetricsFileError
-from echoscope.diagnostics.sources import template_words
-from echoscope.diagnostics.verdict import Diagnosis, diagnose
-from echoscope.diagnostics.verdict_record import Shown
+from echoscope.diagnostics.bench.synthetic_runs import make
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.record import Shown
+from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
+from echoscope.diagnostics.read.metrics_file import MetricsFileError
+from echoscope.diagnostics.read.open_source import template_words
+from echoscope.diagnostics.read.table import MetricTable
 
 REQUIRED = {
     "state", "kinds", "regime", "onset_step", "first_watch_step", "first_critical_step",
@@ -172,29 +170,3 @@ def test_paths(tmp_path: Path) -> None:
         diagnose(tmp_path)
     with pytest.raises(OSError, match="No such file"):
         diagnose(tmp_path / "none.csv")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "alarm_settings",
-        "alarms",
-        "baselines",
-        "collapsebench",
-        "metric_names",
-        "console_log",
-        "metric_catalogue",
-        "metric_json",
-        "metric_records",
-        "observations",
-        "regimes",
-        "rules",
-        "sources",
-        "verdict",
-        "verdict_words",
-    ],
-)
-def test_examples_run(name: str) -> None:
-    results = doctest.testmod(importlib.import_module(f"echoscope.diagnostics.{name}"))
-    assert results.attempted
-    assert not results.failed

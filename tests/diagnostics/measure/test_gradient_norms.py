@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from echoscope.diagnostics.gradient_norms import UnsupportedLayerError, trajectory_norms
+from echoscope.diagnostics.measure.gradient_norms import UnsupportedLayerError, trajectory_norms
 
 VOCABULARY, WIDTH = 11, 6
 
@@ -94,7 +94,7 @@ def test_both_forms_of_a_linear_layer_agree(width):
 
 
 def test_layers_split_into_steps_of_bounded_memory(monkeypatch):
-    monkeypatch.setattr("echoscope.diagnostics.gradient_norms._MAX_ELEMENTS", 1)
+    monkeypatch.setattr("echoscope.diagnostics.measure.gradient_norms._MAX_ELEMENTS", 1)
     check(TiedModel(), *batch(), torch.arange(4))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics.config import GradientConfig
-from echoscope.diagnostics.gradient_stats import (
+from echoscope.diagnostics.measure.gradient_stats import (
     cosine,
     estimate_noise,
     layer_groups,

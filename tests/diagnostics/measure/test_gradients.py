@@ -10,11 +10,7 @@ import torch
 from torch import nn
 
 from echoscope.diagnostics.config import GradientConfig
-from echoscope.diagnostics.gradients import (
-    GradientMemoryError,
-    GradientUnit,
-    decompose,
-)
+from echoscope.diagnostics.measure.gradients import GradientMemoryError, GradientUnit, decompose
 
 GROUPS, ROWS = 6, 3
 STDS = (0.0, 0.0, 0.2, 0.4, 0.6, 0.8)

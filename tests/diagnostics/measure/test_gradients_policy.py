@@ -13,13 +13,13 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from echoscope.core.batch import TokenBatch, select_rows
-from echoscope.core.config import ClipLossConfig, CriticConfig, LoraConfig, ModelConfig
-from echoscope.core.losses import Denominators, LossTerms, compute_loss
+from echoscope.core.config.settings import ClipLossConfig, CriticConfig, LoraConfig, ModelConfig
 from echoscope.core.policy import Policy, build_policy
+from echoscope.core.update.batch import TokenBatch, select_rows
+from echoscope.core.update.losses import Denominators, LossTerms, compute_loss
 from echoscope.diagnostics.config import GradientConfig
-from echoscope.diagnostics.gradient_norms import trajectory_norms
-from echoscope.diagnostics.gradients import GradientUnit, decompose
+from echoscope.diagnostics.measure.gradient_norms import trajectory_norms
+from echoscope.diagnostics.measure.gradients import GradientUnit, decompose
 
 GROUPS, SIBLINGS = 4, 2
 LOSS = ClipLossConfig(entropy_coef=0.05, kl_coef=0.02)

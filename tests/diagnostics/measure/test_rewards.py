@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.rewards import reward_stats
+from echoscope.diagnostics.measure.rewards import reward_stats
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
 
 

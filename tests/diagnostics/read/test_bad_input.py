@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from letter_tokens import TableScorer, batch, decode
 
-from echoscope.diagnostics.alarms import RunState
 from echoscope.diagnostics.config import DiagnosticsConfig, InformationConfig
-from echoscope.diagnostics.metric_table import table_of_run
-from echoscope.diagnostics.metrics_file import read_metrics
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.regimes import Regime
+from echoscope.diagnostics.judge.verdict import Verdict, diagnose
 from echoscope.diagnostics.monitor import Instruments, Monitor
-from echoscope.diagnostics.regimes import Regime
-from echoscope.diagnostics.rescoring import Weights, with_information
-from echoscope.diagnostics.verdict import Verdict, diagnose
+from echoscope.diagnostics.read.metrics_file import read_metrics
+from echoscope.diagnostics.read.table import table_of_run
+from echoscope.diagnostics.tools.rescoring import Weights, with_information
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import RolloutBatch, StepMetrics, Trajectory, Turn
 from echoscope.store.writer import RunWriter

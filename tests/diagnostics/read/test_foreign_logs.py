@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.alarms import RunState
-from echoscope.diagnostics.channels import known_keys
-from echoscope.diagnostics.metric_names import meaning_of, parse_map
-from echoscope.diagnostics.metric_table import MetricTable
-from echoscope.diagnostics.metrics_file import MetricsFileError, read_metrics
-from echoscope.diagnostics.verdict import diagnose
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.channels import known_keys
+from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.read.metrics_file import MetricsFileError, read_metrics
+from echoscope.diagnostics.read.names import meaning_of, parse_map
+from echoscope.diagnostics.read.table import MetricTable
 
 SUCCESS = "rollout/success_rate"
 FROM_REWARD = "reward/success_rate"

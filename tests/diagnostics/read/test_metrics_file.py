@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.console_log import parse_log_line
-from echoscope.diagnostics.metric_names import parse_map
-from echoscope.diagnostics.metric_table import TableBuilder
-from echoscope.diagnostics.metrics_file import MetricsFileError, read_metrics, to_number
+from echoscope.diagnostics.read.console_log import parse_log_line
+from echoscope.diagnostics.read.metrics_file import MetricsFileError, read_metrics, to_number
+from echoscope.diagnostics.read.names import parse_map
+from echoscope.diagnostics.read.table import TableBuilder
 
 
 def written(folder: Path, text: str | bytes, name: str = "metrics") -> Path:

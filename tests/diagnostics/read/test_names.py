@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.channels import known_keys
-from echoscope.diagnostics.metric_names import (
+from echoscope.diagnostics.judge.channels import known_keys
+from echoscope.diagnostics.read.names import (
     Conversion,
     MetricNameError,
     is_summary_column,

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
 
 from echoscope.diagnostics.config import SelectionConfig
-from echoscope.diagnostics.selection import (
+from echoscope.diagnostics.selection.filter import (
     arrays_of,
     group_values,
     mean_entropy,

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics.config import SelectionConfig
-from echoscope.diagnostics.preflight import (
+from echoscope.diagnostics.selection.payoff import Worth
+from echoscope.diagnostics.tools.preflight import (
     Cost,
     Dependence,
     Finding,
@@ -20,15 +21,7 @@ from echoscope.diagnostics.preflight import (
     judge,
     measure,
 )
-from echoscope.diagnostics.selection_payoff import Worth
-from echoscope.store.records import (
-    FinishReason,
-    RolloutBatch,
-    Split,
-    StopReason,
-    Trajectory,
-    Turn,
-)
+from echoscope.store.records import FinishReason, RolloutBatch, Split, StopReason, Trajectory, Turn
 
 LIMITS = Limits(
     group_size=4,

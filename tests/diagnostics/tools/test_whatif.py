@@ -9,21 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echoscope.core.config import RunConfig
-from echoscope.core.events import SilentEvents
-from echoscope.core.runs import resume, start
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import resume, start
 from echoscope.diagnostics.config import SelectionConfig
-from echoscope.diagnostics.selection import select_groups
-from echoscope.diagnostics.selection_payoff import Worth, payoff_of
-from echoscope.diagnostics.stored_steps import steps_with_groups
-from echoscope.diagnostics.whatif import (
+from echoscope.diagnostics.selection.filter import select_groups
+from echoscope.diagnostics.selection.payoff import Worth, payoff_of
+from echoscope.diagnostics.tools.stored_steps import steps_with_groups
+from echoscope.diagnostics.tools.whatif import (
     Drop,
     WhatIfError,
     apply_changes,
     own_settings,
     simulate,
 )
-from echoscope.store.commands import new_command, post
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
     CommandAction,
@@ -35,6 +34,7 @@ from echoscope.store.records import (
     TrajectoryOutcome,
     Turn,
 )
+from echoscope.store.steer.commands import new_command, post
 from echoscope.store.writer import RunWriter
 
 MakeConfig = Callable[..., RunConfig]

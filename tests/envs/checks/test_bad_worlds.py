@@ -19,8 +19,8 @@ from echoscope.envs.base import (
     StepResult,
     TextEnv,
 )
-from echoscope.envs.turns import TurnSettings
-from echoscope.envs.wrappers import runner_of, wrap
+from echoscope.envs.turns.turn import TurnSettings
+from echoscope.envs.turns.wrappers import runner_of, wrap
 
 SURROGATE = "\ud800"
 

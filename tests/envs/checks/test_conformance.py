@@ -13,7 +13,7 @@ import pytest
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvSpec, Observation, StepResult, TextEnv
-from echoscope.envs.checker import check_env
+from echoscope.envs.checks.check_env import check_env
 
 VARIANTS = [
     ("frozen_lake", {"size": [2, 16], "observation": "both", "slip": 0.5, "hole_probability": 0.0}),

@@ -1,6 +1,6 @@
 """Damages files of every kind and looks at what is made of them.
 
-    python tests/store/fuzzing.py 5000 [SEED]
+    python tests/store/log/fuzzing.py 5000 [SEED]
 
 Each damage must be refused in one line, repaired, or read without loss or with a warning that says
 what is missing; a value that was not written must never be shown. Files that people or other
@@ -32,15 +32,15 @@ from echoscope.store.checkpoint_files import (
     checkpoint_folders,
     write_checkpoint_manifest,
 )
-from echoscope.store.commands import Mailbox, new_command, post
-from echoscope.store.durable import read_checked_json
 from echoscope.store.errors import NotARunError, StoreError
-from echoscope.store.packing import pack
+from echoscope.store.log.durable import read_checked_json
+from echoscope.store.log.packing import pack
+from echoscope.store.log.repair import repair
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
-from echoscope.store.repair import repair
 from echoscope.store.schema import TABLES
-from echoscope.store.verify import verify
+from echoscope.store.steer.commands import Mailbox, new_command, post
 from echoscope.store.writer import RunWriter
 
 Values = dict[str, Counter[str]]
@@ -285,7 +285,7 @@ def make_checkpoint(folder: Path, step: int, run_id: str, seed: int) -> None:
 
 def judge_configuration(path: Path, damaged: Path) -> str:
     """A person wrote the file: what is valid may be meant, what is not is one line."""
-    from echoscope.core.config_loading import ConfigError, load_config
+    from echoscope.core.config.loading import ConfigError, load_config
 
     try:
         load_config(None, file=damaged, overrides=())
@@ -298,7 +298,7 @@ def judge_configuration(path: Path, damaged: Path) -> str:
 
 def judge_metrics(path: Path, damaged: Path) -> str:
     """Another trainer wrote the file: what is valid may be meant, what is not is one line."""
-    from echoscope.diagnostics.sources import open_source
+    from echoscope.diagnostics.read.open_source import open_source
 
     try:
         open_source(damaged)
@@ -332,7 +332,7 @@ def targets(runs: Runs) -> list[Target]:
 
 def write_foreign_files(path: Path, seed: int) -> None:
     """A configuration, and the metrics files of other trainers."""
-    from echoscope.core.config_loading import load_config
+    from echoscope.core.config.loading import load_config
 
     config = load_config("demo", overrides=[f"seed={seed}"]).model_dump(mode="json")
     (path / "settings.yaml").write_text(json.dumps(config, indent=1), encoding="utf-8")

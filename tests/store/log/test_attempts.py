@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from echoscope.store.commands import Mailbox, new_command, post
-from echoscope.store.packing import pack
+from echoscope.store.log.packing import pack
 from echoscope.store.reader import open_run
 from echoscope.store.records import CommandAck, CommandOutcome
+from echoscope.store.steer.commands import Mailbox, new_command, post
 from echoscope.store.writer import RunWriter
 
 Build = Callable[..., Any]

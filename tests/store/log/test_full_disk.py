@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from echoscope.store.commands import new_command, post
 from echoscope.store.errors import StoreError, StoreWriteError
-from echoscope.store.packing import pack
+from echoscope.store.log.packing import pack
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.verify import verify
+from echoscope.store.steer.commands import new_command, post
 from echoscope.store.writer import RunWriter
 
 Build = Callable[..., Any]

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from echoscope.store import integrity
-from echoscope.store.durable import read_json_object
 from echoscope.store.errors import StoreError
-from echoscope.store.index import RunIndex
-from echoscope.store.integrity import FileChecks
-from echoscope.store.packing import pack
+from echoscope.store.log import integrity
+from echoscope.store.log.durable import read_json_object
+from echoscope.store.log.index import RunIndex
+from echoscope.store.log.integrity import FileChecks
+from echoscope.store.log.packing import pack
+from echoscope.store.log.sealing import seal
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.sealing import seal
-from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
 
 Build = Callable[..., Any]

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from echoscope.store.durable import sha256_of
 from echoscope.store.errors import StoreError
-from echoscope.store.journal import Journal, decode_line, encode_line, read_chunk
-from echoscope.store.layout import Layout
-from echoscope.store.manifest import read_manifest
-from echoscope.store.packing import pack
+from echoscope.store.log.durable import sha256_of
+from echoscope.store.log.journal import Journal, decode_line, encode_line, read_chunk
+from echoscope.store.log.layout import Layout
+from echoscope.store.log.manifest import read_manifest
+from echoscope.store.log.packing import pack
+from echoscope.store.log.state import RunState
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.state import RunState
-from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
 
 Build = Callable[..., Any]

@@ -19,14 +19,14 @@ from types import ModuleType
 import pytest
 from started import started
 
-from echoscope.store.packing import pack
+from echoscope.store.log.packing import pack
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import RunReader, open_run
-from echoscope.store.verify import verify
 
 KILLS = int(os.environ.get("ECHOSCOPE_KILLS", "100"))
 RUNS = 5  # each kill is followed by a look at the whole run, so that several short ones are quicker
 SCRIPT = Path(__file__).with_name("killed_writer.py")
-PACK = "import sys; from echoscope.store.packing import pack; print('ready', flush=True); "
+PACK = "import sys; from echoscope.store.log.packing import pack; print('ready', flush=True); "
 PACK += "pack(sys.argv[1], grace_s=0)"
 WHOLE = """
 SELECT t.step, t.n, u.turns, k.ids, u.characters, m.metrics

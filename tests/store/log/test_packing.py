@@ -10,16 +10,16 @@ from typing import Any
 import duckdb
 import pytest
 
-from echoscope.store import packing
-from echoscope.store.durable import FileLock
 from echoscope.store.errors import RunBusyError, StoreError
-from echoscope.store.layout import Layout
-from echoscope.store.manifest import read_manifest
-from echoscope.store.packing import pack
+from echoscope.store.log import packing
+from echoscope.store.log.durable import FileLock
+from echoscope.store.log.layout import Layout
+from echoscope.store.log.manifest import read_manifest
+from echoscope.store.log.packing import pack
+from echoscope.store.log.sealing import seal
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.schema import TABLES
-from echoscope.store.sealing import seal
-from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
 
 Build = Callable[..., Any]
@@ -263,7 +263,7 @@ def test_verify_finds_contradictions_between_whole_files(
     """Files that are what the journal promises, and yet do not belong together."""
     import pyarrow.parquet as pq
 
-    from echoscope.store import verify as module
+    from echoscope.store.log import verify as module
 
     monkeypatch.setattr(module, "damage_of", lambda root, entry: "")
     pack(finished_run)

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from made_run import add_steps, make_run, open_writer
 
-from echoscope.store import database, index, integrity
 from echoscope.store.errors import StoreError
-from echoscope.store.layout import Layout
-from echoscope.store.packing import pack
+from echoscope.store.log import index, integrity
+from echoscope.store.log.layout import Layout
+from echoscope.store.log.packing import pack
+from echoscope.store.query import database
 from echoscope.store.reader import RunReader, open_run, open_runs
 
 COUNT = "SELECT count(*) AS n FROM trajectories"

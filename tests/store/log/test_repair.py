@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from echoscope.cli import app
 from echoscope.store.errors import NotARunError, RunBusyError, RunExistsError
-from echoscope.store.layout import Layout
-from echoscope.store.packing import pack
+from echoscope.store.log.layout import Layout
+from echoscope.store.log.packing import pack
+from echoscope.store.log.repair import repair
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.repair import repair
-from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
 
 Build = Callable[..., Any]

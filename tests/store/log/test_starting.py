@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from echoscope.store.durable import FileLock
 from echoscope.store.errors import RunExistsError
-from echoscope.store.layout import Layout
+from echoscope.store.log.durable import FileLock
+from echoscope.store.log.layout import Layout
+from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.verify import verify
 from echoscope.store.writer import RunWriter
 
 ROUNDS = 10
@@ -117,7 +117,7 @@ def test_d12_a_folder_with_anything_else_is_nobody_s_to_start_in(tmp_path: Path,
 
 
 def test_d12_files_of_people_in_the_folders_of_the_store_stay(finished_run: Path) -> None:
-    from echoscope.store.packing import pack
+    from echoscope.store.log.packing import pack
 
     mine = [finished_run / name for name in ("seg/turns/mine.parquet", "pack/turns/mine.parquet")]
     for path in mine:
@@ -128,7 +128,7 @@ def test_d12_files_of_people_in_the_folders_of_the_store_stay(finished_run: Path
 
 
 def test_d12_the_next_seal_removes_what_a_killed_one_left(finished_run: Path) -> None:
-    from echoscope.store.sealing import seal
+    from echoscope.store.log.sealing import seal
 
     left = [finished_run / f"run.0123abcd.duckdb.tmp{end}" for end in ("", ".wal")]
     mine = finished_run / "run.backup.duckdb.tmp"
@@ -142,8 +142,8 @@ def test_d12_the_next_seal_removes_what_a_killed_one_left(finished_run: Path) ->
 KILLED = """
 import os, sys
 from echoscope.store import durable
-from echoscope.store.packing import pack
-from echoscope.store.sealing import seal
+from echoscope.store.log.packing import pack
+from echoscope.store.log.sealing import seal
 
 real = os.replace
 
@@ -174,8 +174,8 @@ def kill_at(path: Path, work: str, name: str) -> list[Path]:
 def test_d12_the_next_pack_or_seal_removes_what_a_killed_one_left(
     finished_run: Path, work: str, name: str, after: str
 ) -> None:
-    from echoscope.store.packing import pack
-    from echoscope.store.sealing import seal
+    from echoscope.store.log.packing import pack
+    from echoscope.store.log.sealing import seal
 
     mine = finished_run / "MANIFEST.json.mine.tmp"
     mine.write_text("mine")

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 from evasions import CTES, EVASIONS, nothing_changes, written
 
-from echoscope.store.database import RunDatabase, RunningQuery
 from echoscope.store.errors import QueryError
-from echoscope.store.index import RunIndex
-from echoscope.store.query_check import (
+from echoscope.store.log.index import RunIndex
+from echoscope.store.query.check import (
     REFUSED_FUNCTIONS,
     TABLE_FUNCTIONS,
     CheckedQuery,
     checked_query,
 )
+from echoscope.store.query.database import RunDatabase, RunningQuery
 from echoscope.store.reader import RunReader, open_run, open_runs
 
 ANSWERS = (

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from made_run import make_run
 
-from echoscope.store import lookup
-from echoscope.store.index import RunIndex
-from echoscope.store.lookup import StepLookup
-from echoscope.store.packing import pack
+from echoscope.store.log.index import RunIndex
+from echoscope.store.log.packing import pack
+from echoscope.store.query import lookup
+from echoscope.store.query.lookup import StepLookup
 
 
 @pytest.fixture

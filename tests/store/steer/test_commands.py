@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from echoscope.store.commands import Mailbox, new_command, post, wait_for_ack
 from echoscope.store.errors import NotARunError, StoreError
-from echoscope.store.packing import pack
+from echoscope.store.log.packing import pack
 from echoscope.store.reader import open_run
 from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
+from echoscope.store.steer.commands import Mailbox, new_command, post, wait_for_ack
 from echoscope.store.writer import RunWriter
 
 Build = Callable[..., Any]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from echoscope.store.commands import Mailbox
 from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
-from echoscope.store.settings import settings_over
-from echoscope.store.steering import (
+from echoscope.store.steer.commands import Mailbox
+from echoscope.store.steer.settings import settings_over
+from echoscope.store.steer.steering import (
     SteeringError,
     check_settings,
     os_user,

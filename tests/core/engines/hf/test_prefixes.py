@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.core.engines.prefixes import (
+from echoscope.core.engines.hf.prefixes import (
     PrefillPlan,
     PrefixIndex,
     RowCopies,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from echoscope.core.engines.base import SamplingParams
-from echoscope.core.engines.sampling import (
+from echoscope.core.engines.hf.sampling import (
     MAX_SUPPORT,
     UNIFORM_BLOCK,
     RowUniforms,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.action_information import estimate_actions, first_actions
+from echoscope.diagnostics.measure.information.actions import estimate_actions, first_actions
 from echoscope.store.records import Split, StopReason, Trajectory, Turn
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from letter_tokens import TableScorer, decode, episode, turn
 
-from echoscope.diagnostics.answer_swap import swap_answers
+from echoscope.diagnostics.measure.information.answer_swap import swap_answers
 
 
 class FollowingScorer(TableScorer):

@@ -13,7 +13,11 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from echoscope.diagnostics.information import CrossScores, InformationEstimate, estimate
+from echoscope.diagnostics.measure.information.estimate import (
+    CrossScores,
+    InformationEstimate,
+    estimate,
+)
 
 REPETITIONS = 400
 

@@ -10,15 +10,15 @@ import pytest
 from letter_tokens import TableScorer, batch, decode, encode, episode, turn
 
 from echoscope.diagnostics.config import InformationConfig
-from echoscope.diagnostics.cross_scores import CrossScores
-from echoscope.diagnostics.families import (
+from echoscope.diagnostics.measure.information.cross_scores import CrossScores
+from echoscope.diagnostics.measure.information.estimate import estimate
+from echoscope.diagnostics.measure.information.pairs import (
     draw_all_turns,
     draw_first_turn,
     draw_state,
     sampled_reasoning,
 )
-from echoscope.diagnostics.information import estimate
-from echoscope.diagnostics.scoring import score_draw
+from echoscope.diagnostics.measure.information.scoring import score_draw
 from echoscope.store.records import FinishReason, Trajectory, Turn
 
 

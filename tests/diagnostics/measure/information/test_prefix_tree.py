@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.diagnostics import prefix_tree
-from echoscope.diagnostics.prefix_tree import pack_prefixes, similar_lengths
+from echoscope.diagnostics.measure.information import prefix_tree
+from echoscope.diagnostics.measure.information.prefix_tree import pack_prefixes, similar_lengths
 
 ROWS = st.lists(st.lists(st.integers(0, 2), max_size=7), min_size=1, max_size=12)
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.cross_scores import CrossScores
-from echoscope.diagnostics.ragen_keys import (
+from echoscope.diagnostics.measure.information.cross_scores import CrossScores
+from echoscope.diagnostics.measure.information.ragen import (
     FIRST_TURN,
     TRAJECTORY,
     as_ragen_first_turn,

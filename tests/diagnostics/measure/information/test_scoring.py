@@ -17,8 +17,8 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from echoscope.diagnostics import scoring
-from echoscope.diagnostics.scoring import ModelScorer, ScoringError, cross_score
+from echoscope.diagnostics.measure.information import scoring
+from echoscope.diagnostics.measure.information.scoring import ModelScorer, ScoringError, cross_score
 
 SHAPE = {
     "vocab_size": 50,

@@ -8,8 +8,8 @@ import numpy as np
 from letter_tokens import TableScorer, batch, decode, encode
 
 from echoscope.diagnostics.config import InformationConfig
-from echoscope.diagnostics.information_step import StepInformation, measure_information
-from echoscope.diagnostics.scoring import ScoringError
+from echoscope.diagnostics.measure.information.scoring import ScoringError
+from echoscope.diagnostics.measure.information.step import StepInformation, measure_information
 
 EVERYTHING = InformationConfig(
     families=("first_turn", "all_turns", "state"),

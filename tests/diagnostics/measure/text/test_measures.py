@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echoscope.diagnostics.config import TextConfig
-from echoscope.diagnostics.text import text_metrics
-from echoscope.diagnostics.text_report import METRICS
-from echoscope.diagnostics.text_sample import draw
+from echoscope.diagnostics.measure.text.measures import text_metrics
+from echoscope.diagnostics.measure.text.report import METRICS
+from echoscope.diagnostics.measure.text.sample import draw
 from echoscope.store.records import RolloutBatch
 
 NAMES = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel"]
@@ -171,7 +171,7 @@ def test_template_exemplars_cover_the_common_words():
 
 
 def test_the_guide_names_every_metric():
-    guide = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[4] / "docs" / "text.md").read_text(encoding="utf-8")
     assert [name for name in METRICS if f"`{name}`" not in guide] == []
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.text_retrieval import information_bound, retrieve
-from echoscope.diagnostics.text_similarity import similarity
+from echoscope.diagnostics.measure.text.retrieval import information_bound, retrieve
+from echoscope.diagnostics.measure.text.similarity import similarity
 
 NAMES = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel"]
 

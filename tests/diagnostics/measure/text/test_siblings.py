@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echoscope.diagnostics.config import TextConfig
-from echoscope.diagnostics.text_sample import draw
-from echoscope.diagnostics.text_siblings import (
+from echoscope.diagnostics.measure.text.sample import draw
+from echoscope.diagnostics.measure.text.siblings import (
     chao_shen,
     distinct_share,
     ngram_entropy,
     sibling_metrics,
 )
-from echoscope.diagnostics.text_similarity import similarity
+from echoscope.diagnostics.measure.text.similarity import similarity
 
 
 def metrics(groups):

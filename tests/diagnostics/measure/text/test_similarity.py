@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
-from echoscope.diagnostics import text_similarity
-from echoscope.diagnostics.text_sample import WORD_PATTERN
-from echoscope.diagnostics.text_similarity import similarity
+from echoscope.diagnostics.measure.text import similarity as text_similarity
+from echoscope.diagnostics.measure.text.sample import WORD_PATTERN
+from echoscope.diagnostics.measure.text.similarity import similarity
 
 SIGNS = st.sampled_from("ab C\u00e9\n.\u8d70\U0001f600")
 TEXT = st.lists(st.text(SIGNS, max_size=12), min_size=1, max_size=8)

@@ -7,9 +7,9 @@ import pytest
 from episodes import one_turn_each
 
 from echoscope.diagnostics.config import TextConfig
-from echoscope.diagnostics.text_sample import draw
-from echoscope.diagnostics.text_similarity import similarity
-from echoscope.diagnostics.text_templates import CommonGrams, find_template
+from echoscope.diagnostics.measure.text.sample import draw
+from echoscope.diagnostics.measure.text.similarity import similarity
+from echoscope.diagnostics.measure.text.templates import CommonGrams, find_template
 
 PLACES = ["garden", "kitchen", "cellar", "attic"]
 MOVES = ["up", "down", "left", "right"]

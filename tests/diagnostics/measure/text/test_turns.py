@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echoscope.diagnostics.config import TextConfig
-from echoscope.diagnostics.text_actions import (
+from echoscope.diagnostics.measure.text.actions import (
     action_entropies,
     agreements,
     last_named,
     named_moves,
 )
-from echoscope.diagnostics.text_copying import copied_share, masked_texts
-from echoscope.diagnostics.text_form import form_metrics
-from echoscope.diagnostics.text_repetition import echo_share, loops, repeated_action_shares
-from echoscope.diagnostics.text_sample import draw, ngrams, word_spans, words
+from echoscope.diagnostics.measure.text.copying import copied_share, masked_texts
+from echoscope.diagnostics.measure.text.form import form_metrics
+from echoscope.diagnostics.measure.text.repetition import echo_share, loops, repeated_action_shares
+from echoscope.diagnostics.measure.text.sample import draw, ngrams, word_spans, words
 
 
 def sample(*pairs):

@@ -1,0 +1,1 @@
+"""The built-in engine: it samples from the module that trains."""

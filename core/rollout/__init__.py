@@ -1,0 +1,1 @@
+"""Where do a step's trajectories come from?"""

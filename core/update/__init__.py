@@ -1,0 +1,1 @@
+"""How do trajectories change the weights?"""

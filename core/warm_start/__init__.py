@@ -1,0 +1,1 @@
+"""How does a policy learn the format before RL?"""

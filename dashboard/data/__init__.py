@@ -1,0 +1,1 @@
+"""What do pages read? Tables and records, no widgets."""

@@ -1,0 +1,1 @@
+"""What changes on an open page by itself?"""

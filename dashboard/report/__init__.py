@@ -1,0 +1,1 @@
+"""One file that tells what happened to a run."""

@@ -1,0 +1,1 @@
+"""Is the run collapsing, since when, and what should be done?"""

@@ -1,0 +1,1 @@
+"""When is an alarm raised? One file for each subject."""

@@ -1,0 +1,1 @@
+"""What does text alone tell about the reasoning? No model is needed."""

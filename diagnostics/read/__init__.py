@@ -1,0 +1,1 @@
+"""How is a run read that another trainer wrote?"""

@@ -1,0 +1,1 @@
+"""What can be found out before a run, or after it?"""

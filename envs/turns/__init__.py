@@ -1,0 +1,1 @@
+"""What happens inside one turn: actions, limits, penalties, failures."""

@@ -1,0 +1,1 @@
+"""How is a run steered? Its mailbox, and which live settings held when."""
