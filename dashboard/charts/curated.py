@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from echoscope.diagnostics.judge.record import Verdict
+
 from ..data.curves import Curve, curve, wilson_band
 from ..data.downsampling import Values
+from ..labels import label
 from . import theme
 
 
@@ -37,6 +41,9 @@ class Chart:
     missing: str = "The run has logged none of these metrics."
 
 
+EVIDENCE = "evidence"
+"""Name of the chart that shows what the verdict rests on; without evidence, what there is to learn.
+"""
 _INFO = "info/first_turn"
 
 CHARTS: tuple[Chart, ...] = (
@@ -55,10 +62,24 @@ CHARTS: tuple[Chart, ...] = (
         missing="Neither success nor reward was logged.",
     ),
     Chart(
-        name="spread",
+        name=EVIDENCE,
         title="Reward std within groups",
         help="What there is to learn: siblings that all earn the same give no gradient.",
         lines=(Line(key="reward/group_std_mean"),),
+        missing="Needs groups of at least two siblings.",
+    ),
+    Chart(
+        name="groups",
+        title="Groups",
+        help=(
+            "Share of groups in which all siblings succeeded, in which all failed, and which the"
+            " filter let into the update. Only groups with different rewards give a gradient."
+        ),
+        lines=(
+            Line(key="reward/solved_frac", name="all solved"),
+            Line(key="reward/hopeless_frac", name="all failed"),
+            Line(key="selection/kept_frac", name="trained on"),
+        ),
         missing="Needs groups of at least two siblings.",
     ),
     Chart(
@@ -95,16 +116,6 @@ CHARTS: tuple[Chart, ...] = (
         missing="No update was made yet.",
     ),
     Chart(
-        name="kept",
-        title="Groups",
-        help="What the filter let into the update, and groups in which all or none succeeded.",
-        lines=(
-            Line(key="selection/kept_frac", name="kept"),
-            Line(key="reward/solved_frac", name="solved"),
-            Line(key="reward/hopeless_frac", name="hopeless"),
-        ),
-    ),
-    Chart(
         name="length",
         title="Response length",
         help="Sampled tokens per response, and those of its reasoning.",
@@ -112,6 +123,13 @@ CHARTS: tuple[Chart, ...] = (
             Line(key="rollout/response_length_mean", name="response"),
             Line(key="rollout/reasoning_length_mean", name="reasoning"),
         ),
+    ),
+    Chart(
+        name="spread",
+        title="Reward std within groups",
+        help="What there is to learn: siblings that all earn the same give no gradient.",
+        lines=(Line(key="reward/group_std_mean"),),
+        missing="Needs groups of at least two siblings.",
     ),
     Chart(
         name="mismatch",
@@ -134,6 +152,30 @@ CHARTS: tuple[Chart, ...] = (
         missing="No times were logged.",
     ),
 )
+
+
+def evidence_chart(verdict: Verdict | None, known: Sequence[str]) -> Chart:
+    """What the verdict rests on besides success, which has a chart of its own.
+
+    Two metrics at most, the second on the right axis; `CHARTS` has what is shown without any.
+    """
+    usual = next(chart for chart in CHARTS if chart.name == EVIDENCE)
+    shown = {line.key for chart in CHARTS[:1] for line in chart.lines} | set(eval_keys(known))
+    found: list[str] = []
+    for one in verdict.evidence if verdict else ():
+        keys = [key for key in known if fnmatch.fnmatchcase(key, one.metric)]
+        found += [key for key in keys[:1] if key not in shown and key not in found]
+    if not found:
+        return usual
+    first, *others = found[:2]
+    words = label(first)
+    same_unit = bool(others) and label(others[0]).unit == words.unit
+    lines = (
+        Line(key=first, name="" if not others else words.name),
+        *(Line(key=key, name=label(key).name, is_right=not same_unit) for key in others),
+    )
+    title = "Evidence" if others else f"Evidence: {words.name[:1].lower()}{words.name[1:]}"
+    return Chart(name=EVIDENCE, title=title, help=words.help, lines=lines)
 
 
 def chart_keys(charts: Sequence[Chart], known: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from ..escaping import visible
 from ..live import cursor, figures, pulses
 from ..page.problems import Problem
 from . import charts
-from .curated import CHARTS, Chart, chart_curves, chart_keys
+from .curated import CHARTS, EVIDENCE, Chart, chart_curves, chart_keys, evidence_chart
 from .marks import Mark, alarm_marks, command_marks, rewind_marks
 
 EXACT_STEPS = 20_000
@@ -76,6 +76,11 @@ class Snapshot:
             zoom=self.controls.zoom,
         )
 
+    def charts(self) -> list[Chart]:
+        """The curated charts, with the one that shows what the verdict rests on."""
+        evidence = evidence_chart(queries.known_verdict(self.run_id), self.known)
+        return [evidence if chart.name == EVIDENCE else chart for chart in CHARTS]
+
     def marks(self) -> list[Mark]:
         return [
             *alarm_marks(queries.alarms(self.run_id)),
@@ -103,39 +108,39 @@ def snapshot(run_id: str, controls: Controls, *, is_followed: bool) -> Snapshot:
 
 def controls(run_id: str) -> Controls:
     """Draw the controls, which the URL keeps, and say what they and the mouse are set to."""
-    smooth, axis, log, clip = st.columns([3, 3, 4, 2], vertical_alignment="bottom")
-    weight = smooth.slider(
-        "Smoothing",
-        0.0,
-        0.99,
-        0.0,
-        0.01,
-        key="smooth",
-        bind="query-params",
-        help="A moving average over the faint raw curve. Alarms never see it.",
-    )
-    chosen = axis.segmented_control(
-        "Axis",
-        charts.AXES,
-        default="step",
-        required=True,
-        key="x",
-        bind="query-params",
-    )
-    logged = log.multiselect(
-        "Logarithmic scale",
-        [*(chart.name for chart in CHARTS), _PLAIN],
-        key="log",
-        bind="query-params",
-        placeholder="No chart",
-        help="Which of the charts; 'metrics' means all those further down.",
-    )
-    clipped = clip.toggle(
-        "Clip outliers",
-        key="clip",
-        bind="query-params",
-        help="The middle 96 % of the values set the range.",
-    )
+    with st.popover("Options", key="chart_options", width="stretch"):
+        weight = st.slider(
+            "Smoothing",
+            0.0,
+            0.99,
+            0.0,
+            0.01,
+            key="smooth",
+            bind="query-params",
+            help="A moving average over the faint raw curve. Alarms never see it.",
+        )
+        chosen = st.segmented_control(
+            "Axis",
+            charts.AXES,
+            default="step",
+            required=True,
+            key="x",
+            bind="query-params",
+        )
+        logged = st.multiselect(
+            "Logarithmic scale",
+            [*(chart.name for chart in CHARTS), _PLAIN],
+            key="log",
+            bind="query-params",
+            placeholder="No chart",
+            help="Which of the charts; 'metrics' means all those further down.",
+        )
+        clipped = st.toggle(
+            "Clip outliers",
+            key="clip",
+            bind="query-params",
+            help="The middle 96 % of the values set the range.",
+        )
     return Controls(
         axis=chosen or "step",
         smooth=float(weight),
@@ -146,18 +151,25 @@ def controls(run_id: str) -> Controls:
 
 
 def curated(page: Snapshot) -> None:
-    """The curated charts, and their numbers to take away."""
+    """The curated charts: three in a row where there is room."""
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
     for chart in CHARTS:
         with grid.cell():
             figures.show_sent(sent(page, chart.name), key=f"chart_{chart.name}")
-    signs, export = st.columns([6, 1], vertical_alignment="center")
-    signs.caption(
-        "Diamond: critical alarm, triangle: warning, circle: information; open where it ended. "
-        "Square on a dotted line: somebody steered. Dashed line: resumed from a checkpoint. "
-        "Bands: 95 % intervals. Drag to zoom, double-click to go back; the camera saves an SVG."
+
+
+def legend() -> None:
+    """What the signs on the charts mean."""
+    st.caption(
+        "Diamond: critical alarm. Triangle: warning. Circle: information. Open sign: the alarm "
+        "ended. Square: a command. Dashed line: resumed from a checkpoint. Bands: 95 % intervals. "
+        "Drag to zoom, double-click to zoom out."
     )
-    with export.popover("CSV", on_change="rerun", key="csv", width="stretch") as box:
+
+
+def export(page: Snapshot) -> None:
+    """The numbers behind the curated charts."""
+    with st.popover("CSV", on_change="rerun", key="csv", width="stretch") as box:
         if box.open:
             _downloads(page, chart_keys(CHARTS, page.known))
 
@@ -196,7 +208,9 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
         )
         return figures.drawing(figure), charts.describe(found)
 
-    drawn, words = _drawings.get((page.run_id, name, page.controls), page.position, build)
+    # The verdict may come after the step that it is about: then the chart is another one.
+    wanted = (page.run_id, name, page.controls, chart.title)
+    drawn, words = _drawings.get(wanted, page.position, build)
     seen = page.controls
     return figures.sent(
         drawn,
@@ -210,7 +224,7 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
 def _found(
     page: Snapshot, name: str, beside: Sequence[str]
 ) -> tuple[Chart, Callable[[], list[charts.Curve]]]:
-    for chart in CHARTS:
+    for chart in page.charts():
         if chart.name == name:
             return chart, partial(_curves, page, chart)
     key = name.removeprefix(f"{_PLAIN}_")
@@ -228,7 +242,7 @@ def _found(
 
 
 def _curves(page: Snapshot, chart: Chart) -> list[charts.Curve]:
-    keys = chart_keys(CHARTS, page.known)
+    keys = chart_keys(page.charts(), page.known)
     data = queries.series(page.run_id, keys, max_points=page.max_points)
     return chart_curves(chart, data, page.steps, page.known)
 

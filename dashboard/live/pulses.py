@@ -20,9 +20,9 @@ from echoscope.store.steer.steering import standing
 
 from ..data import queries
 from ..data.cache import AnswerCache
-from ..data.progress import Pace, pace, progress_words
+from ..data.progress import Pace, pace, progress_words, remaining_s
 from ..page.problems import Problem
-from ..words import Colour, status_words
+from ..words import Colour, duration, status_words
 
 EVERY_S = 1.0
 """Between two questions about a run that is live."""
@@ -126,6 +126,21 @@ def progress_line(run_id: str) -> Line:
     )
     share = max(0, info.last_step) / steps if steps > 0 else 0.0
     return Line(text=words, share=min(1.0, share) if math.isfinite(share) else 0.0)
+
+
+def progress_tile(run_id: str) -> tuple[str, str]:
+    """How far the run is, in a few words, and how fast: `("41 / 60", "1.1 s a step, 20 s left")`.
+
+    Raises:
+        Problem: no such run, or it cannot be read.
+    """
+    info, steps, speed = queries.info(run_id), _steps(run_id), _pace(run_id)
+    done = max(0, info.last_step)
+    words = [f"{speed.step_s:.2g} s a step"] if math.isfinite(speed.step_s) else []
+    left = remaining_s(speed, step=done, steps=steps)
+    if info.status == "running" and math.isfinite(left):
+        words.append(f"{duration(left)} left")
+    return f"{done} / {steps}" if steps > 0 else str(done), ", ".join(words)
 
 
 def verdict_line(run_id: str) -> Line:

@@ -55,6 +55,7 @@ def routes() -> list[Route]:
         Route("/api/runs/{run_id}/status", _answering(_status), methods=["GET"]),
         Route("/api/runs/{run_id}/pulse", _answering(_pulse), methods=["GET"]),
         Route("/api/runs/{run_id}/chart", _chart, methods=["GET"]),
+        Route("/api/runs/{run_id}/tiles", _answering(_tiles), methods=["GET"]),
         Route("/api/runs/{run_id}/commands", _answering(_command), methods=["POST"]),
         Route("/api/{path:path}", _answering(_unknown), methods=["GET", "POST"]),
     ]
@@ -154,6 +155,12 @@ def _pulse_of(run_id: str) -> dict[str, Any]:
     """200 for a run that is gone, too: whoever looks at it is to be told, and not to see errors."""
     said = {name: asdict(line) for name, line in lines(run_id).items()}
     return {**pulse(run_id), "lines": said}
+
+
+async def _tiles(request: Request) -> tuple[int, dict[str, Any]]:
+    from ..live import tiles  # with pandas and Streamlit: not when the server starts
+
+    return 200, await run_in_threadpool(tiles.answer, request.path_params["run_id"])
 
 
 async def _chart(request: Request) -> Response:

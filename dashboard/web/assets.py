@@ -87,7 +87,9 @@ FIGURES = _own("figures")
 """Draws charts."""
 PULSE = _own("pulse")
 """Listens to how a run stands."""
-_ALL = (PLOTLY, FIGURES, PULSE)
+TILES = _own("tiles")
+"""Draws the tiles of the Live page."""
+_ALL = (PLOTLY, FIGURES, PULSE, TILES)
 
 
 def head_tags(page: str) -> str:
