@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from echoscope.diagnostics.judge.channels import MEASURED_AS
 from echoscope.diagnostics.judge.record import Verdict
 
 from ..data.curves import Curve, curve, wilson_band
@@ -163,16 +164,21 @@ def evidence_chart(verdict: Verdict | None, known: Sequence[str]) -> Chart:
     shown = {line.key for chart in CHARTS[:1] for line in chart.lines} | set(eval_keys(known))
     found: list[str] = []
     for one in verdict.evidence if verdict else ():
-        keys = [key for key in known if fnmatch.fnmatchcase(key, one.metric)]
+        metric = MEASURED_AS.get(one.metric, one.metric)
+        keys = [key for key in known if fnmatch.fnmatchcase(key, metric)]
         found += [key for key in keys[:1] if key not in shown and key not in found]
     if not found:
         return usual
     first, *others = found[:2]
     words = label(first)
     same_unit = bool(others) and label(others[0]).unit == words.unit
+    bands = {key for key in found if f"{key}_low" in known}
     lines = (
-        Line(key=first, name="" if not others else words.name),
-        *(Line(key=key, name=label(key).name, is_right=not same_unit) for key in others),
+        Line(key=first, name="" if not others else words.name, has_interval=first in bands),
+        *(
+            Line(key=key, name=label(key).name, is_right=not same_unit, has_interval=key in bands)
+            for key in others
+        ),
     )
     title = "Evidence" if others else f"Evidence: {words.name[:1].lower()}{words.name[1:]}"
     return Chart(name=EVIDENCE, title=title, help=words.help, lines=lines)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
-from echoscope.diagnostics.judge.record import Evidence, Verdict
+from echoscope.diagnostics.judge.record import Verdict
 
 from ..data import queries
 from ..escaping import escape
-from ..labels import label, value_words
 from ..live import lines as live_lines
 from ..live import pulses
 from . import ui
+from .verdict_box import apply_button
 
 MAX_FACTS = 3
 """Pieces of evidence in the bar; the page Diagnosis has all of them."""
@@ -28,16 +27,16 @@ TONES: Mapping[str, str] = {
 }
 """State of a verdict -> colour of the bar; grey for any other."""
 STYLE = """<style>
-[class*="st-key-verdict_bar"] { min-height: 6.6rem; border-radius: 0.5rem; border-left: 6px solid;
+[class*="st-key-verdict_bar_"] { min-height: 6.6rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.45rem 0.9rem 0.35rem; gap: 0.1rem; }
-.st-key-verdict_bar_green { border-color: var(--st-green-color);
-  background: var(--st-green-background-color); }
-.st-key-verdict_bar_orange { border-color: var(--st-orange-color);
-  background: var(--st-orange-background-color); }
-.st-key-verdict_bar_red { border-color: var(--st-red-color);
-  background: var(--st-red-background-color); }
-.st-key-verdict_bar_gray { border-color: var(--st-gray-color);
-  background: var(--st-gray-background-color); }
+.st-key-verdict_bar_green { border-color: rgb(27, 138, 90);
+  background: rgba(27, 138, 90, 0.11); }
+.st-key-verdict_bar_orange { border-color: rgb(199, 119, 0);
+  background: rgba(199, 119, 0, 0.11); }
+.st-key-verdict_bar_red { border-color: rgb(198, 40, 40);
+  background: rgba(198, 40, 40, 0.11); }
+.st-key-verdict_bar_gray { border-color: rgb(122, 122, 122);
+  background: rgba(122, 122, 122, 0.11); }
 .es-headline { font-weight: 600; height: 1.5rem; line-height: 1.5rem; overflow: hidden;
   text-overflow: ellipsis; white-space: nowrap; }
 .es-facts { height: 1.4rem; line-height: 1.4rem; font-size: 0.9rem; overflow: hidden;
@@ -67,8 +66,10 @@ def bar(run_id: str) -> Verdict:
     tone = "gray" if is_first else TONES.get(found.state.value, "gray")
     with st.container(key=f"verdict_bar_{tone}"):
         st.html(_html("The run is being judged.", ()) if is_first else _html(*_words(found)))
-        row = st.container(horizontal=True, vertical_alignment="center", key="verdict_bar_row")
+        row = st.container(horizontal=True, vertical_alignment="center", key="verdict_ways")
         with row:
+            for action in found.actions[:1]:
+                apply_button(run_id, action, is_live_page=True)
             _ways_on(run_id, found)
             if found.last_step is not None:
                 is_moving = ui.is_following(run_id) or queries.is_judging(run_id)
@@ -92,18 +93,12 @@ def _words(found: Verdict) -> tuple[str, list[str]]:
     A verdict's first paragraph says what is the matter; numbers come from its evidence.
     """
     headline = found.text.split("\n")[0]
-    facts = [fact_words(one) for one in found.evidence[:MAX_FACTS]]
+    facts = [_sentence(one.words) for one in found.evidence[:MAX_FACTS]]
     return headline, facts
 
 
-def fact_words(one: Evidence) -> str:
-    """A piece of evidence in a few words: `Policy entropy 0.4 -> 1.9 (step 31 -> 54)`."""
-    key = re.sub(r"/\*/", "/", one.metric)
-    now, steps = value_words(key, one.after), one.steps
-    if one.before != one.before:
-        return f"{label(key).name} {now} (step {steps[1]})"
-    before = value_words(key, one.before)
-    return f"{label(key).name} {before} -> {now} (step {steps[0]} -> {steps[1]})"
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _ways_on(run_id: str, found: Verdict) -> None:

@@ -61,11 +61,14 @@ IDLE_S = 5.0
 """Between two looks at a run that is not live."""
 MAX_PICKED = 200
 """Runs in the picker; the page Runs has all of them."""
+PANEL = "panel"
+"""URL parameter and session state: whether the panel beside the charts is open."""
 SEEN_STEP = "_seen_step"
 """Session state: (run, step) that was the newest when somebody came to the page."""
 _SHOWN_RUN, _PICKER, _PAGE = "_shown_run", "_run_picker", "_page"
 _STYLE = """<style>
-[data-testid="stMainBlockContainer"] { padding-top: 4.5rem; padding-bottom: 3rem; }
+[data-testid="stMainBlockContainer"] { padding: 4rem 2rem 3rem; }
+[data-testid="stMainBlockContainer"] h1 { font-size: 1.4rem; padding: 0; }
 [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere; }
 pre.command { margin: 0; padding: 0.6rem 0.8rem; border-radius: 0.5rem; font-size: 0.875rem;
   background: rgba(128, 128, 128, 0.12); white-space: pre-wrap; user-select: all; }
@@ -100,13 +103,23 @@ def frame(title: str, draw: Callable[[], None]) -> None:
         guarded(draw)
 
 
-def run_frame(title: str, draw: Callable[[str], None]) -> None:
-    """A page about one run: title, run picker, live or stale, and what `draw(run_id)` draws."""
+def run_frame(
+    title: str,
+    draw: Callable[[str], None],
+    *,
+    beside: Callable[[str], None] | None = None,
+) -> None:
+    """A page about one run: title, run picker, live or stale, and what `draw(run_id)` draws.
+
+    `beside(run_id)` draws at the right end of the first row.
+    """
 
     st.html(_STYLE)
 
     def body() -> None:
-        left, middle, right = st.columns([2, 3, 2], vertical_alignment="bottom")
+        widths = [2, 4, 5] if beside is None else [2, 4, 5, 7]
+        row = st.columns(widths, vertical_alignment="center")
+        left, middle, right = row[:3]
         left.title(title, anchor=False)
         with middle:
             run_id = pick_run()
@@ -115,6 +128,9 @@ def run_frame(title: str, draw: Callable[[str], None]) -> None:
             return
         with right:
             live_marker(run_id)
+        if beside is not None:
+            with row[3]:
+                beside(run_id)
         draw(run_id)
         warnings(run_id)
 

@@ -66,7 +66,7 @@ def verdict_box(run_id: str, *, is_live_page: bool = False, upto: int | None = N
         )
         with row:
             for action in found.actions[:1]:
-                _apply(run_id, action, is_live_page)
+                apply_button(run_id, action, is_live_page=is_live_page)
             if is_live_page:
                 ui.link("Evidence", "diagnosis", run=run_id)
         _whole(found, parts)
@@ -97,8 +97,12 @@ def _whole(found: Verdict, parts: list[tuple[str, str]]) -> None:
                 ui.command(action.command)
 
 
-def _apply(run_id: str, action: Action, is_live_page: bool) -> None:
-    """A button for an action that the run can still take: it leads to one confirmation."""
+def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
+    """A button for an action that the run can still take: it leads to one confirmation.
+
+    Args:
+        is_live_page: The page has the forms that the button leads to.
+    """
     words = _button_words(run_id, action)
     if not words or not st.button(plain(words, 160), key="verdict_apply"):
         return

@@ -7,7 +7,7 @@ that confirming takes away, so pressing twice sends once.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -88,12 +88,26 @@ def propose(
     st.session_state["steering_draft"] = Draft(
         run_id=run_id, action=action, settings=dict(settings or {}), reason=reason
     )
+    st.session_state[ui.PANEL] = True
     st.session_state.pop("steering_reason", None)
     st.session_state.pop("steering_problem", None)
 
 
+def buttons(run_id: str) -> None:
+    """The buttons of a live run; nothing for one that cannot be steered from here."""
+    info = queries.info(run_id)
+    if settings().is_read_only or info.status != "running":
+        return
+
+    def draw() -> None:
+        now = standing(info, queries.commands(run_id), queries.current_settings(run_id))
+        _buttons(run_id, now)
+
+    _followed("steering_row", run_id, draw)
+
+
 def panel(run_id: str) -> None:
-    """Buttons, the open question, what is pending, and the form; or why there are none."""
+    """The open question, what is pending, and the form; or why there are none."""
     info = queries.info(run_id)
     if settings().is_read_only:
         st.caption("This dashboard is read-only: runs cannot be steered from here.")
@@ -101,14 +115,14 @@ def panel(run_id: str) -> None:
     if info.status != "running":
         _ended(info)
         return
+    _followed("steering", run_id, lambda: _panel(run_id))
 
-    def draw() -> None:
-        _panel(run_id)
 
+def _followed(key: str, run_id: str, draw: Callable[[], object]) -> None:
     if ui.is_following(run_id):
-        ui.follow("steering", run_id, ("commands",), draw)
+        ui.follow(key, run_id, ("commands",), draw)
     else:
-        st.fragment(lambda: ui.guarded(draw), key="steering")()
+        st.fragment(lambda: ui.guarded(draw), key=key)()
 
 
 def _ended(info: RunInfo) -> None:
@@ -122,8 +136,6 @@ def _ended(info: RunInfo) -> None:
 
 def _panel(run_id: str) -> None:
     info, states = queries.info(run_id), queries.commands(run_id)
-    now = standing(info, states, queries.current_settings(run_id))
-    _buttons(run_id, now)
     _question(run_id)
     _answers(run_id, states)
     with st.expander("Live settings", key="steering_form", on_change="rerun") as box:
@@ -136,17 +148,15 @@ def _buttons(run_id: str, now: Standing) -> None:
     hold = CommandAction.RESUME if now.is_paused else CommandAction.PAUSE
     row = st.container(horizontal=True, vertical_alignment="center", key="steering_buttons")
     for action in (hold, CommandAction.CHECKPOINT, CommandAction.EVALUATE, stop):
-        row.button(
+        is_pressed = row.button(
             _TITLES[action],
             key=f"steer_{action.value}",
             help=_SENTENCES[action],
             on_click=propose,
             args=(run_id, action),
         )
-    if now.is_paused:
-        row.badge("paused", color="orange")
-    if now.is_stopping:
-        row.badge("stopping", color="orange")
+        if is_pressed:
+            st.rerun()  # the question is asked in the panel
 
 
 def _question(run_id: str) -> None:

@@ -10,10 +10,8 @@ from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts.marks import command_words
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
-from echoscope.dashboard.live import lines as live_lines
-from echoscope.dashboard.live import pulses
-from echoscope.dashboard.page import lineage, metric_sections, ui
-from echoscope.dashboard.page.verdict_box import verdict_box
+from echoscope.dashboard.live import tiles
+from echoscope.dashboard.page import bar, lineage, metric_sections, ui
 from echoscope.dashboard.steer import branch_form, steering
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import after_step
@@ -25,30 +23,43 @@ STEADY = (
     "<style>[data-stale='true'] { opacity: 1 !important; transition: none !important; }</style>"
 )
 """Streamlit fades what it draws again; a page that does so by itself must not."""
+PANEL_HELP = "Live settings, branches, open alarms and commands."
 
 
 def draw(run_id: str) -> None:
     # One place for each part, each drawn again by itself: a step does not touch what has no news.
-    verdict, progress, desk, alarms, body = (st.container() for _ in range(5))
-    with verdict:
-        part("verdict", run_id, ("verdict",), lambda: verdict_box(run_id, is_live_page=True))
-    with progress:
-        every_s = pulses.EVERY_S if ui.is_following(run_id) else None
-        where = pulses.progress_line(run_id)
-        live_lines.show(run_id, "progress", where, kind="bar", every_s=every_s)
-        lineage.lineage(run_id)
-    with desk:
-        steering.panel(run_id)
-        branch_form.panel(run_id)
-    with alarms:
-        part("alarms", run_id, ("alarms", "commands"), lambda: open_alarms(run_id))
+    st.html(bar.STYLE)
+    part("verdict", run_id, ("verdict",), lambda: bar.bar(run_id))
+    is_open = bool(st.session_state.get(ui.PANEL))
+    if is_open:
+        body, side = st.columns([5, 2])
+        with side.container(border=True, key="panel_body"):
+            panel(run_id)
+    else:
+        body = st.container()
     with body:
         st.html(STEADY)
+        tiles.show(run_id, is_followed=ui.is_following(run_id))
         if has_curves(run_id):
             draw_charts(run_id)
         else:
             part("body", run_id, ("position",), before_the_first, lambda: has_curves(run_id))
-            part("commands", run_id, ("commands",), lambda: commands(run_id))
+    lineage.lineage(run_id)
+
+
+def beside(run_id: str) -> None:
+    """At the right end of the first row: what steers the run, and what opens the panel."""
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="right"):
+        steering.buttons(run_id)
+        st.toggle("Panel", key=ui.PANEL, bind="query-params", help=PANEL_HELP)
+
+
+def panel(run_id: str) -> None:
+    """What waits for an answer, live settings, a new branch, open alarms and commands."""
+    steering.panel(run_id)
+    branch_form.panel(run_id)
+    part("alarms", run_id, ("alarms", "commands"), lambda: open_alarms(run_id))
+    part("commands", run_id, ("commands",), lambda: commands(run_id))
 
 
 def part(
@@ -83,9 +94,17 @@ def draw_charts(run_id: str) -> None:
         return live_charts.snapshot(run_id, controls, is_followed=ui.is_following(run_id))
 
     def controlled() -> None:
-        controls = live_charts.controls(run_id)
-        live_charts.curated(snapshot(controls))
-        part("commands", run_id, ("commands",), lambda: commands(run_id))
+        shown = st.container()  # the controls stand below the charts
+        signs, look, numbers = st.columns([6, 1, 1], vertical_alignment="center")
+        with signs:
+            live_charts.legend()
+        with look:
+            controls = live_charts.controls(run_id)
+        page = snapshot(controls)
+        with numbers:
+            live_charts.export(page)
+        with shown:
+            live_charts.curated(page)
         part("sections", run_id, ("keys",), lambda: sections(controls))
 
     def sections(controls: live_charts.Controls) -> None:
@@ -153,7 +172,7 @@ def commands(run_id: str) -> None:
 
 
 def main() -> None:
-    ui.run_frame("Live", draw)
+    ui.run_frame("Live", draw, beside=beside)
 
 
 main()

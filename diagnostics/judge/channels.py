@@ -348,6 +348,17 @@ def at_distance(spec: ChannelSpec, distance: float) -> ChannelSpec:
     return replace(spec, raise_at=min(distance, LARGEST_SHARE) if spec.is_share else distance)
 
 
+MEASURED_AS: Mapping[str, str] = {
+    "info/first_turn/dependence_high": "info/first_turn/mutual_information",
+    "info/all_turns/dependence_high": "info/all_turns/mutual_information",
+    "info/first_turn/retrieval_margin": "info/first_turn/retrieval_accuracy@1",
+    "info/all_turns/retrieval_margin": "info/all_turns/retrieval_accuracy@1",
+    "text/retrieval_margin": "text/retrieval_accuracy",
+    "gradient/regulariser_ratio": "gradient/entropy/all/norm",
+}
+"""A metric of `derived` -> the stored metric whose course shows the same."""
+
+
 def derived(values: Mapping[str, float]) -> dict[str, float]:
     """Metrics that rules need and sources give in other terms; only what can be computed."""
     out: dict[str, float] = {}

@@ -22,6 +22,8 @@ class Evidence:
     """Two standard errors around `after`; None if the noise is not known."""
     steps: tuple[int, int]
     """Where `before` and `after` were measured."""
+    words: str = ""
+    """The same in words: `success on 128 tasks: 85 % (step 20) -> 54 % (step 42)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ class Verdict:
                     "after": _plain(e.after),
                     "interval": None if e.interval is None else [_plain(v) for v in e.interval],
                     "steps": list(e.steps),
+                    "words": e.words,
                 }
                 for e in self.evidence
             ],

@@ -35,6 +35,7 @@ from .changes import HALF, Channel, ChannelSpec
 from .channels import CHANNELS
 from .record import Evidence, Shown, Verdict
 from .regimes import Regime, RegimeTracker
+from .rules.base import describe
 from .sentences import verdict_text
 
 if TYPE_CHECKING:
@@ -268,6 +269,7 @@ def _evidence(channel: Channel) -> Evidence | None:
         after=channel.shown_level,
         interval=channel.interval,
         steps=(channel.last_step if best is None else best, channel.last_step),
+        words=describe(channel),
     )
 
 
