@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs store
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help install demo test test-browser test-cure test-kill test-fuzz lint bench policy clean
+.PHONY: help package install demo docs test test-browser test-cure test-kill test-fuzz lint bench policy clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -42,11 +42,17 @@ test-fuzz: install  ## Damage 5,000 files, type 5,000 odd commands, and print wh
 test-cure: install  ## Follow the first suggestion for three collapses, two seeds each (half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -m slow tests/core/run/test_cures.py --timeout=3600
 
-lint: install  ## ruff and mypy
+# The package is the checkout itself, whatever its folder is called: here it has its name.
+package:
+	@mkdir -p build/types/echoscope
+	@ln -sfn $(CURDIR)/__init__.py $(CURDIR)/py.typed $(addprefix $(CURDIR)/,$(PACKAGES)) build/types/echoscope/
+
+docs: install package  ## Build the documentation into build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+lint: install package  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	mkdir -p build/types/echoscope
-	ln -sfn $(CURDIR)/__init__.py $(CURDIR)/py.typed $(addprefix $(CURDIR)/,$(PACKAGES)) build/types/echoscope/
 	cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p echoscope
 
 BENCHMARKS := store recorder train_step rollout_cost cross_scoring gradient_norms interval_coverage \
