@@ -61,7 +61,7 @@ IDLE_S = 5.0
 """Between two looks at a run that is not live."""
 MAX_PICKED = 200
 """Runs in the picker; the page Runs has all of them."""
-PANEL = "panel"
+PANEL, _OPEN_PANEL = "panel", "_open_panel"
 """URL parameter and session state: whether the panel beside the charts is open."""
 SEEN_STEP = "_seen_step"
 """Session state: (run, step) that was the newest when somebody came to the page."""
@@ -136,6 +136,19 @@ def run_frame(
 
     with timed():
         guarded(body)
+
+
+def open_panel() -> None:
+    """Have the panel of the page Live open when the page is drawn next."""
+    st.session_state[_OPEN_PANEL] = True
+
+
+def panel_switch() -> None:
+    """Opens and closes the panel beside the charts."""
+    if st.session_state.pop(_OPEN_PANEL, False):
+        st.session_state[PANEL] = True
+    words = "Live settings, branches, open alarms and commands."
+    st.toggle("Panel", key=PANEL, bind="query-params", help=words)
 
 
 def empty(text: str, command: str = "") -> None:

@@ -60,7 +60,7 @@ class _Draft:
 def preset(run_id: str, changes: Mapping[str, Any]) -> None:
     """Fill in the form for the next time that the page Live is drawn, and open it."""
     st.session_state["branch_form"] = True
-    st.session_state[ui.PANEL] = True
+    ui.open_panel()
     st.session_state[_lines_key(run_id)] = "\n".join(setting_words(changes))
 
 

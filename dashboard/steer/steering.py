@@ -88,7 +88,7 @@ def propose(
     st.session_state["steering_draft"] = Draft(
         run_id=run_id, action=action, settings=dict(settings or {}), reason=reason
     )
-    st.session_state[ui.PANEL] = True
+    ui.open_panel()
     st.session_state.pop("steering_reason", None)
     st.session_state.pop("steering_problem", None)
 

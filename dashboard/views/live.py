@@ -23,7 +23,6 @@ STEADY = (
     "<style>[data-stale='true'] { opacity: 1 !important; transition: none !important; }</style>"
 )
 """Streamlit fades what it draws again; a page that does so by itself must not."""
-PANEL_HELP = "Live settings, branches, open alarms and commands."
 
 
 def draw(run_id: str) -> None:
@@ -51,7 +50,7 @@ def beside(run_id: str) -> None:
     """At the right end of the first row: what steers the run, and what opens the panel."""
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="right"):
         steering.buttons(run_id)
-        st.toggle("Panel", key=ui.PANEL, bind="query-params", help=PANEL_HELP)
+        ui.panel_switch()
 
 
 def panel(run_id: str) -> None:

@@ -64,11 +64,16 @@ def serve_root() -> Callable[..., None]:
 
 @pytest.fixture
 def open_page(serve_root: Callable[..., None]) -> OpenPage:
-    """Draws one page by itself: `open_page("sql", root, run="tiny", step="3")`."""
+    """Draws one page by itself: `open_page("sql", root, run="tiny", step="3")`.
+
+    The page Live has its panel open, where most of what a test looks for stands.
+    """
 
     def open_it(name: str, root: Path, /, *, options: Any = None, **params: str) -> AppTest:
         serve_root(root, **(options or {}))
         page = AppTest.from_file(str(ui.script(name)), default_timeout=PATIENCE_S)
+        if name == "live":
+            params.setdefault("panel", "true")
         for key, value in params.items():
             page.query_params[key] = value
         page.run()

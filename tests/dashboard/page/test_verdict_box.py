@@ -142,7 +142,7 @@ def test_c14_finding_c3_evidence_and_advice_come_before_the_rest(
     root: Path, open_page: OpenPage, judged: Callable[[Action], Verdict]
 ) -> None:
     judged(BRANCH)
-    words = texts(open_page("live", root, run="tiny"))
+    words = texts(open_page("diagnosis", root, run="tiny"))
     assert "Evidence: reward std within groups: 0.5 (step 1) -> 0 (step 3)." in words
     assert "What to do: Go back to checkpoint 2 and change one setting." in words
     assert "Not checked: drift from the reference" in words
