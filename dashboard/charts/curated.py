@@ -50,17 +50,14 @@ _INFO = "info/first_turn"
 CHARTS: tuple[Chart, ...] = (
     Chart(
         name="success",
-        title="Success, return",
+        title="Success",
         help=(
-            "Share of tasks solved, with its 95 % Wilson interval over the step's trajectories"
-            " (siblings share a task, so in truth it is somewhat wider), and the mean return with"
-            " the interval of its mean."
+            "Share of tasks solved. Line: training, with its 95 % interval over the step's"
+            " trajectories (siblings share a task, so in truth it is somewhat wider). Dots:"
+            " evaluation on fixed tasks that never train."
         ),
-        lines=(
-            Line(key="rollout/success_rate", name="training"),
-            Line(key="reward/return_mean", name="return", is_right=True),
-        ),
-        missing="Neither success nor reward was logged.",
+        lines=(Line(key="rollout/success_rate", name="training"),),
+        missing="No success was logged yet.",
     ),
     Chart(
         name=EVIDENCE,
@@ -115,6 +112,13 @@ CHARTS: tuple[Chart, ...] = (
             Line(key="gradient/value/all/norm", name="value"),
         ),
         missing="No update was made yet.",
+    ),
+    Chart(
+        name="return",
+        title="Return",
+        help="Mean return of a trajectory with the 95 % interval of its mean.",
+        lines=(Line(key="reward/return_mean"),),
+        missing="No reward was logged yet.",
     ),
     Chart(
         name="length",

@@ -117,7 +117,7 @@ def tiles(
         tile(
             "Training success" if success == "rollout/success_rate" else "Training return",
             success,
-            "success",
+            "success" if success == "rollout/success_rate" else "return",
             LABELS[success].help + " Higher is better.",
             against="best",
         ),

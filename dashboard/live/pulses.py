@@ -15,7 +15,7 @@ from urllib.parse import quote
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import info_status
 from echoscope.store.records import Alarm
-from echoscope.store.status import RunStatus
+from echoscope.store.status import RunStatus, Status
 from echoscope.store.steer.steering import standing
 
 from ..data import queries
@@ -138,7 +138,7 @@ def progress_tile(run_id: str) -> tuple[str, str]:
     done = max(0, info.last_step)
     words = [f"{speed.step_s:.2g} s a step"] if math.isfinite(speed.step_s) else []
     left = remaining_s(speed, step=done, steps=steps)
-    if info.status == "running" and math.isfinite(left):
+    if status(run_id).status is Status.LIVE and math.isfinite(left):
         words.append(f"{duration(left)} left")
     return f"{done} / {steps}" if steps > 0 else str(done), ", ".join(words)
 

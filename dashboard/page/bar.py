@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import streamlit as st
@@ -88,13 +89,16 @@ def _html(headline: str, facts: Sequence[str]) -> str:
 
 
 def _words(found: Verdict) -> tuple[str, list[str]]:
-    """Headline and facts of a verdict.
+    """Headline and facts: what is the matter, and the numbers behind it.
 
-    A verdict's first paragraph says what is the matter; numbers come from its evidence.
+    Without evidence, as in a healthy run, the facts are what else the first paragraph says.
     """
-    headline = found.text.split("\n")[0]
+    first = found.text.split("\n")[0]
     facts = [_sentence(one.words) for one in found.evidence[:MAX_FACTS]]
-    return headline, facts
+    if facts:
+        return first, facts
+    sentences = re.split(r"(?<=[.])\s+(?=[A-Z])", first)
+    return " ".join(sentences[:2]), [sentence.rstrip(".") for sentence in sentences[2:]]
 
 
 def _sentence(words: str) -> str:

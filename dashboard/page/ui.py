@@ -74,6 +74,9 @@ pre.command { margin: 0; padding: 0.6rem 0.8rem; border-radius: 0.5rem; font-siz
   background: rgba(128, 128, 128, 0.12); white-space: pre-wrap; user-select: all; }
 [data-testid="stPageLink-NavLink"] p { text-decoration: underline; text-underline-offset: 3px; }
 [class*="st-key-LISTENER"] { position: absolute; height: 0; }
+@media (min-width: 1000px) {
+  .st-key-run_status, .st-key-run_beside { height: 2.6rem; flex-wrap: nowrap; overflow: hidden; }
+}
 </style>""".replace("LISTENER", LISTENER)
 STATE_COLOURS: Mapping[str, Colour] = {
     "healthy": "green",
@@ -126,7 +129,7 @@ def run_frame(
         if run_id is None:
             missing_run()
             return
-        with right:
+        with right.container(horizontal=True, vertical_alignment="center", key="run_status"):
             live_marker(run_id)
         if beside is not None:
             with row[3]:

@@ -39,16 +39,18 @@ def draw(run_id: str) -> None:
     with body:
         st.html(STEADY)
         tiles.show(run_id, is_followed=ui.is_following(run_id))
-        if has_curves(run_id):
-            draw_charts(run_id)
-        else:
-            part("body", run_id, ("position",), before_the_first, lambda: has_curves(run_id))
+        draw_charts(run_id)
     lineage.lineage(run_id)
 
 
 def beside(run_id: str) -> None:
     """At the right end of the first row: what steers the run, and what opens the panel."""
-    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="right"):
+    with st.container(
+        horizontal=True,
+        vertical_alignment="center",
+        horizontal_alignment="right",
+        key="run_beside",
+    ):
         steering.buttons(run_id)
         ui.panel_switch()
 
@@ -61,28 +63,13 @@ def panel(run_id: str) -> None:
     part("commands", run_id, ("commands",), lambda: commands(run_id))
 
 
-def part(
-    key: str,
-    run_id: str,
-    names: Sequence[str],
-    draw: Callable[[], object],
-    has_news: Callable[[], bool] | None = None,
-) -> None:
+def part(key: str, run_id: str, names: Sequence[str], draw: Callable[[], object]) -> None:
     """A part of the page: drawn again when the run's pulse changes, as long as that is followed."""
-    if ui.is_following(run_id):
-        ui.follow(key, run_id, names, draw, has_news=has_news)
-    elif "verdict" in names and queries.known_verdict(run_id) is None:
+    is_unjudged = "verdict" in names and queries.known_verdict(run_id) is None
+    if ui.is_following(run_id) or is_unjudged:
         ui.follow(key, run_id, names, draw)
     else:
         ui.guarded(draw)
-
-
-def has_curves(run_id: str) -> bool:
-    return bool(len(queries.step_table(run_id)) or queries.metric_keys(run_id))
-
-
-def before_the_first() -> None:
-    ui.empty("No step is finished yet: the curves begin with the first one.")
 
 
 def draw_charts(run_id: str) -> None:

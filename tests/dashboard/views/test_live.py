@@ -69,7 +69,7 @@ def test_a_recorded_run_shows_its_curves(recorded_root: Path, open_page: OpenPag
     assert "there is nothing to steer" in shown(page)
     figures = "".join(specs(page).values())
     assert len(specs(page)) == len(live_charts.CHARTS)
-    for title in ("Policy entropy", "Success, return", "Gradient norm by term"):
+    for title in ("Policy entropy", "Success", "Return", "Gradient norm by term"):
         assert title in figures
     assert not page.get("exception")
 
