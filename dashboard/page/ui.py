@@ -75,7 +75,8 @@ pre.command { margin: 0; padding: 0.6rem 0.8rem; border-radius: 0.5rem; font-siz
 [data-testid="stPageLink-NavLink"] p { text-decoration: underline; text-underline-offset: 3px; }
 [class*="st-key-LISTENER"] { position: absolute; height: 0; }
 @media (min-width: 1000px) {
-  .st-key-run_status, .st-key-run_beside { height: 2.6rem; flex-wrap: nowrap; overflow: hidden; }
+  .st-key-run_head { flex: none; height: 3rem; justify-content: center; }
+  .st-key-run_status, .st-key-run_beside { flex-wrap: nowrap; }
 }
 </style>""".replace("LISTENER", LISTENER)
 STATE_COLOURS: Mapping[str, Colour] = {
@@ -121,7 +122,7 @@ def run_frame(
 
     def body() -> None:
         widths = [2, 4, 5] if beside is None else [2, 4, 5, 7]
-        row = st.columns(widths, vertical_alignment="center")
+        row = st.container(key="run_head").columns(widths, vertical_alignment="center")
         left, middle, right = row[:3]
         left.title(title, anchor=False)
         with middle:

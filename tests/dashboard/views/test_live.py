@@ -164,7 +164,7 @@ def test_a_run_that_is_faster_than_the_page_is_still_drawn_to_the_end(
 def test_a_run_before_its_first_step_says_so(tmp_path: Path, open_page: OpenPage) -> None:
     writer = open_writer(tmp_path / "young")
     page = open_page("live", tmp_path, run="young")
-    assert "the curves begin with the first" in shown(page)
+    assert "waiting for its first step" in shown(page)
     writer.close(status="finished")
 
 
