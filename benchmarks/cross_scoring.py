@@ -26,9 +26,10 @@ import torch
 from machine import describe_machine
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from echoscope.diagnostics.measure.information.cross_scoring import score_draw
 from echoscope.diagnostics.measure.information.pairs import Draw
 from echoscope.diagnostics.measure.information.ragen import draw_first_turn, draw_trajectory
-from echoscope.diagnostics.measure.information.scoring import ModelScorer, score_draw
+from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.store.records import IntArray, Split, StopReason, Trajectory, Turn
 
 GROUPS, SIBLINGS, TURNS, SAMPLES = 8, 16, 5, 64

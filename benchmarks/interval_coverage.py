@@ -22,7 +22,8 @@ import numpy as np
 from machine import describe_machine
 from numpy.typing import NDArray
 
-from echoscope.diagnostics.measure.information.estimate import CrossScores, estimate
+from echoscope.diagnostics.measure.information.cross_scores import CrossScores
+from echoscope.diagnostics.measure.information.estimate import estimate
 
 Table = NDArray[np.float64]
 NUM_PROMPTS, NUM_SUBSETS = 3000, 3000

@@ -113,7 +113,7 @@ def _own(only: RunSet | None, seeds: int, as_json: bool) -> None:
 
 
 def _loaded(load: Callable[[], list[LabelledRun]]) -> list[LabelledRun]:
-    from echoscope.diagnostics.read.metrics_file import MetricsFileError
+    from echoscope.diagnostics.read.records import MetricsFileError
 
     try:
         return load()

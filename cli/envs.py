@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from echoscope.envs.checks.check_env import CheckReport
     from echoscope.envs.pool import EnvGroup
-    from echoscope.envs.turns.wrappers import TurnEnv, TurnResult
+    from echoscope.envs.turns.turn import TurnEnv, TurnResult
 
 app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]

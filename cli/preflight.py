@@ -14,7 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
-    from echoscope.diagnostics.tools.preflight import Limits, Preflight
+    from echoscope.diagnostics.tools.preflight_record import Limits, Preflight
 
 DEFAULT_GROUPS = 32
 
@@ -80,7 +80,7 @@ def preflight(
 
 def limits_of(settings: RunConfig) -> Limits:
     """What the rollouts of this configuration are judged against."""
-    from echoscope.diagnostics.tools.preflight import Limits
+    from echoscope.diagnostics.tools.preflight_record import Limits
 
     return Limits(
         group_size=settings.envs.group_size,

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 from echoscope.store.status import RunStatus, Status
-from echoscope.store.status import after_step as after_step
-from echoscope.store.status import duration as duration
 
 from .escaping import visible
 

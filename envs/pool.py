@@ -21,7 +21,8 @@ import numpy as np
 from . import registry
 from .base import EnvParamsError, EnvUnavailableError, Observation, SiblingMismatchError, shorten
 from .reserving import MAX_DRAWS, TaskVariety, gave_up, may_play, variety_of
-from .turns.wrappers import TurnEnv, TurnResult, TurnSettings, runner_of, wrap
+from .turns.turn import TurnEnv, TurnResult, TurnSettings
+from .turns.wrappers import runner_of, wrap
 
 T = TypeVar("T")
 _SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}

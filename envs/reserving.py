@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .base import EnvParamsError
-from .turns.wrappers import TurnEnv, runner_of
+from .turns.turn import TurnEnv
+from .turns.wrappers import runner_of
 
 EVALUATION_SHARE = 8
 """One key in this many is evaluation's."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from echoscope.envs.base import Observation
 from echoscope.envs.pool import EnvPool, Slot
-from echoscope.envs.turns.wrappers import TurnResult
+from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import (
     FinishReason,
     IntArray,

@@ -20,11 +20,8 @@ from pathlib import Path
 import torch
 
 from echoscope.diagnostics.config import SelectionConfig
-from echoscope.diagnostics.measure.information.estimate import (
-    CrossScores,
-    InformationEstimate,
-    estimate,
-)
+from echoscope.diagnostics.measure.information.cross_scores import CrossScores
+from echoscope.diagnostics.measure.information.estimate import InformationEstimate, estimate
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.measure.information.step import measure_information
 from echoscope.diagnostics.selection.filter import Selection, select_groups

@@ -20,7 +20,8 @@ import numpy as np
 from echoscope.envs import registry
 from echoscope.envs.pool import EnvGroup
 from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
-from echoscope.envs.turns.wrappers import TurnEnv, runner_of, wrap
+from echoscope.envs.turns.turn import TurnEnv
+from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.store.query.parsing import THINK_CLOSE, THINK_OPEN
 
 from ..config.settings import ContextConfig, EnvGroupConfig

@@ -17,46 +17,15 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from ..data.curves import (
-    AXES,
     Axis,
-    AxisKind,
     Curve,
     Zoom,
-    curve,
-    describe,
-    step_axis,
-    to_csv,
-    wilson_band,
 )
 from ..data.downsampling import Values, clipped_range, downsample, full_range, smoothed
 from ..escaping import visible
-from ..labels import LABELS, SHARE, Label, label, section, section_title
+from ..labels import SHARE, label
 from . import theme
 from .marks import MARK_AXIS, Mark, Trace, mark_traces, scatter
-
-__all__ = [
-    "AXES",
-    "LABELS",
-    "SHARE",
-    "Axis",
-    "AxisKind",
-    "Curve",
-    "Label",
-    "LineOptions",
-    "Zoom",
-    "curve",
-    "describe",
-    "export_config",
-    "figure_text",
-    "label",
-    "line_chart",
-    "line_spec",
-    "section",
-    "section_title",
-    "step_axis",
-    "to_csv",
-    "wilson_band",
-]
 
 _MARKED_BELOW = 60
 """A curve with fewer points than this shows each of them."""

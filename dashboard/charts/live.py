@@ -15,7 +15,9 @@ from echoscope.store.reader import RunInfo
 
 from ..data import queries
 from ..data.cache import AnswerCache
+from ..data.curves import AXES, Axis, AxisKind, Curve, Zoom, curve, describe, step_axis, to_csv
 from ..escaping import visible
+from ..labels import label
 from ..live import cursor, figures, pulses
 from ..page.problems import Problem
 from . import charts
@@ -37,12 +39,12 @@ _drawings = AnswerCache(max_entries=256)
 class Controls:
     """How somebody wants to see the charts."""
 
-    axis: charts.AxisKind = "step"
+    axis: AxisKind = "step"
     smooth: float = 0.0
     clip: bool = False
     logged: frozenset[str] = frozenset()
     """Names of the charts with a logarithmic scale."""
-    zoom: charts.Zoom | None = None
+    zoom: Zoom | None = None
     """Of all charts together."""
 
 
@@ -65,8 +67,8 @@ class Snapshot:
         return None if self.info.last_step <= EXACT_STEPS else queries.MAX_POINTS
 
     @property
-    def axis(self) -> charts.Axis:
-        return charts.step_axis(self.steps, self.controls.axis)
+    def axis(self) -> Axis:
+        return step_axis(self.steps, self.controls.axis)
 
     def options(self, name: str) -> charts.LineOptions:
         return charts.LineOptions(
@@ -121,7 +123,7 @@ def controls(run_id: str) -> Controls:
         )
         chosen = st.segmented_control(
             "Axis",
-            charts.AXES,
+            AXES,
             default="step",
             required=True,
             key="x",
@@ -206,7 +208,7 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
             help=chart.help,
             missing=chart.missing,
         )
-        return figures.drawing(figure), charts.describe(found)
+        return figures.drawing(figure), describe(found)
 
     # The verdict may come after the step that it is about: then the chart is another one.
     wanted = (page.run_id, name, page.controls, chart.title)
@@ -223,14 +225,14 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
 
 def _found(
     page: Snapshot, name: str, beside: Sequence[str]
-) -> tuple[Chart, Callable[[], list[charts.Curve]]]:
+) -> tuple[Chart, Callable[[], list[Curve]]]:
     for chart in page.charts():
         if chart.name == name:
             return chart, partial(_curves, page, chart)
     key = name.removeprefix(f"{_PLAIN}_")
     if key == name or key not in page.known:
         raise Problem(f"there is no chart {name[:80]!r}")
-    words = charts.label(key)
+    words = label(key)
     chart = Chart(
         name=_PLAIN,
         title=words.name,
@@ -241,14 +243,14 @@ def _found(
     return chart, partial(_plain_curve, page, key, beside or (key,))
 
 
-def _curves(page: Snapshot, chart: Chart) -> list[charts.Curve]:
+def _curves(page: Snapshot, chart: Chart) -> list[Curve]:
     keys = chart_keys(page.charts(), page.known)
     data = queries.series(page.run_id, keys, max_points=page.max_points)
     return chart_curves(chart, data, page.steps, page.known)
 
 
-def _plain_curve(page: Snapshot, key: str, keys: Sequence[str]) -> list[charts.Curve]:
-    return [charts.curve(queries.series(page.run_id, keys), key)]
+def _plain_curve(page: Snapshot, key: str, keys: Sequence[str]) -> list[Curve]:
+    return [curve(queries.series(page.run_id, keys), key)]
 
 
 def _source(page: Snapshot, name: str) -> figures.Source:
@@ -274,7 +276,7 @@ def to_query(name: str, controls: Controls) -> str:
 
 def from_query(query: Mapping[str, str]) -> tuple[str, Controls]:
     """What `to_query` wrote; what is none of it counts as not set."""
-    axes: Mapping[str, charts.AxisKind] = {kind: kind for kind in charts.AXES}
+    axes: Mapping[str, AxisKind] = {kind: kind for kind in AXES}
     smooth = re.fullmatch(r"0(\.\d{1,20})?", query.get("smooth", ""))
     names = {*(chart.name for chart in CHARTS), _PLAIN}
     controls = Controls(
@@ -292,7 +294,7 @@ def _downloads(page: Snapshot, keys: Sequence[str]) -> None:
     for chart in CHARTS:
         st.download_button(
             chart.title,
-            charts.to_csv(chart_curves(chart, data, page.steps, page.known), page.axis),
+            to_csv(chart_curves(chart, data, page.steps, page.known), page.axis),
             file_name=f"{file_name(page.run_id, chart.name)}.csv",
             mime="text/csv",
             key=f"csv_{chart.name}",

@@ -12,9 +12,9 @@ import pandas as pd
 
 from echoscope.store.reader import CommandState
 from echoscope.store.records import Alarm, AlarmState, CommandAck, CommandAction, CommandOutcome
+from echoscope.store.status import after_step
 
 from ..data.downsampling import Values
-from ..words import after_step
 from . import theme
 
 Trace = dict[str, Any]

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from echoscope.store.status import RECENT_STEPS, RunStatus, Status
+from echoscope.store.status import RECENT_STEPS, RunStatus, Status, duration
 
 from ..escaping import visible
-from ..words import duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

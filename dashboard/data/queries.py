@@ -53,8 +53,6 @@ from .run_details import row_status as status_of_row
 from .run_list import RunList, RunRow, run_path
 from .verdict_cache import Judge, judge_at
 
-__all__ = ["Problem", "RunRow"]
-
 MAX_READERS = 12
 MAX_POINTS = 2_000
 MAX_KEYS = 64
@@ -417,6 +415,19 @@ def last_good(run_id: str) -> CheckpointChoice:
 def diagnostics(run_id: str, step: int) -> list[DiagnosticRecord]:
     """The diagnostic arrays of one step."""
     return _answer("diagnostics", run_id, lambda run: run.diagnostics(step), (step,))
+
+
+_GROUPS = """
+SELECT step, group_index, stddev_samp(episode_return) AS reward_std,
+       avg(episode_return) AS return_mean, avg(is_success::INT) AS success_frac
+FROM trajectories WHERE split IN ('train', 'import') AND list_contains($1, step)
+GROUP BY step, group_index ORDER BY step, group_index
+"""
+
+
+def groups_of(run_id: str, steps: Sequence[int]) -> pd.DataFrame:
+    """step, group_index, reward_std, return_mean, success_frac of the groups of some steps."""
+    return table(run_id, _GROUPS, (tuple(steps),)) if steps else pd.DataFrame()
 
 
 def diagnostic_steps(run_id: str, kind: str) -> list[int]:

@@ -15,14 +15,14 @@ from urllib.parse import quote
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import info_status
 from echoscope.store.records import Alarm
-from echoscope.store.status import RunStatus, Status
+from echoscope.store.status import RunStatus, Status, duration
 from echoscope.store.steer.steering import standing
 
 from ..data import queries
 from ..data.cache import AnswerCache
 from ..data.progress import Pace, pace, progress_words, remaining_s
 from ..page.problems import Problem
-from ..words import Colour, duration, status_words
+from ..words import Colour, status_words
 
 EVERY_S = 1.0
 """Between two questions about a run that is live."""

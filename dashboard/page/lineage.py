@@ -9,11 +9,13 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.store.reader import RunInfo
+from echoscope.store.status import after_step
 
 from ..data import queries
 from ..escaping import visible
-from ..words import after_step
+from ..words import plain
 from . import ui, url_state
+from .problems import Problem
 
 MAX_BRANCHES = 5
 """Branches of a run that its page links."""
@@ -46,7 +48,7 @@ def parent_line(text: str, run_id: str) -> None:
 
 def open_button(label: str, run_id: str) -> None:
     """Shows another run on this page: a link to the page that one is on would do nothing."""
-    if st.button(ui.plain(label), key=f"open:{label}:{run_id}", type="tertiary"):
+    if st.button(plain(label), key=f"open:{label}:{run_id}", type="tertiary"):
         url_state.go(run=run_id, step=None, trajectory=None, turn=None)
         st.rerun()
 
@@ -69,6 +71,6 @@ def _row(text: str) -> DeltaGenerator:
 def _is_here(run_id: str) -> bool:
     try:
         queries.path_of(run_id)
-    except queries.Problem:
+    except Problem:
         return False  # it lies under another root, or is gone
     return True

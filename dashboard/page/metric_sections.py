@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import streamlit as st
 
 from ..labels import SECTIONS, section, section_title
-from . import ui
+from ..words import plain
 from .problems import Problem
 
 PER_PAGE = 12
@@ -58,7 +58,7 @@ def draw(known: Sequence[str], draw_charts: Callable[[Sequence[str]], None]) -> 
     keys = matching(known, pattern)
     st.caption(f"{len(keys)} of {len(known)} metrics")
     for name, found in by_section(keys).items():
-        title = f"{ui.plain(section_title(name), 80)} ({len(found)})"
+        title = f"{plain(section_title(name), 80)} ({len(found)})"
         with st.expander(title, key=f"section_{name}", on_change="rerun") as box:
             if box.open:
                 _page(name, found, draw_charts)

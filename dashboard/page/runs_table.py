@@ -9,13 +9,14 @@ from typing import Any
 
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
+from echoscope.store.status import after_step
 
 from ..data import queries
 from ..data.run_details import RunDetails, row_status
 from ..data.run_list import RunRow
 from ..escaping import visible
 from ..web.api import author
-from ..words import after_step
+from .problems import Problem
 from .table import Cell, Column, Row
 
 SORTS: dict[str, Callable[[RunRow], Any]] = {
@@ -74,7 +75,7 @@ def run_columns(lines: Sequence[Row]) -> list[Column]:
 def _details(row: RunRow) -> RunDetails:
     try:
         return queries.run_details(row)
-    except queries.Problem:
+    except Problem:
         return RunDetails()
 
 
@@ -115,7 +116,7 @@ def _state(row: RunRow, details: RunDetails) -> str:
         if details.has_text:
             queries.verdict(row.run_id, wait_s=0.0)
         found = queries.known_verdict(row.run_id)
-    except queries.Problem:
+    except Problem:
         return ""
     if found is None:
         return ""

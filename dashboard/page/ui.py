@@ -31,15 +31,9 @@ from ..data.run_list import RunRow
 from ..escaping import escape, visible
 from ..live import lines as live_lines
 from ..live import pulses
-from ..live.refreshing import LISTENER, timed
-from ..live.refreshing import beat as beat
-from ..live.refreshing import follow as follow
-from ..live.refreshing import guarded as guarded
-from ..live.refreshing import problem as problem
+from ..live.refreshing import LISTENER, follow, guarded, timed
 from ..web.settings import settings
-from ..words import Colour
-from ..words import duration as duration
-from ..words import plain as plain
+from ..words import Colour, plain
 from .problems import Problem
 
 PAGES: Mapping[str, tuple[str, str]] = {

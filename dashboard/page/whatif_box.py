@@ -8,20 +8,15 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.diagnostics.config import SelectionConfig
-from echoscope.diagnostics.tools.whatif import (
-    Kept,
-    WhatIf,
-    WhatIfError,
-    apply_changes,
-    own_settings,
-    simulate,
-    steps_with_groups,
-)
+from echoscope.diagnostics.tools.stored_steps import steps_with_groups
+from echoscope.diagnostics.tools.whatif import simulate
+from echoscope.diagnostics.tools.whatif_record import Kept, WhatIf
+from echoscope.diagnostics.tools.whatif_settings import WhatIfError, apply_changes, own_settings
 
 from ..data import queries
 from ..data.diagnosis import thin
 from ..steer import branch_form
-from ..words import NONE
+from ..words import NONE, plain
 from . import ui
 
 MAX_STEPS = 24
@@ -52,11 +47,9 @@ def whatif_box(run_id: str) -> None:
     st.dataframe(_table(found), hide_index=True, width="stretch")
     shown = min(len(steps), MAX_STEPS)
     which = f"{shown} steps, evenly spread over {len(steps)}" if shown < len(steps) else "all steps"
-    st.caption(
-        ui.plain(f"On the rollouts that the run made, {which}. {found.payoff.text}", limit=600)
-    )
+    st.caption(plain(f"On the rollouts that the run made, {which}. {found.payoff.text}", limit=600))
     for note in found.notes:
-        st.caption(ui.plain(note, limit=400))
+        st.caption(plain(note, limit=400))
     if config != own:
         _apply(run_id, changes)
 

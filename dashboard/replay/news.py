@@ -9,6 +9,7 @@ from ..data import queries
 from ..live import lines as live_lines
 from ..live import pulses
 from ..live.pulses import Pulse
+from ..live.refreshing import follow
 from ..page import ui
 from ..page.url_state import go
 from .list import COLUMNS, NEVER_TRAINED
@@ -50,12 +51,12 @@ def watch(run_id: str, source: Source, seen: Pulse | None = None) -> None:
     def has_news() -> bool:
         return is_behind() or (is_pending and has_come(run_id, source))
 
-    ui.follow("news", run_id, ("position",), lambda: None, has_news=has_news, seen=seen)
+    follow("news", run_id, ("position",), lambda: None, has_news=has_news, seen=seen)
 
 
 def await_the_first(run_id: str, seen: Pulse) -> None:
     """Draws the page again when a run that had no trajectory does something."""
-    ui.follow("news", run_id, ("position",), lambda: None, has_news=lambda: True, seen=seen)
+    follow("news", run_id, ("position",), lambda: None, has_news=lambda: True, seen=seen)
 
 
 def _forget() -> None:

@@ -10,9 +10,8 @@ import streamlit as st
 from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
 
 from ..data import queries
-from ..page import ui
 from ..page.url_state import choose, flag, go, number
-from ..words import NONE
+from ..words import NONE, plain
 from . import html as replay_html
 from . import tokens
 from .heat import HEATS, available, trajectory_scale
@@ -223,7 +222,7 @@ def prompt_panel(run_id: str, trajectory: Trajectory, turn: int) -> None:
         record = {str(k): v for k, v in row.items()}
         with column:
             words = f"step {row['step']}: {success_word(row['is_success'])}, "
-            st.caption(ui.plain(words + kept_word(row["kept"], row["split"])))
+            st.caption(plain(words + kept_word(row["kept"], row["split"])))
             _card(column, run_id, record, turn, trajectory.id)
 
 
@@ -231,5 +230,5 @@ def facts_of(
     trajectory: Trajectory, outcome: TrajectoryOutcome | None, title: str | None = None
 ) -> None:
     """The head of a trajectory: its id and everything in one or two lines."""
-    st.subheader(ui.plain(title or trajectory.id, 60), anchor=False)
+    st.subheader(plain(title or trajectory.id, 60), anchor=False)
     st.html(replay_html.trajectory_facts(trajectory, outcome))

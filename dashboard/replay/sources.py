@@ -14,9 +14,11 @@ from echoscope.store.records import Alarm, parse_trajectory_id
 from ..data import queries
 from ..escaping import visible
 from ..live import keyboard
+from ..live.refreshing import problem
 from ..page import ui
 from ..page.problems import Problem
 from ..page.url_state import MAX_TEXT, choose, go, number, type_in
+from ..words import plain
 from .list import (
     ANY,
     CHANGED,
@@ -331,7 +333,7 @@ def _run_search(run_id: str, wanted: Search) -> Found:
                 text=f"Searching: {found.num_matches:,} matches in steps {low} to {high}",
             )
     except Problem as trouble:
-        ui.problem(trouble)
+        problem(trouble)
     bar.empty()
     return found
 
@@ -377,7 +379,7 @@ def _filters(run_id: str, rows: pd.DataFrame | None, place: DeltaGenerator) -> F
     def pick(param: str, label: str, options: list[str]) -> str:
         asked = st.query_params.get(param)
         known = options if asked in (None, *options) else [*options, str(asked)[:80]]
-        return choose(param, label, known, default=ANY, words=ui.plain, clears=_CLEARS)
+        return choose(param, label, known, default=ANY, words=plain, clears=_CLEARS)
 
     with place:
         return Filters(

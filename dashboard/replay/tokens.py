@@ -14,19 +14,8 @@ from collections.abc import Sequence
 
 from echoscope.store.records import Span, Turn
 
-from ..escaping import attribute, cut_note, escape, escape_fragment, marked, visible
-from .heat import HEATS, LEVELS, Heat, Scale, Values
-
-__all__ = [
-    "HEATS",
-    "STYLE",
-    "attribute",
-    "escape",
-    "heat_html",
-    "legend_html",
-    "text_html",
-    "visible",
-]
+from ..escaping import cut_note, escape_fragment, marked
+from .heat import LEVELS, Heat, Scale, Values
 
 MAX_TOKENS = 2_000
 """Tokens that one call shows; the page turns over for more."""

@@ -30,6 +30,7 @@ from ..charts.marks import alarm_marks, command_marks, command_words, outcome_wo
 from ..charts.theme import STATES
 from ..data import queries
 from ..data.alarm_history import AlarmHistory, histories, timeline
+from ..data.curves import describe, step_axis
 from ..data.diagnosis import (
     MAX_GROUP_STEPS,
     REGIME_KEYS,
@@ -38,9 +39,8 @@ from ..data.diagnosis import (
     regime_path,
     thin,
 )
-from ..data.groups import groups_of
 from ..escaping import escape, visible
-from ..labels import interval_words, value_words
+from ..labels import interval_words, label, value_words
 from ..live import pulses
 from ..page.config_view import plain_config
 from ..page.config_view import value_words as setting_words
@@ -185,7 +185,7 @@ def _verdict(page: _Page, verdict: Verdict) -> None:
     page.table(
         [
             {
-                "what moved": charts.label(one.metric).name,
+                "what moved": label(one.metric).name,
                 "before": value_words(one.metric, one.before),
                 "now": value_words(one.metric, one.after),
                 "95 % interval": interval_words(one.metric, one.interval),
@@ -234,7 +234,7 @@ def _curves(page: _Page, run_id: str) -> None:
         page.words("No step was finished.")
         return
     data = queries.series(run_id, chart_keys(CHARTS, known))
-    axis = charts.step_axis(steps)
+    axis = step_axis(steps)
     marks = [
         *alarm_marks(queries.alarms(run_id)),
         *command_marks(queries.commands(run_id)),
@@ -246,14 +246,14 @@ def _curves(page: _Page, run_id: str) -> None:
         figure = charts.line_chart(
             curves, axis, marks, title=chart.title, help=chart.help, missing=chart.missing
         )
-        page.figure(figure, f"{chart.title}. {charts.describe(curves)}")
+        page.figure(figure, f"{chart.title}. {describe(curves)}")
     page.parts.append("</div>")
 
 
 def _diagnosis(page: _Page, run_id: str) -> None:
     path = regime_path(queries.series(run_id, REGIME_KEYS, phase="train"))
     steps = thin(queries.trajectory_steps(run_id), MAX_GROUP_STEPS)
-    groups = groups_of(run_id, steps)
+    groups = queries.groups_of(run_id, steps)
     measured = queries.diagnostic_steps(run_id, "information")
     if path is None and groups.empty and not measured:
         return

@@ -13,6 +13,7 @@ from typing import Any
 import streamlit as st
 
 from echoscope.store.reader import RunInfo
+from echoscope.store.status import after_step, duration
 from echoscope.store.steer.steering import (
     MAX_AUTHOR,
     MAX_REASON,
@@ -23,10 +24,13 @@ from echoscope.store.steer.steering import (
 
 from ..data import queries
 from ..escaping import visible
+from ..live.refreshing import follow, guarded
 from ..page import ui
+from ..page.config_view import value_words
 from ..page.lineage import open_button
+from ..page.problems import Problem
 from ..web.settings import settings
-from ..words import Colour, after_step
+from ..words import Colour, plain
 from . import knobs
 from .branch_orders import (
     BranchError,
@@ -83,7 +87,7 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
         words = (*setting_words(form), *setting_words(changes))
         order = BranchOrder(parent=queries.path_of(run_id), checkpoint=at, settings=words)
         _propose(order, _preview(config, order), reason)
-    except (BranchError, queries.Problem) as error:
+    except (BranchError, Problem) as error:
         st.session_state["branch_problem"] = str(error)
 
 
@@ -94,9 +98,9 @@ def panel(run_id: str) -> None:
         _panel(run_id)
 
     if ui.is_following(run_id):
-        ui.follow("branch", run_id, ("checkpoints",), draw)
+        follow("branch", run_id, ("checkpoints",), draw)
     else:
-        st.fragment(lambda: ui.guarded(draw), key="branch")()
+        st.fragment(lambda: guarded(draw), key="branch")()
 
 
 def _panel(run_id: str) -> None:
@@ -154,7 +158,7 @@ def _form(run_id: str, info: RunInfo) -> None:
         steps,
         key=_at_key(run_id),
         format_func=lambda step: f"{step} (last good)" if step == good.step else str(step),
-        help=ui.plain(good.reason, 400),
+        help=plain(good.reason, 400),
     )
     try:
         config = settings_at(queries.path_of(run_id), at)
@@ -239,7 +243,7 @@ def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
         lines.append(f"name: {config.get('name')} -> {order.name}")
     for word in order.settings:
         key, _, new = word.partition("=")
-        old = knobs.value_words(value_at(config, key.strip()))
+        old = value_words(value_at(config, key.strip()))
         lines.append(f"{key.strip()}: {old} -> {new.strip()}")
     return visible("\n".join(lines), MAX_LINES)
 
@@ -351,7 +355,7 @@ def _recent(run_id: str) -> list[Launch]:
 
 
 def _launch_line(one: Launch, state: BranchState, run_id: str, text: str) -> None:
-    who = f"{one.order.author or 'somebody'}, {ui.duration(time.time() - one.at)} ago"
+    who = f"{one.order.author or 'somebody'}, {duration(time.time() - one.at)} ago"
     if state is BranchState.STARTING:
         _line("starting", "blue", f"{who}: a branch {after_step(one.order.checkpoint)}")
     elif state is BranchState.LOADING:

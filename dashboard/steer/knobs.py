@@ -9,8 +9,8 @@ from typing import Any
 import streamlit as st
 
 from ..escaping import visible
-from ..page import ui
-from ..page.config_view import value_words as value_words
+from ..page.config_view import value_words
+from ..words import plain
 
 _GROUPS: Mapping[str, str] = {
     "selection": "Selection (the filter)",
@@ -87,9 +87,9 @@ def form(run_id: str, live_knobs: Mapping[str, Any], current: Mapping[str, Any])
 
 def _widget(run_id: str, key: str, schema: Mapping[str, Any], value: Any) -> Any:
     short = key.partition(".")[2] if group_of(key) else key
-    label = ui.plain(short)
+    label = plain(short)
     about = [str(schema.get("description", "")), rule_words(schema), f"Key: {key}"]
-    words = ". ".join(ui.plain(part.rstrip("."), 300) for part in about if part)
+    words = ". ".join(plain(part.rstrip("."), 300) for part in about if part)
     # The value is part of the identity: once it changes, the widget starts from the new one.
     identity = f"knob:{run_id}:{key}:{json.dumps(value, sort_keys=True, default=str)}"
     choices = schema.get("enum")
@@ -134,7 +134,7 @@ def _mapping_widget(
     for choice in choices[1:]:
         had = [name for name in names if old.get(name) == choice]
         picked = st.multiselect(
-            f"{label}: {ui.plain(choice)}",
+            f"{label}: {plain(choice)}",
             names,
             had,
             key=f"{identity}:{choice}",
@@ -180,7 +180,7 @@ def _numbers_widget(
         usual = value_words(defaults[name])
         shown = value_words(old.get(name, defaults[name]))
         text = st.text_input(
-            ui.plain(f"{name} (usually {usual})"), shown, key=f"{identity}:{name}", max_chars=40
+            plain(f"{name} (usually {usual})"), shown, key=f"{identity}:{name}", max_chars=40
         )
         if text != shown:
             new[name] = parse_number(text)

@@ -16,6 +16,7 @@ import streamlit as st
 
 from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import CommandAction, CommandOutcome
+from echoscope.store.status import duration
 from echoscope.store.steer.steering import (
     MAX_AUTHOR,
     MAX_REASON,
@@ -33,7 +34,10 @@ from echoscope.store.steer.steering import (
 from ..charts.marks import answered_after, command_words, outcome_words
 from ..data import queries
 from ..escaping import visible
+from ..live.refreshing import follow, guarded
 from ..page import ui
+from ..page.config_view import value_words
+from ..page.problems import Problem
 from ..web.settings import settings
 from ..words import NONE
 from . import knobs
@@ -120,9 +124,9 @@ def panel(run_id: str) -> None:
 
 def _followed(key: str, run_id: str, draw: Callable[[], object]) -> None:
     if ui.is_following(run_id):
-        ui.follow(key, run_id, ("commands",), draw)
+        follow(key, run_id, ("commands",), draw)
     else:
-        st.fragment(lambda: ui.guarded(draw), key=key)()
+        st.fragment(lambda: guarded(draw), key=key)()
 
 
 def _ended(info: RunInfo) -> None:
@@ -209,7 +213,7 @@ def _confirm(draft: Draft) -> None:
     st.session_state["author_name"] = author
     try:
         send_draft(draft, author, reason)
-    except (SteeringError, queries.Problem) as error:
+    except (SteeringError, Problem) as error:
         st.session_state["steering_problem"] = str(error)
 
 
@@ -229,7 +233,7 @@ def send_draft(draft: Draft, author: str, reason: str) -> None:
     if other is not None:
         raise SteeringError(
             f"{other.issued_by or 'somebody'} asked for the same "
-            f"{ui.duration(time.time() - other.issued_at)} ago and it is still pending; "
+            f"{duration(time.time() - other.issued_at)} ago and it is still pending; "
             "nothing was sent"
         )
     send(queries.path_of(draft.run_id), command)
@@ -239,7 +243,7 @@ def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
     """`key: value -> new value`, one line each."""
     current = queries.current_settings(run_id)
     lines = [
-        f"{key}: {knobs.value_words(current.get(key))} -> {knobs.value_words(value)}"
+        f"{key}: {value_words(current.get(key))} -> {value_words(value)}"
         for key, value in changes.items()
     ]
     st.code(visible("\n".join(lines), 4000), language=None)
@@ -279,7 +283,7 @@ def _answers(run_id: str, states: Sequence[CommandState]) -> None:
         command, age = state.command, now - state.command.issued_at
         who = f"{command.issued_by or 'somebody'}: {command_words(state)}"
         if state.ack is None:
-            since = f"since {ui.duration(age)}, until the next step boundary"
+            since = f"since {duration(age)}, until the next step boundary"
             _line("pending", "blue", f"{who} ({since})")
         else:
             at = answered_after(state.ack)

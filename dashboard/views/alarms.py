@@ -14,9 +14,11 @@ from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.web.settings import settings
-from echoscope.dashboard.words import after_step
 from echoscope.store.annotations import Acknowledge, Snooze, annotate, read_annotations
+from echoscope.store.status import after_step, duration
 from echoscope.store.steer.steering import os_user
+
+from ..words import plain
 
 STANDINGS = ("open", "acknowledged", "snoozed", "cleared")
 SEVERITIES = ("critical", "warning", "info")
@@ -73,7 +75,7 @@ def _card(run_id: str, one: AlarmHistory, now: float) -> None:
         line = st.container(horizontal=True, vertical_alignment="center")
         colour = ui.SEVERITY_COLOURS[one.severity] if one.is_open else "gray"
         line.badge(one.severity_words, color=colour)
-        line.markdown(f"**{ui.plain(alarm.rule)}**")
+        line.markdown(f"**{plain(alarm.rule)}**")
         line.caption(_when(one))
         standing = one.standing(now)
         if one.is_open:
@@ -83,13 +85,13 @@ def _card(run_id: str, one: AlarmHistory, now: float) -> None:
             st.text(visible(one.ending, 1500))
         advice = queries.alarm_advice(run_id, alarm, is_open=one.is_open)
         if advice.text:
-            st.caption(ui.plain(advice.text, 800))
+            st.caption(plain(advice.text, 800))
         if advice.command:
             ui.command(advice.command)
         for state in one.done:
             st.text(f"Command of the alarm: {command_words(state)} ({outcome_words(state)}).")
         if alarm.refuted_by and one.is_open:
-            st.caption(ui.plain(f"This alarm is false if: {alarm.refuted_by}", 600))
+            st.caption(plain(f"This alarm is false if: {alarm.refuted_by}", 600))
         _links(run_id, one)
         _note(run_id, one, standing)
 
@@ -118,10 +120,10 @@ def _links(run_id: str, one: AlarmHistory) -> None:
 def _note(run_id: str, one: AlarmHistory, standing: str) -> None:
     note, alarm_id = one.note, one.latest.alarm_id
     if note.is_acknowledged:
-        st.caption(ui.plain(f"Acknowledged by {note.acknowledged_by or 'somebody'}."))
+        st.caption(plain(f"Acknowledged by {note.acknowledged_by or 'somebody'}."))
     if standing == "snoozed" and note.snoozed_until is not None:
-        left = ui.duration(note.snoozed_until - time.time())
-        st.caption(ui.plain(f"Snoozed by {note.snoozed_by or 'somebody'} for another {left}."))
+        left = duration(note.snoozed_until - time.time())
+        st.caption(plain(f"Snoozed by {note.snoozed_by or 'somebody'} for another {left}."))
     if settings().is_read_only or not one.is_open:
         return
     path = queries.path_of(run_id)

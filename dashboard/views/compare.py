@@ -30,6 +30,10 @@ from echoscope.dashboard.page.config_view import plain_config
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import NONE
 
+from ..data.curves import AXES, Axis, AxisKind, Curve, curve, step_axis
+from ..labels import label
+from ..words import plain
+
 MAX_RUNS = len(theme.SERIES) * len(theme.DASHES)
 MAX_TASKS = 300
 # Lengths of line and gap in pixels, as plotly draws each dash.
@@ -68,15 +72,15 @@ def draw() -> None:
         default=[key for key in CURATED if key in keys][:4],
         key="metrics",
         bind="query-params",
-        format_func=lambda key: f"{lines.label(key).name}  ({key})",
+        format_func=lambda key: f"{label(key).name}  ({key})",
         max_selections=12,
     )
     kind = middle.segmented_control(
-        "Axis", lines.AXES, default="step", required=True, key="x", bind="query-params"
+        "Axis", AXES, default="step", required=True, key="x", bind="query-params"
     )
     smooth = right.slider("Smoothing", 0.0, 0.99, 0.0, 0.01, key="smooth", bind="query-params")
     baseline = st.segmented_control(
-        "Baseline", runs, default=runs[0], required=True, key="baseline", format_func=ui.plain
+        "Baseline", runs, default=runs[0], required=True, key="baseline", format_func=plain
     )
     _legend(runs)
     _curves(runs, shown, kind or "step", float(smooth))
@@ -139,21 +143,21 @@ def _legend(runs: list[str]) -> None:
     )
 
 
-def _curves(runs: list[str], keys: list[str], kind: lines.AxisKind, smooth: float) -> None:
+def _curves(runs: list[str], keys: list[str], kind: AxisKind, smooth: float) -> None:
     columns = st.columns(2, gap="medium")
     tables = {run: queries.series(run, keys) for run in runs}
-    axes = {run: lines.step_axis(queries.step_table(run), kind) for run in runs}
+    axes = {run: step_axis(queries.step_table(run), kind) for run in runs}
     for place, key in enumerate(keys):
         drawn = []
         for at, run in enumerate(runs):
             color, dash = theme.style_of(at)
-            one = replace(lines.curve(tables[run], key, name=run, color=color), dash=dash)
+            one = replace(curve(tables[run], key, name=run, color=color), dash=dash)
             # Runs have axes of their own: on time or tokens they are placed before they are drawn.
             if kind != "step" and len(one.steps):
                 one = _placed(one, axes[run])
             drawn.append(one)
         axis = axes[runs[0]]
-        plain_axis = lines.Axis(
+        plain_axis = Axis(
             kind="step",
             title=axis.title,
             steps=axis.steps,
@@ -164,8 +168,8 @@ def _curves(runs: list[str], keys: list[str], kind: lines.AxisKind, smooth: floa
             drawn,
             plain_axis,
             options=lines.LineOptions(smooth=smooth, height=290, has_legend=False),
-            title=lines.label(key).name,
-            help=lines.label(key).help,
+            title=label(key).name,
+            help=label(key).help,
         )
         with columns[place % 2]:
             figures.show(
@@ -177,7 +181,7 @@ def _curves(runs: list[str], keys: list[str], kind: lines.AxisKind, smooth: floa
             )
 
 
-def _placed(one: lines.Curve, axis: lines.Axis) -> lines.Curve:
+def _placed(one: Curve, axis: Axis) -> Curve:
     """The curve with positions on its own run's axis in the place of steps."""
     positions: Any = axis.at(one.steps)
     return replace(one, steps=positions)
@@ -189,7 +193,7 @@ def _changes(runs: list[str], baseline: str, keys: list[str]) -> None:
     series = {run: queries.series(run, keys) for run in runs}
     table = relative_change(series, baseline, keys)
     shown = pd.DataFrame(
-        {"metric, at the last common step": [f"{lines.label(k).name} ({k})" for k in table["key"]]}
+        {"metric, at the last common step": [f"{label(k).name} ({k})" for k in table["key"]]}
     )
     for run in runs:
         shown[run] = [value_words(k, v) for k, v in zip(table["key"], table[run], strict=True)]

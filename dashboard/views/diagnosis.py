@@ -11,7 +11,6 @@ from echoscope.dashboard.charts import diagnosis as charts
 from echoscope.dashboard.charts.charts import export_config
 from echoscope.dashboard.data import diagnosis as data
 from echoscope.dashboard.data import queries
-from echoscope.dashboard.data.groups import groups_of
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.labels import interval_words, label, value_words
 from echoscope.dashboard.live import figures, pulses
@@ -22,6 +21,8 @@ from echoscope.dashboard.words import NONE
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.store.artifacts import DiagnosticRecord
+
+from ..live.refreshing import follow
 
 TIERS = (
     ("text/retrieval_accuracy", "prompt retrieved, from text"),
@@ -39,7 +40,7 @@ def draw(run_id: str) -> None:
     drawn = {"verdict": pulses.verdict_mark(verdict)}
     is_moving = ui.is_following(run_id) or queries.is_judging(run_id) or verdict.last_step is None
     if upto is None and is_moving:
-        ui.follow("judged", run_id, ("verdict",), lambda: None, has_news=lambda: True, seen=drawn)
+        follow("judged", run_id, ("verdict",), lambda: None, has_news=lambda: True, seen=drawn)
     steps, text_steps, gradient_steps = (queries.diagnostic_steps(run_id, k) for k in KINDS)
     if not measured:
         ui.empty(
@@ -302,7 +303,7 @@ def _tiers(run_id: str) -> None:
 def _groups(run_id: str) -> None:
     st.subheader("Groups and their rewards", anchor=False)
     steps = data.thin(queries.trajectory_steps(run_id), data.MAX_GROUP_STEPS)
-    groups = groups_of(run_id, steps)
+    groups = queries.groups_of(run_id, steps)
     if groups.empty:
         ui.empty("No training trajectories are stored.")
         return

@@ -7,14 +7,9 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.dashboard.charts import theme
-from echoscope.dashboard.charts.charts import (
-    Curve,
-    LineOptions,
-    export_config,
-    line_spec,
-    step_axis,
-)
+from echoscope.dashboard.charts.charts import LineOptions, export_config, line_spec
 from echoscope.dashboard.data import queries
+from echoscope.dashboard.data.curves import Curve, step_axis
 from echoscope.dashboard.data.evaluating import (
     Evaluated,
     carries_over,
@@ -27,6 +22,8 @@ from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import NONE
+
+from ..words import plain
 
 MAX_RUNS = 40
 """Runs that are read for the leaderboard, the newest that match."""
@@ -129,7 +126,7 @@ def _over_steps(found: list[Evaluated]) -> None:
         required=True,
         key="tasks",
         bind="query-params",
-        format_func=ui.plain,
+        format_func=plain,
     )
     by_run: dict[str, list[Evaluated]] = {}
     for one in found:

@@ -14,9 +14,12 @@ from echoscope.dashboard.live import tiles
 from echoscope.dashboard.page import bar, lineage, metric_sections, ui
 from echoscope.dashboard.steer import branch_form, steering
 from echoscope.dashboard.web.settings import settings
-from echoscope.dashboard.words import after_step
 from echoscope.store.reader import CommandState
 from echoscope.store.records import Alarm, AlarmSeverity
+from echoscope.store.status import after_step
+
+from ..live.refreshing import follow, guarded
+from ..words import plain
 
 SEVERITIES = (AlarmSeverity.CRITICAL, AlarmSeverity.WARNING, AlarmSeverity.INFO)
 STEADY = (
@@ -67,9 +70,9 @@ def part(key: str, run_id: str, names: Sequence[str], draw: Callable[[], object]
     """A part of the page: drawn again when the run's pulse changes, as long as that is followed."""
     is_unjudged = "verdict" in names and queries.known_verdict(run_id) is None
     if ui.is_following(run_id) or is_unjudged:
-        ui.follow(key, run_id, names, draw)
+        follow(key, run_id, names, draw)
     else:
-        ui.guarded(draw)
+        guarded(draw)
 
 
 def draw_charts(run_id: str) -> None:
@@ -99,7 +102,7 @@ def draw_charts(run_id: str) -> None:
 
     @st.fragment(key="charts")
     def both() -> None:
-        ui.guarded(controlled)
+        guarded(controlled)
 
     both()
 
@@ -121,7 +124,7 @@ def _alarms_title(worst: Sequence[Alarm]) -> str:
     first = worst[0]
     words = f"{first.rule.replace('_', ' ').lower()} ({first.severity.value})"
     more = f" and {len(worst) - 1} more" if len(worst) > 1 else ""
-    return ui.plain(f"Open alarms: {words}{more}")
+    return plain(f"Open alarms: {words}{more}")
 
 
 def _alarm(run_id: str, alarm: Alarm) -> None:
@@ -132,7 +135,7 @@ def _alarm(run_id: str, alarm: Alarm) -> None:
     onset = "" if alarm.onset_step is None else f", began about step {alarm.onset_step}"
     raised = f"Raised {after_step(alarm.step)}{onset}."
     advice = queries.alarm_advice(run_id, alarm)
-    st.caption(ui.plain(f"{raised} {advice.text}", 1000))
+    st.caption(plain(f"{raised} {advice.text}", 1000))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if alarm.evidence:
             at = alarm.evidence[0]
@@ -141,7 +144,7 @@ def _alarm(run_id: str, alarm: Alarm) -> None:
             ui.link("Evidence", "diagnosis", run=run_id, step=alarm.step)
         wish = advice.wish
         if wish is not None and not settings().is_read_only:
-            words = ui.plain(f"Apply: {command_words(CommandState(command=wish, ack=None))}", 80)
+            words = plain(f"Apply: {command_words(CommandState(command=wish, ack=None))}", 80)
             if st.button(words, key=f"suggest_{alarm.alarm_id}"):
                 steering.propose(run_id, wish.action, dict(wish.settings), alarm.rule)
                 st.rerun()  # the question is asked elsewhere on the page

@@ -29,6 +29,9 @@ from echoscope.dashboard.replay.sources import (
 )
 from echoscope.store.records import Trajectory, TrajectoryOutcome
 
+from ..live.refreshing import guarded
+from ..words import plain
+
 # Of the list at once; the page of the list follows the trajectory that is shown. (Streamlit would
 # print a docstring here: it shows what stands by itself in a script.)
 ROWS = 14
@@ -72,7 +75,7 @@ def draw(run_id: str) -> None:
         if is_click and asked_of_page(run_id) != asked:
             st.rerun()  # it asked for another list
         is_click = True  # not while the page itself is drawn: it might never reach its end
-        ui.guarded(lambda: _list_and_trajectory(run_id, source))
+        guarded(lambda: _list_and_trajectory(run_id, source))
 
     part()
 
@@ -106,7 +109,7 @@ def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
 
 def _list(source: Source, shown: str | None) -> None:
     rows = source.rows
-    st.caption(ui.plain(f"{source.title}. {summary(rows)}.", 600))
+    st.caption(plain(f"{source.title}. {summary(rows)}.", 600))
     if not len(rows):
         ui.empty(source.if_empty)
         return

@@ -22,6 +22,9 @@ from echoscope.dashboard.page.table import tick_table
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.annotations import Change, annotate
 
+from ..live.refreshing import beat
+from ..page.problems import Problem
+
 PER_PAGE = 25
 EVERY_S = 5.0
 WAITING_S = 1.0
@@ -32,10 +35,10 @@ _WAITING = "_runs_waiting"
 def draw() -> None:
     try:
         all_rows = queries.runs()
-    except queries.Problem:  # the root is not there yet, perhaps
+    except Problem:  # the root is not there yet, perhaps
         all_rows = []
     if not all_rows:
-        ui.beat("no_runs", EVERY_S, _no_runs, has_news=lambda: bool(queries.runs()))
+        beat("no_runs", EVERY_S, _no_runs, has_news=lambda: bool(queries.runs()))
         return
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     pattern = left.text_input(
@@ -60,7 +63,7 @@ def draw() -> None:
         return is_complete or _beside(queries.runs()) != beside
 
     # Once all verdicts are there, the page goes on at a slower beat: a run may start at any time.
-    ui.beat("runs", WAITING_S if is_waiting else EVERY_S, part, has_news=has_news)
+    beat("runs", WAITING_S if is_waiting else EVERY_S, part, has_news=has_news)
     _broken([row for row in all_rows if row.problem])
     _others()
 

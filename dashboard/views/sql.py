@@ -7,10 +7,7 @@ import pyarrow as pa
 import streamlit as st
 
 from echoscope.dashboard.charts.charts import export_config
-from echoscope.dashboard.data import queries
-from echoscope.dashboard.data import sql as sql_box
-from echoscope.dashboard.data.sql import EXAMPLES, MAX_SQL, Answer
-from echoscope.dashboard.data.sql_result import (
+from echoscope.dashboard.charts.sql_result import (
     KINDS,
     chart,
     colour_columns,
@@ -19,10 +16,15 @@ from echoscope.dashboard.data.sql_result import (
     repeats,
     shown_frame,
 )
+from echoscope.dashboard.data import sql as sql_box
+from echoscope.dashboard.data.sql import EXAMPLES, MAX_SQL, Answer
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.schema import TABLES
+
+from ..live.refreshing import problem
+from ..page.problems import Problem
 
 MAX_CURVES = 8
 NULL = "NULL"
@@ -82,10 +84,10 @@ def _take_example() -> None:
         st.session_state[_TEXT] = EXAMPLES[name]
 
 
-def _asked(run_id: str, sql: str) -> Answer | queries.Problem:
+def _asked(run_id: str, sql: str) -> Answer | Problem:
     try:
         return sql_box.ask(run_id, sql)
-    except queries.Problem as found:
+    except Problem as found:
         return found
 
 
@@ -109,8 +111,8 @@ def _result(run_id: str) -> None:
     asked_of, found = st.session_state.get(_RESULT, (None, None))
     if found is None or asked_of != run_id:
         return
-    if isinstance(found, queries.Problem):
-        ui.problem(found)
+    if isinstance(found, Problem):
+        problem(found)
         return
     table = found.table
     _summary(found)

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..judge.regimes import Regime
-from ..read.metrics_file import MetricsFileError, read_metrics
+from ..read.metrics_file import read_metrics
+from ..read.records import MetricsFileError
 from ..read.table import MetricTable
 
 KINDS: Mapping[str, str] = {

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 
 from ..config import AlarmConfig
-from ..read.names import Meaning
+from ..read.foreign_names import Meaning
 from ..read.table import MetricTable
 from .alarms import RULES_BY_NAME, AlarmEngine, Exemplars, OpenAlarm, RunState, blindness
 from .calibration import Calm, collapse_words, kinds_of, quiet_level, quiet_words

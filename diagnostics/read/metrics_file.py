@@ -19,10 +19,8 @@ from .console_log import ConsoleLog
 from .delimited_text import NUM_SAMPLED, DelimitedText, dialect_of
 from .foreign_names import Meaning
 from .json_records import documents, is_notebook, notebook_lines, parsed, records_of
-from .records import Collector, MetricsFileError, counted, to_number
+from .records import Collector, MetricsFileError, counted
 from .table import MetricTable
-
-__all__ = ["MetricsFileError", "read_metrics", "to_number"]
 
 MAX_LINE_CHARS = 32_000_000
 MAX_DOCUMENT_BYTES = 256 << 20

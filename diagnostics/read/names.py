@@ -27,8 +27,6 @@ from .foreign_names import (
     without_prefixes,
 )
 
-__all__ = ["Conversion", "Meaning", "meaning_of", "parse_map", "to_our_names"]
-
 MAX_ENTROPY_PER_TOKEN = 13.0
 """Nats. No vocabulary in use has more (ln 256,000 is 12.5): what is larger is per sequence."""
 

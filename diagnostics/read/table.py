@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .names import Meaning, to_our_names
+from .foreign_names import Meaning
+from .names import to_our_names
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader

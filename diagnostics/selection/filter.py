@@ -39,8 +39,6 @@ from echoscope.store.records import RolloutBatch, Trajectory
 from ..config import SelectionConfig
 from .rules import is_zero, select
 
-__all__ = ["Selection", "select", "select_groups"]
-
 FloatArray64 = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 

@@ -19,21 +19,8 @@ from ..measure.information.estimate import InformationEstimate
 from ..measure.rewards import reward_stats
 from ..selection.filter import RELATIVE_NOISE, select_groups
 from ..selection.payoff import payoff_of
-from .preflight_record import Cost, Dependence, Finding, Level, Limits, Numbers, Preflight
+from .preflight_record import Cost, Dependence, Limits, Numbers, Preflight
 from .preflight_rules import Commands, find, percent
-
-__all__ = [
-    "Cost",
-    "Dependence",
-    "Finding",
-    "Level",
-    "Limits",
-    "Numbers",
-    "Preflight",
-    "dependence_of",
-    "judge",
-    "measure",
-]
 
 NAN = float("nan")
 _FAILED = (StopReason.ENV_ERROR, StopReason.TIMEOUT)

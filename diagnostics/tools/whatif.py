@@ -33,20 +33,7 @@ from ..selection.payoff import payoff_of
 from ..selection.rules import is_zero
 from .stored_steps import steps_with_groups
 from .whatif_record import Drop, Kept, WhatIf, WhatIfRow, total
-from .whatif_settings import Settings, WhatIfError, apply_changes, own_settings
-
-__all__ = [
-    "Drop",
-    "Kept",
-    "Settings",
-    "WhatIf",
-    "WhatIfError",
-    "WhatIfRow",
-    "apply_changes",
-    "own_settings",
-    "simulate",
-    "steps_with_groups",
-]
+from .whatif_settings import Settings, WhatIfError, own_settings
 
 SPLITS = ("train", "import")
 _FAILED = frozenset(reason.value for reason in StopReason if reason.is_failure)

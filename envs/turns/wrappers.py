@@ -14,22 +14,7 @@ from dataclasses import replace
 
 from ..base import Observation, TextEnv
 from .runner import TurnRunner, count
-from .turn import STOP_REASONS, TurnEnv, TurnResult, TurnSettings
-
-__all__ = [
-    "STOP_REASONS",
-    "ActionLimit",
-    "EndOnInvalid",
-    "FormatPenalty",
-    "TurnEnv",
-    "TurnLayer",
-    "TurnLimit",
-    "TurnResult",
-    "TurnRunner",
-    "TurnSettings",
-    "runner_of",
-    "wrap",
-]
+from .turn import TurnEnv, TurnResult, TurnSettings
 
 
 class TurnLayer(TurnEnv):

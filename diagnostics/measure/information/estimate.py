@@ -44,8 +44,6 @@ from .terms import (
     without_each_cluster,
 )
 
-__all__ = ["Breakdown", "CrossScores", "InformationEstimate", "Interval", "Retrieval", "estimate"]
-
 FloatArray64 = NDArray[np.float64]
 IntArray64 = NDArray[np.int64]
 

@@ -21,10 +21,8 @@ from torch import Tensor, nn
 
 from echoscope.store.records import FloatArray, IntArray
 
-from .cross_scoring import Scorer, ScoringError, Tally, cross_score, score_draw
+from .cross_scoring import ScoringError, Tally
 from .prefix_tree import Pack, pack_prefixes, similar_lengths
-
-__all__ = ["ModelScorer", "Scorer", "ScoringError", "Tally", "cross_score", "score_draw"]
 
 MEMORY_BUDGET_BYTES = 1 << 30
 """For keys, values and logits of one pass; weights and activations come on top."""

@@ -25,7 +25,7 @@ from echoscope.core.rollout.rollout import collect, sampling_seed
 from echoscope.core.update.batch import credit_rewards, pack
 from echoscope.envs.base import Observation
 from echoscope.envs.pool import EnvGroup, EnvPool, Slot
-from echoscope.envs.turns.wrappers import TurnResult
+from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import (
     FinishReason,
     IntArray,

@@ -16,7 +16,6 @@ from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.control import (
     FIRST_SIGNAL,
-    NO_CHANGE,
     SECOND_SIGNAL,
     Control,
     StepInterruptedError,
@@ -25,6 +24,7 @@ from echoscope.core.run.control import (
 from echoscope.store.records import Command, CommandAck, CommandAction
 from echoscope.store.steer.commands import Mailbox, new_command, post
 from echoscope.store.steer.settings import overridden, replayed
+from echoscope.store.steer.steering import NO_CHANGE
 from echoscope.store.writer import RunWriter
 
 

@@ -19,6 +19,8 @@ from echoscope.core.run import train as train_module
 from echoscope.core.run.checkpoint import checkpoint_path
 from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
+from echoscope.core.update.assemble import with_advantages
+from echoscope.core.update.update import update
 from echoscope.envs.base import EnvError
 from echoscope.store.errors import NotARunError, RunBusyError, RunExistsError
 from echoscope.store.log.verify import verify
@@ -75,7 +77,7 @@ def test_an_empty_selection_skips_the_update_and_says_so(
 def poison(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Steps whose advantages are NaN."""
     steps: set[int] = set()
-    original, count = train_module.with_advantages, 0
+    original, count = with_advantages, 0
 
     def poisoned(batch: Any, config: Any, left_out: Any) -> Any:
         nonlocal count
@@ -186,7 +188,7 @@ def test_an_error_in_the_middle_leaves_a_failed_run_that_can_go_on(
 
     with monkeypatch.context() as patched:
         calls = 0
-        original = train_module.update
+        original = update
 
         def third_time(*args: Any) -> Any:
             nonlocal calls

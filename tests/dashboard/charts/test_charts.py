@@ -20,6 +20,7 @@ from echoscope.dashboard.charts.marks import (
     command_marks,
     rewind_marks,
 )
+from echoscope.dashboard.data.curves import Curve, curve, describe, step_axis, to_csv, wilson_band
 from echoscope.dashboard.live.cursor import checked_zoom, read_zoom
 from echoscope.store.reader import CommandState
 from echoscope.store.records import (
@@ -55,14 +56,14 @@ def long_table(**values: list[float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["step", "key", "value"])
 
 
-def one_curve(values: list[float], **changes: Any) -> charts.Curve:
+def one_curve(values: list[float], **changes: Any) -> Curve:
     fields: dict[str, Any] = {
         "key": "policy/entropy",
         "name": "Policy entropy",
         "steps": np.arange(1, len(values) + 1),
         "values": np.array(values),
     }
-    return charts.Curve(**(fields | changes))
+    return Curve(**(fields | changes))
 
 
 def mark(text: str = "said", **changes: Any) -> Mark:
@@ -80,7 +81,7 @@ def traces(figure: go.Figure, **having: Any) -> list[Any]:
     return [t for t in figure.data if all(getattr(t, k) == v for k, v in having.items())]
 
 
-STEP_AXIS = charts.step_axis(table_of_steps())
+STEP_AXIS = step_axis(table_of_steps())
 
 
 # Axes
@@ -88,9 +89,9 @@ STEP_AXIS = charts.step_axis(table_of_steps())
 
 def test_positions_by_step_by_time_and_by_tokens() -> None:
     steps = table_of_steps()
-    assert charts.step_axis(steps, "step").positions.tolist() == [1, 2, 3]
-    assert charts.step_axis(steps, "time").positions.tolist() == [1, 2, 3]
-    assert charts.step_axis(steps, "tokens").positions.tolist() == [100, 200, 300]
+    assert step_axis(steps, "step").positions.tolist() == [1, 2, 3]
+    assert step_axis(steps, "time").positions.tolist() == [1, 2, 3]
+    assert step_axis(steps, "tokens").positions.tolist() == [100, 200, 300]
 
 
 @pytest.mark.parametrize(
@@ -98,18 +99,18 @@ def test_positions_by_step_by_time_and_by_tokens() -> None:
     [(1100.0, "time (s)", 101), (1600.0, "time (min)", 601 / 60), (10_000.0, "time (h)", 2.50028)],
 )
 def test_time_is_told_in_a_unit_that_fits(last: float, title: str, position: float) -> None:
-    axis = charts.step_axis(table_of_steps(wall_time=[1000.0, 1001.0, last]), "time")
+    axis = step_axis(table_of_steps(wall_time=[1000.0, 1001.0, last]), "time")
     assert axis.title == title
     assert axis.positions[-1] == pytest.approx(position, rel=1e-4)
 
 
 def test_a_step_between_known_ones_lies_between_them() -> None:
-    axis = charts.step_axis(table_of_steps(), "tokens")
+    axis = step_axis(table_of_steps(), "tokens")
     assert axis.at([1.5, 9]).tolist() == [150, 300]
 
 
 def test_an_empty_run_has_an_axis_too() -> None:
-    axis = charts.step_axis(table_of_steps().iloc[:0], "tokens")
+    axis = step_axis(table_of_steps().iloc[:0], "tokens")
     assert axis.at([3]).tolist() == [3]
     assert axis.clock([3]) == [""]
 
@@ -123,7 +124,7 @@ def test_the_clock_is_this_machine_s() -> None:
 
 def test_a_curve_has_the_interval_that_the_run_stored() -> None:
     data = long_table(a__x=[1.0, 2.0], a__x_low=[0.5, np.nan], a__x_high=[1.5, np.nan])
-    found = charts.curve(data, "a/x", low_key="a/x_low", high_key="a/x_high")
+    found = curve(data, "a/x", low_key="a/x_low", high_key="a/x_high")
     assert found.values.tolist() == [1.0, 2.0]
     assert found.low is not None
     assert found.high is not None
@@ -132,16 +133,16 @@ def test_a_curve_has_the_interval_that_the_run_stored() -> None:
 
 
 def test_a_curve_without_a_stored_interval_has_none() -> None:
-    assert charts.curve(long_table(a__x=[1.0]), "a/x", low_key="a/x_low", high_key="b").low is None
+    assert curve(long_table(a__x=[1.0]), "a/x", low_key="a/x_low", high_key="b").low is None
 
 
 def test_a_metric_that_was_never_logged_is_an_empty_curve() -> None:
-    assert len(charts.curve(long_table(a__x=[1.0]), "b/y").steps) == 0
+    assert len(curve(long_table(a__x=[1.0]), "b/y").steps) == 0
 
 
 def test_wilson_s_interval_as_in_the_tables() -> None:
     # 43 of 100 (Wilson 1927): 0.337 to 0.528; nothing of ten: 0 to 0.2775; of none: unknown
-    low, high = charts.wilson_band(np.array([0.43, 0.0, 1.0]), np.array([100.0, 10.0, 0.0]))
+    low, high = wilson_band(np.array([0.43, 0.0, 1.0]), np.array([100.0, 10.0, 0.0]))
     assert low[:2] == pytest.approx([0.337, 0.0], abs=5e-4)
     assert high[:2] == pytest.approx([0.528, 0.2775], abs=5e-4)
     assert np.isnan([low[2], high[2]]).all()
@@ -149,20 +150,20 @@ def test_wilson_s_interval_as_in_the_tables() -> None:
 
 def test_csv_has_every_number_as_it_was_measured() -> None:
     one = one_curve([0.1, np.nan], low=np.array([0.0, np.nan]), high=np.array([0.2, np.nan]))
-    text = charts.to_csv([one], charts.step_axis(table_of_steps(), "tokens"))
+    text = to_csv([one], step_axis(table_of_steps(), "tokens"))
     assert text.splitlines() == [
         "key,step,tokens,value,low,high",
         "policy/entropy,1,100.0,0.1,0.0,0.2",
         "policy/entropy,2,200.0,,,",
     ]
-    assert charts.to_csv([], STEP_AXIS) == "key,step,value,low,high\n"
+    assert to_csv([], STEP_AXIS) == "key,step,value,low,high\n"
 
 
 def test_a_chart_is_described_for_those_who_cannot_see_it() -> None:
     one = one_curve([0.5, 0.1, 0.3], unit="nats")
     expected = "Policy entropy: 0.3 nats at step 3, from 0.5 (lowest 0.1, highest 0.5)"
-    assert charts.describe([one]) == expected
-    assert charts.describe([]) == "nothing measured yet"
+    assert describe([one]) == expected
+    assert describe([]) == "nothing measured yet"
 
 
 # Figures
@@ -231,7 +232,7 @@ def test_c14_finding_c8_hovering_is_one_line_a_curve() -> None:
 
 def test_a_long_curve_is_drawn_from_few_points() -> None:
     values = np.random.default_rng(0).normal(size=100_000)
-    axis = charts.step_axis(table_of_steps())
+    axis = step_axis(table_of_steps())
     figure = charts.line_chart([one_curve(values.tolist())], axis)
     drawn = figure.data[0].y
     assert len(drawn) <= charts.LineOptions().max_points

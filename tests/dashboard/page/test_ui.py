@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.page import ui
-from echoscope.dashboard.words import status_words
+from echoscope.dashboard.words import plain, status_words
 from echoscope.store.status import RunStatus, Status
 
 Serve = Callable[..., None]
@@ -35,7 +35,7 @@ def shown(label: str) -> str:
     ],
 )
 def test_a_label_shows_text_as_it_is(text: str) -> None:
-    label = ui.plain(text)
+    label = plain(text)
     assert shown(label) == " ".join(text.split())
     assert not re.search(r"(?<!\\)(?:\\\\)*[*_`\[\]<>$:!~|]", label)
 
@@ -51,13 +51,13 @@ def test_a_label_shows_text_as_it_is(text: str) -> None:
     ],
 )
 def test_what_becomes_a_link_by_itself_is_kept_apart(text: str, kept_apart: str) -> None:
-    assert kept_apart in ui.plain(text)
+    assert kept_apart in plain(text)
 
 
 def test_a_label_is_one_short_line_of_visible_characters() -> None:
-    assert "\n" not in ui.plain("a\nb")
-    assert len(ui.plain("x" * 50_000_000)) < 300
-    assert "RIGHT" in ui.plain("a\u202eb")
+    assert "\n" not in plain("a\nb")
+    assert len(plain("x" * 50_000_000)) < 300
+    assert "RIGHT" in plain("a\u202eb")
 
 
 def test_c6_the_badge_says_how_a_run_stands_and_how_far_it_is() -> None:
@@ -152,4 +152,4 @@ def test_every_malformed_word_is_noted() -> None:
 
 @pytest.mark.parametrize("text", ["optim.lr=1e-4", "0.889", "at 12:03", "model.lora.rank"])
 def test_c14_finding_c5_keys_and_numbers_are_copied_as_they_are(text: str) -> None:
-    assert JOINER not in ui.plain(text)
+    assert JOINER not in plain(text)

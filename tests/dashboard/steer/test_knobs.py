@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from echoscope.dashboard.steer.knobs import group_of, parse_number, rule_words, value_words
+from echoscope.dashboard.page.config_view import value_words
+from echoscope.dashboard.steer.knobs import group_of, parse_number, rule_words
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,15 @@ from made_run import make_run, open_writer
 from shown_figures import listened_to, shown_figures, shown_lines
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard.charts import charts
 from echoscope.dashboard.charts import live as live_charts
+from echoscope.dashboard.charts.curated import CHARTS
 from echoscope.dashboard.data import queries
+from echoscope.dashboard.data.curves import AXES, AxisKind
 from echoscope.dashboard.steer import steering
 from echoscope.store.reader import open_run
 from echoscope.store.records import AlarmSeverity, CommandAction, CommandOutcome
 from echoscope.store.steer.commands import new_command, post
+from echoscope.store.steer.steering import SteeringError
 
 OpenPage = Callable[..., AppTest]
 HOSTILE = "<img src=x onerror=alert(1)> **b** [a](http://evil.example) %{z} \u202e\x1b[31m"
@@ -68,7 +70,7 @@ def test_a_recorded_run_shows_its_curves(recorded_root: Path, open_page: OpenPag
     page = open_page("live", recorded_root, run="tiny")
     assert "there is nothing to steer" in shown(page)
     figures = "".join(specs(page).values())
-    assert len(specs(page)) == len(live_charts.CHARTS)
+    assert len(specs(page)) == len(CHARTS)
     for title in ("Policy entropy", "Success", "Return", "Gradient norm by term"):
         assert title in figures
     assert not page.get("exception")
@@ -90,7 +92,7 @@ def test_a_live_run_goes_on_by_itself_and_a_finished_one_stays(
     queries.verdict("live", wait_s=60.0)  # its line is there once there is a verdict
     page.run()
     heads = [figure.head["source"] for figure in shown_figures(page).values()]
-    assert len(heads) == len(live_charts.CHARTS)
+    assert len(heads) == len(CHARTS)
     assert {head["pulse"] for head in heads} == {"/api/runs/live/pulse"}
     asked = {name: line["address"] for name, line in shown_lines(page).items()}
     assert asked == dict.fromkeys(("status", "verdict"), "/api/runs/live/pulse")
@@ -112,15 +114,15 @@ def test_a_new_step_appears_with_the_next_drawing(
 
 
 @given(
-    axis=st.sampled_from(charts.AXES),
+    axis=st.sampled_from(AXES),
     smooth=st.integers(0, 99).map(lambda part: part / 100),
     clip=st.booleans(),
-    logged=st.frozensets(st.sampled_from([chart.name for chart in live_charts.CHARTS])),
+    logged=st.frozensets(st.sampled_from([chart.name for chart in CHARTS])),
     zoom=st.none() | st.tuples(st.integers(-9, 9), st.integers(10, 99)),
     name=st.text(),
 )
 def test_a_chart_and_how_it_is_seen_fit_into_an_address(
-    axis: charts.AxisKind,
+    axis: AxisKind,
     smooth: float,
     clip: bool,
     logged: frozenset[str],
@@ -136,7 +138,7 @@ def test_a_chart_and_how_it_is_seen_fit_into_an_address(
 def test_any_address_of_a_chart_is_read(query: dict[str, str]) -> None:
     _, seen = live_charts.from_query(query)
     assert 0 <= seen.smooth <= 0.99
-    assert seen.axis in charts.AXES
+    assert seen.axis in AXES
 
 
 def test_an_unchanged_run_is_not_drawn_anew(
@@ -202,7 +204,7 @@ def test_a_wrong_regular_expression_is_said_calmly(
 ) -> None:
     page = open_page("live", recorded_root, run="tiny", filter="(")
     assert "is not a regular expression" in shown(page)
-    assert len(specs(page)) == len(live_charts.CHARTS)
+    assert len(specs(page)) == len(CHARTS)
 
 
 def test_a_section_draws_a_page_of_charts_once_it_is_opened(
@@ -467,7 +469,7 @@ def test_a_draft_cannot_be_sent_to_a_read_only_dashboard(
 ) -> None:
     serve_root(tmp_path, is_read_only=True)
     draft = steering.Draft(run_id="live", action=CommandAction.STOP)
-    with pytest.raises(steering.SteeringError, match="read-only"):
+    with pytest.raises(SteeringError, match="read-only"):
         steering.send_draft(draft, "ann", "")
     assert live_run.waiting() == []
 

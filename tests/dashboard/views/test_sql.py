@@ -12,7 +12,7 @@ from made_run import make_run
 from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard.data.sql_result import (
+from echoscope.dashboard.charts.sql_result import (
     chart,
     colour_columns,
     colour_values,

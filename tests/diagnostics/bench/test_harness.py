@@ -15,7 +15,7 @@ from echoscope.diagnostics.bench.report import made_set, report
 from echoscope.diagnostics.bench.resampling import healthy_stretch, resampled_false_alarms
 from echoscope.diagnostics.bench.synthetic_runs import COLLAPSES, HEALTHY, make
 from echoscope.diagnostics.judge.regimes import Regime
-from echoscope.diagnostics.read.metrics_file import MetricsFileError
+from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.table import MetricTable
 
 

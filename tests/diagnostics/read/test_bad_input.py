@@ -17,8 +17,9 @@ from letter_tokens import TableScorer, batch, decode
 
 from echoscope.diagnostics.config import DiagnosticsConfig, InformationConfig
 from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.regimes import Regime
-from echoscope.diagnostics.judge.verdict import Verdict, diagnose
+from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.table import table_of_run

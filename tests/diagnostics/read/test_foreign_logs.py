@@ -15,8 +15,9 @@ import pytest
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.channels import known_keys
 from echoscope.diagnostics.judge.verdict import diagnose
-from echoscope.diagnostics.read.metrics_file import MetricsFileError, read_metrics
+from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import meaning_of, parse_map
+from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.table import MetricTable
 
 SUCCESS = "rollout/success_rate"

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echoscope.diagnostics.read.console_log import parse_log_line
-from echoscope.diagnostics.read.metrics_file import MetricsFileError, read_metrics, to_number
+from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import parse_map
+from echoscope.diagnostics.read.records import MetricsFileError, to_number
 from echoscope.diagnostics.read.table import TableBuilder
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics.judge.channels import known_keys
+from echoscope.diagnostics.read.foreign_names import Conversion
 from echoscope.diagnostics.read.names import (
-    Conversion,
     MetricNameError,
     is_summary_column,
     meaning_of,

@@ -10,8 +10,8 @@ import pytest
 
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.diagnostics.read import open_source as sources
-from echoscope.diagnostics.read.metrics_file import MetricsFileError
 from echoscope.diagnostics.read.open_source import open_source, sample_of_step
+from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.store.reader import open_run
 from echoscope.store.records import Split, StepMetrics, StopReason, Trajectory, Turn
 from echoscope.store.writer import RunWriter

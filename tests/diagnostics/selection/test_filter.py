@@ -17,10 +17,10 @@ from echoscope.diagnostics.selection.filter import (
     arrays_of,
     group_values,
     mean_entropy,
-    select,
     select_groups,
     trajectory_values,
 )
+from echoscope.diagnostics.selection.rules import select
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
 
 

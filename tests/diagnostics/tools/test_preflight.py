@@ -11,15 +11,14 @@ import pytest
 
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.selection.payoff import Worth
-from echoscope.diagnostics.tools.preflight import (
+from echoscope.diagnostics.tools.preflight import judge, measure
+from echoscope.diagnostics.tools.preflight_record import (
     Cost,
     Dependence,
     Finding,
     Level,
     Limits,
     Preflight,
-    judge,
-    measure,
 )
 from echoscope.store.records import FinishReason, RolloutBatch, Split, StopReason, Trajectory, Turn
 

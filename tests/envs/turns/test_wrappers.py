@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from echoscope.envs import registry
-from echoscope.envs.turns.wrappers import TurnEnv, TurnResult, TurnSettings, runner_of, wrap
+from echoscope.envs.turns.turn import TurnEnv, TurnResult, TurnSettings
+from echoscope.envs.turns.wrappers import runner_of, wrap
 
 LAKE = {"slip": 0.0, "observation": "relative", "holes": 0, "min_distance": 2}
 

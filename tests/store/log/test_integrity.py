@@ -12,7 +12,7 @@ import pytest
 
 from echoscope.store.errors import StoreError
 from echoscope.store.log import integrity
-from echoscope.store.log.durable import read_json_object
+from echoscope.store.log.durable import read_json_object, sha256_of
 from echoscope.store.log.index import RunIndex
 from echoscope.store.log.integrity import FileChecks
 from echoscope.store.log.packing import pack
@@ -79,7 +79,7 @@ def test_d4_a_file_is_hashed_once(finished_run: Path, monkeypatch: pytest.Monkey
     entry = index.files("tokens")[0].entry
     path = finished_run / entry.path
     hashed: list[Path] = []
-    hash_of = integrity.sha256_of
+    hash_of = sha256_of
 
     def count(file: Path) -> str:
         hashed.append(file)
@@ -99,7 +99,7 @@ def test_d4_a_query_hashes_the_tables_that_it_reads(
     finished_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[str] = []
-    hash_of = integrity.sha256_of
+    hash_of = sha256_of
 
     def count(file: Path) -> str:
         hashed.append(file.parent.name)

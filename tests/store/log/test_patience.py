@@ -14,6 +14,7 @@ from made_run import add_steps, make_run, open_writer
 
 from echoscope.store.errors import StoreError
 from echoscope.store.log import index, integrity
+from echoscope.store.log.durable import sha256_of
 from echoscope.store.log.layout import Layout
 from echoscope.store.log.packing import pack
 from echoscope.store.query import database
@@ -60,7 +61,7 @@ def test_d8_a_data_file_that_fails_once_is_read_again(
     make_run(tmp_path / "run", 3)
     reader = open_run(tmp_path / "run")
     broken = min(Layout(tmp_path / "run").root.glob("seg/trajectories/*.parquet"))
-    whole = integrity.sha256_of
+    whole = sha256_of
 
     def failing(path: Path) -> str:
         if path == broken:

@@ -15,6 +15,7 @@ import pytest
 
 from echoscope.store.errors import RunExistsError
 from echoscope.store.log.durable import FileLock
+from echoscope.store.log.journal import Journal
 from echoscope.store.log.layout import Layout
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
@@ -82,7 +83,7 @@ def die_at(path: Path, place: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     if place == "journal":
-        writer.Journal.create = die  # type: ignore[method-assign, assignment]
+        Journal.create = die  # type: ignore[method-assign, assignment]
     elif place == "run.json":
         writer.replace_file = die  # type: ignore[assignment]
     else:

@@ -13,11 +13,8 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from echoscope.diagnostics.measure.information.estimate import (
-    CrossScores,
-    InformationEstimate,
-    estimate,
-)
+from echoscope.diagnostics.measure.information.cross_scores import CrossScores
+from echoscope.diagnostics.measure.information.estimate import InformationEstimate, estimate
 
 REPETITIONS = 400
 

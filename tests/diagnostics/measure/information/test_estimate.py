@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.measure.information.estimate import CrossScores, estimate
+from echoscope.diagnostics.measure.information.cross_scores import CrossScores
+from echoscope.diagnostics.measure.information.estimate import estimate
 
 
 def random_scores(seed: int, prompts: int, per_prompt: int, longest: int, **more) -> CrossScores:

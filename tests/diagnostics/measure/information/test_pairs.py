@@ -11,6 +11,7 @@ from letter_tokens import TableScorer, batch, decode, encode, episode, turn
 
 from echoscope.diagnostics.config import InformationConfig
 from echoscope.diagnostics.measure.information.cross_scores import CrossScores
+from echoscope.diagnostics.measure.information.cross_scoring import score_draw
 from echoscope.diagnostics.measure.information.estimate import estimate
 from echoscope.diagnostics.measure.information.pairs import (
     draw_all_turns,
@@ -18,7 +19,6 @@ from echoscope.diagnostics.measure.information.pairs import (
     draw_state,
     sampled_reasoning,
 )
-from echoscope.diagnostics.measure.information.scoring import score_draw
 from echoscope.store.records import FinishReason, Trajectory, Turn
 
 

@@ -18,7 +18,8 @@ from transformers import (
 )
 
 from echoscope.diagnostics.measure.information import scoring
-from echoscope.diagnostics.measure.information.scoring import ModelScorer, ScoringError, cross_score
+from echoscope.diagnostics.measure.information.cross_scoring import ScoringError, cross_score
+from echoscope.diagnostics.measure.information.scoring import ModelScorer
 
 SHAPE = {
     "vocab_size": 50,
