@@ -2,7 +2,7 @@
 VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := cli core dashboard diagnostics envs store
+PACKAGES := cli core dashboard diagnostics envs store text
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 

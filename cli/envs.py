@@ -169,7 +169,7 @@ def _prepare(env_id: str, register: Path | None) -> None:
 def _parse_params(words: Sequence[str] | None) -> dict[str, Any]:
     """`["size=[6, 6]", "boxes=1"]` -> `{"size": [6, 6], "boxes": 1}`."""
     from echoscope.envs.base import EnvParamsError
-    from echoscope.envs.yaml_text import YamlError, parse_yaml, short
+    from echoscope.text.yaml_text import YamlError, parse_yaml, short
 
     params: dict[str, Any] = {}
     for word in words or ():

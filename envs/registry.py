@@ -79,7 +79,7 @@ def register_file(path: str | Path) -> list[str]:
     The file is `register: [{id: ..., entry_point: "module:Class", params: {...}}, ...]`; other
     top-level keys (such as `envs`) are left to their readers.
     """
-    from .yaml_text import YamlError, read_yaml_file, short
+    from echoscope.text.yaml_text import YamlError, read_yaml_file, short
 
     try:
         content = read_yaml_file(Path(path))

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("envs", "store", "diagnostics", "core", "dashboard", "cli")
+PACKAGES = ("text", "envs", "store", "diagnostics", "core", "dashboard", "cli")
 MAY_IMPORT = {
-    "envs": set(),
-    "store": set(),
-    "diagnostics": {"store"},
-    "core": {"envs", "store", "diagnostics"},
-    "dashboard": {"store", "diagnostics"},
-    "cli": {"envs", "store", "diagnostics", "core", "dashboard"},
+    "text": set(),
+    "envs": {"text"},
+    "store": {"text"},
+    "diagnostics": {"text", "store"},
+    "core": {"text", "envs", "store", "diagnostics"},
+    "dashboard": {"text", "store", "diagnostics"},
+    "cli": {"text", "envs", "store", "diagnostics", "core", "dashboard"},
 }
 NEVER = {
+    "text": {"torch", "transformers", "streamlit", "numpy", "pydantic"},
     "envs": {"torch", "transformers", "streamlit"},
     "store": {"torch", "transformers", "streamlit"},
     "diagnostics": {"torch", "transformers", "streamlit"},

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from echoscope.envs.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
+from echoscope.text.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
 
 from .settings import RunConfig
 
