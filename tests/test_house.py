@@ -103,3 +103,10 @@ def test_every_folder_is_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = project["tool"]["setuptools"]["packages"]
     assert sorted(packages) == sorted(["echoscope", *map(dotted, FOLDERS)])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "dashboard" / "views").glob("*.py")), ids=name)
+def test_a_script_of_the_dashboard_imports_by_full_name(path: Path) -> None:
+    """Streamlit runs a view as a script, which belongs to no package."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert [n.lineno for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level] == []

@@ -14,11 +14,10 @@ from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.web.settings import settings
+from echoscope.dashboard.words import plain
 from echoscope.store.annotations import Acknowledge, Snooze, annotate, read_annotations
 from echoscope.store.status import after_step, duration
 from echoscope.store.steer.steering import os_user
-
-from ..words import plain
 
 STANDINGS = ("open", "acknowledged", "snoozed", "cleared")
 SEVERITIES = ("critical", "warning", "info")

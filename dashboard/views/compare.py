@@ -20,19 +20,16 @@ from echoscope.dashboard.data.comparing import (
     solved_by,
     with_task,
 )
+from echoscope.dashboard.data.curves import AXES, Axis, AxisKind, Curve, curve, step_axis
 from echoscope.dashboard.data.diagnosis import REGIME_KEYS, regime_path
 from echoscope.dashboard.data.evaluating import task_settings
 from echoscope.dashboard.escaping import escape, visible
-from echoscope.dashboard.labels import change_words, value_words
+from echoscope.dashboard.labels import change_words, label, value_words
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.page.config_view import plain_config
 from echoscope.dashboard.page.problems import Problem
-from echoscope.dashboard.words import NONE
-
-from ..data.curves import AXES, Axis, AxisKind, Curve, curve, step_axis
-from ..labels import label
-from ..words import plain
+from echoscope.dashboard.words import NONE, plain
 
 MAX_RUNS = len(theme.SERIES) * len(theme.DASHES)
 MAX_TASKS = 300

@@ -14,6 +14,7 @@ from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.labels import interval_words, label, value_words
 from echoscope.dashboard.live import figures, pulses
+from echoscope.dashboard.live.refreshing import follow
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.page.verdict_box import verdict_box
 from echoscope.dashboard.page.whatif_box import whatif_box
@@ -21,8 +22,6 @@ from echoscope.dashboard.words import NONE
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.store.artifacts import DiagnosticRecord
-
-from ..live.refreshing import follow
 
 TIERS = (
     ("text/retrieval_accuracy", "prompt retrieved, from text"),

@@ -21,9 +21,7 @@ from echoscope.dashboard.labels import SHARE
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.page.problems import Problem
-from echoscope.dashboard.words import NONE
-
-from ..words import plain
+from echoscope.dashboard.words import NONE, plain
 
 MAX_RUNS = 40
 """Runs that are read for the leaderboard, the newest that match."""

@@ -11,15 +11,14 @@ from echoscope.dashboard.charts.marks import command_words
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import tiles
+from echoscope.dashboard.live.refreshing import follow, guarded
 from echoscope.dashboard.page import bar, lineage, metric_sections, ui
 from echoscope.dashboard.steer import branch_form, steering
 from echoscope.dashboard.web.settings import settings
+from echoscope.dashboard.words import plain
 from echoscope.store.reader import CommandState
 from echoscope.store.records import Alarm, AlarmSeverity
 from echoscope.store.status import after_step
-
-from ..live.refreshing import follow, guarded
-from ..words import plain
 
 SEVERITIES = (AlarmSeverity.CRITICAL, AlarmSeverity.WARNING, AlarmSeverity.INFO)
 STEADY = (

@@ -9,6 +9,7 @@ import streamlit as st
 
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.live import keyboard, pulses
+from echoscope.dashboard.live.refreshing import guarded
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.table import pick_table
@@ -27,10 +28,8 @@ from echoscope.dashboard.replay.sources import (
     choose_source,
     follow_trajectory,
 )
+from echoscope.dashboard.words import plain
 from echoscope.store.records import Trajectory, TrajectoryOutcome
-
-from ..live.refreshing import guarded
-from ..words import plain
 
 # Of the list at once; the page of the list follows the trajectory that is shown. (Streamlit would
 # print a docstring here: it shows what stands by itself in a script.)

@@ -10,7 +10,9 @@ import streamlit as st
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.run_list import RunRow
 from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import lineage, ui
+from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.runs_table import (
     SORTS,
     branched_from,
@@ -21,9 +23,6 @@ from echoscope.dashboard.page.runs_table import (
 from echoscope.dashboard.page.table import tick_table
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.annotations import Change, annotate
-
-from ..live.refreshing import beat
-from ..page.problems import Problem
 
 PER_PAGE = 25
 EVERY_S = 5.0

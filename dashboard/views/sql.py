@@ -19,12 +19,11 @@ from echoscope.dashboard.charts.sql_result import (
 from echoscope.dashboard.data import sql as sql_box
 from echoscope.dashboard.data.sql import EXAMPLES, MAX_SQL, Answer
 from echoscope.dashboard.live import figures
+from echoscope.dashboard.live.refreshing import problem
 from echoscope.dashboard.page import ui
+from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.schema import TABLES
-
-from ..live.refreshing import problem
-from ..page.problems import Problem
 
 MAX_CURVES = 8
 NULL = "NULL"
