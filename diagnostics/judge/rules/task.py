@@ -112,12 +112,17 @@ def _not_learning(view: View) -> Finding | None:
     spread, reward, train = view["spread"], view["reward"], view["success_train"]
     fixed = [view[name] for name in FIXED if view[name].count]
     measured = [*fixed, *([train] if train.count else [])]
-    if not measured:
+    if not measured and spread.count:
         never = spread.count >= spread.spec.warmup and spread.high <= NOTHING
         if not never or reward.high - reward.low > NOTHING:
             return None
         words = f"all {spread.count} steps gave every sample of a group the same reward"
         return Finding(severity=AlarmSeverity.WARNING, main=spread, words=words)
+    if not measured:
+        if not _is_never_rewarded(reward, train.spec.warmup):
+            return None
+        words = f"the mean reward was {reward.level:.3g} in all {reward.count} measurements"
+        return Finding(severity=AlarmSeverity.WARNING, main=reward, words=words)
     if any(not channel.peak < LOW_RATE for channel in measured):
         return None
     is_certain = any(c.count >= 5 and c.count * c.num_trials >= TRIALS_FOR_LOW for c in fixed)
@@ -134,6 +139,18 @@ def _not_learning(view: View) -> Finding | None:
             for channel in measured
         ),
     )
+
+
+def _is_never_rewarded(reward: Channel, least: int) -> bool:
+    """The mean reward is the same at every step, and not above 0.
+
+    A reward is the only sign of success in many files of other trainers. The same value above 0
+    may be a solved task, so it says nothing.
+
+    Args:
+        least: Measurements that it takes.
+    """
+    return reward.count >= least and reward.peak <= 0 and reward.high - reward.low <= NOTHING
 
 
 def _is_rising(reward: Channel) -> bool:
@@ -219,7 +236,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="NOT_LEARNING",
         judge=_not_learning,
-        needs=(*FIXED, "success_train", "spread"),
+        needs=(*FIXED, "success_train", "spread", "reward"),
         title="Not learning",
         meaning="No episode has succeeded so far, so there is no reward to learn from.",
         causes=(

@@ -77,6 +77,33 @@ def test_b1_a_prompt_without_the_format_is_named_as_the_cause() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("column", "reward", "state"),
+    [
+        ("reward", 0.0, RunState.NOT_LEARNING),
+        ("critic/score/mean", 0.0, RunState.NOT_LEARNING),
+        ("reward", -1.0, RunState.NOT_LEARNING),
+        ("reward", 1.0, RunState.HEALTHY),  # solved from the first step on
+    ],
+)
+def test_b1_another_trainers_reward_that_stays_at_nothing_is_not_learning(
+    column: str, reward: float, state: RunState, tmp_path: Path
+) -> None:
+    """Such a file has no success rate and no spread: the reward alone must say it."""
+    path = tmp_path / "log.csv"
+    rows = "".join(f"{episode},{reward}\n" for episode in range(38))
+    path.write_text(f"episode,{column}\n{rows}")
+    verdict = diagnose(path)
+    assert verdict.state is state
+    if state is RunState.NOT_LEARNING:
+        assert f"the mean reward was {reward:.3g} in all 38 measurements" in verdict.text
+
+
+def test_b1_a_reward_of_nothing_at_first_is_learning_once_it_rises() -> None:
+    seen = observed(38, lambda s: {"reward/success_rate": 0.0 if s < 30 else 0.1})
+    assert seen.verdict().state is not RunState.NOT_LEARNING
+
+
 def test_b1_a_first_success_or_a_rising_return_is_learning() -> None:
     seen = observed(14, lambda s: {"rollout/success_rate": 0.02 * (s == 3)})
     assert seen.verdict().state is RunState.HEALTHY

@@ -41,7 +41,7 @@ def test_a_collapse_in_words_and_json() -> None:
     assert found["actions"][0]["command"] == ""  # a metrics file: no command of ours fits
     assert found["actions"][0]["text"].startswith("Go back to a checkpoint from before step")
     first = found["evidence"][0]
-    assert first.keys() == {"metric", "before", "after", "interval", "steps"}
+    assert first.keys() == {"metric", "before", "after", "interval", "steps", "words"}
     assert first["before"] > first["after"]
 
 
