@@ -19,20 +19,28 @@ if TYPE_CHECKING:
     from echoscope.store.records import Alarm
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
-AlarmId = Annotated[str, typer.Argument(help="As `alarms` shows it.", show_default=False)]
+AlarmId = Annotated[
+    str,
+    typer.Argument(
+        help="Id of the alarm, in brackets in the list of `ctl RUN alarms`.", show_default=False
+    ),
+]
 MAX_TEXT = 600
 """Characters of a reply that are shown."""
 
 
 def alarms(
     context: typer.Context,
-    is_all: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="Also show alarms that have ended.")
+    ] = False,
     content: Annotated[
-        bool, typer.Option("--content", help="Also what the policy wrote: first replies.")
+        bool,
+        typer.Option("--content", help="Also show the first replies of the policy, as evidence."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The alarms that are open, the most serious first; text written by the model is withheld."""
+    """List open alarms, the most serious first. Text of the policy is hidden by default."""
     from echoscope.store.annotations import AlarmNote, read_annotations
     from echoscope.store.reader import open_run
     from echoscope.store.status import RUNNING
@@ -162,10 +170,12 @@ def _print(row: dict[str, Any]) -> None:
 def ack(
     context: typer.Context,
     alarm_id: AlarmId,
-    undo: Annotated[bool, typer.Option("--undo", help="Take it back.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Mark the alarm as not acknowledged again.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Note that you have seen an alarm. It stays open; the run is not touched."""
+    """Mark an alarm as seen. The alarm stays open and the run continues."""
     from echoscope.store.annotations import Acknowledge, annotate
     from echoscope.store.steer.steering import os_user
 
@@ -181,10 +191,12 @@ def ack(
 def snooze(
     context: typer.Context,
     alarm_id: AlarmId,
-    hours: Annotated[float, typer.Option("--hours", help="From now on; 0 wakes it up.")] = 24.0,
+    hours: Annotated[
+        float, typer.Option("--hours", help="Hours to snooze; 0 ends the snooze.")
+    ] = 24.0,
     as_json: AsJson = False,
 ) -> None:
-    """Put an alarm aside for some hours. The run is not touched."""
+    """Hide an alarm for some hours. The run continues."""
     from echoscope.store.annotations import Snooze, annotate
     from echoscope.store.steer.steering import os_user
 

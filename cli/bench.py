@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from echoscope.diagnostics.bench.harness import LabelledRun
     from echoscope.diagnostics.bench.report import BenchReport
 
-app = typer.Typer(help="Measure what Echoscope claims.", no_args_is_help=True)
+app = typer.Typer(help="Measure how good the diagnosis is.", no_args_is_help=True)
 
 UNREADABLE = 4
 
@@ -28,7 +28,7 @@ class RunSet(StrEnum):
 
 @app.callback()
 def callback() -> None:
-    """Measure what Echoscope claims."""
+    """Measure how good the diagnosis is."""
 
 
 @app.command()
@@ -37,20 +37,21 @@ def collapse(
         Path | None,
         typer.Option(
             "--curves",
-            help="A folder with one CSV per run and labels.json, instead of made and small runs.",
+            help="Judge a folder of labelled runs (one CSV each, and labels.json) instead of ours.",
         ),
     ] = None,
     only: Annotated[
-        RunSet | None, typer.Option(help="Made runs only, or the recorded small ones only.")
+        RunSet | None,
+        typer.Option(help="Only synthetic runs (made) or only recorded runs (small)."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Made runs of every kind.")] = 20,
+    seeds: Annotated[int, typer.Option(min=1, help="Synthetic runs per kind.")] = 20,
     resample: Annotated[
         int,
-        typer.Option(min=0, help="Times that healthy stretches of --curves are resampled."),
+        typer.Option(min=0, help="With --curves: how often to resample healthy stretches."),
     ] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """How early and how rightly collapses are called, beside other alarms on the same runs."""
+    """Measure how early and how reliably collapses are detected, next to other alarm rules."""
     if curves is not None and only is not None:
         typer.echo("error: --only chooses among our own runs; leave it out with --curves", err=True)
         raise typer.Exit(2)

@@ -20,20 +20,26 @@ def branch(
     ] = None,
     checkpoint: Annotated[
         int | None,
-        typer.Option("--checkpoint", help="Step of a checkpoint; the last good one if left out."),
+        typer.Option("--checkpoint", help="Step of the checkpoint. Default: the last good one."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the new run; its parent's if left out.")
+        str | None,
+        typer.Option("--name", help="Name of the new run. Default: the name of its parent."),
     ] = None,
     root: Annotated[
-        Path | None, typer.Option("--root", help="Folder of the new run; beside its parent.")
+        Path | None,
+        typer.Option(
+            "--root", help="Folder that will hold the new run. Default: the folder of its parent."
+        ),
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Kept with the new run.")] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why, in your words. Stored with the new run.")
+    ] = "",
     issued_by: Annotated[
-        str, typer.Option("--by", help="Who asks for it; your login name if left out.")
+        str, typer.Option("--by", help="Who starts the branch. Default: your login name.")
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would change, and start nothing.")
+        bool, typer.Option("--dry-run", help="Print what would change; start nothing.")
     ] = False,
     headless: Annotated[
         bool, typer.Option("--headless", help="Print a line a step instead of the live view.")
@@ -41,7 +47,8 @@ def branch(
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="One JSON object at the start, one at the end; the rest to stderr."
+            "--json",
+            help="Print one JSON object at the start and one at the end; all else to stderr.",
         ),
     ] = False,
 ) -> None:

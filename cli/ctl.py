@@ -22,11 +22,16 @@ class Exit(IntEnum):
 
 app = typer.Typer(help="Steer a live run.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; send nothing.")]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait", help="Seconds to wait for the trainer to apply the command; 0: do not wait."
+    ),
 ]
-Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait for the answer; 0 for none.")]
-Reason = Annotated[str, typer.Option("--reason", help="Kept with the command.")]
+Reason = Annotated[
+    str, typer.Option("--reason", help="Why, in your words. Stored with the command.")
+]
 
 
 @app.callback()
@@ -45,7 +50,7 @@ app.command("snooze")(alarms.snooze)
 
 @app.command()
 def status(context: typer.Context, as_json: AsJson = False) -> None:
-    """Where the run is."""
+    """Print the status of the run: its step, pending commands and open alarms."""
     import json
     import time
 
@@ -80,10 +85,14 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
 @app.command("wait")
 def wait_until(
     context: typer.Context,
-    step: Annotated[int | None, typer.Option("--step", help="Return once it is done.")] = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds at most; 0 for ever.")] = 0,
+    step: Annotated[
+        int | None, typer.Option("--step", help="Wait for this step instead of the end.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Longest wait in seconds; 0: no limit.")
+    ] = 0,
 ) -> None:
-    """Wait until the run ends, or has finished a step; then say where it is."""
+    """Wait until the run ends or finishes a step. Then print its status."""
     import time
 
     from echoscope.store.reader import open_run
@@ -119,22 +128,24 @@ def _add_plain(name: str, sentence: str) -> None:
         _send(context.obj, CommandAction(name), {}, reason, wait, dry_run, as_json)
 
 
-_add_plain("pause", "Hold the run at the next step boundary.")
-_add_plain("resume", "Let a paused run go on.")
-_add_plain("checkpoint", "Write a checkpoint at the next step boundary.")
-_add_plain("evaluate", "Evaluate with the next step.")
+_add_plain("pause", "Pause the run after the current step.")
+_add_plain("resume", "Continue a paused run.")
+_add_plain("checkpoint", "Write a checkpoint after the current step.")
+_add_plain("evaluate", "Evaluate with the next step, whatever the schedule says.")
 
 
 @app.command()
 def stop(
     context: typer.Context,
-    now: Annotated[bool, typer.Option("--now", help="Drop the step in progress.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Stop at once and discard the current step.")
+    ] = False,
     reason: Reason = "",
     wait: Wait = 60,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """End the run after this step, with a checkpoint."""
+    """Write a checkpoint after the current step, then end the run."""
     from echoscope.store.records import CommandAction
 
     action = CommandAction.STOP_NOW if now else CommandAction.STOP
@@ -144,13 +155,18 @@ def stop(
 @app.command("set")
 def set_values(
     context: typer.Context,
-    settings: Annotated[list[str], typer.Argument(help="KEY=VALUE ..., all or none.")],
+    settings: Annotated[
+        list[str], typer.Argument(help="KEY=VALUE ... Either all settings change or none.")
+    ],
     reason: Reason = "",
     wait: Wait = 60,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change live settings at the next step boundary; `config schema --live` lists them."""
+    """Change settings of the live run from the next step on.
+
+    `echoscope config schema --live` lists the settings that may change.
+    """
     from echoscope.core.config.loading import parse_override
     from echoscope.store.records import CommandAction
 

@@ -15,22 +15,26 @@ def dashboard(
     root: Annotated[Path, typer.Argument(help="Folder of runs, or one run.")] = Path("runs"),
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65_535, help="8501, or the next that is free, unless given."),
+        typer.Option(min=0, max=65_535, help="Default: 8501, or the next free port."),
     ] = None,
     address: Annotated[
-        str, typer.Option(help="Anything but loopback needs a password or --read-only.")
+        str,
+        typer.Option(
+            help="Address to listen on. Any address but loopback needs a password or --read-only."
+        ),
     ] = "127.0.0.1",
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="No steering, no notes, no branches.")
+        bool,
+        typer.Option("--read-only", help="Viewers can read, but not steer, write notes or branch."),
     ] = False,
     no_branch: Annotated[
-        bool, typer.Option("--no-branch", help="Pages may not start new runs.")
+        bool, typer.Option("--no-branch", help="Viewers cannot start new runs.")
     ] = False,
     no_token: Annotated[
         bool,
         typer.Option(
             "--no-token",
-            help="Let every account of this machine in. Without it, and without a password, only "
+            help="Let every account of this machine open the dashboard. By default only "
             "the printed link opens the dashboard.",
         ),
     ] = False,
@@ -40,8 +44,8 @@ def dashboard(
 ) -> None:
     """Open the dashboard for a folder of runs, live or finished.
 
-    Prints a link that ends in a token: only who has it gets in. With ECHOSCOPE_PASSWORD set, the
-    browser is asked for the password instead.
+    Prints a link that ends in a token. Only people with this link can open the dashboard. If the
+    environment variable ECHOSCOPE_PASSWORD is set, the dashboard asks for that password instead.
     """
     from echoscope.dashboard.web.server import serve
     from echoscope.dashboard.web.settings import DashboardSettings

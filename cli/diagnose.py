@@ -45,7 +45,7 @@ def diagnose(
         typer.Option(
             "--map",
             metavar="NAME=KEY",
-            help="What a column is, such as ent=policy/entropy, it=step, or "
+            help="Meaning of a column, such as ent=policy/entropy, it=step, or "
             "bad=1-rollout/action_valid_frac. Repeat for more.",
         ),
     ] = None,
@@ -60,23 +60,27 @@ def diagnose(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", help="Score a run's reasonings under this model: a folder, name or hub id."
+            "--model",
+            help="Score the reasoning of a stored run with this model: folder, name or hub id.",
         ),
     ] = None,
     checkpoint: Annotated[
         int | None,
-        typer.Option("--checkpoint", metavar="STEP", help="... under the run's own checkpoint."),
+        typer.Option(
+            "--checkpoint", metavar="STEP", help="Score it with this checkpoint of the run."
+        ),
     ] = None,
     every: Annotated[
         int | None,
         typer.Option(
-            "--every", min=1, help="Score every so many steps; 20 spread evenly if not given."
+            "--every", min=1, help="Score every N-th step. Default: 20 steps, evenly spread."
         ),
     ] = None,
 ) -> None:
-    """Say whether a run is collapsing or not learning, since when, the evidence, and what to do.
+    """Tell whether a run is collapsing, since when, the evidence, and what to do.
 
-    With --model or --checkpoint, I(X;Z) is computed again for a stored run, under those weights.
+    With --model or --checkpoint, the mutual information I(X;Z) of a stored run is computed again
+    with those weights.
 
     Exit code 0: healthy, converged or watch; 3: collapsing, collapsed or not learning;
     4: unreadable; 5: too early to tell, or too little logged.

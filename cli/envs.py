@@ -21,9 +21,11 @@ Params = Annotated[list[str] | None, typer.Argument(help="KEY=VALUE ..., the val
 RegisterFile = Annotated[
     Path | None, typer.Option("--register", help="YAML file that names further environments.")
 ]
-MaxTurns = Annotated[int | None, typer.Option("--max-turns", min=1, help="Default: the spec's.")]
+MaxTurns = Annotated[
+    int | None, typer.Option("--max-turns", min=1, help="Default: the environment's.")
+]
 MaxActions = Annotated[
-    int | None, typer.Option("--max-actions-per-turn", min=1, help="Default: the spec's.")
+    int | None, typer.Option("--max-actions-per-turn", min=1, help="Default: the environment's.")
 ]
 SEPARATOR = "||"
 
@@ -72,8 +74,10 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
 def play(
     env_id: EnvId,
     params: Params = None,
-    seed: Annotated[int, typer.Option(min=0, help="The task.")] = 0,
-    noise_seed: Annotated[int, typer.Option("--noise-seed", min=0, help="Its luck.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the task.")] = 0,
+    noise_seed: Annotated[
+        int, typer.Option("--noise-seed", min=0, help="Seed of the environment's randomness.")
+    ] = 0,
     expert: Annotated[bool, typer.Option("--expert", help="Watch the scripted expert.")] = False,
     max_turns: MaxTurns = None,
     max_actions_per_turn: MaxActions = None,
@@ -81,8 +85,8 @@ def play(
 ) -> None:
     """Play one episode: a line per turn, actions separated by '||'.
 
-    An empty line is a turn without an action, 'hint' asks the expert, 'quit' (or the end of the
-    input) leaves. Without a terminal the lines are read from standard input.
+    Type actions and press Enter. An empty line is a turn without an action. 'hint' asks the
+    expert. 'quit' (or the end of the input) leaves. Standard input works as well as a terminal.
     """
     from functools import partial
 
@@ -125,7 +129,7 @@ def check(
     register: RegisterFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Test that an environment keeps the contract; exit code 1 if it does not."""
+    """Test that an environment follows the rules of the interface. Exit code 1 if it does not."""
     import json
 
     from echoscope.envs import registry

@@ -34,16 +34,19 @@ def preflight(
     config: Annotated[Path | None, typer.Option("--config", help="A YAML file.")] = None,
     groups: Annotated[
         int,
-        typer.Option("--groups", min=1, help="Groups to play, at least; whole steps at a time."),
+        typer.Option(
+            "--groups", min=1, help="Smallest number of groups to play, rounded up to whole steps."
+        ),
     ] = DEFAULT_GROUPS,
     information: Annotated[
-        bool, typer.Option(help="Whether to measure I(X;Z) at the first turn.")
+        bool, typer.Option(help="Measure the mutual information I(X;Z) of first-turn reasoning.")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Play the run's first tasks without learning, and say whether to start it.
+    """Check a run before you start it: play its first tasks without learning.
 
-    Nothing is written. Exit code 0: start, perhaps with care; 3: do not start like this.
+    Nothing is stored. Exit code 0: start (warnings are possible); 3: do not start with these
+    settings.
     """
     import json
 

@@ -43,9 +43,9 @@ def query(
         int | None,
         typer.Option(min=0, help=f"Rows at most; {_TABLE_ROWS} in a table, else all."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
-    """Ask a run, live or finished, in SQL. Nothing can be changed this way."""
+    """Run one SQL query over a run, live or finished. The query can only read."""
     reader = open_either(run)
     answer = reader.sql(sql)
     for warning in reader.warnings:

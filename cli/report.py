@@ -15,7 +15,7 @@ def report(
     ),
     trajectories: Annotated[
         list[str] | None,
-        typer.Option("--trajectory", "-t", help="A trajectory to show; may be repeated."),
+        typer.Option("--trajectory", "-t", help="A trajectory to include. Repeat for more."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:

@@ -41,7 +41,7 @@ def list_runs(
     root: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List the runs in a folder, the newest last and pinned ones after them."""
+    """List the runs in a folder: the newest last, pinned runs after them."""
     from echoscope.store.reader import open_runs
 
     reader = open_runs(root)
@@ -69,7 +69,7 @@ def list_runs(
 
 @app.command()
 def show(run: Run, as_json: AsJson = False) -> None:
-    """Show one run: how it stands, what it holds and what it was asked."""
+    """Show one run: its status, what it stores and which commands it received."""
     from echoscope.store.reader import open_run
 
     reader = open_run(run)
@@ -133,7 +133,7 @@ def verify(run: Run, as_json: AsJson = False) -> None:
 
 @app.command()
 def pack(run: Run, as_json: AsJson = False) -> None:
-    """Merge small files into packs. Safe beside a running trainer."""
+    """Merge the small files of a run into larger ones. Safe while the run is live."""
     from dataclasses import asdict
 
     from echoscope.store.log.packing import pack as pack_run
@@ -154,7 +154,7 @@ def pack(run: Run, as_json: AsJson = False) -> None:
 
 @app.command()
 def seal(run: Run, as_json: AsJson = False) -> None:
-    """Write a run that has ended as one DuckDB file."""
+    """Write a finished run into one DuckDB file."""
     from echoscope.store.log.sealing import seal as seal_run
 
     path = seal_run(run)
@@ -169,11 +169,11 @@ def seal(run: Run, as_json: AsJson = False) -> None:
 def repair(
     run: Run,
     to: Annotated[
-        Path | None, typer.Option("--to", help="The new folder; by default RUN.repaired.")
+        Path | None, typer.Option("--to", help="The new folder. Default: RUN.repaired.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what can be proven of a damaged run to a new folder. The damaged run stays as it is."""
+    """Copy what is intact in a damaged run to a new folder. The damaged run does not change."""
     from echoscope.store.log.repair import repair as repair_run
 
     def tell(what: str) -> None:
@@ -204,13 +204,17 @@ def repair(
 @app.command()
 def note(
     run: Run,
-    text: Annotated[str | None, typer.Option("--text", help="The note; empty for none.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Put a label on.")] = None,
-    untag: Annotated[list[str] | None, typer.Option("--untag", help="Take a label off.")] = None,
-    pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="Keep it in sight.")] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", help="Text of the note; empty removes it.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag.")] = None,
+    untag: Annotated[list[str] | None, typer.Option("--untag", help="Remove a tag.")] = None,
+    pin: Annotated[
+        bool | None, typer.Option("--pin/--unpin", help="Pin to the top of the list.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Label a run, note something about it, pin it; a running one is not disturbed."""
+    """Tag, pin or annotate a run. A live run is not disturbed."""
     from echoscope.store.annotations import (
         AddTag,
         Change,
@@ -246,7 +250,7 @@ def rm(
     run: Run,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete a run for good. A running one is refused."""
+    """Delete a run for ever. A live run is refused."""
     from echoscope.store.log.durable import FileLock
     from echoscope.store.log.layout import Layout
 

@@ -33,7 +33,7 @@ def generate(
         list[str] | None,
         typer.Option(
             metavar="[TAG=]SHARE",
-            help="Share of careful turns, the rest guess; 1 is the expert. Repeat for single "
+            help="Share of turns that follow the expert; the others guess. Repeat for single "
             "environments: --careful 0.4 --careful sokoban=0.5",
         ),
     ] = None,
@@ -42,11 +42,11 @@ def generate(
     ] = 0.02,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     all_tasks: Annotated[
-        bool, typer.Option("--all-tasks", help="Also play tasks that are reserved for evaluation.")
+        bool, typer.Option("--all-tasks", help="Also play the tasks reserved for evaluation.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Play scripted experts that make deliberate mistakes, and write what they think and do."""
+    """Write demonstrations: scripted experts that make deliberate mistakes, with reasoning."""
     import json
 
     from echoscope.core.warm_start.demonstrations import write_jsonl
@@ -90,7 +90,8 @@ def train(
     lora_rank: Annotated[int, typer.Option("--lora-rank", min=1)] = 64,
     lora_alpha: Annotated[float, typer.Option("--lora-alpha")] = 64.0,
     vocab_size: Annotated[
-        int, typer.Option("--vocab-size", min=265, help="Of a fresh model's tokenizer.")
+        int,
+        typer.Option("--vocab-size", min=265, help="Vocabulary size of a fresh model's tokenizer."),
     ] = 640,
     force_think: Annotated[
         bool, typer.Option(help="The prompt opens <think>, as in training.")
@@ -99,7 +100,9 @@ def train(
     threads: Annotated[
         int, typer.Option(min=1, help="Torch threads; results repeat exactly with 1.")
     ] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where Ctrl-C ended.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue where Ctrl-C stopped.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a policy on demonstrations. Ctrl-C saves the state for --resume."""
@@ -146,7 +149,7 @@ def merge(
     adapters: Annotated[Path, typer.Argument(help="Folder of `sft train --lora`.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the merged policy.")],
 ) -> None:
-    """Fold low-rank adapters into their base model."""
+    """Merge LoRA adapters into their base model."""
     from echoscope.core.warm_start.run import merge_adapters
 
     _quiet()

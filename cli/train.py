@@ -21,7 +21,7 @@ Dashboard = Annotated[
     bool,
     typer.Option(
         "--dashboard",
-        help="Open the dashboard beside it, on loopback; in a terminal until Ctrl-C.",
+        help="Also open the dashboard, on this machine only. It stays open until Ctrl-C.",
     ),
 ]
 EXIT_CODES = {"finished": 0, "stopped": 0, "failed": 1}
@@ -36,14 +36,19 @@ def train(
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", help="A YAML file.")] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="A run to continue from its last checkpoint.")
+        Path | None, typer.Option("--resume", help="Continue this run from its last checkpoint.")
     ] = None,
     checkpoint: Annotated[
         int | None,
-        typer.Option("--checkpoint", help="With --resume: the checkpoint's step."),
+        typer.Option(
+            "--checkpoint", help="With --resume: step of the checkpoint to continue from."
+        ),
     ] = None,
     from_run: Annotated[
-        Path | None, typer.Option("--from-run", help="Learn from a stored run's trajectories.")
+        Path | None,
+        typer.Option(
+            "--from-run", help="Train on the stored trajectories of this run instead of sampling."
+        ),
     ] = None,
     run: Annotated[Path | None, typer.Option("--run", help="Folder of the new run.")] = None,
     root: Root = Path("runs"),
@@ -52,7 +57,7 @@ def train(
 ) -> None:
     """Train a policy with StarPO.
 
-    Ctrl-C stops after the step with a checkpoint, a second one at once.
+    Ctrl-C writes a checkpoint after the current step and stops. A second Ctrl-C stops at once.
     """
     from echoscope.envs.registry import search_working_folder
 
@@ -143,9 +148,9 @@ def demo(
     root: Root = Path("runs"),
     headless: Headless = False,
 ) -> None:
-    """Train the shipped small policy for about three minutes and watch it learn.
+    """Train the shipped small policy for about three minutes.
 
-    In a terminal the dashboard opens beside it, on loopback, and stays until Ctrl-C.
+    In a terminal the dashboard opens too (on this machine only) and stays until Ctrl-C.
     """
     train(
         recipe="demo",

@@ -27,16 +27,19 @@ def whatif(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A selection setting, as `ctl set` takes it: selection.value=0.5. Repeat for "
-            "more. Without any, the run's own settings select again.",
+            help="A selection setting, such as selection.value=0.5. Repeat for "
+            "more. Default: the settings of the run.",
         ),
     ] = None,
     steps: Annotated[
-        str, typer.Option("--steps", metavar="A:B", help="Steps from A to B, or one; all if empty.")
+        str,
+        typer.Option(
+            "--steps", metavar="A:B", help="Steps from A to B, or one step. Default: all."
+        ),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Select again on a stored run's rollouts: what would have been kept, beside what was."""
+    """Show which groups of a stored run another filter would have kept."""
     import json
 
     from echoscope.core.config.loading import parse_override

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from echoscope.store.records import Alarm, Command, CommandAction
 
-from .rules.base import Rule, View
+from .rules.base import Rule, View, percent
 
 Verb = Literal["set", "branch", "none"]
 
@@ -32,6 +32,7 @@ RATE_RISE = 1.5
 """Learning rate now over the one at the best success (or at the first step) that is a rise."""
 USUAL_RATES = {"tiny": 3e-4, "lora": 1e-4, "": 1e-5}
 """Highest learning rates of the recipes: the shipped policy, adapters, and full larger models."""
+TASK_MUST_CHANGE = "No setting of the trainer cures this: the task must change. "
 LUCK_PARAMS = ("slip",)
 """Parameters of environments that make the world ignore an action."""
 
@@ -183,7 +184,7 @@ def advise(
     if situation.kind == "live" and not is_lost and settings.keys() <= situation.live.keys():
         return (
             Action(
-                text=f"Change it in the running run. {remedy.why}",
+                text=f"Change this setting in the live run. {remedy.why}",
                 command=command_line("set", situation.run, settings),
                 verb="set",
                 settings=settings,
@@ -202,11 +203,11 @@ def advise(
                 can_cure=can_cure,
             ),
         )
-    lead = "No setting of the trainer cures this: the task must change. " if remedy.is_task else ""
+    lead = TASK_MUST_CHANGE if remedy.is_task else ""
     where = "the last good checkpoint" if step is None else f"checkpoint {step}"
     return (
         Action(
-            text=f"{lead}Go back to {where} and change {_count(settings)}. {remedy.why}",
+            text=f"{lead}Branch from {where} and change {_count(settings)}. {remedy.why}",
             command=command_line("branch", situation.run, settings, checkpoint=step),
             verb="branch",
             checkpoint=step,
@@ -334,12 +335,12 @@ def _luck(history: History, situation: Situation) -> Cause | None:
     ]
     if math.isnan(history.luck):
         is_shown = any(value >= 0.5 for _, value in params)
-        text = f"luck decides the reward: {params[0][0]} is {params[0][1]:g}" if params else ""
+        text = f"the reward is mostly luck: {params[0][0]} is {params[0][1]:g}" if params else ""
     else:
         is_shown = history.luck >= LUCK_SHARE
         text = (
-            "luck decides the reward: samples with the same actions differ in reward by "
-            f"{history.luck:.0%} of what any two samples differ by"
+            "the reward is mostly luck: the rewards of samples with the same actions differ "
+            f"{percent(history.luck)} as much as those of any two samples"
         )
     if not is_shown:
         return None
@@ -348,15 +349,15 @@ def _luck(history: History, situation: Situation) -> Cause | None:
             text=text,
             founded=SHOWN,
             settings={key: 0 for key, _ in params},
-            why="Only a world that does what the actions say rewards reading the prompt.",
+            why="Once actions always do what they say, reading the prompt earns reward again.",
             is_task=True,
         )
     if situation.setting("advantage.kind") == "grpo":
         return Cause(
-            text=text + ", and dividing by the group's reward spread favours the sure choice",
+            text=text + ", and GRPO's division by the group's reward std favours the safe choice",
             founded=SHOWN,
             settings={"advantage.kind": "rloo"},
-            why="RLOO does not divide by the spread, so a rare large reward keeps its weight.",
+            why="RLOO does not divide by the reward std, so a rare large reward keeps its weight.",
         )
     return Cause(text=text, founded=SHOWN, is_task=True)
 
@@ -488,10 +489,10 @@ def _short_budget(names: set[str], view: View, situation: Situation) -> Cause | 
         return None
     known = {"context.max_response_tokens": 2 * int(budget)} if budget > 0 else {}
     return Cause(
-        text=f"replies are too long for their limit: {truncated.shown_level:.0%} are cut",
+        text=f"replies are too long for their limit: {percent(truncated.shown_level)} are cut off",
         founded=SHOWN if was_short else LIKELY,
         settings=known,
-        why="A reply that is cut off cannot be rewarded for what it would have said.",
+        why="A reply that is cut off loses the answer at its end.",
     )
 
 
@@ -501,7 +502,7 @@ def _narrow_clip(names: set[str], situation: Situation) -> Cause | None:
     if "LOW_ENTROPY_COLLAPSE" not in names or not high < 0.28 or kind == "gspo":
         return None
     return Cause(
-        text=f"the upper clip holds back unlikely tokens: loss.clip_high is {high:g}",
+        text=f"the upper clip limit is narrow: loss.clip_high is {high:g}",
         founded=LIKELY,
         settings={"loss.clip_high": 0.28},
         why="A wider upper clip lets unlikely replies that succeed become likelier.",
@@ -522,9 +523,9 @@ def _no_selection(names: set[str], view: View, situation: Situation) -> Cause | 
     if not names & {"ECHO_TRAP", "TEMPLATE_COLLAPSE"} or strategy != "none" or not has_spread:
         return None
     return Cause(
-        text="groups without reward spread take part in every update",
+        text="groups in which all samples earn the same reward take part in every update",
         settings={"selection.strategy": "top_p", "selection.value": 0.9},
-        why="Only groups whose rewards differ say which replies are better.",
+        why="Only groups whose rewards differ show which replies are better.",
     )
 
 
@@ -539,18 +540,18 @@ def _never_learned(view: View, situation: Situation) -> list[Cause | None]:
     if is_unread and (hint is False or instructions is False):
         found.append(
             Cause(
-                text=f"the prompt does not say how to reply, and only {worst:.0%} of the replies "
-                "can be used",
+                text="the prompt does not say how to reply, and only "
+                f"{percent(worst)} of the replies can be used",
                 founded=SHOWN,
                 settings={"context.instructions": True, "context.format_hint": True},
-                why="A model that was not told the format and the actions cannot earn a reward.",
+                why="A model that does not know the format and the actions cannot earn a reward.",
             )
         )
     elif is_unread:
         found.append(
             Cause(
-                text=f"only {worst:.0%} of the replies can be used: the policy does not know the "
-                "format; warm-start it on demonstrations (`echoscope sft generate`)",
+                text=f"only {percent(worst)} of the replies can be used: the policy does not know "
+                "the format; warm-start it on demonstrations (`echoscope sft generate`)",
                 founded=SHOWN,
             )
         )
@@ -572,8 +573,7 @@ def _never_learned(view: View, situation: Situation) -> list[Cause | None]:
 def _read(rule: Rule, causes: Sequence[Cause], situation: Situation) -> Action:
     is_task = any(cause.is_task for cause in causes[:1])
     return Action(
-        text=("No setting of the trainer cures this: the task must change. " * is_task)
-        + rule.advice,
+        text=(TASK_MUST_CHANGE * is_task) + rule.advice,
         verb="none",
         why=rule.advice,
         can_cure=not is_task,
@@ -623,7 +623,7 @@ def _foreign(
         return _read(rule, causes, situation)
     onsets = [s for a in alarms for s in (a.earliest_onset_step, a.onset_step) if s is not None]
     back = f"Go back to a checkpoint from before step {min(onsets)} and " if onsets else ""
-    verb = "go on" if back else "Go on"
+    verb = "continue" if back else "Continue"
     terms = _TERMS.get(situation.trainer, {})
     parts = []
     for key, value in remedy.settings.items():
@@ -635,7 +635,7 @@ def _foreign(
             parts.append(f"`{terms[key]}={shown(value)}`")
         else:
             return _read(rule, causes, situation)
-    text = f"{back if is_lost else ''}{verb if is_lost else 'Go on'} with {' and '.join(parts)}."
+    text = f"{back if is_lost else ''}{verb if is_lost else 'Continue'} with {' and '.join(parts)}."
     return Action(text=f"{text} {remedy.why}", settings=dict(remedy.settings), why=remedy.why)
 
 

@@ -152,18 +152,19 @@ def quiet_words(calm: Calm, num_kinds: int) -> str:
     """What a confidence in health is worth, as it stands beside a verdict.
 
     >>> quiet_words("at best", 0)
-    'how often a collapse follows such steps was not measured'
+    'how often a collapse follows such steps is not measured'
     """
     rate = quiet_rate(calm, num_kinds)
     if rate >= 1:
-        return "how often a collapse follows such steps was not measured"
-    return f"a collapse followed within {HORIZON} steps on {100 * rate:.1f} % of such steps"
+        return "how often a collapse follows such steps is not measured"
+    share = f"{100 * rate:.1f} %"
+    return f"in labelled runs, a collapse followed within {HORIZON} steps on {share} of such steps"
 
 
 def collapse_words(confidence: str) -> str:
     """What a confidence in a collapse is worth, as it stands beside a verdict."""
     wrong, total = MEASURED["collapse", confidence]
-    return f"wrong on {100 * wrong / total:.1f} % of such steps"
+    return f"in labelled runs, {100 * wrong / total:.1f} % of such verdicts were wrong"
 
 
 def is_wrong(said: Said, run: LabelledRun) -> bool:

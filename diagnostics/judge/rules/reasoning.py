@@ -182,12 +182,12 @@ RULES: tuple[Rule, ...] = (
         causes=(
             "the learning rate is too high for this policy",
             "nothing rewards the format, or only weakly",
-            "replies outgrow the response budget",
+            "replies are longer than the response limit",
         ),
-        advice="Read three broken replies. Stop at the step boundary and resume from the last "
-        "checkpoint before the onset; then raise the response budget, add or raise a format "
-        "reward, or lower the learning rate.",
-        refuted_by="the rate back within 10 points of its best on the same tasks",
+        advice="Read three broken replies. Then branch from the last checkpoint before the onset "
+        "with a lower learning rate, a longer response limit "
+        "(`context.max_response_tokens`) or a larger format penalty.",
+        refuted_by="the rate returns to within 10 points of its best on the same tasks",
     ),
     Rule(
         name="TEMPLATE_COLLAPSE",
@@ -198,15 +198,16 @@ RULES: tuple[Rule, ...] = (
         meaning="The reasoning no longer depends on the prompt: nearly the same text is "
         "written whatever the task shows.",
         causes=(
-            "the reward hardly varies within groups, so the regularisers lead",
-            "luck decides the reward more than the reply",
-            "one reply is right nearly everywhere",
+            "rewards hardly differ within groups, so the KL and entropy terms drive the update",
+            "the reward depends more on luck than on the reply",
+            "one reply is right for nearly all prompts",
         ),
-        advice="Look at three prompts with the same reasoning. Watch while success holds. Train on "
-        "groups with reward spread if std/mean of the reward std over groups exceeds 1; where "
-        "luck decides the reward, use more siblings per prompt instead.",
-        refuted_by="retrieval clearly above chance, or dependence back above half of its best, on "
-        "fresh prompts",
+        advice="Compare the reasoning of three prompts. If success is stable, keep watching. If "
+        "reward spread differs a lot between groups, keep only the high-spread ones "
+        "(`selection.strategy=top_p selection.value=0.9`). If rewards are mostly luck, use "
+        "larger groups instead (`envs.group_size=16`).",
+        refuted_by="on new prompts, the right prompt is identified clearly above chance, or I(X;Z) "
+        "is above half of its best",
     ),
     Rule(
         name="LOW_ENTROPY_COLLAPSE",
@@ -214,15 +215,15 @@ RULES: tuple[Rule, ...] = (
         needs=("entropy_down", "conditional_entropy_down", "sibling_distance_down"),
         confirms=_SUCCESS,
         title="Low-entropy collapse",
-        meaning="The policy writes nearly the same reply each time, and no longer finds "
+        meaning="The policy writes nearly the same reply each time and no longer explores "
         "better ones.",
         causes=(
-            "the upper clip holds back unlikely tokens",
-            "too many updates on few groups",
+            "the upper clip limit stops unlikely tokens from becoming likelier",
+            "too many updates use too few groups",
         ),
-        advice="Raise the upper clip (clip-higher) or aim at a target entropy; a small entropy "
-        "coefficient helps if success is still moving.",
-        refuted_by="success rising while entropy stays low: then it is convergence",
+        advice="Raise the upper clip limit (`loss.clip_high=0.28`). If success still changes, a "
+        "small entropy coefficient (`loss.entropy_coef`) helps too.",
+        refuted_by="success rises while entropy stays low (then the policy is converging)",
     ),
     Rule(
         name="ENTROPY_EXPLOSION",
@@ -230,15 +231,15 @@ RULES: tuple[Rule, ...] = (
         needs=("entropy_up",),
         confirms=(*_SUCCESS, "closed", "action"),
         title="Entropy explosion",
-        meaning="The policy becomes random: each token is less and less certain, and words "
-        "dissolve.",
+        meaning="The policy becomes random: it is less and less certain of each token, until "
+        "replies are noise.",
         causes=(
             "the learning rate or the entropy coefficient is too high",
-            "the reward no longer tells replies apart",
+            "all replies earn the same reward",
         ),
-        advice="Lower the learning rate or the entropy coefficient, and resume from a checkpoint "
-        "before the rise.",
-        refuted_by="entropy per token back below 1.4 times its minimum",
+        advice="Branch from a checkpoint before the rise, with a lower learning rate or entropy "
+        "coefficient.",
+        refuted_by="entropy per token falls below 1.4 times its minimum",
     ),
     Rule(
         name="DEGENERATE_TEXT",
@@ -251,9 +252,8 @@ RULES: tuple[Rule, ...] = (
             "no stop string ends a loop",
             "unlikely tokens carry large gradients",
         ),
-        advice="Read the looping replies; check stop strings and the response budget; stop on "
-        "repetition.",
-        refuted_by="looping replies that are valid answers",
+        advice="Read the looping replies. Check the stop strings and the response limit.",
+        refuted_by="the looping replies are valid answers",
     ),
     Rule(
         name="LENGTH_SATURATION",
@@ -262,12 +262,12 @@ RULES: tuple[Rule, ...] = (
         title="Length saturation",
         meaning="Nearly all replies are cut at the length limit.",
         causes=(
-            "the response budget is too small for the task",
+            "the response limit is too small for the task",
             "longer replies are rewarded",
         ),
-        advice="Raise the response budget or shape overlong replies; what is cut off cannot be "
-        "rewarded for what it would have said.",
-        refuted_by="replies at the cap that are complete",
+        advice="Raise the response limit (`context.max_response_tokens`), or give long replies a "
+        "smaller reward. A reply that is cut off loses the answer at its end.",
+        refuted_by="replies at the limit are complete",
     ),
     Rule(
         name="REWARD_WITHOUT_REASONING",
@@ -275,9 +275,9 @@ RULES: tuple[Rule, ...] = (
         needs=("agreement",),
         title="Reward without reasoning",
         meaning="Rewards rise although the answers no longer follow from the reasoning.",
-        causes=("the answer can be had without the reasoning",),
-        advice="The answer no longer follows from the reasoning: reward their agreement, or accept "
-        "that this task needs no reasoning.",
-        refuted_by="answers that change when the reasoning is swapped for another prompt's",
+        causes=("the policy can find the answer without the reasoning",),
+        advice="Reward answers that agree with their reasoning, or accept that this task needs no "
+        "reasoning.",
+        refuted_by="answers change when the reasoning is replaced by another prompt's",
     ),
 )

@@ -130,27 +130,29 @@ RULES: tuple[Rule, ...] = (
         meaning="All samples of a prompt earn the same reward, so there is nothing left to "
         "learn from, although the task is not solved.",
         causes=(
-            "the policy settled on one rewarded pattern",
-            "groups without spread train it further",
+            "the policy repeats one pattern that was rewarded",
+            "groups with equal rewards still take part in updates",
         ),
-        advice="Train only on groups with reward spread (StarPO-S selection), and watch siblings "
-        "for equal replies.",
-        refuted_by="reward spread back on harder or easier tasks; a solved task",
+        advice="Train only on groups whose rewards differ "
+        "(`selection.strategy=top_p selection.value=0.9`), and check whether samples of a "
+        "group are identical.",
+        refuted_by="rewards differ again on harder or easier tasks, or the task is solved",
     ),
     Rule(
         name="STARVED_SIGNAL",
         judge=_starved_signal,
         needs=("zero_spread", "spread"),
         title="Too little learning signal",
-        meaning="Most groups have equal rewards, so most rollouts teach nothing.",
+        meaning="In most groups all samples earn the same reward, so most rollouts teach nothing.",
         causes=(
             "the grader rejects or accepts everything",
             "tasks are too hard or too easy",
-            "siblings are identical",
+            "all samples of a group are identical",
         ),
-        advice="Check the grader first. Then make tasks easier if all fail, harder if all pass, "
-        "or sample hotter if siblings are identical.",
-        refuted_by="mixed groups on a wider range of tasks",
+        advice="Check the grader first. If all samples fail, use easier tasks. If all succeed, use "
+        "harder tasks. If all samples of a group are identical, raise the temperature "
+        "(`sampling.temperature`).",
+        refuted_by="on a wider range of tasks, rewards differ within groups",
     ),
     Rule(
         name="GRADIENT_SPIKE",
@@ -159,8 +161,8 @@ RULES: tuple[Rule, ...] = (
         title="Gradient spike",
         meaning="One update was far larger than those before it. A spike alone is no "
         "collapse: most runs recover.",
-        advice="A spike alone is no collapse: most runs recover. Look at the step's rollouts.",
-        refuted_by="success and validity unchanged ten steps later",
+        advice="Look at the rollouts of this step. Act only if success or format falls as well.",
+        refuted_by="success and format are unchanged ten steps later",
     ),
     Rule(
         name="NON_FINITE",
@@ -173,9 +175,9 @@ RULES: tuple[Rule, ...] = (
             "the learning rate is too high",
             "a reward or log-probability is infinite",
         ),
-        advice="Resume from the last checkpoint with a lower learning rate or gradient clip; check "
-        "rewards and log-probabilities of that step for infinities.",
-        refuted_by="finite losses after the step, with weights unchanged by it",
+        advice="Branch from the last checkpoint with a lower learning rate or gradient clip. Check "
+        "the rewards and log-probabilities of that step for infinite values.",
+        refuted_by="later losses are finite and the step did not change the weights",
     ),
     Rule(
         name="REGULARISER_DOMINATES",
@@ -184,9 +186,12 @@ RULES: tuple[Rule, ...] = (
         is_moot=_has_no_regulariser,
         title="The regulariser dominates",
         meaning="The entropy or KL term moves the policy more than the reward does.",
-        causes=("the entropy or KL coefficient is too high for the reward spread there is",),
-        advice="Lower the entropy or KL coefficient, or select groups with more reward spread.",
-        refuted_by="a task gradient that grows with the batch size",
+        causes=(
+            "the entropy or KL coefficient is too high for the reward differences in the groups",
+        ),
+        advice="Lower the entropy or KL coefficient (`loss.entropy_coef`, `loss.kl_coef`), or keep "
+        "only groups whose rewards differ.",
+        refuted_by="the task gradient grows with the batch size",
     ),
     Rule(
         name="LIKELIHOOD_DECAY",
@@ -197,11 +202,10 @@ RULES: tuple[Rule, ...] = (
         "often comes before a collapse.",
         causes=(
             "the learning rate is too high",
-            "failures are pushed down together with what successes share",
+            "updates against failed replies also lower the tokens that successful replies share",
         ),
-        advice="Lower the learning rate: successful trajectories become less likely although the "
-        "reward holds, which precedes collapse.",
-        refuted_by="the log-probability of successes rising again",
+        advice="Lower the learning rate.",
+        refuted_by="the log-probability of successful trajectories rises again",
     ),
     Rule(
         name="OFF_POLICY_DRIFT",
@@ -210,25 +214,25 @@ RULES: tuple[Rule, ...] = (
         title="Off-policy drift",
         meaning="The sampler and the trainer give the same tokens different probabilities.",
         causes=(
-            "weights are stale in the sampler",
+            "the sampler uses old weights",
             "sampler and trainer compute in different precision",
         ),
-        advice="Sampler and trainer disagree at equal weights: check the weight sync and the "
-        "precision, and truncate the importance ratio.",
-        refuted_by="a mismatch KL near zero right after a sync",
+        advice="Check the weight sync and the precision of the sampler, and truncate the "
+        "importance ratio.",
+        refuted_by="the KL is near zero right after a weight sync",
     ),
     Rule(
         name="KL_DRIFT",
         judge=_kl_drift,
         needs=("ref_kl",),
-        title="Drift from the reference",
-        meaning="The policy has moved far from its reference.",
+        title="KL to the reference",
+        meaning="The policy has moved more than one nat per token from its reference.",
         causes=(
             "the learning rate is too high",
-            "no KL term holds the policy",
+            "no KL penalty keeps the policy near its reference",
         ),
-        advice="The policy is more than a nat per token from its reference: raise the KL "
-        "coefficient or lower the learning rate, if closeness matters here.",
-        refuted_by="success that rises with the distance",
+        advice="If the policy should stay near its reference, raise the KL coefficient "
+        "(`loss.kl_coef`) or lower the learning rate.",
+        refuted_by="success rises together with the KL",
     ),
 )

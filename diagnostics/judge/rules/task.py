@@ -226,12 +226,12 @@ RULES: tuple[Rule, ...] = (
         title="Success dropped",
         meaning="The policy solves fewer tasks than it did before.",
         causes=(
-            "the policy changed for the worse: see what else moved",
+            "the policy became worse (the other alarms and the evidence show how)",
             "the tasks or the grader changed",
         ),
-        advice="Resume from the checkpoint nearest the peak; compare rollouts from before and "
-        "after the fall.",
-        refuted_by="success on a fixed set of tasks back near its peak",
+        advice="Compare rollouts from before and after the drop. Then branch from the checkpoint "
+        "nearest the best evaluation.",
+        refuted_by="success on fixed tasks returns to near its best",
     ),
     Rule(
         name="NOT_LEARNING",
@@ -240,35 +240,36 @@ RULES: tuple[Rule, ...] = (
         title="Not learning",
         meaning="No episode has succeeded so far, so there is no reward to learn from.",
         causes=(
-            "no reply reaches the reward: the format or the actions are not understood",
+            "no reply earns a reward, because the policy does not know the format or the actions",
             "the tasks are too hard for this policy",
             "the grader rejects everything",
         ),
-        advice="Read some replies and check the grader. Then show the policy the format, "
-        "warm-start it on demonstrations, or take easier tasks.",
-        refuted_by="a first success, on any task",
+        advice="Read some replies and check the grader. Then show the policy the format "
+        "(`context.format_hint=true`), warm-start it on demonstrations "
+        "(`echoscope sft generate`), or use easier tasks.",
+        refuted_by="any task succeeds once",
     ),
     Rule(
         name="TRAIN_EVAL_DIVERGENCE",
         judge=_train_eval_divergence,
         needs=FIXED,
         title="Training and evaluation disagree",
-        meaning="Success falls in evaluation while it holds in training.",
+        meaning="Success falls in evaluation but not in training.",
         causes=(
-            "evaluation samples otherwise than training does",
+            "evaluation uses other sampling settings than training",
             "the evaluator is broken",
         ),
-        advice="Compare sampling settings (temperature, length cap, prompt) of both, and suspect "
-        "the evaluator before the policy.",
-        refuted_by="the same success when evaluation samples as training does",
+        advice="Compare the sampling settings of both (temperature, length limit, prompt). Check "
+        "the evaluator first, then the policy.",
+        refuted_by="success is equal once evaluation uses the sampling settings of training",
     ),
     Rule(
         name="CONVERGED",
         judge=_converged,
         needs=("success_probe", "success_eval", "success_train", "reward"),
         title="Converged",
-        meaning="Success is at its best and nothing is left that could move it.",
-        advice="Nothing left to learn here: stop, or move to harder tasks.",
+        meaning="Success is at its best and stays there.",
+        advice="Stop the run, or continue on harder tasks.",
         refuted_by="a new peak of success",
     ),
     Rule(
@@ -277,7 +278,7 @@ RULES: tuple[Rule, ...] = (
         needs=("success_probe", "success_eval", "success_train", "reward"),
         title="No progress",
         meaning="Success has not improved for a long time.",
-        advice="Look at the reward spread within groups and at what the failures have in common.",
+        advice="Look at the reward spread within groups. Read failed replies side by side.",
         refuted_by="a new peak of success",
     ),
     Rule(
@@ -286,9 +287,9 @@ RULES: tuple[Rule, ...] = (
         needs=("empty_selection",),
         title="Nothing is selected",
         meaning="The filter selects no group, so nothing trains.",
-        causes=("all groups are solved, or all are hopeless",),
-        advice="Tasks are all solved or all hopeless for this policy: change their difficulty, or "
-        "set selection.strategy=none.",
-        refuted_by="groups with reward spread",
+        causes=("in every group all samples succeed, or all fail",),
+        advice="Use harder tasks if all samples succeed and easier ones if all fail. To train on "
+        "every group, set `selection.strategy=none`.",
+        refuted_by="rewards differ within some groups",
     ),
 )
