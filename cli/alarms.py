@@ -210,9 +210,9 @@ def snooze(
 
 
 def _require(run: Path, alarm_id: str) -> None:
-    from echoscope.core.config.loading import did_you_mean
     from echoscope.store.errors import AnnotationError
     from echoscope.store.reader import open_run
+    from echoscope.text.did_you_mean import did_you_mean
 
     known = {alarm.alarm_id for alarm in open_run(run).alarms()}
     if alarm_id not in known:

@@ -7,7 +7,6 @@ that every engine knows it; the tokenizer keeps Qwen2's way of splitting text, b
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +22,7 @@ from transformers import (
 )
 
 from echoscope.diagnostics.config import FrozenModel
+from echoscope.text.did_you_mean import did_you_mean
 
 from .config.loading import ConfigError
 from .shipped import SHIPPED, shipped_folder
@@ -81,9 +81,7 @@ def resolve_model(path: str) -> str:
     looks_like_hub_id = path.count("/") == 1 and not path.startswith((".", "/", "~"))
     if looks_like_hub_id and not folder.parent.exists():
         return path
-    close = difflib.get_close_matches(path, SHIPPED, n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; shipped: {', '.join(SHIPPED)}"
-    raise ModelPathError(f"no model folder {path!r}{hint}")
+    raise ModelPathError(f"no model folder {path!r}{did_you_mean(path, SHIPPED)}")
 
 
 def _checked_folder(folder: Path, name: str) -> Path:

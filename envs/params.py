@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from echoscope.text.did_you_mean import did_you_mean
+
 from .base import EnvParamsError
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence that names close matches, or all known names if there are none."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(repr(match) for match in close)}?"
-    return f"known: {', '.join(names) if names else 'none'}"
 
 
 def build_config(env_id: str, config_type: type[Any], params: Mapping[str, Any]) -> Any:
@@ -32,7 +24,7 @@ def build_config(env_id: str, config_type: type[Any], params: Mapping[str, Any])
     for name, value in params.items():
         if name not in fields:
             raise EnvParamsError(
-                f"{env_id} has no parameter {name!r}: {did_you_mean(str(name), fields)}"
+                f"{env_id} has no parameter {name!r}{did_you_mean(str(name), fields, most=3)}"
             )
         ok, values[name] = _convert(value, hints[name])
         if not ok:

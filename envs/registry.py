@@ -17,8 +17,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from echoscope.text.did_you_mean import did_you_mean
+
 from .base import EnvError, EnvParamsError, EnvSpec, EnvUnavailableError, TextEnv, UnknownEnvError
-from .params import build_config, did_you_mean
+from .params import build_config
 
 ENTRY_POINT_GROUP = "echoscope.envs"
 
@@ -70,7 +72,7 @@ def register(
 def unregister(env_id: str) -> None:
     """Forget what `register` was told."""
     if _registered.pop(env_id, None) is None:
-        raise UnknownEnvError(f"{env_id!r} is not registered: {did_you_mean(env_id, _registered)}")
+        raise UnknownEnvError(f"{env_id!r} is not registered{did_you_mean(env_id, _registered)}")
 
 
 def register_file(path: str | Path) -> list[str]:
@@ -132,7 +134,7 @@ def resolve(env_id: str) -> Registration:
     if env_id.count(":") == 1 and all(env_id.split(":")):
         return Registration(id=env_id, entry_point=env_id)
     raise UnknownEnvError(
-        f"no environment {env_id!r}: {did_you_mean(env_id, known_ids())} "
+        f"no environment {env_id!r}{did_you_mean(env_id, known_ids(), most=3)} "
         "(or write 'module:Class' for your own)"
     )
 
@@ -197,8 +199,7 @@ def _load_class(entry_point: str) -> type[TextEnv]:
     if class_name not in members:
         classes = [name for name, member in members.items() if _is_env_class(member)]
         raise UnknownEnvError(
-            f"module {module_name!r} has no class {class_name!r}: "
-            f"{did_you_mean(class_name, classes)}"
+            f"module {module_name!r} has no class {class_name!r}{did_you_mean(class_name, classes)}"
         )
     env_class: type[TextEnv] = members[class_name]
     if not _is_env_class(env_class):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
 
 from .settings import RunConfig
@@ -20,15 +20,6 @@ RECIPES = Path(__file__).parent / "recipes"
 
 class ConfigError(ValueError):
     """A setting is wrong; the message names the value, the rule and the way out."""
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`"; did you mean X?"`, or the known words when nothing is close."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else ""
 
 
 def recipe_names() -> list[str]:

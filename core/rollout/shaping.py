@@ -7,7 +7,6 @@ term's weight is stored in `Turn.shaping` under the term's name.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import math
@@ -19,8 +18,9 @@ from numbers import Real
 from typing import Literal
 
 from echoscope.store.records import Trajectory, Turn
+from echoscope.text.did_you_mean import did_you_mean
 
-from ..config.loading import ConfigError, did_you_mean
+from ..config.loading import ConfigError
 from ..config.settings import ShapingTerm
 
 TurnFunction = Callable[..., float]
@@ -181,10 +181,9 @@ def _load(name: str) -> TurnFunction:
         )
     if not callable(function):
         found = [key for key, value in vars(module).items() if callable(value)]
-        close = difflib.get_close_matches(attribute, found, n=1, cutoff=0.6)
         raise ConfigError(
             f"shaping function {name!r}: {module_name!r} has no function {attribute!r}"
-            + (f"; did you mean {close[0]!r}?" if close else "")
+            + did_you_mean(attribute, found)
         )
     result: TurnFunction = function
     return result

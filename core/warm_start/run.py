@@ -14,8 +14,9 @@ from peft import PeftModel
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from echoscope.envs import registry
+from echoscope.text.did_you_mean import did_you_mean
 
-from ..config.loading import ConfigError, did_you_mean, load_config, recipe_names
+from ..config.loading import ConfigError, load_config, recipe_names
 from ..config.settings import ContextConfig, EnvGroupConfig, ModelConfig
 from ..policy import load_model, with_adapters
 from ..policy_assets import (

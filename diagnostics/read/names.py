@@ -6,13 +6,14 @@ that is not known here keeps its own; `--map NAME=KEY` says what it is.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
+from echoscope.text.did_you_mean import did_you_mean
 
 from ..judge.channels import known_keys
 from .foreign_names import (
@@ -137,9 +138,9 @@ def parse_map(entries: Iterable[str], known_keys: Iterable[str]) -> dict[str, Me
         is_complement = target.startswith("1-")
         key = target.removeprefix("1-").strip()
         if not _is_known(key, known):
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise MetricNameError(f"--map {entry!r}: no rule reads {key!r}{hint}")
+            raise MetricNameError(
+                f"--map {entry!r}: no rule reads {key!r}{did_you_mean(key, known)}"
+            )
         conversion = Conversion.COMPLEMENT if is_complement else Conversion.NONE
         out[name] = Meaning(key=key, conversion=conversion)
     return out

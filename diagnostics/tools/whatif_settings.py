@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 
 from echoscope.store.reader import RunReader
 from echoscope.store.steer.settings import live_settings
+from echoscope.text.did_you_mean import did_you_mean
 
 from ..config import SelectionConfig
 
@@ -70,9 +70,7 @@ def apply_changes(config: SelectionConfig, changes: Mapping[str, Any]) -> Select
     known = [PREFIX + name for name in SelectionConfig.model_fields]
     for key in changes:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise WhatIfError(f"{key!r} is no setting of the selection; {hint}")
+            raise WhatIfError(f"{key!r} is no setting of the selection{did_you_mean(key, known)}")
     named = {key.removeprefix(PREFIX): value for key, value in changes.items()}
     return _validated(config.model_dump() | named)
 

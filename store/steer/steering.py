@@ -6,7 +6,6 @@ refuse a wrong value in words before it is sent; the trainer judges everything t
 
 from __future__ import annotations
 
-import difflib
 import getpass
 import json
 import math
@@ -15,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from echoscope.text.did_you_mean import did_you_mean
 
 from ..errors import StoreError
 from ..reader import CommandState, RunInfo
@@ -115,9 +116,10 @@ def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -
     for key, value in settings.items():
         schema = live_knobs.get(key)
         if not isinstance(schema, Mapping):
-            close = difflib.get_close_matches(key, list(live_knobs), n=1, cutoff=0.6)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise SteeringError(f"{key!r} is not a setting that can change during the run{hint}")
+            raise SteeringError(
+                f"{key!r} is not a setting that can change during the run"
+                f"{did_you_mean(key, live_knobs)}"
+            )
         problem = _problem(value, schema)
         if problem:
             raise SteeringError(f"{key} is {value!r}, but {problem}")
@@ -171,8 +173,7 @@ def _mapping_problem(value: Any, schema: Mapping[str, Any]) -> str:
     below = schema.get("additionalProperties")
     for name, entry in value.items():
         if isinstance(names, list) and name not in names:
-            close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
-            return f"{name!r} is not known" + (f"; did you mean {close[0]!r}?" if close else "")
+            return f"{name!r} is not known{did_you_mean(str(name), names)}"
         if isinstance(below, Mapping) and (problem := _problem(entry, below)):
             return f"{name} {problem}"
     return ""

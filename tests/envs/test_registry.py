@@ -162,7 +162,7 @@ def test_parameters_are_converted_only_where_nothing_is_lost() -> None:
     ("params", "message"),
     [
         ({}, "w needs the parameter 'needed'"),
-        ({"needed": 1, "ratoi": 1}, "no parameter 'ratoi': did you mean 'ratio'"),
+        ({"needed": 1, "ratoi": 1}, "no parameter 'ratoi'; did you mean 'ratio'"),
         ({"needed": True}, "needed is True, but must be an integer"),
         ({"needed": 1.0}, "needed is 1.0, but must be an integer"),
         ({"needed": "1"}, "needed is '1', but must be an integer"),

@@ -1,0 +1,46 @@
+"""Values as strict JSON can hold them: a number that is not finite becomes null."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """The number, or None where it is NaN, infinite or missing."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def json_value(value: Any) -> Any:
+    """A value built of JSON's own kinds alone; NaN and infinities as None.
+
+    Records become objects by the names of their fields, enumerations their values, arrays and
+    tuples lists; what JSON has no form for (a date, a path) becomes its text.
+
+    >>> json_value({"rate": float("nan"), "steps": (1, 2)})
+    {'rate': None, 'steps': [1, 2]}
+    """
+    if isinstance(value, Enum):
+        return json_value(value.value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: json_value(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): json_value(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(entry) for entry in value]
+    if hasattr(value, "tolist"):  # an array, or a scalar of numpy
+        return json_value(value.tolist())
+    return str(value)
