@@ -82,6 +82,7 @@ def type_in(
         placeholder=placeholder,
         on_change=_store,
         args=(param, key, "", clears),
+        label_visibility="collapsed",
     )
 
 

@@ -29,9 +29,16 @@ STYLE = (
     ".es-shot.es-now{border-color:#3b6fd4}"
     ".es-shot span{display:block;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}"
     ".es-boards{display:flex;flex-wrap:wrap;gap:.6rem;align-items:flex-start}"
-    ".es-boards figure{margin:0;flex:0 1 auto;min-width:8rem;max-width:calc(50% - .3rem)}"
+    ".es-boards figure{margin:0;flex:0 1 auto;min-width:8rem;max-width:100%}"
     ".es-boards figcaption{font-size:.78rem;opacity:.75}"
     ".es-head{font-weight:600;font-size:.8rem;line-height:1.6;opacity:.7;margin-top:.35rem}"
+    ".es-talk{overflow-y:auto;position:relative;height:calc(100vh - 20rem);min-height:20rem;"
+    "border:1px solid rgba(128,128,128,.35);border-radius:.5rem;padding:.3rem .6rem}"
+    ".es-turn{border-left:3px solid transparent;padding:.15rem 0 .6rem .6rem}"
+    ".es-turn.es-now{border-left-color:#3b6fd4}"
+    ".es-turn .es-facts{font-size:.85rem}"
+    ".es-asked .es-text{border-style:dotted;font-size:12.5px;line-height:1.45;padding:.3rem .6rem}"
+    "@media(max-width:640px){.es-talk{height:auto;max-height:45vh;min-height:0}}"
     "</style>"
 )
 MAX_SHOTS = 24
@@ -87,6 +94,19 @@ def trajectory_facts(
     return f'<div class="es-facts">{"".join(parts)}</div>'
 
 
+def headline(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
+    """How an episode ended and whether it was trained on, in one line; a `<div>`."""
+    turns = "turn" if trajectory.num_turns == 1 else "turns"
+    parts = [
+        success_badge(trajectory.is_success),
+        fact("return", _number(trajectory.episode_return), hint="environment, format and shaping"),
+        fact("advantage", _number(outcome.advantage if outcome else None)),
+        _kept_badge(trajectory, outcome),
+        fact("", f"{trajectory.num_turns} {turns}, ended by {trajectory.stop_reason.value}"),
+    ]
+    return f'<div class="es-facts">{"".join(parts)}</div>'
+
+
 def _kept_badge(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
     split = trajectory.split.value
     if split in NEVER_TRAINED:
@@ -95,7 +115,7 @@ def _kept_badge(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> st
         return _badge("not in an update yet", "plain")
     if outcome.kept:
         return _badge("kept", "good")
-    return _badge(f"dropped: {outcome.drop_reason or 'no reason given'}", "bad")
+    return _badge(f"not trained on: {outcome.drop_reason or 'no reason given'}", "bad")
 
 
 def turn_facts(turn: Turn) -> str:
@@ -107,9 +127,9 @@ def turn_facts(turn: Turn) -> str:
         *([fact("format penalty", _number(turn.format_penalty))] if turn.format_penalty else []),
         *(fact(name, _number(value)) for name, value in list(turn.shaping.items())[:8]),
         _badge("valid", "good") if turn.is_valid else _badge("not valid", "bad"),
-        _badge("changed the world", "plain")
+        _badge("action had an effect", "plain")
         if turn.is_effective
-        else _badge("changed nothing", "bad"),
+        else _badge("action had no effect", "bad"),
         fact("response ended by", turn.finish_reason.value),
         fact("policy version", str(turn.policy_version)),
         *(fact(name, f"{value:.4g}") for name, value in list(turn.info.items())[:16]),
@@ -117,6 +137,29 @@ def turn_facts(turn: Turn) -> str:
     if turn.response_tokens is not None:
         parts.append(fact("tokens", f"{len(turn.response_tokens):,}"))
     return f'<div class="es-facts">{"".join(parts)}</div>'
+
+
+def turn_html(turn: Turn, reply: str, hits: Sequence[str], *, is_now: bool) -> str:
+    """What the policy saw at a turn, and below it what it said; a `<div>`.
+
+    Args:
+        reply: The response as HTML.
+        hits: What a search matched in the observation.
+        is_now: It is the turn that the address names.
+    """
+    actions = ", ".join(turn.actions[:20])
+    line = [
+        fact("", f"Turn {turn.index}"),
+        fact("action", actions, css="es-long") if actions else _badge("no action", "bad"),
+        *([fact("reward", _number(turn.reward))] if turn.reward else []),
+        *([] if turn.is_valid else [_badge("not valid", "bad")]),
+        *([] if turn.is_effective else [_badge("action had no effect", "bad")]),
+    ]
+    return (
+        f'<div class="es-turn{" es-now" * is_now}"><div class="es-asked">'
+        f"{heading(f'Observation of turn {turn.index}')}{text_box(turn.observation, hits)}</div>"
+        f'<div class="es-facts">{"".join(line)}</div><div class="es-reply">{reply}</div></div>'
+    )
 
 
 def frame_after(trajectory: Trajectory, turn: int) -> str | None:
@@ -137,12 +180,12 @@ def turn_boards(trajectory: Trajectory, turn: Turn) -> str:
     marks = _start(trajectory)
     shots = []
     if before is not None:
-        shots.append(_figure(board_html(before, marks, max_width=270), "as observed"))
+        shots.append(_figure(board_html(before, marks, max_width=190), "as observed"))
     if after is not None:
         at = player_position(after)
         slipped = (("slip", at),) if at is not None and turn.info.get("slipped", 0) > 0 else ()
         words = "afterwards, after a slip" if slipped else "afterwards"
-        shots.append(_figure(board_html(after, (*marks, *slipped), max_width=270), words))
+        shots.append(_figure(board_html(after, (*marks, *slipped), max_width=190), words))
     return f'<div class="es-boards">{"".join(shots)}</div>' if shots else ""
 
 

@@ -10,16 +10,23 @@ import streamlit as st
 from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
 
 from ..data import queries
+from ..live import keyboard
+from ..page import ui
 from ..page.url_state import choose, flag, go, number
 from ..words import NONE, plain
 from . import html as replay_html
 from . import tokens
-from .heat import HEATS, available, trajectory_scale
+from .export import trajectory_json
+from .heat import HEATS, Heat, Scale, available, trajectory_scale
 from .list import kept_word, success_word
 
 PLAIN = "none"
 TEXT_PART = 20_000
 """Characters of a response that are shown at once."""
+OTHER_TEXT, OTHER_TOKENS = 4_000, 500
+"""Characters and tokens of a response that stands beside the chosen one."""
+MAX_TURNS = 40
+"""Of a conversation at once, around the chosen turn."""
 CARDS = 4
 """Siblings in one row."""
 _MAX_PROMPT = 20_000
@@ -30,80 +37,145 @@ Matched = Callable[[str], list[str]]
 """Text -> the pieces of it that the search which led here matched."""
 
 
-def turn_panel(
+def conversation(
     run_id: str,
     trajectory: Trajectory,
     outcome: TrajectoryOutcome | None,
-    turn: Turn,
+    turn: int,
     matched: Matched,
 ) -> None:
-    """One turn: boards, what was observed, what was said, what happened."""
-    left, right = st.columns([1, 1])
-    boards = replay_html.turn_boards(trajectory, turn)
-    with left:
-        if boards:
-            st.html(boards)
-        st.html(
-            replay_html.heading(f"Observation of turn {turn.index}")
-            + replay_html.text_box(turn.observation, matched(turn.observation))
-        )
-        if turn.index == trajectory.num_turns - 1 and trajectory.final_observation:
-            st.html(
-                replay_html.heading("What it would have seen next")
+    """All turns in one scroll that has the chosen one in sight, with the board beside it."""
+    board = replay_html.turn_boards(trajectory, trajectory.turns[turn])
+    talk, side = st.columns([5, 2], gap="medium")
+    with talk, st.container(gap="small"):
+        start = _chosen_part(trajectory.turns[turn])
+        first = max(0, min(turn - MAX_TURNS // 2, trajectory.num_turns - MAX_TURNS))
+        shown = trajectory.turns[first : first + MAX_TURNS]
+        scale = _scale(trajectory, outcome)
+        parts = [f'<div class="es-note">{first} earlier turns</div>'] if first else []
+        for each in shown:
+            is_now = each.index == turn
+            reply = _reply(run_id, each, outcome, scale, matched, start if is_now else None)
+            hits = matched(each.observation)
+            parts.append(replay_html.turn_html(each, reply, hits, is_now=is_now))
+        later = trajectory.num_turns - first - len(shown)
+        parts += [f'<div class="es-note">{later} later turns</div>'] if later else []
+        if trajectory.final_observation and not later:
+            parts.append(
+                '<div class="es-turn es-asked">'
+                + replay_html.heading("Observation after the last turn")
                 + replay_html.text_box(trajectory.final_observation)
+                + "</div>"
             )
-    with right:
-        st.html(replay_html.turn_facts(turn))
-        response(run_id, trajectory, outcome, turn, matched)
-        if turn.prompt_tokens is not None and flag(
-            "prompt", "Show the prompt as the policy saw it"
-        ):
-            _prompt(run_id, turn)
-        if flag("copy", "Show plain text to copy"):
-            st.code(turn.response[:_MAX_COPY], language=None, wrap_lines=True)
+        st.html(f'<div class="es-talk">{"".join(parts)}</div>')
+        keyboard.bring_into_sight(f"{trajectory.id} {turn} {start}")
+    with side:
+        if board:
+            st.html(board)
+        st.html(
+            replay_html.heading(f"Turn {turn}") + replay_html.turn_facts(trajectory.turns[turn])
+        )
+        film = replay_html.film_html(trajectory, turn)
+        if film:
+            st.html(film)
 
 
-def response(
-    run_id: str,
-    trajectory: Trajectory,
-    outcome: TrajectoryOutcome | None,
-    turn: Turn,
-    matched: Matched,
-) -> None:
-    """The response with its regions, or its tokens with the chosen heat, part by part."""
-    found = available(trajectory, outcome)
-    key = choose(
+def heat_choice(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> None:
+    """The choice of what colours the tokens, which the address keeps."""
+    recorded = available(trajectory, outcome)
+    choose(
         "heat",
         "Colour the tokens by",
         [PLAIN, *HEATS],
         default=PLAIN,
-        words=lambda name: _heat_label(name, name in found),
+        words=lambda name: _heat_label(name, name in recorded),
+        hides_label=True,
     )
-    heat = HEATS.get(key)
-    values = None if heat is None else heat.read(turn, outcome)
-    if heat is None or values is None:
-        if heat is not None:
-            st.caption(f"{heat.label} was not recorded for this turn.")
-        start = _part_start(len(turn.response), TEXT_PART, "characters")
-        st.html(tokens.text_html(turn, start, TEXT_PART, matched(turn.response)))
-        return
-    assert turn.response_tokens is not None  # or there would be no values
-    start = _part_start(len(values), tokens.MAX_TOKENS, "tokens")
-    end = tokens.window_end(len(values), start)
-    pieces = queries.token_pieces(run_id, turn.response_tokens[start:end].tolist())
+
+
+def _heat() -> Heat | None:
+    return HEATS.get(ui.text_param("heat"))
+
+
+def _scale(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> Scale | None:
+    """Colours of the chosen heat, with their legend; None where tokens have no colour."""
+    heat = _heat()
+    if heat is None:
+        return None
     scale = trajectory_scale(heat, [(trajectory, outcome)])
-    st.html(
-        tokens.legend_html(heat, scale)
-        + tokens.heat_html(turn, heat, values, scale, pieces=pieces, start=start)
+    if all(heat.read(turn, outcome) is None for turn in trajectory.turns):
+        st.caption(f"{heat.label} was not recorded for this trajectory.")
+        return None
+    st.html(tokens.legend_html(heat, scale))
+    return scale
+
+
+def _chosen_part(turn: Turn) -> int:
+    """Where the shown part of the chosen turn begins: a character, or a token with a heat."""
+    heat = _heat()
+    values = None if heat is None else turn.response_tokens
+    if values is None:
+        return _part_start(len(turn.response), TEXT_PART, "characters")
+    return _part_start(len(values), tokens.MAX_TOKENS, "tokens")
+
+
+def _reply(
+    run_id: str,
+    turn: Turn,
+    outcome: TrajectoryOutcome | None,
+    scale: Scale | None,
+    matched: Matched,
+    start: int | None,
+) -> str:
+    """A response with its regions, or its tokens with the chosen heat.
+
+    Args:
+        start: Where the shown part of the chosen turn begins; None for any other turn, whose
+            beginning is shown.
+    """
+    heat = _heat()
+    values = None if heat is None or scale is None else heat.read(turn, outcome)
+    if heat is None or scale is None or values is None:
+        size = TEXT_PART if start is not None else OTHER_TEXT
+        return tokens.text_html(turn, start or 0, size, matched(turn.response))
+    assert turn.response_tokens is not None  # or there would be no values
+    begin, size = start or 0, tokens.MAX_TOKENS if start is not None else OTHER_TOKENS
+    end = tokens.window_end(len(values), begin, size)
+    pieces = queries.token_pieces(run_id, turn.response_tokens[begin:end].tolist())
+    coloured = tokens.heat_html(turn, heat, values, scale, pieces=pieces, start=begin, size=size)
+    if pieces is not None:
+        return coloured
+    note = "This run has no tokenizer.json: one cell per token, and the text below."
+    return f'{coloured}<div class="es-note">{note}</div>{tokens.text_html(turn, 0, TEXT_PART)}'
+
+
+def as_sent(run_id: str, turn: Turn) -> None:
+    """The prompt of a turn as the policy saw it, and the response to copy, if asked for."""
+    if ui.text_param("prompt") == "1" and turn.prompt_tokens is not None:
+        _prompt(run_id, turn)
+    if ui.text_param("copy") == "1":
+        st.code(turn.response[:_MAX_COPY], language=None, wrap_lines=True)
+
+
+def details(trajectory: Trajectory, outcome: TrajectoryOutcome | None, turn: Turn | None) -> None:
+    """Seeds, ids and everything else about a trajectory, and switches for what stands below it."""
+    st.html(replay_html.trajectory_facts(trajectory, outcome))
+    if turn is not None and turn.prompt_tokens is not None:
+        flag("prompt", "Show the prompt as the policy saw it")
+    if turn is not None:
+        flag("copy", "Show the response as plain text to copy")
+    st.download_button(
+        "Download as JSON",
+        lambda: trajectory_json(trajectory, outcome),
+        file_name=f"{trajectory.id}.json",
+        mime="application/json",
+        on_click="ignore",
     )
-    if pieces is None:
-        st.caption("The run has no tokenizer.json at hand: one cell per token, and the text below.")
-        st.html(tokens.text_html(turn, 0, TEXT_PART))
 
 
 def _heat_label(name: str, is_recorded: bool) -> str:
     if name == PLAIN:
-        return "nothing: show reasoning and answer"
+        return "No token colours"
     return HEATS[name].label if is_recorded else f"{HEATS[name].label} (not recorded)"
 
 
@@ -122,7 +194,7 @@ def _prompt(run_id: str, turn: Turn) -> None:
     shown = turn.prompt_tokens[-_MAX_PROMPT:]
     pieces = queries.token_pieces(run_id, shown.tolist())
     if pieces is None:
-        st.caption("The run has no tokenizer.json at hand, so its prompt cannot be spelled.")
+        st.caption("This run has no tokenizer.json, so its prompt cannot be shown as text.")
         return
     cut = len(turn.prompt_tokens) - len(shown)
     words = f"Prompt, {len(turn.prompt_tokens):,} tokens" + (
@@ -132,7 +204,7 @@ def _prompt(run_id: str, turn: Turn) -> None:
 
 
 def siblings_panel(run_id: str, trajectory: Trajectory, turn: int) -> None:
-    """The group side by side: same task, same policy, different luck."""
+    """The group side by side: samples of one task by one policy."""
     rows = queries.listing(run_id, trajectory.step)
     group = rows[
         (rows["split"] == trajectory.split.value) & (rows["group_index"] == trajectory.group_index)
@@ -224,11 +296,3 @@ def prompt_panel(run_id: str, trajectory: Trajectory, turn: int) -> None:
             words = f"step {row['step']}: {success_word(row['is_success'])}, "
             st.caption(plain(words + kept_word(row["kept"], row["split"])))
             _card(column, run_id, record, turn, trajectory.id)
-
-
-def facts_of(
-    trajectory: Trajectory, outcome: TrajectoryOutcome | None, title: str | None = None
-) -> None:
-    """The head of a trajectory: its id and everything in one or two lines."""
-    st.subheader(plain(title or trajectory.id, 60), anchor=False)
-    st.html(replay_html.trajectory_facts(trajectory, outcome))

@@ -98,7 +98,9 @@ def choose_source(run_id: str) -> Source:
     mode = _mode()
     words = ui.text_param(PARAM_OF[mode], most=MAX_TEXT).strip()
     alarm_id = ui.text_param("alarm", most=200)
-    stepper, seek, order_place, more = st.columns([3, 5, 3, 2], vertical_alignment="bottom")
+    stepper, split_place, seek, order_place, more = st.container(key="replay_controls").columns(
+        [13, 14, 20, 9, 6], vertical_alignment="center"
+    )
     with stepper:
         step = _stepper(newest_step(run_id), last_step)
     with seek:
@@ -109,7 +111,8 @@ def choose_source(run_id: str) -> Source:
     with more:
         filters_place = st.popover(_filters_label(), width="stretch", key="replay_filters")
     if is_search:
-        split = _split(_splits_of_run(run_id), {})
+        with split_place:
+            split = _split(_splits_of_run(run_id), {})
         filters = replace(_filters(run_id, None, filters_place), split=split)
         _alarm_choice(run_id, alarm_id, filters_place)
         return _searched(
@@ -121,10 +124,14 @@ def choose_source(run_id: str) -> Source:
     else:
         rows = queries.listing(run_id, step)[list(COLUMNS)]
         source = Source(
-            title=f"Step {step}", rows=rows, if_empty=_no_rows(step, last_step), step=step
+            title=f"Step {step} of {last_step}",
+            rows=rows,
+            if_empty=_no_rows(step, last_step),
+            step=step,
         )
     counts = {str(name): int(n) for name, n in source.rows["split"].value_counts().items()}
-    split = _split(_splits_of_run(run_id), counts)
+    with split_place:
+        split = _split(_splits_of_run(run_id), counts)
     source = _of_split(run_id, source, split, counts)
     filters = _filters(run_id, source.rows, filters_place)
     _alarm_choice(run_id, alarm_id, filters_place)
@@ -146,6 +153,7 @@ def _order(is_search: bool) -> str:
         default=NEWEST if is_search else OLDEST,
         words=lambda name: "Changed since step ..." if name == CHANGED else ORDERS[name].label,
         clears=_CLEARS,
+        hides_label=True,
     )
 
 
@@ -224,7 +232,7 @@ def follow_trajectory() -> None:
 
 def _stepper(newest: int, last_step: int) -> int:
     """Step number between its two buttons."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="xsmall"):
         now = ui.int_param("step", newest, least=0, most=last_step)
         now = newest if now is None else now
         _step_button("[", keyboard.PREVIOUS_STEP, now - 1, last_step)
@@ -236,6 +244,7 @@ def _stepper(newest: int, last_step: int) -> int:
                 least=0,
                 most=last_step,
                 clears=_CLEARS,
+                hides_label=True,
                 now=now,
             )
         _step_button("]", keyboard.NEXT_STEP, now + 1, last_step)
@@ -279,6 +288,7 @@ def _search_field(mode: str, words: str) -> None:
             format_func=lambda name: _WORDS_OF_MODE[name],
             on_change=_store_mode,
             args=(mode,),
+            label_visibility="collapsed",
         )
 
 

@@ -18,7 +18,6 @@ from echoscope.dashboard.replay import html as replay_html
 from echoscope.dashboard.replay import news as replay_news
 from echoscope.dashboard.replay import panels as replay_panels
 from echoscope.dashboard.replay import tokens
-from echoscope.dashboard.replay.export import trajectory_json
 from echoscope.dashboard.replay.list import summary
 from echoscope.dashboard.replay.rows import list_columns, list_rows
 from echoscope.dashboard.replay.search import hits_in
@@ -29,12 +28,28 @@ from echoscope.dashboard.replay.sources import (
     follow_trajectory,
 )
 from echoscope.dashboard.words import plain
-from echoscope.store.records import Trajectory, TrajectoryOutcome
 
 # Of the list at once; the page of the list follows the trajectory that is shown. (Streamlit would
 # print a docstring here: it shows what stands by itself in a script.)
 ROWS = 14
-PANELS = {"turn": "Turn by turn", "siblings": "Siblings", "prompt": "Same prompt, other steps"}
+# Turns up to which two buttons lead anywhere; a longer episode has a field for the number.
+SHORT = 8
+PANELS = {"turn": "Conversation", "siblings": "Siblings", "prompt": "Same prompt"}
+# On a phone the conversation stands above the list.
+STYLE = """<style>
+.st-key-replay_head h3 { font-size: 1rem; padding: 0; white-space: nowrap; }
+.st-key-replay_bar button p { font-size: 0.85rem; }
+@media (max-width: 640px) {
+  .st-key-replay_parts [data-testid=stHorizontalBlock]:has(> [data-testid=stColumn]) {
+    flex-direction: column-reverse; }
+  .st-key-replay_parts [data-testid=stHorizontalBlock] [data-testid=stHorizontalBlock]:has(
+    > [data-testid=stColumn]) { flex-direction: row; }
+  [data-testid=stVerticalBlock] > :has(> .st-key-replay_bar) { order: 1; }
+  .st-key-replay_controls [data-testid=stColumn] [data-testid=stColumn],
+  .st-key-replay_controls [data-testid=stColumn]:nth-child(n + 4) { min-width: 40%;
+    flex: 1 1 40%; }
+}
+</style>"""
 KEYS = """
 | key | does |
 | --- | --- |
@@ -48,7 +63,7 @@ KEYS = """
 
 
 def draw(run_id: str) -> None:
-    st.html(tokens.STYLE + replay_html.STYLE)
+    st.html(tokens.STYLE + replay_html.STYLE + STYLE)
     keyboard.listen()
     seen = pulses.pulse(run_id)  # first: whatever comes while the rest is read is news
     info = queries.info(run_id)
@@ -81,7 +96,7 @@ def draw(run_id: str) -> None:
 
 def _list_and_trajectory(run_id: str, source: Source) -> None:
     shown = _shown(run_id, source.rows)
-    left, right = st.columns([4, 7], gap="medium")
+    left, right = st.container(key="replay_parts").columns([4, 9], gap="medium")
     with left:
         _list(source, shown)
     with right:
@@ -150,11 +165,12 @@ def _go_to(trajectory_id: str) -> None:
 
 
 def _first_turn(rows: pd.DataFrame, shown: str, num_turns: int) -> int:
-    """The turn that a search found, else the first."""
+    """The turn that a search matched, else the newest."""
+    last = max(num_turns - 1, 0)
     if "turn" not in rows:
-        return 0
-    found = rows.loc[rows["id"] == shown, "turn"]
-    return min(int(found.iloc[0]), max(num_turns - 1, 0)) if len(found) else 0
+        return last
+    turns = rows.loc[rows["id"] == shown, "turn"]
+    return min(int(turns.iloc[0]), last) if len(turns) else last
 
 
 def _matched(run_id: str, search: tuple[str, str] | None, text: str) -> list[str]:
@@ -165,38 +181,44 @@ def _trajectory(run_id: str, shown: str, source: Source) -> None:
     rows = source.rows
     trajectory = queries.trajectory(run_id, shown)
     outcome = queries.outcome(run_id, shown)
-    replay_panels.facts_of(trajectory, outcome)
-    ids = [str(found) for found in rows["id"]]
-    turn = first = _first_turn(rows, shown, trajectory.num_turns)
-    if trajectory.num_turns:
-        asked = ui.int_param("turn", first, least=0, most=trajectory.num_turns - 1)
+    num_turns = trajectory.num_turns
+    turn = first = _first_turn(rows, shown, num_turns)
+    if num_turns:
+        asked = ui.int_param("turn", first, least=0, most=num_turns - 1)
         turn = first if asked is None else asked
-    _buttons(shown, ids, turn, first, trajectory.num_turns)
-    panel = choose(
-        "panel",
-        "Show",
-        list(PANELS),
-        default="turn",
-        words=lambda name: PANELS[name],
-        is_segmented=True,
-        hides_label=True,
-    )
-    if not trajectory.turns:
+    chosen = trajectory.turns[turn] if trajectory.turns else None
+    with st.container(key="replay_head", horizontal=True, vertical_alignment="center"):
+        st.subheader(plain(trajectory.id, 60), anchor=False, width="content")
+        st.html(replay_html.headline(trajectory, outcome), width="content")
+        with st.popover("Details", help="Seeds, ids, prompt, download"):
+            replay_panels.details(trajectory, outcome, chosen)
+        with st.popover("Keys", key=keyboard.HELP, help="or press ?"):
+            st.markdown(KEYS)
+    with st.container(key="replay_bar", horizontal=True, gap="small", vertical_alignment="center"):
+        panel = choose(
+            "panel",
+            "Show",
+            list(PANELS),
+            default="turn",
+            words=lambda name: PANELS[name],
+            is_segmented=True,
+            hides_label=True,
+        )
+        _buttons(shown, [str(name) for name in rows["id"]], turn, first, num_turns)
+        with st.container(width=170):
+            replay_panels.heat_choice(trajectory, outcome)
+    if chosen is None:
         ui.empty(f"No turn was played: the episode ended by {trajectory.stop_reason.value}.")
         if trajectory.final_observation:
             st.html(replay_html.text_box(trajectory.final_observation))
+    elif panel == "turn":
+        matched = functools.partial(_matched, run_id, source.search)
+        replay_panels.conversation(run_id, trajectory, outcome, turn, matched)
+        replay_panels.as_sent(run_id, chosen)
+    elif panel == "siblings":
+        replay_panels.siblings_panel(run_id, trajectory, turn)
     else:
-        film = replay_html.film_html(trajectory, turn)
-        if film and panel == "turn":
-            st.html(film)
-        if panel == "turn":
-            matched = functools.partial(_matched, run_id, source.search)
-            replay_panels.turn_panel(run_id, trajectory, outcome, trajectory.turns[turn], matched)
-        elif panel == "siblings":
-            replay_panels.siblings_panel(run_id, trajectory, turn)
-        else:
-            replay_panels.prompt_panel(run_id, trajectory, turn)
-    _take_away(trajectory, outcome)
+        replay_panels.prompt_panel(run_id, trajectory, turn)
 
 
 def _buttons(shown: str, ids: list[str], turn: int, first: int, num_turns: int) -> None:
@@ -204,49 +226,37 @@ def _buttons(shown: str, ids: list[str], turn: int, first: int, num_turns: int) 
     place = ids.index(shown) if shown in ids else -1
     before = ids[place - 1] if place > 0 else None
     after = ids[place + 1] if place + 1 < len(ids) else None
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        for label, key, target in (("Previous", "k", before), ("Next", "j", after)):
-            st.button(
-                label,
-                key=f"replay_{key}",
-                shortcut=key,
-                disabled=target is None,
-                on_click=_go_to,
-                args=(target,),
-                help="trajectory of the list",
+    for label, key, target in (("Previous", "k", before), ("Next", "j", after)):
+        st.button(
+            label,
+            key=f"replay_{key}",
+            shortcut=key,
+            disabled=target is None,
+            on_click=_go_to,
+            args=(target,),
+            help="Trajectory of the list",
+        )
+    for label, key, target_turn in (("Previous turn", "p", turn - 1), ("Next turn", "n", turn + 1)):
+        st.button(
+            label,
+            key=f"replay_{key}",
+            shortcut=key,
+            disabled=not 0 <= target_turn < num_turns,
+            on_click=go,
+            kwargs={"trajectory": shown, "turn": target_turn, "part": None},
+        )
+    if num_turns > SHORT:
+        with st.container(width=120):
+            number(
+                "turn",
+                f"Turn, 0 to {num_turns - 1}",
+                default=first,
+                least=0,
+                most=num_turns - 1,
+                clears=("part",),
+                hides_label=True,
+                now=turn,
             )
-        for label, key, target_turn in (("Turn back", "p", turn - 1), ("Turn on", "n", turn + 1)):
-            st.button(
-                label,
-                key=f"replay_{key}",
-                shortcut=key,
-                disabled=not 0 <= target_turn < num_turns,
-                on_click=go,
-                kwargs={"trajectory": shown, "turn": target_turn, "part": None},
-            )
-        if num_turns > 1:
-            with st.container(width=130):
-                number(
-                    "turn",
-                    f"Turn, 0 to {num_turns - 1}",
-                    default=first,
-                    least=0,
-                    most=num_turns - 1,
-                    clears=("part",),
-                    now=turn,
-                )
-        with st.popover("Keys", key=keyboard.HELP, help="or press ?"):
-            st.markdown(KEYS)
-
-
-def _take_away(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> None:
-    st.download_button(
-        "Download as JSON",
-        lambda: trajectory_json(trajectory, outcome),
-        file_name=f"{trajectory.id}.json",
-        mime="application/json",
-        on_click="ignore",
-    )
 
 
 def main() -> None:

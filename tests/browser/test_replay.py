@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsing import DashboardProcess, text_of, visit
+from browsing import DashboardProcess, text_of, until, visit
 from made_run import made_trajectory, open_writer, step_metrics
 
 from echoscope.store.records import Split, TrajectoryOutcome
@@ -130,3 +130,41 @@ def test_c10_a_search_keeps_its_columns_and_marks_its_hits(
     assert hit.evaluate(BACKGROUND) != around
     heads = page.get_by_role("columnheader").all_inner_texts()
     assert heads[:4] == ["id", "return", "success", "match"]
+
+
+@pytest.fixture(scope="module")
+def talk(dashboard: DashboardProcess) -> str:
+    """One episode of twelve turns, each longer than it is read at a glance."""
+    plain = made_trajectory(0, 0)
+    turns = tuple(
+        replace(plain.turns[0], index=n, observation=f"Board {n}.", response=f"Reply {n}. " * 60)
+        for n in range(12)
+    )
+    writer = open_writer(dashboard.root / "talk")
+    writer.commit_step(
+        metrics=[step_metrics("talk", 0, PLAIN)], trajectories=[replace(plain, turns=turns)]
+    )
+    writer.close(status="finished")
+    return "talk"
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)], ids=["desktop", "phone"])
+def test_the_newest_response_is_in_sight_and_keys_scroll_to_the_others(
+    talk: str, dashboard: DashboardProcess, page: Any, size: tuple[int, int]
+) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    visit(page, f"{dashboard.url}/replay?run={talk}")
+
+    def begins_in_sight(turn: int) -> bool:
+        box, reply = page.locator(".es-talk"), page.locator(".es-reply").nth(turn)
+        frame, shown = box.bounding_box(), reply.bounding_box()
+        low = max(0.0, frame["y"])
+        high = min(size[1], frame["y"] + frame["height"])
+        return low <= shown["y"] and shown["y"] + 60 <= high
+
+    until(lambda: begins_in_sight(11), "newest response", page=page)
+    page.locator("h1").first.click()
+    for turn in (10, 9):
+        until(lambda: page.locator(".es-turn.es-now").count() == 1, "a turn", page=page)
+        page.keyboard.press("p")
+        until(lambda turn=turn: begins_in_sight(turn), f"response {turn}", page=page)

@@ -91,7 +91,31 @@ class TestRecordedRun:
         html = shown_html(page)
         assert "Observation of turn 1" in html
         assert "Entropy (nats)" in html
-        assert html.count('class="es-t ') == 10  # a token each, spelled by the run's tokenizer
+        _, _, chosen = html.partition('class="es-turn es-now"')
+        chosen, _, _ = chosen.partition('class="es-turn"')
+        assert chosen.count('class="es-t ') == 10  # a token each, spelled by the run's tokenizer
+
+    def test_all_turns_stand_in_one_scroll_and_the_newest_is_chosen(
+        self, recorded_root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", recorded_root, run="tiny", trajectory="t00000002-00003")
+        html = shown_html(page)
+        places = [html.index(f"Observation of turn {n}<") for n in range(2)]
+        assert places == sorted(places)
+        assert html.count('class="es-turn es-now"') == 1
+        assert html.rindex('class="es-turn') == html.index('class="es-turn es-now"')
+        assert page.button(key="replay_n").disabled
+
+    def test_one_line_says_how_it_ended_and_seeds_are_folded_away(
+        self, recorded_root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", recorded_root, run="tiny", trajectory="t00000002-00003")
+        lines = [e.proto.body for e in page.get("html") if "es-facts" in e.proto.body]
+        assert "return" in lines[0]
+        assert "advantage" in lines[0]
+        assert "seeds" not in lines[0]
+        (details,) = [box for box in page.get("popover") if box.proto.popover.label == "Details"]
+        assert any("seeds" in e.proto.body for e in details.get("html"))
 
     @pytest.mark.parametrize("heat", ["logprob", "advantage", "ratio"])
     def test_heats_of_a_trained_step(
@@ -214,6 +238,19 @@ class TestOneSplitAtATime:
         writer.close(status="finished")
         page = open_page("replay", tmp_path, run="made", step="1", split="eval")
         assert "Step 1 has no evaluation trajectories. Steps that have some: 3." in words(page)
+
+
+def test_a_long_conversation_is_shown_around_the_chosen_turn(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    turns = tuple(Turn(index=n, observation=f"o{n}", response="r" * 9_000) for n in range(100))
+    commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=turns)])
+    html = shown_html(open_page("replay", tmp_path, run="long", turn="50"))
+    shown = [n for n in range(100) if f"Observation of turn {n}<" in html]
+    assert shown == list(range(30, 70))
+    assert "30 earlier turns" in html
+    assert "30 later turns" in html
+    assert html.count("r" * 9_000) == 1  # the chosen turn; the others are cut
 
 
 class TestNavigation:
@@ -582,7 +619,7 @@ class TestHostileText:
         page = open_page("replay", tmp_path, run="long", heat="entropy", part="50")
         assert not page.exception
         assert "tokens 98,000 to 99,999 of 100,000" in shown_html(page)
-        assert "no tokenizer.json" in words(page)
+        assert "no tokenizer.json" in shown_html(page)
 
 
 class TestOddTrajectories:
