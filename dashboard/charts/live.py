@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pandas as pd
 import streamlit as st
 
+from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import RunInfo
 
 from ..data import queries
@@ -220,6 +222,22 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
         config=charts.export_config(file_name(page.run_id, name)),
         alt=visible(f"{chart.title}. {words}", 600),
         source=_source(page, name) if page.is_followed else None,
+    )
+
+
+def figure_of(page: Snapshot, name: str, verdict: Verdict) -> Any:
+    """One of the curated charts as a figure, with the evidence of a verdict of any step."""
+    all_charts = {chart.name: chart for chart in CHARTS}
+    chart = evidence_chart(verdict, page.known) if name == EVIDENCE else all_charts[name]
+    data = queries.series(page.run_id, chart_keys([chart], page.known), max_points=page.max_points)
+    return charts.line_spec(
+        chart_curves(chart, data, page.steps, page.known),
+        page.axis,
+        page.marks(),
+        page.options(chart.name),
+        title=chart.title,
+        help=chart.help,
+        missing=chart.missing,
     )
 
 

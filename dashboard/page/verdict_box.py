@@ -1,7 +1,7 @@
 """The verdict on a page: what is the matter, the evidence, what to do, and a button that does it.
 
-Its first lines have the same height whatever they say, so that what stands below stays in its
-place while a run changes; all of the verdict is one click away.
+Its first lines are at most as high as five lines, so that the charts below stay in sight; all of
+the verdict is one click away.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from echoscope.diagnostics.judge.sentences import verdict_parts
 from echoscope.store.records import CommandAction
 from echoscope.store.status import RUNNING
 
+from ..charts import theme
 from ..data import queries
 from ..escaping import visible
 from ..live import lines as live_lines
@@ -29,10 +30,12 @@ from . import ui
 from .ui import STATE_COLOURS
 
 _STYLE = """<style>
+.st-key-verdict_box { border-left: 6px solid COLOUR; gap: 0.4rem;
+  background: color-mix(in srgb, COLOUR 9%, transparent); }
 .st-key-verdict_apply button, .st-key-verdict_apply button p { white-space: normal;
   height: auto; overflow-wrap: anywhere; }
 @media (min-width: 800px) {
-  .st-key-verdict_top { flex: none; height: 12.5rem; overflow: hidden; }
+  .st-key-verdict_top { flex: none; max-height: 8.4rem; overflow: hidden; }
   .st-key-verdict_do { min-height: 2.5rem; }
   .st-key-verdict_top [data-testid=stMarkdown] p,
   .st-key-verdict_top [data-testid=stText] { display: -webkit-box; overflow: hidden;
@@ -40,6 +43,10 @@ _STYLE = """<style>
 }
 </style>"""
 """On a phone lines are short, and nothing is cut."""
+
+
+def _style(state: str) -> str:
+    return _STYLE.replace("COLOUR", theme.STATES.get(state, theme.STATES["insufficient evidence"]))
 
 
 def verdict_box(run_id: str, *, is_live_page: bool = False, upto: int | None = None) -> Verdict:
@@ -53,10 +60,9 @@ def verdict_box(run_id: str, *, is_live_page: bool = False, upto: int | None = N
         return _earlier(run_id, upto)
     found = queries.verdict(run_id)
     with st.container(border=True, key="verdict_box"):
-        st.html(_STYLE)
+        st.html(_style(found.state.value))
         parts = verdict_parts(found.text)
         with st.container(key="verdict_top", gap="xsmall"):
-            _head(run_id, found)
             st.markdown(f"**{plain(parts[0][1], 400)}**")
             for title, words in parts[1:]:
                 if title in ("Evidence", "What to do"):
@@ -69,26 +75,25 @@ def verdict_box(run_id: str, *, is_live_page: bool = False, upto: int | None = N
                 apply_button(run_id, action, is_live_page=is_live_page)
             if is_live_page:
                 ui.link("Evidence", "diagnosis", run=run_id)
-        _whole(found, parts)
+            _head(run_id, found)
+            _whole(found, parts)
     return found
 
 
 def _head(run_id: str, found: Verdict) -> None:
-    line = st.container(horizontal=True, vertical_alignment="center")
     state, is_judging = found.state.value, queries.is_judging(run_id)
     is_first = is_judging and found.last_step is None
     badge = "being judged" if is_first else state
-    line.badge(badge, color="gray" if is_first else STATE_COLOURS.get(state, "gray"))
+    st.badge(badge, color="gray" if is_first else STATE_COLOURS.get(state, "gray"))
     if found.last_step is not None:
-        with line:
-            every_s = pulses.EVERY_S if ui.is_following(run_id) or is_judging else None
-            newest = pulses.verdict_line(run_id)
-            live_lines.show(run_id, "verdict", newest, kind="caption", every_s=every_s)
+        every_s = pulses.EVERY_S if ui.is_following(run_id) or is_judging else None
+        newest = pulses.verdict_line(run_id)
+        live_lines.show(run_id, "verdict", newest, kind="caption", every_s=every_s)
 
 
 def _whole(found: Verdict, parts: list[tuple[str, str]]) -> None:
     """Everything that it says, and the command of its advice to copy."""
-    with st.expander("The whole verdict"):
+    with st.popover("The whole verdict"):
         for title, words in parts:
             text = words.partition("\n")[0]
             st.text(visible(f"{title}: {text}" if title else text, 4000))
@@ -142,6 +147,7 @@ def _earlier(run_id: str, step: int) -> Verdict:
     """What was to be said after an earlier step. What to do about it is said of the newest only."""
     found = queries.verdict_at(run_id, step)
     with st.container(border=True, key="verdict_box"):
+        st.html(_style(found.state.value))
         line = st.container(horizontal=True, vertical_alignment="center")
         state = found.state.value
         line.badge(state, color=STATE_COLOURS.get(state, "gray"))

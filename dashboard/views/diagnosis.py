@@ -8,34 +8,48 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.dashboard.charts import diagnosis as charts
+from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts.charts import export_config
+from echoscope.dashboard.charts.curated import EVIDENCE
 from echoscope.dashboard.data import diagnosis as data
 from echoscope.dashboard.data import queries
-from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.escaping import cut, visible
 from echoscope.dashboard.labels import interval_words, label, value_words
 from echoscope.dashboard.live import figures, pulses
 from echoscope.dashboard.live.refreshing import follow
 from echoscope.dashboard.page import ui
+from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.verdict_box import verdict_box
 from echoscope.dashboard.page.whatif_box import whatif_box
-from echoscope.dashboard.words import NONE
-from echoscope.diagnostics.judge.record import Verdict
+from echoscope.dashboard.replay import html as replay_html
+from echoscope.dashboard.replay import tokens
+from echoscope.dashboard.replay.list import ORDERS
+from echoscope.dashboard.words import NONE, plain
+from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.store.artifacts import DiagnosticRecord
+from echoscope.store.records import parse_trajectory_id
 
 TIERS = (
-    ("text/retrieval_accuracy", "prompt retrieved, from text"),
-    ("info/first_turn/retrieval_accuracy@1", "prompt retrieved, by the model"),
-    ("text/dependence", "dependence, from text"),
-    ("info/first_turn/dependence", "dependence, by the model"),
+    ("text/retrieval_accuracy", "prompt identified (text)"),
+    ("info/first_turn/retrieval_accuracy@1", "prompt identified (model)"),
+    ("text/dependence", "dependence / threshold (text)"),
+    ("info/first_turn/dependence", "dependence / threshold (model)"),
 )
+EXAMPLES = 3
+EXAMPLE_CHARS = 900
+STYLE = """<style>
+.st-key-examples .es-text { max-height: 9.5rem; overflow-y: auto; }
+</style>"""
 
 
 def draw(run_id: str) -> None:
     measured = _measured_steps(run_id)
     upto = _earlier_step(measured)
     verdict = verdict_box(run_id, upto=upto)
-    _why(run_id, verdict)
+    proof(run_id, verdict, upto)
+    examples(run_id, verdict)
+    _why(verdict)
     drawn = {"verdict": pulses.verdict_mark(verdict)}
     is_moving = ui.is_following(run_id) or queries.is_judging(run_id) or verdict.last_step is None
     if upto is None and is_moving:
@@ -43,8 +57,8 @@ def draw(run_id: str) -> None:
     steps, text_steps, gradient_steps = (queries.diagnostic_steps(run_id, k) for k in KINDS)
     if not measured:
         ui.empty(
-            "Nothing was measured of this run's reasoning. A run measures itself unless "
-            "diagnostics.enabled is false; stored text can be judged now:",
+            "This run has no measurement of its reasoning. A run measures its reasoning unless "
+            "diagnostics.enabled is false. To judge the stored text now:",
             f"echoscope diagnose {queries.typed(run_id)}",
         )
         _groups(run_id)
@@ -64,7 +78,7 @@ def draw(run_id: str) -> None:
     with left:
         _groups(run_id)
     with right:
-        st.subheader("What if another filter", anchor=False)
+        st.subheader("What another filter would keep", anchor=False)
         whatif_box(run_id)
     _gradients(run_id, _nearest(gradient_steps, step))
 
@@ -88,8 +102,76 @@ def _earlier_step(measured: list[int]) -> int | None:
     return None if step == measured[-1] else step
 
 
-def _why(run_id: str, verdict: Verdict) -> None:
-    """Evidence, exemplars, causes and what would refute the verdict."""
+def proof(run_id: str, verdict: Verdict, upto: int | None) -> None:
+    """Success, and what the verdict rests on besides: the two charts that prove it."""
+    page = live_charts.snapshot(run_id, live_charts.Controls(), is_followed=ui.is_following(run_id))
+    columns = st.container(key="proof").columns(2, gap="medium")
+    for column, name in zip(columns, ("success", EVIDENCE), strict=True):
+        with column:
+            if upto is None:
+                figures.show_sent(live_charts.sent(page, name), key=f"proof_{name}")
+                continue
+            figure = live_charts.figure_of(page, name, verdict)
+            figures.show(
+                figure,
+                key=f"proof_{name}",
+                revision=f"{run_id} {upto}",
+                config=export_config(name),
+                alt=f"The metrics that the verdict after step {upto} rests on",
+            )
+
+
+def examples(run_id: str, verdict: Verdict) -> None:
+    """Three trajectories that show the verdict, as text, each with a link."""
+    shown = list(verdict.exemplars[:EXAMPLES]) or _typical(run_id, verdict.last_step)
+    if not shown:
+        return
+    if not verdict.exemplars:
+        st.caption(f"Three typical trajectories of step {step_of(shown[0])}")
+    st.html(tokens.STYLE + replay_html.STYLE + STYLE)
+    columns = st.container(key="examples").columns(EXAMPLES, gap="medium")
+    for column, example in zip(columns, shown, strict=False):
+        with column:
+            _example(run_id, example)
+
+
+def step_of(example: Shown) -> int:
+    return parse_trajectory_id(example.trajectory_id)[1]
+
+
+def _typical(run_id: str, step: int | None) -> list[Shown]:
+    """The training trajectories nearest to the middle of a step, if it has any."""
+    rows = queries.listing(run_id, step or 0)
+    ranked = ORDERS["typical"].sort(rows[(rows["split"] == "train") & (rows["num_turns"] > 0)])
+    return [Shown(trajectory_id=str(name), turn=0) for name in ranked["id"].head(EXAMPLES)]
+
+
+def _example(run_id: str, example: Shown) -> None:
+    identity, place = example.trajectory_id, example.turn
+    ui.link(
+        f"Step {step_of(example)}, turn {place}: {identity}",
+        "replay",
+        run=run_id,
+        trajectory=identity,
+        turn=place,
+        step=None,
+    )
+    try:
+        trajectory = queries.trajectory(run_id, identity)
+    except Problem as problem:
+        st.caption(plain(problem.text, 300))
+        return
+    turn = trajectory.turns[place]
+    marked = [turn.response[start:end] for start, end in example.spans]
+    observation = replay_html.text_box(cut(turn.observation, 300)[0])
+    reply = tokens.text_html(turn, 0, EXAMPLE_CHARS, marked)
+    st.html(f'<div class="es-asked">{observation}</div>{reply}')
+    if example.note:
+        st.caption(plain(example.note, 200))
+
+
+def _why(verdict: Verdict) -> None:
+    """All evidence in numbers, causes, and what would refute the verdict."""
     if verdict.evidence:
         rows = [
             {
@@ -103,28 +185,16 @@ def _why(run_id: str, verdict: Verdict) -> None:
             for one in verdict.evidence
         ]
         st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch")
-    if verdict.exemplars:
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.caption("Trajectories that show it:")
-            for shown in verdict.exemplars[:6]:
-                ui.link(
-                    f"{shown.trajectory_id} turn {shown.turn}",
-                    "replay",
-                    run=run_id,
-                    trajectory=shown.trajectory_id,
-                    turn=shown.turn,
-                    step=None,
-                )
     words = [
         ("Likely causes, in order", verdict.causes),
-        ("What would show this wrong", verdict.refuted_by),
-        ("What it could not see", verdict.could_not_see),
+        ("This verdict is false if", verdict.refuted_by),
+        ("Not checked", verdict.could_not_see),
         ("Notes", verdict.notes),
     ]
-    known = [(title, texts) for title, texts in words if texts]
-    if known:
+    filled = [(title, texts) for title, texts in words if texts]
+    if filled:
         with st.expander("Possible causes and missing data"):
-            for title, texts in known:
+            for title, texts in filled:
                 st.caption(title)
                 for text in texts:
                     st.text(f"- {visible(text, 500)}")
@@ -170,7 +240,7 @@ def _regimes(run_id: str, step: int) -> None:
     st.subheader("Regime of the reasoning", anchor=False)
     path = data.regime_path(queries.series(run_id, data.REGIME_KEYS, phase="train"))
     if path is None:
-        ui.empty("Neither the model nor the text said how reasonings depend on their prompts.")
+        ui.empty("No measurement tells how the reasoning depends on its prompt.")
         return
     figure = charts.regime_plane(path, selected=step)
     figures.show(
@@ -181,11 +251,11 @@ def _regimes(run_id: str, step: int) -> None:
         alt="Regime plane of the run",
     )
     source = (
-        "From text alone; both axes are its estimates."
+        "Both axes are estimated from text."
         if path.is_from_text
-        else "By cross-scoring."
+        else "Both axes are measured with the model (cross-scoring)."
     )
-    st.caption(f"{source} The ring is step {step}, with its 95 % interval.")
+    st.caption(f"{source} Ring: step {step}, with its 95 % interval.")
 
 
 def _information(run_id: str, step: int) -> None:
@@ -214,8 +284,8 @@ def _information(run_id: str, step: int) -> None:
             alt="Information curve",
         )
         st.caption(
-            f"Step {step}: nats that the first tokens tell about the prompt. The diamond: from "
-            "there on a reasoning can be traced to its prompt."
+            f"Step {step}: information about the prompt in the first k tokens, in nats. "
+            "Diamond: enough to identify the prompt."
         )
     with matrix:
         _posterior(run_id, shown, step)
@@ -224,7 +294,7 @@ def _information(run_id: str, step: int) -> None:
 def _posterior(run_id: str, families: list[data.FamilyInformation], step: int) -> None:
     stored = {one.family: one for one in families if one.posterior_NN is not None}
     if not stored:
-        ui.empty("This run did not store which prompts its reasonings point to.")
+        ui.empty("This run stores no scores prompt by prompt.")
         return
     family = st.segmented_control(
         "Family",
@@ -245,8 +315,8 @@ def _posterior(run_id: str, families: list[data.FamilyInformation], step: int) -
         alt="Posterior of prompts",
     )
     st.caption(
-        f"Step {step}: a bright diagonal means that reasonings name their own prompt; even rows "
-        "mean that any prompt could have led to them."
+        f"Step {step}: a bright diagonal means that the reasoning identifies its own prompt. "
+        "An even row means that any prompt could have led to that reasoning."
     )
     with st.container(horizontal=True):
         for number, (trajectory, turn) in enumerate(one.prompts[:16], start=1):
@@ -287,7 +357,7 @@ def _tiers(run_id: str) -> None:
     st.subheader("Text-only estimate vs model-based", anchor=False)
     found = queries.series(run_id, [key for key, _ in TIERS], phase="train")
     if found["value"].notna().sum() == 0:
-        ui.empty("Neither was measured.")
+        ui.empty("Neither estimate is stored for this run.")
         return
     figures.show(
         charts.tiers(found, TIERS),
@@ -296,7 +366,7 @@ def _tiers(run_id: str) -> None:
         config=export_config("tiers"),
         alt="Two tiers",
     )
-    st.caption("0: reasonings ignore their prompt. 1: they name it.")
+    st.caption("0: the reasoning ignores its prompt. 1: the reasoning identifies its prompt.")
 
 
 def _groups(run_id: str) -> None:
@@ -311,9 +381,12 @@ def _groups(run_id: str) -> None:
         key="groups",
         revision=run_id,
         config=export_config("groups"),
-        alt="Groups by what became of them",
+        alt="Groups by outcome",
     )
-    st.caption("One cell is one group of siblings. Only mixed groups teach: darker is more spread.")
+    st.caption(
+        "One cell is one group of siblings. Only mixed groups give a gradient. Darker: more reward "
+        "spread."
+    )
 
 
 def _no_gradient(run_id: str, step: int) -> tuple[str, str]:
@@ -369,14 +442,14 @@ def _noise_words(values: dict[str, float]) -> str:
     snr = values.get("gradient/policy/all/snr", math.nan)
     scale = values.get("gradient/policy/all/noise_scale", math.nan)
     if math.isnan(snr):
-        return "Signal and noise of the gradient could not be told apart at this step."
+        return "The signal-to-noise ratio of the gradient is not available at this step."
     if snr <= 0:
         return (
-            "The policy gradient of this one step is not distinguishable from zero: its groups "
-            "point in as many directions. Over many steps the mean still can be."
+            "The policy gradient of this single step is not distinguishable from zero: its groups "
+            "point in different directions. The mean over many steps can still differ from zero."
         )
     return (
-        f"Signal to noise of the policy gradient: {snr:.2g}; signal and noise would be equal with "
+        f"Signal-to-noise ratio of the policy gradient: {snr:.2g}. It reaches 1 at about "
         f"{scale:.3g} groups. A norm alone grows with noise: read the signal share beside it."
     )
 

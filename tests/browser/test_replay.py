@@ -158,6 +158,8 @@ def test_the_newest_response_is_in_sight_and_keys_scroll_to_the_others(
     def begins_in_sight(turn: int) -> bool:
         box, reply = page.locator(".es-talk"), page.locator(".es-reply").nth(turn)
         frame, shown = box.bounding_box(), reply.bounding_box()
+        if frame is None or shown is None:
+            return False  # amid a redraw
         low = max(0.0, frame["y"])
         high = min(size[1], frame["y"] + frame["height"])
         return low <= shown["y"] and shown["y"] + 60 <= high
