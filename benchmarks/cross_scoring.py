@@ -26,7 +26,7 @@ import torch
 from machine import describe_machine
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from echoscope.diagnostics.measure.information.cross_scoring import score_draw
+from echoscope.diagnostics.measure.information.cross_scores import score_draw
 from echoscope.diagnostics.measure.information.pairs import Draw
 from echoscope.diagnostics.measure.information.ragen import draw_first_turn, draw_trajectory
 from echoscope.diagnostics.measure.information.scoring import ModelScorer

@@ -56,7 +56,7 @@ _USER_ERRORS = (
     ("echoscope.envs.base", "EnvError"),
     ("echoscope.dashboard.web.gate", "ExposureError"),
     ("echoscope.core.config.loading", "ConfigError"),
-    ("echoscope.diagnostics.tools.whatif_settings", "WhatIfError"),
+    ("echoscope.diagnostics.tools.whatif", "WhatIfError"),
     ("echoscope.core.rollout.chat", "ChatFormatError"),
     ("echoscope.core.warm_start.rows", "SftError"),
     ("echoscope.core.rollout.shaping", "ShapingError"),

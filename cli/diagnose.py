@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from echoscope.diagnostics.judge.record import Verdict
-    from echoscope.diagnostics.read.open_source import Rescore
+    from echoscope.diagnostics.read.sources import Rescore
     from echoscope.diagnostics.read.table import MetricTable
     from echoscope.store.reader import RunReader
 

@@ -14,7 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
-    from echoscope.diagnostics.tools.preflight_record import Limits, Preflight
+    from echoscope.diagnostics.tools.preflight.findings import Limits, Preflight
 
 DEFAULT_GROUPS = 32
 
@@ -55,7 +55,7 @@ def preflight(
     search_working_folder()
     from echoscope.core.config.loading import load_config
     from echoscope.core.run.trial import run_trial
-    from echoscope.diagnostics.tools.preflight import dependence_of, judge
+    from echoscope.diagnostics.tools.preflight.trial import dependence_of, judge
 
     words = [word for word in (recipe, *(overrides or ())) if word is not None]
     recipe = words.pop(0) if words and "=" not in words[0] else None
@@ -83,7 +83,7 @@ def preflight(
 
 def limits_of(settings: RunConfig) -> Limits:
     """What the rollouts of this configuration are judged against."""
-    from echoscope.diagnostics.tools.preflight_record import Limits
+    from echoscope.diagnostics.tools.preflight.findings import Limits
 
     return Limits(
         group_size=settings.envs.group_size,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from echoscope.diagnostics.config import SelectionConfig
-    from echoscope.diagnostics.tools.whatif_record import Kept, WhatIf, WhatIfRow
+    from echoscope.diagnostics.tools.whatif import Kept, WhatIf, WhatIfRow
 
 MAX_ROWS = 40
 """Of the table; `--json` has every step."""
@@ -43,9 +43,8 @@ def whatif(
     import json
 
     from echoscope.core.config.loading import parse_override
-    from echoscope.diagnostics.tools.stored_steps import steps_with_groups
-    from echoscope.diagnostics.tools.whatif import simulate
-    from echoscope.diagnostics.tools.whatif_settings import own_settings
+    from echoscope.diagnostics.read.table import steps_with_groups
+    from echoscope.diagnostics.tools.whatif import own_settings, simulate
     from echoscope.store.reader import open_run
 
     reader = open_run(run)

@@ -37,15 +37,14 @@ from .config import AlarmConfig, DiagnosticsConfig, GradientConfig
 from .judge.advice import Situation
 from .judge.verdict import Diagnosis
 from .measure.information.answer_swap import AnswerSwap, swap_answers
-from .measure.information.cross_scores import CrossScores
-from .measure.information.cross_scoring import Scorer
+from .measure.information.cross_scores import CrossScores, Scorer
 from .measure.information.estimate import estimate
 from .measure.information.pairs import Decode, StatePrompt
 from .measure.information.step import StepInformation, measure_information
 from .measure.rewards import reward_stats
 from .measure.text.measures import text_metrics
 from .measure.text.report import METRICS, TextReport
-from .read.open_source import FINDINGS
+from .read.sources import FINDINGS
 
 TRAINING_PASSES = 8.0
 """Passes through the model that a step of training is worth per token of its rollouts: forward and

@@ -9,7 +9,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from echoscope.diagnostics.config import InformationConfig
-from echoscope.diagnostics.measure.information.cross_scoring import Scorer
+from echoscope.diagnostics.measure.information.cross_scores import Scorer
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.tools.rescoring import Weights
 from echoscope.store.reader import RunReader

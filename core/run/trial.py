@@ -25,7 +25,7 @@ from echoscope.diagnostics.measure.information.estimate import InformationEstima
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.measure.information.step import measure_information
 from echoscope.diagnostics.selection.filter import Selection, select_groups
-from echoscope.diagnostics.tools.preflight_record import Cost
+from echoscope.diagnostics.tools.preflight.findings import Cost
 from echoscope.store.records import RolloutBatch, Split, Trajectory
 
 from ..config.loading import ConfigError

@@ -22,7 +22,7 @@ from echoscope.diagnostics.judge.lineage import history_of
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.regimes import Regime
 from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
-from echoscope.diagnostics.read.open_source import Opened, situation_of
+from echoscope.diagnostics.read.sources import Opened, situation_of
 from echoscope.diagnostics.read.table import MetricTable, TableBuilder
 from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import RunReader

@@ -8,10 +8,15 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.diagnostics.config import SelectionConfig
-from echoscope.diagnostics.tools.stored_steps import steps_with_groups
-from echoscope.diagnostics.tools.whatif import simulate
-from echoscope.diagnostics.tools.whatif_record import Kept, WhatIf
-from echoscope.diagnostics.tools.whatif_settings import WhatIfError, apply_changes, own_settings
+from echoscope.diagnostics.read.table import steps_with_groups
+from echoscope.diagnostics.tools.whatif import (
+    Kept,
+    WhatIf,
+    WhatIfError,
+    apply_changes,
+    own_settings,
+    simulate,
+)
 
 from ..data import queries
 from ..data.diagnosis import thin

@@ -41,7 +41,7 @@ from .sentences import verdict_text
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
 
-    from ..read.open_source import Rescore
+    from ..read.sources import Rescore
     from .lineage import Before
 
 MIN_ROWS = 8
@@ -296,7 +296,7 @@ def diagnose(
         StoreError: the run cannot be read.
         OSError: there is no such file.
     """
-    from ..read.open_source import open_source
+    from ..read.sources import open_source
 
     opened = open_source(source, mapping, progress, rescore)
     own = _own_settings(opened.reader)

@@ -23,11 +23,11 @@ from echoscope.store.reader import RunReader
 from echoscope.store.records import Trajectory
 
 from ..config import InformationConfig
-from ..measure.information.cross_scoring import MAX_SAMPLING_GAP, Scorer
+from ..measure.information.cross_scores import MAX_SAMPLING_GAP, Scorer
 from ..measure.information.pairs import Decode
 from ..measure.information.step import measure_information
+from ..read.table import steps_with_groups
 from ..read.table import MetricTable, TableBuilder
-from .stored_steps import steps_with_groups
 
 DEFAULT_STEPS = 20
 """Steps that are scored where it is not said how many: spread evenly."""

@@ -12,7 +12,7 @@ import pytest
 from letter_tokens import TableScorer, batch, decode
 
 from echoscope.diagnostics.config import DiagnosticsConfig, GradientConfig, InformationConfig
-from echoscope.diagnostics.measure.information.cross_scoring import ScoringError
+from echoscope.diagnostics.measure.information.cross_scores import ScoringError
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
 from echoscope.store.artifacts import DiagnosticRecord
 from echoscope.store.records import RolloutBatch

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from echoscope.diagnostics.measure.information.cross_scoring import Tally
+from echoscope.diagnostics.measure.information.cross_scores import Tally
 from echoscope.store.records import FinishReason, IntArray, Split, StopReason, Trajectory, Turn
 
 

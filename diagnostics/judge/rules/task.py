@@ -142,15 +142,16 @@ def _not_learning(view: View) -> Finding | None:
 
 
 def _is_never_rewarded(reward: Channel, least: int) -> bool:
-    """The mean reward is the same at every step, and not above 0.
+    """The mean reward is the same at every step: negative, or 0 where 0 means failure.
 
     A reward is the only sign of success in many files of other trainers. The same value above 0
-    may be a solved task, so it says nothing.
+    may be a solved task. A return of 0 may be an import that holds no rewards.
 
     Args:
         least: Measurements that it takes.
     """
-    return reward.count >= least and reward.peak <= 0 and reward.high - reward.low <= NOTHING
+    is_nothing = reward.peak <= 0 if reward.key == "reward/success_rate" else reward.peak < 0
+    return reward.count >= least and is_nothing and reward.high - reward.low <= NOTHING
 
 
 def _is_rising(reward: Channel) -> bool:

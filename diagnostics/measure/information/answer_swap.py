@@ -19,7 +19,7 @@ from echoscope.store.records import IntArray, Trajectory
 from .pairs import Decode, sampled_reasoning
 
 if TYPE_CHECKING:
-    from .cross_scoring import Scorer
+    from .cross_scores import Scorer
 
 _TIE = 1e-4
 """Nats: what rounding may make of equal log-probs."""

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from echoscope.store.records import IntArray, Trajectory, Turn
 
 from .cross_scores import CrossScores
+from .estimate import log_mean_exp
 from .pairs import Draw, inner_span
-from .terms import log_mean_exp
 
 FloatArray64 = NDArray[np.float64]
 IntArray64 = NDArray[np.int64]

@@ -1,7 +1,7 @@
 """Log-probs of reasonings under a language model, with the prompt's keys and values shared.
 
-The only file of cross-scoring that needs torch. The rest, `cross_score` and `score_draw`, stands in
-`cross_scoring.py` and is named here too.
+The only file of cross-scoring that needs torch. `cross_score` and `score_draw`, which call it, are
+in `cross_scores.py`.
 
 Legend: **V** vocabulary.
 """
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from echoscope.store.records import FloatArray, IntArray
 
-from .cross_scoring import ScoringError, Tally
+from .cross_scores import ScoringError, Tally
 from .prefix_tree import Pack, pack_prefixes, similar_lengths
 
 MEMORY_BUDGET_BYTES = 1 << 30

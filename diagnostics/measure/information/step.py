@@ -15,8 +15,7 @@ from echoscope.store.records import FloatArray, Trajectory
 
 from ...config import InformationConfig
 from .actions import ActionInformation, estimate_actions, first_actions
-from .cross_scores import CrossScores
-from .cross_scoring import Scorer, ScoringError, score_draw
+from .cross_scores import CrossScores, Scorer, ScoringError, score_draw
 from .estimate import Breakdown, InformationEstimate, estimate
 from .pairs import Decode, Draw, StatePrompt, draw_all_turns, draw_first_turn, draw_state
 from .ragen import as_ragen_first_turn, ragen_metrics, thinking_rates

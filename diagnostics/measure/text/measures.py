@@ -1,33 +1,92 @@
 """Tier 1: everything that text alone can tell about a policy's reasoning. No model is needed.
 
 `text_metrics` draws a stated sample, measures, and says in words what it could not measure. The
-measures stand one question a file: `text/retrieval.py` (does reasoning depend on the prompt?),
-`templates.py`, `siblings.py` (do siblings differ?), `repetition.py` (loops, echo),
-`copying.py`, `text/actions.py` (does the action follow?), `form.py` (well formed?).
+larger measures have a file each: `retrieval.py` (does the reasoning depend on the prompt?),
+`templates.py`, `siblings.py` (do siblings differ?), `repetition.py` (loops, echo), `actions.py`
+(does the action follow?). Form (tags, lengths, truncation) and copying are measured here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.records import RolloutBatch, Trajectory, Turn
+from echoscope.store.records import FinishReason, RolloutBatch, Trajectory, Turn
 
 from ...config import TextConfig
 from .actions import action_entropies, agreements, named_moves
-from .copying import copied_share, masked_texts
-from .form import form_metrics, is_reasoning_closed
 from .repetition import echo_share, loops, repeated_action_shares, turn_pairs
 from .report import MAX_EXEMPLARS, Exemplar, Findings, TextReport
 from .retrieval import information_bound, retrieve
-from .sample import Reasoning, TextSample, draw, word_spans
+from .sample import Reasoning, TextSample, draw, ngrams, word_spans, words
 from .siblings import sibling_metrics, sibling_pairs
 from .similarity import similarity
 from .templates import CommonGrams, find_template
+
+
+def form_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """Shares of turns, and quantiles of the length of a response in characters. NaN without turns.
+
+    A reasoning is closed if the response goes on after it: its closing tag was written.
+    """
+    turns = [turn for episode in episodes for turn in episode.turns]
+
+    def share(holds: Callable[[Turn], bool]) -> float:
+        return sum(map(holds, turns)) / len(turns) if turns else float("nan")
+
+    lengths = [float(len(turn.response)) for turn in turns] or [np.nan]
+    p10, p50, p90 = np.quantile(lengths, [0.1, 0.5, 0.9]).tolist()
+    return {
+        "valid_frac": share(lambda turn: turn.is_valid),
+        "effective_frac": share(lambda turn: turn.is_effective),
+        "truncated_frac": share(lambda turn: turn.finish_reason is FinishReason.LENGTH),
+        "closed_reasoning_frac": share(is_reasoning_closed),
+        "empty_reasoning_frac": share(lambda turn: not turn.reasoning.strip()),
+        "num_chars_p10": p10,
+        "num_chars_p50": p50,
+        "num_chars_p90": p90,
+    }
+
+
+def is_reasoning_closed(turn: Turn) -> bool:
+    return turn.reasoning_chars is not None and turn.reasoning_chars[1] < len(turn.response)
+
+
+GRAM = 3
+"""Words in the n-grams that count as copied."""
+
+
+def copied_share(reasoning: Reasoning) -> float | None:
+    """Share of a reasoning's n-grams of three words that stand in its observation.
+
+    A shorter reasoning is one gram. None without words.
+    """
+    size = min(len(reasoning.words), GRAM)
+    if not size:
+        return None
+    known = set(ngrams(words(reasoning.observation), size))
+    grams = ngrams(reasoning.words, size)
+    return sum(gram in known for gram in grams) / len(grams)
+
+
+def masked_texts(reasonings: Sequence[Reasoning]) -> list[str]:
+    """The reasonings without any word that stands in one of their observations.
+
+    Words are taken out wherever *some* observation has them: masking only a reasoning's own
+    observation would leave a trace of it, namely which words are gone.
+    """
+    shown = {
+        word
+        for observation in {reasoning.observation for reasoning in reasonings}
+        for word in words(observation)
+    }
+    return [
+        " ".join(word for word in reasoning.words if word not in shown) for reasoning in reasonings
+    ]
 
 
 def text_metrics(

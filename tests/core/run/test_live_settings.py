@@ -20,7 +20,7 @@ from echoscope.core.run.control import Control
 from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.train import Trainer
 from echoscope.diagnostics.judge.alarm_settings import alarm_settings
-from echoscope.diagnostics.tools.whatif_settings import own_settings
+from echoscope.diagnostics.tools.whatif import own_settings
 from echoscope.store.log.packing import pack
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics

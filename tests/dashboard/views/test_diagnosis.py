@@ -11,7 +11,7 @@ from made_run import CONFIG, made_trajectory, open_writer
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.data import queries
-from echoscope.diagnostics.read.open_source import Opened
+from echoscope.diagnostics.read.sources import Opened
 from echoscope.diagnostics.read.table import TableBuilder
 from echoscope.store.artifacts import DiagnosticRecord
 from echoscope.store.reader import open_run

@@ -10,8 +10,8 @@ from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.record import Shown
 from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
-from echoscope.diagnostics.read.open_source import template_words
 from echoscope.diagnostics.read.records import MetricsFileError
+from echoscope.diagnostics.read.sources import template_words
 from echoscope.diagnostics.read.table import MetricTable
 
 REQUIRED = {

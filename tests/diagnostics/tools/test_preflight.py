@@ -11,8 +11,7 @@ import pytest
 
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.selection.payoff import Worth
-from echoscope.diagnostics.tools.preflight import judge, measure
-from echoscope.diagnostics.tools.preflight_record import (
+from echoscope.diagnostics.tools.preflight.findings import (
     Cost,
     Dependence,
     Finding,
@@ -20,6 +19,7 @@ from echoscope.diagnostics.tools.preflight_record import (
     Limits,
     Preflight,
 )
+from echoscope.diagnostics.tools.preflight.trial import judge, measure
 from echoscope.store.records import FinishReason, RolloutBatch, Split, StopReason, Trajectory, Turn
 
 LIMITS = Limits(

@@ -13,12 +13,16 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
 from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.read.table import steps_with_groups
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.diagnostics.selection.payoff import Worth, payoff_of
-from echoscope.diagnostics.tools.stored_steps import steps_with_groups
-from echoscope.diagnostics.tools.whatif import simulate
-from echoscope.diagnostics.tools.whatif_record import Drop
-from echoscope.diagnostics.tools.whatif_settings import WhatIfError, apply_changes, own_settings
+from echoscope.diagnostics.tools.whatif import (
+    Drop,
+    WhatIfError,
+    apply_changes,
+    own_settings,
+    simulate,
+)
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
     CommandAction,

@@ -298,7 +298,7 @@ def judge_configuration(path: Path, damaged: Path) -> str:
 
 def judge_metrics(path: Path, damaged: Path) -> str:
     """Another trainer wrote the file: what is valid may be meant, what is not is one line."""
-    from echoscope.diagnostics.read.open_source import open_source
+    from echoscope.diagnostics.read.sources import open_source
 
     try:
         open_source(damaged)

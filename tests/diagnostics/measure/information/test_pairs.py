@@ -10,8 +10,7 @@ import pytest
 from letter_tokens import TableScorer, batch, decode, encode, episode, turn
 
 from echoscope.diagnostics.config import InformationConfig
-from echoscope.diagnostics.measure.information.cross_scores import CrossScores
-from echoscope.diagnostics.measure.information.cross_scoring import score_draw
+from echoscope.diagnostics.measure.information.cross_scores import CrossScores, score_draw
 from echoscope.diagnostics.measure.information.estimate import estimate
 from echoscope.diagnostics.measure.information.pairs import (
     draw_all_turns,

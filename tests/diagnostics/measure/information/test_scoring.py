@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from echoscope.diagnostics.measure.information import scoring
-from echoscope.diagnostics.measure.information.cross_scoring import ScoringError, cross_score
+from echoscope.diagnostics.measure.information.cross_scores import ScoringError, cross_score
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 
 SHAPE = {

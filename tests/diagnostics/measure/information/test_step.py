@@ -8,7 +8,7 @@ import numpy as np
 from letter_tokens import TableScorer, batch, decode, encode
 
 from echoscope.diagnostics.config import InformationConfig
-from echoscope.diagnostics.measure.information.cross_scoring import ScoringError
+from echoscope.diagnostics.measure.information.cross_scores import ScoringError
 from echoscope.diagnostics.measure.information.step import StepInformation, measure_information
 
 EVERYTHING = InformationConfig(

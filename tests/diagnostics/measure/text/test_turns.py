@@ -17,8 +17,7 @@ from echoscope.diagnostics.measure.text.actions import (
     last_named,
     named_moves,
 )
-from echoscope.diagnostics.measure.text.copying import copied_share, masked_texts
-from echoscope.diagnostics.measure.text.form import form_metrics
+from echoscope.diagnostics.measure.text.measures import copied_share, form_metrics, masked_texts
 from echoscope.diagnostics.measure.text.repetition import echo_share, loops, repeated_action_shares
 from echoscope.diagnostics.measure.text.sample import draw, ngrams, word_spans, words
 

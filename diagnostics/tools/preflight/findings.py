@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ..config import SelectionConfig
-from ..selection.payoff import Payoff
+from ...config import SelectionConfig
+from ...selection.payoff import Payoff
 
 NAN = float("nan")
 

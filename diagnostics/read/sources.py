@@ -19,10 +19,10 @@ from echoscope.store.records import Trajectory
 from ..config import TextConfig
 from ..judge.advice import Situation, trainer_of
 from ..judge.record import Shown
-from ..tools.stored_steps import steps_with_groups
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
 from .records import MetricsFileError
+from .table import steps_with_groups
 from .table import MetricTable, TableBuilder, table_of_run
 
 if TYPE_CHECKING:

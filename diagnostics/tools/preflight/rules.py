@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from ..selection.payoff import Worth
-from .preflight_record import Cost, Dependence, Finding, Level, Limits, Numbers
+from ...selection.payoff import Worth
+from .findings import Cost, Dependence, Finding, Level, Limits, Numbers
 
 BROKEN_FORMAT, WEAK_FORMAT = 0.5, 0.9
 """Shares of replies in the right format."""

@@ -15,12 +15,12 @@ import numpy as np
 
 from echoscope.store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
 
-from ..measure.information.estimate import InformationEstimate
-from ..measure.rewards import reward_stats
-from ..selection.filter import RELATIVE_NOISE, select_groups
-from ..selection.payoff import payoff_of
-from .preflight_record import Cost, Dependence, Limits, Numbers, Preflight
-from .preflight_rules import Commands, find, percent
+from ...measure.information.estimate import InformationEstimate
+from ...measure.rewards import reward_stats
+from ...selection.filter import RELATIVE_NOISE, select_groups
+from ...selection.payoff import payoff_of
+from .findings import Cost, Dependence, Limits, Numbers, Preflight
+from .rules import Commands, find, percent
 
 NAN = float("nan")
 _FAILED = (StopReason.ENV_ERROR, StopReason.TIMEOUT)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics.judge.verdict import diagnose
-from echoscope.diagnostics.read import open_source as sources
-from echoscope.diagnostics.read.open_source import open_source, sample_of_step
+from echoscope.diagnostics.read import sources
 from echoscope.diagnostics.read.records import MetricsFileError
+from echoscope.diagnostics.read.sources import open_source, sample_of_step
 from echoscope.store.reader import open_run
 from echoscope.store.records import Split, StepMetrics, StopReason, Trajectory, Turn
 from echoscope.store.writer import RunWriter

@@ -1,0 +1,1 @@
+"""Is a run worth starting? Trial rollouts of its starting policy, counted and judged."""
