@@ -22,8 +22,7 @@ from ..judge.record import Shown
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
 from .records import MetricsFileError
-from .table import steps_with_groups
-from .table import MetricTable, TableBuilder, table_of_run
+from .table import MetricTable, TableBuilder, steps_with_groups, table_of_run
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader

@@ -26,8 +26,7 @@ from ..config import InformationConfig
 from ..measure.information.cross_scores import MAX_SAMPLING_GAP, Scorer
 from ..measure.information.pairs import Decode
 from ..measure.information.step import measure_information
-from ..read.table import steps_with_groups
-from ..read.table import MetricTable, TableBuilder
+from ..read.table import MetricTable, TableBuilder, steps_with_groups
 
 DEFAULT_STEPS = 20
 """Steps that are scored where it is not said how many: spread evenly."""
