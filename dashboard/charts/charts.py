@@ -16,6 +16,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from echoscope.diagnostics.catalogue import SHARE, metric
+
 from ..data.curves import (
     Axis,
     Curve,
@@ -23,7 +25,6 @@ from ..data.curves import (
 )
 from ..data.downsampling import Values, clipped_range, downsample, full_range, smoothed
 from ..escaping import visible
-from ..labels import SHARE, label
 from . import theme
 from .marks import MARK_AXIS, Mark, Trace, mark_traces, scatter
 
@@ -358,7 +359,7 @@ def _legend(curves: Sequence[Curve]) -> dict[str, Any]:
 
 def _has_legend(curves: Sequence[Curve]) -> bool:
     """A single curve needs one where it is not called as its metric is: it is a part of a chart."""
-    return len(curves) > 1 or any(one.name != label(one.key).name for one in curves)
+    return len(curves) > 1 or any(one.name != metric(one.key).name for one in curves)
 
 
 def _legend_rows(curves: Sequence[Curve]) -> int:

@@ -14,7 +14,6 @@ from echoscope.diagnostics.judge.record import Verdict
 
 from ..data.curves import Curve, curve, wilson_band
 from ..data.downsampling import Values
-from ..labels import label
 from . import theme
 
 
@@ -168,19 +167,19 @@ def evidence_chart(verdict: Verdict | None, known: Sequence[str]) -> Chart:
     shown = {line.key for chart in CHARTS[:1] for line in chart.lines} | set(eval_keys(known))
     found: list[str] = []
     for one in verdict.evidence if verdict else ():
-        metric = MEASURED_AS.get(one.metric, one.metric)
-        keys = [key for key in known if fnmatch.fnmatchcase(key, metric)]
+        stored = MEASURED_AS.get(one.metric, one.metric)
+        keys = [key for key in known if fnmatch.fnmatchcase(key, stored)]
         found += [key for key in keys[:1] if key not in shown and key not in found]
     if not found:
         return usual
     first, *others = found[:2]
-    words = label(first)
-    same_unit = bool(others) and label(others[0]).unit == words.unit
+    words = metric(first)
+    same_unit = bool(others) and metric(others[0]).unit == words.unit
     bands = {key for key in found if f"{key}_low" in known}
     lines = (
         Line(key=first, name="" if not others else words.name, has_interval=first in bands),
         *(
-            Line(key=key, name=label(key).name, is_right=not same_unit, has_interval=key in bands)
+            Line(key=key, name=metric(key).name, is_right=not same_unit, has_interval=key in bands)
             for key in others
         ),
     )

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 import pandas as pd
 import streamlit as st
 
+from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import RunInfo
 
@@ -19,7 +20,6 @@ from ..data import queries
 from ..data.cache import AnswerCache
 from ..data.curves import AXES, Axis, AxisKind, Curve, Zoom, curve, describe, step_axis, to_csv
 from ..escaping import visible
-from ..labels import label
 from ..live import cursor, figures, pulses
 from ..page.problems import Problem
 from . import charts
@@ -250,7 +250,7 @@ def _found(
     key = name.removeprefix(f"{_PLAIN}_")
     if key == name or key not in page.known:
         raise Problem(f"there is no chart {name[:80]!r}")
-    words = label(key)
+    words = metric(key)
     chart = Chart(
         name=_PLAIN,
         title=words.name,

@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from echoscope.diagnostics.catalogue import metric
+
 from ..data.curves import FIXED_TASKS
 from ..data.downsampling import downsample
-from ..labels import LABELS, value_words
+from ..labels import value_words
 from .curated import eval_keys
 
 SPARK_POINTS = 48
@@ -118,14 +120,14 @@ def tiles(
             "Training success" if success == "rollout/success_rate" else "Training return",
             success,
             "success" if success == "rollout/success_rate" else "return",
-            LABELS[success].help + " Higher is better.",
+            metric(success).help + " Higher is better.",
             against="best",
         ),
         tile(
             "Policy entropy",
             "policy/entropy",
             "entropy",
-            LABELS["policy/entropy"].help + " Worry when it nears zero, or grows for many steps.",
+            metric("policy/entropy").help,
             against="start",
         ),
         _with_evidence(groups, is_evidence("reward/zero_std_frac")),
@@ -133,7 +135,7 @@ def tiles(
             "Response length",
             "rollout/response_length_mean",
             "length",
-            LABELS["rollout/response_length_mean"].help + " Worry when it jumps or shrinks.",
+            metric("rollout/response_length_mean").help,
             against="start",
         ),
         Tile(

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from echoscope.diagnostics.catalogue import metric
+
 from ..charts import theme
-from ..labels import label
 from .downsampling import Values
 
 AxisKind = Literal["step", "time", "tokens"]
@@ -133,7 +134,7 @@ def curve(
     steps = rows["step"].to_numpy(np.int64)
     low, high = (_values_at(data, end, steps) for end in (low_key, high_key))
     has_interval = low is not None and bool(np.isfinite(low).any())
-    words = label(key)
+    words = metric(key)
     return Curve(
         key=key,
         name=name or words.name,

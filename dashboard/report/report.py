@@ -18,6 +18,7 @@ from typing import Any
 import plotly.graph_objects as go
 import plotly.offline
 
+from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import onset_words, verdict_parts
 from echoscope.store.reader import RunInfo
@@ -40,7 +41,7 @@ from ..data.diagnosis import (
     thin,
 )
 from ..escaping import escape, visible
-from ..labels import interval_words, label, value_words
+from ..labels import interval_words, value_words
 from ..live import pulses
 from ..page.config_view import plain_config
 from ..page.config_view import value_words as setting_words
@@ -185,7 +186,7 @@ def _verdict(page: _Page, verdict: Verdict) -> None:
     page.table(
         [
             {
-                "what moved": label(one.metric).name,
+                "what moved": metric(one.metric).name,
                 "before": value_words(one.metric, one.before),
                 "now": value_words(one.metric, one.after),
                 "95 % interval": interval_words(one.metric, one.interval),

@@ -24,12 +24,13 @@ from echoscope.dashboard.data.curves import AXES, Axis, AxisKind, Curve, curve, 
 from echoscope.dashboard.data.diagnosis import REGIME_KEYS, regime_path
 from echoscope.dashboard.data.evaluating import task_settings
 from echoscope.dashboard.escaping import escape, visible
-from echoscope.dashboard.labels import change_words, label, value_words
+from echoscope.dashboard.labels import change_words, value_words
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.page.config_view import plain_config
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import NONE, plain
+from echoscope.diagnostics.catalogue import metric
 
 MAX_RUNS = len(theme.SERIES) * len(theme.DASHES)
 MAX_TASKS = 300
@@ -69,7 +70,7 @@ def draw() -> None:
         default=[key for key in CURATED if key in keys][:4],
         key="metrics",
         bind="query-params",
-        format_func=lambda key: f"{label(key).name}  ({key})",
+        format_func=lambda key: f"{metric(key).name}  ({key})",
         max_selections=12,
     )
     kind = middle.segmented_control(
@@ -165,8 +166,8 @@ def _curves(runs: list[str], keys: list[str], kind: AxisKind, smooth: float) -> 
             drawn,
             plain_axis,
             options=lines.LineOptions(smooth=smooth, height=290, has_legend=False),
-            title=label(key).name,
-            help=label(key).help,
+            title=metric(key).name,
+            help=metric(key).help,
         )
         with columns[place % 2]:
             figures.show(
@@ -190,7 +191,7 @@ def _changes(runs: list[str], baseline: str, keys: list[str]) -> None:
     series = {run: queries.series(run, keys) for run in runs}
     table = relative_change(series, baseline, keys)
     shown = pd.DataFrame(
-        {"metric, at the last common step": [f"{label(k).name} ({k})" for k in table["key"]]}
+        {"metric, at the last common step": [f"{metric(k).name} ({k})" for k in table["key"]]}
     )
     for run in runs:
         shown[run] = [value_words(k, v) for k, v in zip(table["key"], table[run], strict=True)]

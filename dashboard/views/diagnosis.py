@@ -14,7 +14,7 @@ from echoscope.dashboard.charts.curated import EVIDENCE
 from echoscope.dashboard.data import diagnosis as data
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import cut, visible
-from echoscope.dashboard.labels import interval_words, label, value_words
+from echoscope.dashboard.labels import interval_words, value_words
 from echoscope.dashboard.live import figures, pulses
 from echoscope.dashboard.live.refreshing import follow
 from echoscope.dashboard.page import ui
@@ -25,6 +25,7 @@ from echoscope.dashboard.replay import html as replay_html
 from echoscope.dashboard.replay import tokens
 from echoscope.dashboard.replay.list import ORDERS
 from echoscope.dashboard.words import NONE, plain
+from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.store.artifacts import DiagnosticRecord
@@ -175,7 +176,7 @@ def _why(verdict: Verdict) -> None:
     if verdict.evidence:
         rows = [
             {
-                "what": label(one.metric).name,
+                "what": metric(one.metric).name,
                 "before": value_words(one.metric, one.before),
                 "now": value_words(one.metric, one.after),
                 "95 % interval": interval_words(one.metric, one.interval),

@@ -17,11 +17,11 @@ from echoscope.dashboard.data.evaluating import (
     leaderboard,
     on_their_tasks,
 )
-from echoscope.dashboard.labels import SHARE
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import NONE, plain
+from echoscope.diagnostics.catalogue import SHARE
 
 MAX_RUNS = 40
 """Runs that are read for the leaderboard, the newest that match."""

@@ -26,7 +26,7 @@ from echoscope.store.records import (
 from ..config import AlarmConfig, RuleName
 from .advice import Action, Cause, History, Situation, advise, causes_of, live_command
 from .changes import Channel, ChannelSpec
-from .channels import CHANNELS, at_distance, derived
+from .channels import CHANNELS, MEASURED_AS, at_distance, derived
 from .observations import observed
 from .rules import reasoning as rules_reasoning
 from .rules import signal as rules_signal
@@ -475,6 +475,17 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
             wanted = tuple(dict.fromkeys(specs[name].keys[0] for name in names))
             out.append(Blindness(rule=rule.name, wanted=wanted, is_blind=is_blind))
     return out
+
+
+def rules_reading(key: str) -> list[str]:
+    """The alarm rules that judge or confirm by a metric, in their usual order.
+
+    >>> rules_reading("rollout/action_valid_frac")[0]
+    'FORMAT_COLLAPSE'
+    """
+    sources = {key, *(d for d, stored in MEASURED_AS.items() if stored == key)}
+    channels = {spec.name for spec in CHANNELS if sources & set(spec.keys)}
+    return [rule.name for rule in ALL_RULES if channels & {*rule.needs, *rule.confirms}]
 
 
 def _can_confirm(seen: set[str], rule: Rule) -> bool:

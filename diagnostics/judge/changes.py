@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from ..catalogue import metric
 from .observations import MAD_TO_SIGMA, matches, median, observed, robust_scale
 
 LOG_FLOOR = 1e-9
@@ -64,10 +65,9 @@ class ChannelSpec:
     """What is followed, and how far it has to move."""
 
     name: str
-    label: str
-    """As it stands before its numbers: "valid actions"."""
     keys: tuple[str, ...]
-    """Metric keys in order of preference; `*` stands for a tag, and tags are averaged."""
+    """Metric keys in order of preference; `*` stands for a tag, and tags are averaged. The first
+    gives the channel its label and its unit."""
     direction: Literal["fall", "rise"]
     raise_at: float
     """Distance from the baseline: in the metric's unit, in nats of its logarithm, or as a share."""
@@ -82,13 +82,21 @@ class ChannelSpec:
     """A best below this is nothing to fall from (in the metric's unit; not for `transform`)."""
     warmup: int = 5
     """Observations before the baseline counts; one where the metric is measured now and then."""
-    unit: Literal["", "rate", "points", "nats"] = ""
-    """How its numbers are written: shares as percentages, shares above chance in points."""
     trials: str = ""
     """Of a rate: the metric beside it that says over how many trials, `num_tasks` say."""
     has_own_schedule: bool = False
     """An evaluation: it is rare if many steps lie between two of them, whatever rows the log has.
     Any other metric is rare if it is absent from most rows of the log."""
+
+    @property
+    def label(self) -> str:
+        """As it stands before its numbers: "valid actions"."""
+        return metric(self.keys[0]).in_sentence
+
+    @property
+    def unit(self) -> str:
+        """How its numbers are written (see `rules.base.amount`)."""
+        return metric(self.keys[0]).unit
 
 
 @dataclass(slots=True, kw_only=True)

@@ -33,32 +33,24 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- format and validity
     ChannelSpec(
         name="closed",
-        label="replies that close their reasoning",
-        unit="rate",
         keys=("rollout/reasoning_closed_frac", "text/closed_reasoning_frac"),
         direction="fall",
         raise_at=0.2,
     ),
     ChannelSpec(
         name="format",
-        label="replies in the right format",
-        unit="rate",
         keys=("rollout/format_valid_frac",),
         direction="fall",
         raise_at=0.2,
     ),
     ChannelSpec(
         name="action",
-        label="valid actions",
-        unit="rate",
         keys=("rollout/action_valid_frac", "text/valid_frac"),
         direction="fall",
         raise_at=0.2,
     ),
     ChannelSpec(
         name="eval_action",
-        label="valid actions in evaluation",
-        unit="rate",
         keys=(
             "probe/*/action_valid_frac",
             "probe/action_valid_frac",
@@ -71,22 +63,17 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     ChannelSpec(
         name="truncated",
-        label="replies cut at the length limit",
-        unit="rate",
         keys=("rollout/length_limited_frac", "text/truncated_frac"),
         direction="rise",
         raise_at=0.2,
     ),
     _level(
         name="capped",
-        label="replies cut at the length limit",
-        unit="rate",
         keys=("rollout/length_limited_frac", "text/truncated_frac"),
         raise_at=0.9,
     ),
     ChannelSpec(
         name="length",
-        label="response length",
         keys=(
             "rollout/response_length_mean",
             "rollout/num_sampled_tokens_mean",
@@ -99,24 +86,18 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- success
     _losing(
         name="success_probe",
-        label="success on the probe tasks",
-        unit="rate",
         keys=("probe/*/success_rate", "probe/success_rate"),
         trials="num_tasks",
         least_baseline=0.02,
     ),
     _losing(
         name="success_eval",
-        label="evaluation success",
-        unit="rate",
         keys=("eval/*/success_rate", "eval/success_rate"),
         trials="num_tasks",
         least_baseline=0.02,
     ),
     _lost(
         name="success_train",
-        label="training success",
-        unit="rate",
         keys=("rollout/success_rate",),
         smooth="mean",
         window=10,
@@ -126,7 +107,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _lost(
         name="reward",
-        label="mean return",
         keys=("reward/return_mean", "reward/success_rate"),
         smooth="mean",
         window=20,
@@ -136,8 +116,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- entropy
     ChannelSpec(
         name="entropy_up",
-        label="entropy per token",
-        unit="nats",
         keys=("policy/entropy",),
         direction="rise",
         transform="log",
@@ -145,8 +123,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     ChannelSpec(
         name="entropy_down",
-        label="entropy per token",
-        unit="nats",
         keys=("policy/entropy",),
         direction="fall",
         against="start",
@@ -155,8 +131,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _measured(
         name="conditional_entropy_down",
-        label="reasoning entropy H(Z|X) per token",
-        unit="nats",
         keys=(
             "info/first_turn/conditional_entropy_per_token",
             "info/all_turns/conditional_entropy_per_token",
@@ -168,8 +142,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _measured(
         name="sibling_distance_down",
-        label="difference between replies to one prompt",
-        unit="rate",
         keys=("text/sibling_distance",),
         direction="fall",
         is_share=True,
@@ -178,46 +150,32 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- dependence on the prompt
     _vanishing(
         name="dependence_first",
-        label="mutual information I(X;Z) of first-turn reasoning (share of its maximum)",
-        unit="rate",
         keys=("info/first_turn/dependence_high", "info/first_turn/dependence"),
     ),
     _vanishing(
         name="dependence_all",
-        label="mutual information I(X;Z) over all turns (share of its maximum)",
-        unit="rate",
         keys=("info/all_turns/dependence_high", "info/all_turns/dependence"),
     ),
     _vanishing(
         name="retrieval",
-        label="prompts identified from the reasoning, above chance",
-        unit="points",
         keys=("info/first_turn/retrieval_margin", "info/all_turns/retrieval_margin"),
     ),
     _vanishing(
         name="text_retrieval",
-        label="prompts identified from the wording alone, above chance",
-        unit="points",
         keys=("text/retrieval_margin",),
     ),
     _vanishing(
         name="text_dependence",
-        label="link between prompt and reasoning, estimated from text",
-        unit="rate",
         keys=("text/dependence",),
     ),
     _measured(
         name="template",
-        label="phrases that are boilerplate",
-        unit="rate",
         keys=("text/template_frac",),
         direction="rise",
         raise_at=0.3,
     ),
     _measured(
         name="agreement",
-        label="answers that follow from their reasoning",
-        unit="rate",
         keys=("text/agreement_frac",),
         direction="fall",
         raise_at=0.2,
@@ -225,24 +183,18 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- repetition
     _measured(
         name="duplicates",
-        label="nearly equal sibling replies",
-        unit="rate",
         keys=("text/near_duplicate_frac",),
         direction="rise",
         raise_at=0.3,
     ),
     _measured(
         name="loops",
-        label="replies that loop",
-        unit="rate",
         keys=("text/loop_frac",),
         direction="rise",
         raise_at=0.2,
     ),
     _measured(
         name="echo",
-        label="overlap with the own previous turn",
-        unit="rate",
         keys=("text/echo_frac",),
         direction="rise",
         raise_at=0.3,
@@ -250,7 +202,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- reward spread
     ChannelSpec(
         name="spread",
-        label="reward standard deviation within groups",
         keys=("reward/group_std_mean",),
         direction="fall",
         against="start",
@@ -263,8 +214,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _level(
         name="zero_spread",
-        label="groups whose rewards are all equal",
-        unit="rate",
         keys=("reward/zero_std_frac",),
         raise_at=0.8,
         smooth="mean",
@@ -275,7 +224,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     # --- the update
     ChannelSpec(
         name="gradient",
-        label="gradient norm",
         keys=("optim/grad_norm",),
         direction="rise",
         against="recent",
@@ -286,7 +234,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _level(
         name="non_finite",
-        label="non-finite losses or gradients",
         keys=("optim/non_finite",),
         raise_at=0.5,
         window=1,
@@ -295,7 +242,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _level(
         name="regulariser",
-        label="KL and entropy gradient over the task gradient",
         keys=("gradient/regulariser_ratio",),
         raise_at=1.0,
         window=3,
@@ -304,8 +250,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     ChannelSpec(
         name="success_logprob",
-        label="log-probability of successful trajectories per token",
-        unit="nats",
         keys=("policy/success_logprob",),
         direction="fall",
         raise_at=0.05,
@@ -315,21 +259,16 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _level(
         name="mismatch",
-        label="KL between sampler and trainer",
-        unit="nats",
         keys=("policy/mismatch_kl",),
         raise_at=0.05,
     ),
     _level(
         name="ref_kl",
-        label="KL to the reference policy",
-        unit="nats",
         keys=("policy/ref_kl",),
         raise_at=1.0,
     ),
     _level(
         name="empty_selection",
-        label="steps without a selected group",
         keys=("selection/is_empty",),
         raise_at=0.5,
         window=1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..catalogue import SHARE
 from .advice import Action, Cause
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
 from .regimes import Regime
@@ -103,8 +104,8 @@ def _healthy(measured: Sequence[str], view: View) -> str:
     """What holds, in numbers that change only when something new is reached."""
     success = view.success
     best = ""
-    if success is not None and success.spec.unit == "rate" and success.high_step is not None:
-        first, high = (amount(value, "rate") for value in (success.opening, success.high))
+    if success is not None and success.spec.unit == SHARE and success.high_step is not None:
+        first, high = (amount(value, SHARE) for value in (success.opening, success.high))
         verb = "is rising" if view.is_success_at_best else "has risen"
         best = f" Success {verb} ({first} -> {high})." if success.high > success.opening else ""
     return f"Healthy.{best} No problem found ({len(measured)} signals checked)."

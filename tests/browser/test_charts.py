@@ -10,7 +10,7 @@ import pytest
 from browsing import DashboardProcess, draw_chart, hover, text_of, until, visit
 from made_run import made_trajectory, make_run, open_writer, step_metrics
 
-from echoscope.dashboard.labels import label
+from echoscope.diagnostics.catalogue import metric
 
 EVALUATED = {0: 0.352, 20: 0.815, 40: 0.574}
 """Step to success on fixed tasks."""
@@ -70,7 +70,7 @@ def test_c2_compare_draws_evaluations_where_they_were(
     measured: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     key = "eval/lake/success_rate"
-    metrics = quote(f"{label(key).name}  ({key})")
+    metrics = quote(f"{metric(key).name}  ({key})")
     visit(page, f"{dashboard.url}/compare?runs={measured},tiny&smooth=0.9&metrics={metrics}")
     drawn = curves(page, draw_chart(page, "[class*=st-key-compare]"))
     evaluated = drawn[measured]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from echoscope.store.records import AlarmSeverity
 
+from ...catalogue import POINTS, SHARE
 from ...config import RuleName
 from ..changes import DRASTIC, HALF, Channel
 
@@ -212,16 +213,16 @@ def describe_jump(channel: Channel) -> str:
 def amount(value: float, unit: str = "") -> str:
     """A number as people say it.
 
-    >>> amount(0.859, "rate"), amount(0.0078, "rate"), amount(0.34, "points"), amount(0.108, "nats")
+    >>> amount(0.859, SHARE), amount(0.0078, SHARE), amount(0.34, POINTS), amount(0.108, "nats")
     ('86 %', '0.8 %', '34 points', '0.11 nats')
     """
     if not math.isfinite(value):
         return "not finite"
-    if unit == "rate":
+    if unit == SHARE:
         return percent(value)
-    if unit == "points":
+    if unit == POINTS:
         return f"{100 * value:.0f} points"
-    if unit == "nats":
+    if unit.startswith("nats"):
         return f"{float(f'{value:.2g}'):g} nats"
     return number(value)
 

@@ -13,10 +13,9 @@ from echoscope.diagnostics.bench.resampling import block_bootstrap, without_tren
 from echoscope.diagnostics.judge.changes import Channel, ChannelSpec
 from echoscope.diagnostics.judge.observations import median, observed, robust_scale
 
-RATE = ChannelSpec(name="rate", label="the rate", keys=("rate",), direction="fall", raise_at=0.2)
+RATE = ChannelSpec(name="rate", keys=("rate",), direction="fall", raise_at=0.2)
 ENTROPY = ChannelSpec(
     name="entropy",
-    label="entropy",
     keys=("entropy",),
     direction="rise",
     transform="log",
@@ -208,7 +207,6 @@ def test_a_tag_that_joins_later_starts_the_baseline_anew() -> None:
 
 EVAL = ChannelSpec(
     name="eval",
-    label="success",
     keys=("eval/*/success_rate",),
     direction="fall",
     is_share=True,

@@ -1,0 +1,74 @@
+"""The catalogue: every metric has one name, one unit, one sentence."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from echoscope.diagnostics.catalogue import LISTED, METRICS, POINTS, SHARE, metric
+from echoscope.diagnostics.judge.alarms import ALL_RULES, rules_reading
+from echoscope.diagnostics.judge.channels import CHANNELS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "unit"),
+    [
+        ("policy/entropy", "Policy entropy", "nats a token"),
+        ("eval/frozen_lake/success_rate", "Success rate, frozen_lake", "share"),
+        ("gradient/kl/all/norm", "KL term", "norm"),
+        ("time/rollout_s", "Rollout time", "s"),
+        ("time/annotate_s", "Annotate", "s"),
+        ("selection/num_groups_kept", "Number of groups kept", ""),
+        ("text/template_frac", "Boilerplate", "share"),
+        ("text/template_match_frac", "Template match", "share"),
+        ("info/all_turns/mutual_information", "Mutual information, all turns", "nats"),
+        ("mine", "Mine", ""),
+        ("a//b/", "b", ""),
+        ("", "", ""),
+    ],
+)
+def test_any_key_has_a_name_and_a_unit(key: str, name: str, unit: str) -> None:
+    entry = metric(key)
+    assert (entry.name, entry.unit) == (name, unit)
+
+
+def test_every_listed_metric_is_explained_in_sentences() -> None:
+    assert len(LISTED) == len(METRICS)  # each key once
+    for entry in METRICS:
+        assert re.fullmatch(r"[A-Z0-9].*\.", entry.help), entry.key
+        assert entry.name or "*" in entry.key, entry.key
+        assert len(metric(entry.key).name.split()) <= 4, entry.key
+
+
+def test_every_metric_of_a_channel_is_listed() -> None:
+    """An alarm takes its label and its unit from the catalogue."""
+    for spec in CHANNELS:
+        entry = metric(spec.keys[0])
+        assert entry.help, spec.name
+        assert spec.label == entry.in_sentence
+        assert all(metric(key).unit in (SHARE, POINTS) for key in spec.keys) or spec.unit != SHARE
+
+
+def test_rules_reading() -> None:
+    assert rules_reading("rollout/action_valid_frac")[0] == "FORMAT_COLLAPSE"
+    assert "TEMPLATE_COLLAPSE" in rules_reading("info/first_turn/mutual_information")
+    assert rules_reading("optim/lr") == []
+    read = {name for entry in METRICS for name in rules_reading(entry.key)}
+    assert read == {rule.name for rule in ALL_RULES}
+
+
+def test_the_tables_of_the_metrics_guide_are_the_catalogue() -> None:
+    """`python benchmarks/metric_tables.py` writes them."""
+    script = ROOT / "benchmarks" / "metric_tables.py"
+    spec = importlib.util.spec_from_file_location("metric_tables", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "metrics-guide.md").read_text(encoding="utf-8")
+    assert page.split(module.BEGIN)[1].split(module.END)[0].strip() == module.tables()
