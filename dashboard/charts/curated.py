@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.channels import MEASURED_AS
 from echoscope.diagnostics.judge.record import Verdict
 
