@@ -174,9 +174,6 @@ def log_mean_exp(values: FloatArray64, counts: IntArray64 | None = None) -> Floa
     return out
 
 
-FloatArray64 = NDArray[np.float64]
-IntArray64 = NDArray[np.int64]
-
 NAN = float("nan")
 SATURATION = 0.9
 """Share of ln N above which a batch cannot tell more dependence from less."""
