@@ -5,6 +5,10 @@
 // chart a frame, the topmost first; the rest waits until somebody scrolls there or comes back to the
 // tab. Texts of figures were escaped where they were made; nothing here reads HTML.
 
+import { follow } from "./pulse.js";
+
+// Events of charts: drawn; zoomed by the mouse, with the range or null.
+export const DRAWN = "echoscope-drawn", ZOOMED = "echoscope-zoomed";
 const NEAR = "15%";
 // Charts that go on by themselves rest so many times what drawing them took, but not for long: a
 // fast run must not keep a browser busy. Lines of text say each step at once.
@@ -14,30 +18,23 @@ const CORNERS = "M0 0h360v110H110v250H0zM640 0h360v360H890V110H640zM0 640h110v25
 const charts = new Map();
 const decoder = new TextDecoder();
 
-// The library, fetched once: by the head of pages that are sure to need it, or on demand.
+// The library, fetched once, when the first chart is to be drawn.
 
+const LIBRARY = new URL("plotly.js", import.meta.url);
 let library = null;
 
-function plotly(address) {
-  library ??= load(address).catch((error) => {
+function plotly() {
+  library ??= load().catch((error) => {
     library = null;
     throw error;
   });
   return library;
 }
 
-async function load(address) {
-  const expected = document.querySelector("script[data-echoscope=plotly]");
-  if (expected && !window.Plotly && document.readyState !== "complete") {
-    await new Promise((done) => {
-      expected.addEventListener("load", done);
-      expected.addEventListener("error", done);
-      addEventListener("load", done);
-    });
-  }
+async function load() {
   if (!window.Plotly) {
     const script = document.createElement("script");
-    script.src = address;
+    script.src = LIBRARY;
     const loaded = new Promise((done, failed) => {
       script.onload = done;
       script.onerror = () => failed(new Error("plotly could not be fetched; reload the page"));
@@ -120,14 +117,14 @@ class Chart {
 
   // Takes what is to be shown: a line about the chart, and the figure below it. True if something
   // of it is to be seen, or the look of the page is another.
-  take(text, address) {
+  take(text) {
     const theme = pageTheme(this.parent);
     if (text === this.text && theme.name === this.theme.name) return false;
     const end = text.indexOf("\n"), head = JSON.parse(text.slice(0, end));
     const { height, alt, revision, config, source } = head, spec = text.slice(end);
     const shown = JSON.stringify([height, alt, revision, config, theme.name]) + spec;
     const isNew = shown !== this.shown;
-    Object.assign(this, { text, spec, shown, height, source, theme, address });
+    Object.assign(this, { text, spec, shown, height, source, theme });
     this.revision = revision || "kept";
     this.configure(config);
     this.root.style.height = `${height}px`;
@@ -138,15 +135,15 @@ class Chart {
   }
 
   // Asks for the run's pulse, and for itself when the run has moved: near the eye, and at rest.
-  attend(follow) {
+  attend() {
     const pulse = this.source?.pulse;
     if (pulse === this.pulse) return;
     this.unfollow?.();
     this.pulse = pulse;
-    this.unfollow = pulse && follow(pulse, this.source.every, (now) => { this.hear(now, follow); });
+    this.unfollow = pulse && follow(pulse, this.source.every, (now) => { this.hear(now); });
   }
 
-  async hear({ position }, follow) {
+  async hear({ position }) {
     if (position === this.source.position || performance.now() < restUntil) return;
     if (!this.isNear || this.isHeld || this.isFetching) return;
     this.isFetching = true;
@@ -156,8 +153,8 @@ class Chart {
       const answer = await fetch(source.address, { cache: "no-store", signal });
       // Anything else is a run that has gone, or a password's time: whoever asks for pulses hears.
       if (answer.status !== 200 || source !== this.source) return;
-      if (this.take(await answer.text(), this.address)) drain();
-      this.attend(follow);
+      if (this.take(await answer.text())) drain();
+      this.attend();
     } catch {
       // The server is away; the next pulse asks again.
     } finally {
@@ -182,7 +179,7 @@ class Chart {
   }
 
   async draw() {
-    const Plotly = await plotly(this.address);
+    const Plotly = await plotly();
     this.isDirty = false;
     if (!this.parent.isConnected) return;
     // Plotly keeps and changes what it is given: the text is read again for each drawing.
@@ -197,7 +194,7 @@ class Chart {
     this.failure?.remove();
     this.listen();
     this.point(Plotly);
-    document.dispatchEvent(new CustomEvent("echoscope-drawn"));
+    document.dispatchEvent(new CustomEvent(DRAWN));
     const now = performance.now();
     restUntil = Math.min(Math.max(now, restUntil) + REST * (now - began), now + MAX_REST_MS);
   }
@@ -218,7 +215,7 @@ class Chart {
       const low = change["xaxis.range[0]"], high = change["xaxis.range[1]"];
       const detail = change["xaxis.autorange"] ? null : [low, high];
       if (detail === null || (low !== undefined && high !== undefined))
-        this.root.dispatchEvent(new CustomEvent("echoscope-zoomed", { bubbles: true, detail }));
+        this.root.dispatchEvent(new CustomEvent(ZOOMED, { bubbles: true, detail }));
     });
   }
 
@@ -323,15 +320,15 @@ for (const name of ["pointerup", "pointercancel"]) addEventListener(name, releas
 
 const places = new WeakMap();
 
-export default function show({ data, parentElement }, address, follow) {
+export default function show({ data, parentElement }) {
   let chart = places.get(parentElement);
   if (!chart || !charts.has(chart.root)) places.set(parentElement, (chart = new Chart(parentElement)));
   const ticket = ++chart.ticket;
   const text = decoder.decode(data);
   // What a chart has fetched since is newer than what the page still has.
-  const isNew = chart.take(chart.given === text ? chart.text : text, address);
+  const isNew = chart.take(chart.given === text ? chart.text : text);
   chart.given = text;
-  chart.attend(follow);
+  chart.attend();
   if (isNew) {
     const { away, width } = chart.place();
     chart.isNear ||= away === 0 && width > 0;

@@ -8,20 +8,18 @@ A chart of a live run fetches itself anew when the run has moved: no script is r
 from __future__ import annotations
 
 import base64
-import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import plotly.io
-import streamlit as st
 
 from ..escaping import component_key
-from ..web import assets
 from .pulses import EVERY_S
+from .scripts import component
 
 DEFAULT_HEIGHT = 450
 """Pixels, for a figure that says nothing."""
@@ -117,27 +115,4 @@ def show(
 
 def show_sent(data: bytes, *, key: str) -> None:
     """Draw what `sent` made; `key` names the place."""
-    _component()(key=component_key(key), data=data)
-
-
-@functools.cache
-def _component() -> Callable[..., Any]:
-    return st.components.v2.component("echoscope_figure", js=_script(), isolate_styles=False)
-
-
-def _script() -> str:
-    """Fixed text: a component's script is sent with every chart, so it only calls the real one."""
-    names = (assets.FIGURES, assets.PLOTLY, assets.PULSE)
-    script, library, pulse = (json.dumps(asset.path) for asset in names)
-    return f"""
-const at = (path) => location.origin + path;
-export default async function (given) {{
-  try {{
-    const [{{ default: show }}, {{ follow }}] =
-      await Promise.all([import(at({script})), import(at({pulse}))]);
-    return show(given, at({library}), follow);
-  }} catch (error) {{
-    given.parentElement.textContent = `This chart cannot be drawn: ${{error.message}}`;
-  }}
-}}
-"""
+    component("echoscope_figure", "figures.js")(key=component_key(key), data=data)

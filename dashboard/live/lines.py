@@ -5,16 +5,12 @@ Nothing is drawn again for them, so a step counter that moves costs a page nothi
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Literal
 
-import streamlit as st
-
-from ..web import assets
 from .pulses import EVERY_S, Line, address
+from .scripts import component
 
 Kind = Literal["badge", "caption", "bar"]
 
@@ -33,15 +29,4 @@ def show(run_id: str, name: str, line: Line, *, kind: Kind, every_s: float | Non
         "address": None if every_s is None else address(run_id),
         "every": EVERY_S if every_s is None else every_s,
     }
-    _component()(key=f"line_{name}", data=json.dumps(data))
-
-
-@functools.cache
-def _component() -> Callable[..., Any]:
-    script = f"""
-export default async function (given) {{
-  const {{ line }} = await import(location.origin + {json.dumps(assets.PULSE.path)});
-  return line(given);
-}}
-"""
-    return st.components.v2.component("echoscope_line", js=script, isolate_styles=False)
+    component("echoscope_line", "pulse.js", "line")(key=f"line_{name}", data=json.dumps(data))

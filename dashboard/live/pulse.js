@@ -67,15 +67,17 @@ export function follow(address, every, hear) {
 // What Streamlit places on the page: it calls again whenever the data or the theme change, and also
 // ends a call that a later one has overtaken.
 
+//
+// Returns what `begin` made for the place when it was first seen, whose `hear` is called with every
+// pulse, and the function that ends the call. Without an address no pulse is asked for.
+
 const places = new WeakMap();
 
-function place(parentElement, begin, data) {
-  const known = places.get(parentElement);
-  const here = known ?? { ticket: 0, stop: null, state: begin() };
+export function place(parentElement, begin, { address, every }) {
+  const here = places.get(parentElement) ?? { ticket: 0, stop: null, state: begin() };
   places.set(parentElement, here);
   const ticket = ++here.ticket;
   here.stop?.();
-  const { address, every } = data;
   here.stop = address ? follow(address, every, (pulse) => here.state.hear(pulse)) : null;
   return [here.state, () => {
     setTimeout(() => { if (ticket === here.ticket) { here.stop?.(); here.stop = null; } });

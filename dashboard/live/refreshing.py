@@ -9,19 +9,17 @@ therefore not drawn again at all (`live_lines`, `live_charts`).
 
 from __future__ import annotations
 
-import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import streamlit as st
 
 from ..escaping import visible
 from ..page.problems import Problem
-from ..web import assets
 from .pulses import EVERY_S, Pulse, address, pulse
+from .scripts import component
 
 BREATH = 4.0
 """A page that follows a run draws itself at most this fraction of the time: one in four."""
@@ -107,7 +105,8 @@ def follow(
             "seen": {name: now[name] for name in names},
             "every": round(_rested(every_s), 1),
         }
-        _component()(key=f"{LISTENER}{key}", data=json.dumps(data), height=0, on_news_change=_heard)
+        listener = component("echoscope_pulse", "pulse.js", "listen")
+        listener(key=f"{LISTENER}{key}", data=json.dumps(data), height=0, on_news_change=_heard)
 
     part()
 
@@ -139,14 +138,3 @@ def _rested(every_s: float) -> float:
 
 def _heard() -> None:
     """Streamlit tells a component's events to whoever asks; drawing again is all there is to it."""
-
-
-@functools.cache
-def _component() -> Callable[..., Any]:
-    script = f"""
-export default async function (given) {{
-  const {{ listen }} = await import(location.origin + {json.dumps(assets.PULSE.path)});
-  return listen(given);
-}}
-"""
-    return st.components.v2.component("echoscope_pulse", js=script)

@@ -2,6 +2,8 @@
 // scrolls to its chart. The tiles of a live run fetch themselves anew when the run has moved. Texts
 // are put in as text; nothing here reads HTML.
 
+import { place } from "./pulse.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 100, HEIGHT = 22;
 
@@ -74,21 +76,14 @@ class Tiles {
   }
 }
 
-const places = new WeakMap();
-
 // Streamlit calls this for the place on the page, and again whenever its data change.
 
-export default function show({ data, parentElement }, follow) {
+export default function show({ data, parentElement }) {
   const given = JSON.parse(data);
-  const here = places.get(parentElement) ?? { tiles: new Tiles(parentElement), ticket: 0 };
-  places.set(parentElement, here);
-  const ticket = ++here.ticket;
-  here.stop?.();
-  here.tiles.source = given.source;
-  here.tiles.show(given);
-  here.stop = given.pulse
-    ? follow(given.pulse, given.every, (pulse) => here.tiles.hear(pulse)) : null;
-  return () => {
-    setTimeout(() => { if (ticket === here.ticket) { here.stop?.(); here.stop = null; } });
-  };
+  const [tiles, end] = place(
+    parentElement, () => new Tiles(parentElement), { address: given.pulse, every: given.every },
+  );
+  tiles.source = given.source;
+  tiles.show(given);
+  return end;
 }

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
-
-import streamlit as st
 
 from ..charts.tiles import tile_keys, tiles
 from ..data import queries
 from ..data.cache import AnswerCache
-from ..web import assets
 from . import pulses
+from .scripts import component
 
 _answers = AnswerCache()
 
@@ -55,19 +51,4 @@ def show(run_id: str, *, is_followed: bool) -> None:
         "every": pulses.EVERY_S,
     }
     assert all(math.isfinite(v) for tile in data["tiles"] for v in tile["spark"])
-    _component()(key="tiles", data=json.dumps(data))
-
-
-@functools.cache
-def _component() -> Callable[..., Any]:
-    paths = (assets.TILES.path, assets.PULSE.path)
-    script, pulse = (json.dumps(path) for path in paths)
-    code = f"""
-export default async function (given) {{
-  const at = (path) => location.origin + path;
-  const [{{ default: show }}, {{ follow }}] =
-    await Promise.all([import(at({script})), import(at({pulse}))]);
-  return show(given, follow);
-}}
-"""
-    return st.components.v2.component("echoscope_tiles", js=code, isolate_styles=False)
+    component("echoscope_tiles", "tiles.js")(key="tiles", data=json.dumps(data))

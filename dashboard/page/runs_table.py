@@ -1,11 +1,16 @@
-"""Rows of the page Runs: what the table shows of a run, in which order, and what people note."""
+"""The table of the page Runs: what it shows of a run, in which order, and what people note."""
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+import pandas as pd
+import streamlit as st
 
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
@@ -16,8 +21,8 @@ from ..data.run_details import RunDetails, row_status
 from ..data.run_list import RunRow
 from ..escaping import visible
 from ..web.api import author
+from ..words import NONE
 from .problems import Problem
-from .table import Cell, Column, Row
 
 SORTS: dict[str, Callable[[RunRow], Any]] = {
     "newest": lambda row: -row.created_at,
@@ -31,45 +36,94 @@ SORTS: dict[str, Callable[[RunRow], Any]] = {
 """What the address and the menu say -> order; pinned runs come first in all of them."""
 
 
-_COLUMNS = (
-    Column(name="run", label="Run", kind="link"),
-    Column(name="status", label="Status"),
-    Column(name="state", label="Verdict", hint="Of the rules over what was measured so far."),
-    Column(name="step", label="Step", kind="number"),
-    Column(
-        name="success", label="Success", kind="number", hint="Of the last step's training rollouts."
+_COLUMNS: Mapping[str, Any] = {
+    "run": "Run",
+    "status": "Status",
+    "state": st.column_config.TextColumn(
+        "Verdict", help="Of the rules over what was measured so far."
     ),
-    Column(name="history", label="Success so far", kind="spark"),
-    Column(name="alarm", label="Worst open alarm"),
-    Column(name="environment", label="Environment"),
-    Column(name="algorithm", label="Algorithm"),
-    Column(name="branched", label="Branched from"),
-    Column(name="started", label="Started"),
-    Column(name="tags", label="Tags"),
-    Column(name="note", label="Note"),
-    Column(name="pinned", label="Pinned"),
-)
+    "step": st.column_config.TextColumn("Step", alignment="right"),
+    "success": st.column_config.TextColumn(
+        "Success", alignment="right", help="Of the last step's training rollouts."
+    ),
+    "history": st.column_config.LineChartColumn("Success so far", y_min=0, y_max=1, width="small"),
+    "alarm": "Worst open alarm",
+    "environment": "Environment",
+    "algorithm": "Algorithm",
+    "branched": "Branched from",
+    "started": "Started",
+    "tags": "Tags",
+    "note": "Note",
+    "pinned": "Pinned",
+}
+"""Column -> its heading, or more about how it looks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picked:
+    """What a person did with the table."""
+
+    ticked: tuple[str, ...]
+    """Runs, of those that are shown."""
+    opened: str
+    """The run whose name was clicked just now; empty for none."""
+
+
 _QUIET = (RunState.HEALTHY, RunState.CONVERGED)
 _MAY_BE_EMPTY = {"alarm", "branched", "note", "tags", "pinned"}
 """Columns that are left out where no run has anything in them."""
 
 
-def run_lines(rows: Sequence[RunRow], href: Callable[[str], str]) -> list[Row]:
-    """What the table shows of some runs; `href` is where the link of a run leads."""
+def tick_table(rows: Sequence[RunRow], *, key: str) -> Picked:
+    """Draw the runs as a table whose rows are ticked, and whose names open a run.
+
+    Streamlit knows a ticked row by its place. So another order of runs is another table, which
+    begins with the ticks of the runs that the table before had.
+    """
+    ids = tuple(row.run_id for row in rows)
+    table_key = f"{key}:{hashlib.blake2b(repr(ids).encode(), digest_size=8).hexdigest()}"
+    ticked_key, opened_key = f"_{key}_ticked", f"_{key}_opened"
+    before = st.session_state.get(ticked_key, ())
+    name = st.column_config.ButtonColumn(
+        "Run",
+        type="tertiary",
+        alignment="left",
+        pinned=True,
+        key=f"{table_key}:open",
+        on_click=_note_opened,
+        args=(f"{table_key}:open", opened_key, ids),
+    )
+    answer = st.dataframe(
+        run_cells(rows),
+        hide_index=True,
+        column_config={**_COLUMNS, "run": name},
+        placeholder=NONE,
+        key=table_key,
+        on_select="rerun",
+        selection_mode="multi-row",
+        selection_default={
+            "selection": {"rows": [n for n, one in enumerate(ids) if one in before]}
+        },
+        alt="Runs",
+    )
+    ticked = tuple(ids[place] for place in answer["selection"]["rows"] if place < len(ids))
+    st.session_state[ticked_key] = ticked
+    return Picked(ticked=ticked, opened=st.session_state.pop(opened_key, ""))
+
+
+def _note_opened(click_key: str, opened_key: str, ids: tuple[str, ...]) -> None:
+    """Somebody clicked a name: the run that stood there when it was clicked."""
+    place = st.session_state[click_key]["row"]
+    if place < len(ids):
+        st.session_state[opened_key] = ids[place]
+
+
+def run_cells(rows: Sequence[RunRow]) -> pd.DataFrame:
+    """What the table shows, one row a run, without the columns that no run has anything in."""
     now = time.time()
-    return [
-        Row(id=row.run_id, cells=_cells(row, _details(row), now), href=href(row.run_id))
-        for row in rows
-    ]
-
-
-def run_columns(lines: Sequence[Row]) -> list[Column]:
-    """The columns that these runs need."""
-    return [
-        column
-        for column in _COLUMNS
-        if column.name not in _MAY_BE_EMPTY or any(line.cells[column.name] for line in lines)
-    ]
+    cells = pd.DataFrame([_cells(row, _details(row), now) for row in rows], columns=list(_COLUMNS))
+    empty = [name for name in _MAY_BE_EMPTY if not cells[name].any()]
+    return cells.drop(columns=empty)
 
 
 def _details(row: RunRow) -> RunDetails:
@@ -79,7 +133,7 @@ def _details(row: RunRow) -> RunDetails:
         return RunDetails()
 
 
-def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Cell]:
+def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, str | list[float] | None]:
     of = f" / {row.num_steps}" if row.num_steps else ""
     rule = details.alarm_rule.replace("_", " ").lower()
     started = datetime.fromtimestamp(row.created_at) if row.created_at else None
@@ -89,7 +143,7 @@ def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Cell]:
         "state": _state(row, details),
         "step": f"{max(row.last_step, 0)}{of}",
         "success": None if row.success_rate is None else f"{row.success_rate:.0%}",
-        "history": details.success,
+        "history": list(details.success),
         "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",
         "environment": visible(", ".join(row.environments), 80),
         "algorithm": visible(row.algorithm, 40),

@@ -2,64 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+import streamlit as st
 
 from ..escaping import visible
-from ..page.table import Column, Row
+from ..words import NONE
 from .list import kept_word, success_word
 
 Extra = Sequence[tuple[str, str]]
 """(column, heading) of what a source knows besides."""
-_NUMBERS = {"change": "{:+.3g}"}
-_COLUMNS = (
-    Column(name="return", label="return", kind="number"),
-    Column(name="success", label="success"),
-    Column(name="advantage", label="advantage", kind="number"),
-    Column(name="update", label="update"),
-    Column(name="turns", label="turns", kind="number"),
-    Column(name="tokens", label="tokens", kind="number"),
-    Column(name="ended", label="ended by"),
-    Column(name="dropped", label="dropped because"),
-    Column(name="group", label="group", kind="number"),
-    Column(name="tag", label="tag"),
-)
+_FORMS = {
+    "return": "{:.3g}",
+    "advantage": "{:+.2f}",
+    "turns": "{:.0f}",
+    "tokens": "{:,.0f}",
+    "group": "{:.0f}",
+    "change": "{:+.3g}",
+}
+"""Columns of numbers, and how a number is written."""
+_LABELS = {
+    "id": "id",
+    "return": "return",
+    "success": "success",
+    "advantage": "advantage",
+    "update": "update",
+    "turns": "turns",
+    "tokens": "tokens",
+    "ended": "ended by",
+    "dropped": "dropped because",
+    "group": "group",
+    "tag": "tag",
+}
+_SHOWN = "background-color: rgba(128, 128, 128, 0.25)"
 
 
-def list_columns(extra: Extra = ()) -> list[Column]:
-    """The columns; those of `extra` behind return and success, which every list leads with."""
-    more = [
-        Column(name=name, label=label, kind="number" if name in _NUMBERS else "text")
-        for name, label in extra
-    ]
-    return [Column(name="id", label="id"), *_COLUMNS[:2], *more, *_COLUMNS[2:]]
+def pick_table(
+    rows: pd.DataFrame,
+    extra: Extra,
+    *,
+    key: str,
+    picked: str | None,
+    on_pick: Callable[[str], None],
+) -> None:
+    """Draw the trajectories of which one is shown; a click on another id calls `on_pick`."""
+    ids = tuple(str(trajectory_id) for trajectory_id in rows["id"])
+    cells = list_cells(rows, extra)
+
+    def take() -> None:
+        place = st.session_state[f"{key}:open"]["row"]
+        if place < len(ids):
+            on_pick(ids[place])
+
+    labels = {**_LABELS, **dict(extra)}
+    columns: dict[str, Any] = {
+        name: st.column_config.TextColumn(
+            labels[name], alignment="right" if name in _FORMS else "left"
+        )
+        for name in cells.columns
+    }
+    columns["id"] = st.column_config.ButtonColumn(
+        "id", type="tertiary", alignment="left", pinned=True, key=f"{key}:open", on_click=take
+    )
+    st.dataframe(
+        cells.style.apply(
+            lambda row: [_SHOWN if ids[row.name] == picked else ""] * len(row), axis="columns"
+        ),
+        hide_index=True,
+        column_config=columns,
+        placeholder=NONE,
+        key=key,
+        alt="Trajectories",
+    )
 
 
-def list_rows(rows: pd.DataFrame, extra: Extra = ()) -> list[Row]:
-    """One row a trajectory; texts of a file with what is unseen made visible."""
+def list_cells(rows: pd.DataFrame, extra: Extra = ()) -> pd.DataFrame:
+    """One row a trajectory, all cells text; what is unseen in texts of a file is made visible.
+
+    The columns of `extra` stand behind return and success, with which every list begins.
+    """
     records = [{str(k): v for k, v in row.items()} for row in rows.to_dict("records")]
-    return [Row(id=str(row["id"]), cells=_cells(row, extra)) for row in records]
+    first, rest = list(_LABELS)[:3], list(_LABELS)[3:]
+    names = [*first, *(name for name, _ in extra), *rest]
+    return pd.DataFrame([_cells(row, extra) for row in records], columns=names)
 
 
 def _cells(row: Mapping[str, Any], extra: Extra) -> dict[str, str | None]:
     dropped = row["drop_reason"]
     cells = {
         "id": visible(str(row["id"]), 80),
-        "return": _number(row["episode_return"], "{:.3g}"),
+        "return": _number(row["episode_return"], _FORMS["return"]),
         "success": success_word(row["is_success"]),
-        "advantage": _number(row["advantage"], "{:+.2f}"),
+        "advantage": _number(row["advantage"], _FORMS["advantage"]),
         "update": kept_word(row["kept"], row["split"]),
-        "turns": _number(row["num_turns"], "{:.0f}"),
-        "tokens": _number(row["num_sampled_tokens"], "{:,.0f}"),
+        "turns": _number(row["num_turns"], _FORMS["turns"]),
+        "tokens": _number(row["num_sampled_tokens"], _FORMS["tokens"]),
         "ended": visible(str(row["stop_reason"]), 60),
         "dropped": visible(dropped, 200) if isinstance(dropped, str) else None,
-        "group": _number(row["group_index"], "{:.0f}"),
+        "group": _number(row["group_index"], _FORMS["group"]),
         "tag": visible(str(row["tag"]), 80),
     }
     for name, _ in extra:
-        form = _NUMBERS.get(name)
+        form = _FORMS.get(name)
         cells[name] = visible(str(row[name]), 120) if form is None else _number(row[name], form)
     return cells
 

@@ -12,14 +12,13 @@ from echoscope.dashboard.live import keyboard, pulses
 from echoscope.dashboard.live.refreshing import guarded
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.page.problems import Problem
-from echoscope.dashboard.page.table import pick_table
 from echoscope.dashboard.page.url_state import choose, go, number
 from echoscope.dashboard.replay import html as replay_html
 from echoscope.dashboard.replay import news as replay_news
 from echoscope.dashboard.replay import panels as replay_panels
 from echoscope.dashboard.replay import tokens
 from echoscope.dashboard.replay.list import summary
-from echoscope.dashboard.replay.rows import list_columns, list_rows
+from echoscope.dashboard.replay.rows import pick_table
 from echoscope.dashboard.replay.search import hits_in
 from echoscope.dashboard.replay.sources import (
     Source,
@@ -132,10 +131,9 @@ def _list(source: Source, shown: str | None) -> None:
     page = place // ROWS
     window = rows.iloc[page * ROWS : (page + 1) * ROWS]
     pick_table(
-        list_rows(window, source.extra_columns),
-        list_columns(source.extra_columns),
+        window,
+        source.extra_columns,
         key="replay_rows",
-        label="Trajectories",
         picked=shown,
         on_pick=_go_to,
     )

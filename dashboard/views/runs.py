@@ -17,10 +17,8 @@ from echoscope.dashboard.page.runs_table import (
     SORTS,
     branched_from,
     note_changes,
-    run_columns,
-    run_lines,
+    tick_table,
 )
-from echoscope.dashboard.page.table import tick_table
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.annotations import Change, annotate
 
@@ -108,12 +106,11 @@ def _list(pattern: str, sort: str) -> bool:
 
 def _table(rows: Sequence[RunRow]) -> tuple[str, ...]:
     """Draw the table; the ticked runs."""
-    lines = run_lines(rows, lambda run_id: ui.url("live", run=run_id))
-    done = tick_table(lines, run_columns(lines), key="run_table", label="Runs")
-    if done.opened:
-        st.switch_page(ui.script("live"), query_params={"run": done.opened})
+    picked = tick_table(rows, key="run_table")
+    if picked.opened:
+        st.switch_page(ui.script("live"), query_params={"run": picked.opened})
     st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
-    return done.ticked
+    return picked.ticked
 
 
 def _actions(rows: Sequence[RunRow]) -> None:

@@ -101,16 +101,16 @@ def make_app(settings: DashboardSettings, policy: Policy) -> Any:
     import streamlit
     from starlette.middleware import Middleware
 
-    from . import api, assets, page_base
+    from ..live import scripts
+    from . import api, pages
 
     configure(settings)
     page = Path(streamlit.__file__).parent / "static" / "index.html"
-    html = page.read_text(encoding="utf-8") + f"<script>{page_base.SCRIPT}</script>"
-    hashes = inline_script_hashes(html)
+    hashes = inline_script_hashes(page.read_text(encoding="utf-8"))
     policy = replace(policy, script_hashes=hashes)
     configure_streamlit(policy)
-    middleware = [Middleware(Gate, policy=policy), Middleware(page_base.PageBase)]
-    routes = [*api.routes(), *assets.routes()]
+    middleware = [Middleware(Gate, policy=policy), Middleware(pages.NoSuchPage)]
+    routes = [*api.routes(), *scripts.routes(), *pages.routes()]
     return streamlit.App(_APP, routes=routes, middleware=middleware, debug=False)
 
 

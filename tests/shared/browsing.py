@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+SEARCH_FOR_SERVER = re.compile(r"//[^/]+/[a-z]+/_stcore/(health|host-config)$")
+"""Streamlit's page asks for its server under its own address first, and is told 404 there."""
 T = TypeVar("T")
 
 
@@ -103,8 +105,9 @@ class Watch:
         page.on("websocket", lambda socket: self.requests.append(socket.url))
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
-            self.errors.append(f"{message.text} ({message.location.get('url', '')})")
+        url = str(message.location.get("url", ""))
+        if message.type == "error" and not SEARCH_FOR_SERVER.search(url):
+            self.errors.append(f"{message.text} ({url})")
 
     def _request(self, request: Request) -> None:
         self.requests.append(request.url)

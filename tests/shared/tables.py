@@ -1,23 +1,17 @@
-"""What `dashboard/page/table.py` shows on a page that a test drew."""
+"""What a table on a page shows, for tests that draw pages without a browser."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
 
-def table_data(page: AppTest) -> dict[str, Any]:
-    """What the browser is told about the table of the page."""
-    found = [e.proto for e in page.get("bidi_component")]
-    (table,) = [proto for proto in found if proto.component_name == "echoscope_table"]
-    data: dict[str, Any] = json.loads(table.json)
-    return data
-
-
 def columns_of(page: AppTest) -> dict[str, list[Any]]:
-    """Cells of the table by the name of their column, row by row."""
-    data = table_data(page)
-    rows = [row["cells"] for row in data["rows"]]
-    return {c["name"]: [row[at] for row in rows] for at, c in enumerate(data["columns"])}
+    """Cells of the table of runs or of trajectories, by the name of their column."""
+    (table,) = [t.value for t in page.dataframe if list(t.value)[:1] in (["run"], ["id"])]
+    return {name: [_plain(cell) for cell in table[name]] for name in table.columns}
+
+
+def _plain(cell: Any) -> Any:
+    return cell.tolist() if hasattr(cell, "tolist") else cell

@@ -71,7 +71,7 @@ def test_a_broken_run_is_listed_with_the_reason(tmp_path: Path, open_page: OpenP
     (tmp_path / "rollouts").mkdir()
     page = open_page("runs", tmp_path)
     assert columns_of(page)["run"] == ["good"]
-    broken = page.dataframe[0].value.iloc[0]
+    broken = page.dataframe[1].value.iloc[0]
     assert (broken["folder"], broken["why"][:22]) == ("bad", "run.json: not JSON (Ex")
     assert any("rollouts" in text.value for text in page.text)
     assert any("echoscope diagnose" in code.value for code in page.code)

@@ -1,0 +1,90 @@
+"""The scripts that pages fetch from this server: every `.js` of this folder, and plotly's.
+
+All of them stand under one address that names their content, so a browser fetches each once and
+keeps it, and a script imports its neighbour by name (`./pulse.js`). What they ask for and what they
+are given is described in docs/live-pages.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from ..web.gate import is_loopback
+
+_FOREVER = "public, max-age=31536000, immutable"
+
+
+@functools.cache
+def files() -> Mapping[str, Path]:
+    """Name of a script, as it stands in an address -> its file."""
+    own = {path.name: path for path in sorted(Path(__file__).parent.glob("*.js"))}
+    return {**own, "plotly.js": _plotly()}
+
+
+def _plotly() -> Path:
+    """The file of the installed package; importing plotly to ask for it would take a while."""
+    package = importlib.util.find_spec("plotly")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent / "package_data" / "plotly.min.js"
+
+
+@functools.cache
+def folder() -> str:
+    """The address of all scripts. It ends in 16 hexadecimal digits of the hash of their content."""
+    content = hashlib.sha256()
+    for path in files().values():
+        content.update(path.read_bytes())
+    return f"/assets/{content.hexdigest()[:16]}"
+
+
+def address(name: str) -> str:
+    """Where a browser fetches a script: `/assets/0123456789abcdef/figures.js`."""
+    return f"{folder()}/{name}"
+
+
+def routes() -> list[Route]:
+    return [
+        Route(address(name), _answering(path), methods=["GET"]) for name, path in files().items()
+    ]
+
+
+def _answering(path: Path) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        headers = {"cache-control": _FOREVER}
+        if request.client is not None and is_loopback(request.client.host):
+            # Streamlit's middleware packs what has no encoding yet. Within one machine, packing
+            # takes longer than the copy.
+            headers["content-encoding"] = "identity"
+        return FileResponse(path, headers=headers, media_type="text/javascript")
+
+    return answer
+
+
+@functools.cache
+def component(name: str, script: str, function: str = "default") -> Callable[..., Any]:
+    """A Streamlit component that is one function of a script of this folder.
+
+    Args:
+        name: Of the component, unique on the server.
+        script: For example `pulse.js`.
+        function: The name under which the script exports it.
+    """
+    import streamlit as st  # takes a while: not when the server starts
+
+    # A component's script runs from a blob, in which only whole addresses can be imported.
+    path = json.dumps(address(script))
+    # Two lines: Streamlit takes a single line for the path of a file.
+    call = f"(await import(location.origin + {path})).{function}(given)"
+    line = f"export default async (given) =>\n  {call};"
+    return st.components.v2.component(name, js=line, isolate_styles=False)
