@@ -138,7 +138,8 @@ def run_frame(
 
 def open_panel() -> None:
     """Have the panel of the page Live open when the page is drawn next."""
-    st.session_state[_OPEN_PANEL] = True
+    if not st.session_state.get(PANEL):  # who closes it later is not overruled
+        st.session_state[_OPEN_PANEL] = True
 
 
 def panel_switch() -> None:

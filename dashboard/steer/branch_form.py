@@ -1,37 +1,26 @@
-"""A new run from a checkpoint: the form, the question before it, and what became of it.
-
-A branch is started from a draft that confirming takes away, so pressing twice starts one.
-"""
+"""A new run from a checkpoint: the form, and what became of branches that were started here."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
 from echoscope.store.reader import RunInfo
 from echoscope.store.status import after_step, duration
-from echoscope.store.steer.steering import (
-    MAX_AUTHOR,
-    MAX_REASON,
-    SteeringError,
-    check_settings,
-    os_user,
-)
+from echoscope.store.steer.steering import SteeringError, check_settings
 
 from ..data import queries
 from ..escaping import visible
-from ..live.refreshing import follow, guarded
 from ..page import ui
 from ..page.config_view import value_words
 from ..page.lineage import open_button
 from ..page.problems import Problem
 from ..web.settings import settings
-from ..words import Colour, plain
-from . import knobs
+from ..words import plain
+from . import knobs, question
 from .branch_orders import (
     BranchError,
     BranchOrder,
@@ -43,6 +32,7 @@ from .branch_orders import (
     value_at,
 )
 from .branching import BranchState, Launch, check, launch, launches
+from .question import Draft, line
 
 MAX_LINES = 4_000
 MAX_STEPS = 1_000_000_000
@@ -51,14 +41,6 @@ MAX_SHOWN = 5
 _SHOWN_S = 600.0
 """How long a branch that was started here stays beside the form."""
 _PENDING = (BranchState.STARTING, BranchState.LOADING)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
-    order: BranchOrder
-    preview: str
-    reason: str
-    """What is typed in already."""
 
 
 def preset(run_id: str, changes: Mapping[str, Any]) -> None:
@@ -76,7 +58,7 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
     """
     at = queries.last_good(run_id).step if step is None else step
     preset(run_id, changes)
-    st.session_state.pop("branch_draft", None)
+    question.drop()
     try:
         if at is None:
             raise BranchError("the run has no checkpoint from before the change")
@@ -86,26 +68,13 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
         form = {key: value for key, value in steps.items() if value != value_at(config, key)}
         words = (*setting_words(form), *setting_words(changes))
         order = BranchOrder(parent=queries.path_of(run_id), checkpoint=at, settings=words)
-        _propose(order, _preview(config, order), reason)
+        _propose(run_id, order, _preview(config, order), reason)
     except (BranchError, Problem) as error:
-        st.session_state["branch_problem"] = str(error)
+        question.refuse("not started", str(error))
 
 
-def panel(run_id: str) -> None:
-    """What was started from here, and the form; or why a page may not."""
-
-    def draw() -> None:
-        _panel(run_id)
-
-    if ui.is_following(run_id):
-        follow("branch", run_id, ("checkpoints",), draw)
-    else:
-        st.fragment(lambda: guarded(draw), key="branch")()
-
-
-def _panel(run_id: str) -> None:
-    _started(run_id)
-    _question(run_id)  # above the form: it is seen without scrolling
+def form(run_id: str) -> None:
+    """The form for a new branch; or why a page may not start one."""
     with st.expander("Branch from a checkpoint", key="branch_form", on_change="rerun") as box:
         if not box.open:
             return
@@ -150,7 +119,7 @@ def _form(run_id: str, info: RunInfo) -> None:
     left, middle, right = st.columns(3)
     good = queries.last_good(run_id)
     if good.step is None:
-        _line("no good checkpoint", "orange", f"{good.reason} The newest one is chosen.")
+        line("no good checkpoint", "orange", f"{good.reason} The newest one is chosen.")
     if st.session_state.get(_at_key(run_id)) not in steps:
         st.session_state[_at_key(run_id)] = steps[0] if good.step is None else good.step
     at = left.selectbox(
@@ -163,7 +132,7 @@ def _form(run_id: str, info: RunInfo) -> None:
     try:
         config = settings_at(queries.path_of(run_id), at)
     except BranchError as error:
-        _line("not possible", "red", str(error))
+        line("not possible", "red", str(error))
         return
     name = middle.text_input(
         "Name",
@@ -216,13 +185,13 @@ def _offer(
         _require_once(words)
         command(order, settings().root)
     except (BranchError, SteeringError) as error:
-        _line("not possible", "red", str(error))
+        line("not possible", "red", str(error))
         return
     preview = _preview(config, order)
     st.code(preview, language=None)
     if st.button("Review and start", key="branch_review", type="primary"):
         with st.spinner("The settings are being checked"):
-            _propose(order, preview)
+            _propose(run_id, order, preview)
         st.rerun()  # the question stands above the form
 
 
@@ -248,68 +217,26 @@ def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
     return visible("\n".join(lines), MAX_LINES)
 
 
-def _propose(order: BranchOrder, preview: str, reason: str = "") -> None:
+def _propose(run_id: str, order: BranchOrder, preview: str, reason: str = "") -> None:
     """Ask for confirmation of an order that the command would accept; else say why it would not."""
-    for key in ("branch_draft", "branch_reason", "branch_problem"):
-        st.session_state.pop(key, None)
+    question.drop()
     try:
         check(order, settings().root)
     except BranchError as error:
-        st.session_state["branch_problem"] = str(error)
+        question.refuse("not started", str(error))
         return
-    st.session_state["branch_draft"] = _Draft(order=order, preview=preview, reason=reason)
-
-
-def _question(run_id: str) -> None:
-    problem = st.session_state.pop("branch_problem", "")
-    if problem:
-        _line("not started", "red", problem)
-    draft = st.session_state.get("branch_draft")
-    if not isinstance(draft, _Draft) or draft.order.parent != queries.path_of(run_id):
-        return
-    with st.container(border=True, key="branch_question"):
-        st.markdown("**Start this branch?** It trains on this machine, beside what trains already.")
-        st.code(draft.preview, language=None)
-        author, reason = st.columns([1, 3])
-        author.text_input(
-            "Who",
-            st.session_state.get("author_name") or os_user(),
-            key="branch_author",
-            max_chars=MAX_AUTHOR,
+    question.propose(
+        Draft(
+            run_id=run_id,
+            question="**Start this branch?** It trains on this machine, beside other runs.",
+            button="start the branch",
+            show=lambda: st.code(preview, language=None),
+            do=lambda author, why: start(order, author, why),
+            failure="not started",
+            reason=reason,
+            use_of_reason="Kept with the new run",
         )
-        reason.text_input(
-            "Why",
-            draft.reason[:MAX_REASON],
-            key="branch_reason",
-            max_chars=MAX_REASON,
-            placeholder="Kept with the new run",
-        )
-        row = st.container(horizontal=True)
-        row.button(
-            "Confirm: start the branch",
-            key="branch_confirm",
-            type="primary",
-            on_click=_confirm,
-            args=(draft,),
-        )
-        row.button("Cancel", key="branch_cancel", on_click=_cancel)
-
-
-def _cancel() -> None:
-    st.session_state.pop("branch_draft", None)
-
-
-def _confirm(draft: _Draft) -> None:
-    """Start the draft, once: whoever takes it away from the session starts it."""
-    if st.session_state.pop("branch_draft", None) is not draft:
-        return
-    author = str(st.session_state.get("branch_author", "")).strip() or os_user()
-    reason = str(st.session_state.get("branch_reason", "")).strip()
-    st.session_state["author_name"] = author
-    try:
-        start(draft.order, author, reason)
-    except BranchError as error:
-        st.session_state["branch_problem"] = str(error)
+    )
 
 
 def start(order: BranchOrder, author: str, reason: str) -> Launch:
@@ -332,7 +259,7 @@ def start(order: BranchOrder, author: str, reason: str) -> Launch:
     return launch(signed, settings().root)
 
 
-def _started(run_id: str) -> None:
+def answers(run_id: str) -> None:
     """Branches of this run that were started here lately, whoever asked; follows them."""
     recent = _recent(run_id)
     is_pending = any(one.report().state in _PENDING for one in recent)
@@ -357,20 +284,12 @@ def _recent(run_id: str) -> list[Launch]:
 def _launch_line(one: Launch, state: BranchState, run_id: str, text: str) -> None:
     who = f"{one.order.author or 'somebody'}, {duration(time.time() - one.at)} ago"
     if state is BranchState.STARTING:
-        _line("starting", "blue", f"{who}: a branch {after_step(one.order.checkpoint)}")
+        line("starting", "blue", f"{who}: a branch {after_step(one.order.checkpoint)}")
     elif state is BranchState.LOADING:
-        _line("loading", "blue", f"{who}: {run_id} loads its weights")
+        line("loading", "blue", f"{who}: {run_id} loads its weights")
     elif state is BranchState.REFUSED:
-        _line("refused", "red", f"{who}: {text}")
+        line("refused", "red", f"{who}: {text}")
     else:
-        row = _line("branched", "green", f"{who}: {run_id}")
+        row = line("branched", "green", f"{who}: {run_id}")
         with row:
             open_button("Open the new run", run_id)
-
-
-def _line(badge: str, colour: Colour, text: str) -> Any:
-    """One calm line; the text is foreign and is shown as it is."""
-    row = st.container(horizontal=True, vertical_alignment="center")
-    row.badge(badge, color=colour)
-    row.text(visible(text, 1000))
-    return row

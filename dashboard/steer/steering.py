@@ -1,15 +1,13 @@
 """Steering from a page: buttons, the form of live settings, and what became of each command.
 
-Everything goes through `store.steering`, as `echoscope ctl` does. A command is sent from a draft
-that confirming takes away, so pressing twice sends once.
+Everything goes through `store.steering`, as `echoscope ctl` does, after one question.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -18,12 +16,9 @@ from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import CommandAction, CommandOutcome
 from echoscope.store.status import duration
 from echoscope.store.steer.steering import (
-    MAX_AUTHOR,
-    MAX_REASON,
     Standing,
     SteeringError,
     check_settings,
-    os_user,
     prepare,
     same_waiting,
     send,
@@ -37,10 +32,10 @@ from ..escaping import visible
 from ..live.refreshing import follow, guarded
 from ..page import ui
 from ..page.config_view import value_words
-from ..page.problems import Problem
 from ..web.settings import settings
-from ..words import NONE
-from . import knobs
+from ..words import NONE, Colour
+from . import branch_form, knobs, question
+from .question import Draft, line
 
 _SENTENCES: Mapping[CommandAction, str] = {
     CommandAction.PAUSE: "Hold the run at the next step boundary; nothing is lost.",
@@ -60,7 +55,6 @@ _TITLES: Mapping[CommandAction, str] = {
     CommandAction.STOP_NOW: "Stop now",
     CommandAction.SET: "Change settings",
 }
-Colour = Literal["blue", "green", "orange", "red"]
 _COLOURS: Mapping[CommandOutcome, Colour] = {
     CommandOutcome.APPLIED: "green",
     CommandOutcome.REJECTED: "red",
@@ -72,29 +66,31 @@ _MAX_SHOWN = 5
 """Answered commands beside the buttons: the newest; the rest is in the list of commands."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """What somebody is about to send."""
-
-    run_id: str
-    action: CommandAction
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    reason: str = ""
-
-
 def propose(
     run_id: str,
     action: CommandAction,
-    settings: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
     reason: str = "",
 ) -> None:
-    """Ask for confirmation of a command, on the Live page, in place of any other draft."""
-    st.session_state["steering_draft"] = Draft(
-        run_id=run_id, action=action, settings=dict(settings or {}), reason=reason
+    """Ask for confirmation of a command, in the panel of the page Live."""
+    values = dict(changes or {})
+
+    def show() -> None:
+        if values:
+            _preview(run_id, values)
+
+    question.propose(
+        Draft(
+            run_id=run_id,
+            question=f"**{_TITLES[action]}.** {_SENTENCES[action]}",
+            button=_TITLES[action].lower(),
+            show=show,
+            do=lambda author, why: send_command(run_id, action, values, author, why),
+            failure="not sent",
+            reason=reason,
+            use_of_reason="Kept with the command and shown on the charts",
+        )
     )
-    ui.open_panel()
-    st.session_state.pop("steering_reason", None)
-    st.session_state.pop("steering_problem", None)
 
 
 def buttons(run_id: str) -> None:
@@ -111,22 +107,33 @@ def buttons(run_id: str) -> None:
 
 
 def panel(run_id: str) -> None:
-    """The open question, what is pending, and the form; or why there are none."""
-    info = queries.info(run_id)
-    if settings().is_read_only:
-        st.caption("This dashboard is read-only: runs cannot be steered from here.")
-        return
-    if info.status != "running":
-        _ended(info)
-        return
-    _followed("steering", run_id, lambda: _panel(run_id))
+    """The open question, the answers to earlier ones, and the two forms, or why there are none."""
+    _followed("steering", run_id, lambda: _panel(run_id), "checkpoints")
 
 
-def _followed(key: str, run_id: str, draw: Callable[[], object]) -> None:
+def _followed(key: str, run_id: str, draw: Callable[[], object], *names: str) -> None:
     if ui.is_following(run_id):
-        follow(key, run_id, ("commands",), draw)
+        follow(key, run_id, ("commands", *names), draw)
     else:
         st.fragment(lambda: guarded(draw), key=key)()
+
+
+def _panel(run_id: str) -> None:
+    info = queries.info(run_id)
+    question.ask(run_id)  # above the forms: it is seen without scrolling
+    is_live = info.status == "running"
+    if is_live and not settings().is_read_only:
+        _answers(queries.commands(run_id))
+    branch_form.answers(run_id)
+    if settings().is_read_only:
+        st.caption("This dashboard is read-only: runs cannot be steered from here.")
+    elif not is_live:
+        _ended(info)
+    else:
+        with st.expander("Live settings", key="steering_form", on_change="rerun") as box:
+            if box.open:
+                _form(run_id, info)
+    branch_form.form(run_id)
 
 
 def _ended(info: RunInfo) -> None:
@@ -136,15 +143,6 @@ def _ended(info: RunInfo) -> None:
         ui.command(f"echoscope train --resume {info.path}")
     else:
         st.caption(words)
-
-
-def _panel(run_id: str) -> None:
-    info, states = queries.info(run_id), queries.commands(run_id)
-    _question(run_id)
-    _answers(run_id, states)
-    with st.expander("Live settings", key="steering_form", on_change="rerun") as box:
-        if box.open:
-            _form(run_id, info)
 
 
 def _buttons(run_id: str, now: Standing) -> None:
@@ -163,80 +161,28 @@ def _buttons(run_id: str, now: Standing) -> None:
             st.rerun()  # the question is asked in the panel
 
 
-def _question(run_id: str) -> None:
-    problem = st.session_state.pop("steering_problem", "")
-    if problem:
-        _line("not sent", "red", problem)
-    draft = st.session_state.get("steering_draft")
-    if not isinstance(draft, Draft) or draft.run_id != run_id:
-        return
-    with st.container(border=True, key="steering_question"):
-        st.markdown(f"**{_TITLES[draft.action]}.** {_SENTENCES[draft.action]}")
-        if draft.settings:
-            _preview(run_id, draft.settings)
-        author, reason = st.columns([1, 3])
-        author.text_input(
-            "Who",
-            st.session_state.get("author_name") or os_user(),
-            key="steering_author",
-            max_chars=MAX_AUTHOR,
-        )
-        reason.text_input(
-            "Why",
-            draft.reason,
-            key="steering_reason",
-            max_chars=MAX_REASON,
-            placeholder="Kept with the command and shown on the charts",
-        )
-        row = st.container(horizontal=True)
-        row.button(
-            f"Confirm: {_TITLES[draft.action].lower()}",
-            key="steering_confirm",
-            type="primary",
-            on_click=_confirm,
-            args=(draft,),
-        )
-        row.button("Cancel", key="steering_cancel", on_click=_cancel)
-
-
-def _cancel() -> None:
-    st.session_state.pop("steering_draft", None)
-
-
-def _confirm(draft: Draft) -> None:
-    """Send the draft, once. A click on the question before leaves the one that stands now."""
-    if st.session_state.get("steering_draft") is not draft:
-        return
-    st.session_state.pop("steering_draft")
-    author = str(st.session_state.get("steering_author", "")).strip() or os_user()
-    reason = str(st.session_state.get("steering_reason", ""))
-    st.session_state["author_name"] = author
-    try:
-        send_draft(draft, author, reason)
-    except (SteeringError, Problem) as error:
-        st.session_state["steering_problem"] = str(error)
-
-
-def send_draft(draft: Draft, author: str, reason: str) -> None:
-    """Check a draft and send it.
+def send_command(
+    run_id: str, action: CommandAction, changes: Mapping[str, Any], author: str, reason: str
+) -> None:
+    """Check a command and send it.
 
     Raises:
         SteeringError: it must not or cannot be sent, with the reason in words.
     """
-    info = queries.info(draft.run_id)
+    info = queries.info(run_id)
     if settings().is_read_only:
         raise SteeringError("this dashboard is read-only")
-    if draft.action is CommandAction.SET:
-        check_settings(info.live_knobs, draft.settings)
-    command = prepare(info, draft.action, settings=draft.settings, issued_by=author, reason=reason)
-    other = same_waiting(queries.commands(draft.run_id), command)
+    if action is CommandAction.SET:
+        check_settings(info.live_knobs, changes)
+    command = prepare(info, action, settings=changes, issued_by=author, reason=reason)
+    other = same_waiting(queries.commands(run_id), command)
     if other is not None:
         raise SteeringError(
             f"{other.issued_by or 'somebody'} asked for the same "
             f"{duration(time.time() - other.issued_at)} ago and it is still pending; "
             "nothing was sent"
         )
-    send(queries.path_of(draft.run_id), command)
+    send(queries.path_of(run_id), command)
 
 
 def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
@@ -248,7 +194,7 @@ def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
     ]
     st.code(visible("\n".join(lines), 4000), language=None)
     for words in setting_warnings(queries.info(run_id), current, changes):
-        _line("note", "orange", words)
+        line("note", "orange", words)
 
 
 def _form(run_id: str, info: RunInfo) -> None:
@@ -262,7 +208,7 @@ def _form(run_id: str, info: RunInfo) -> None:
         try:
             check_settings(info.live_knobs, changed)
         except SteeringError as error:
-            _line("not possible", "red", str(error))
+            line("not possible", "red", str(error))
             return
         _preview(run_id, changed)
         st.button(
@@ -274,7 +220,7 @@ def _form(run_id: str, info: RunInfo) -> None:
         )
 
 
-def _answers(run_id: str, states: Sequence[CommandState]) -> None:
+def _answers(states: Sequence[CommandState]) -> None:
     """Everything that waits and the newest answers, whoever asked: here, in a shell, an alarm."""
     now = time.time()
     waiting = [state for state in states if state.ack is None]
@@ -284,18 +230,11 @@ def _answers(run_id: str, states: Sequence[CommandState]) -> None:
         who = f"{command.issued_by or 'somebody'}: {command_words(state)}"
         if state.ack is None:
             since = f"since {duration(age)}, until the next step boundary"
-            _line("pending", "blue", f"{who} ({since})")
+            line("pending", "blue", f"{who} ({since})")
         else:
             at = answered_after(state.ack)
             detail = f", {state.ack.detail}" if state.ack.detail else ""
-            _line(state.ack.outcome.value, _COLOURS[state.ack.outcome], f"{who} ({at}{detail})")
-
-
-def _line(badge: str, colour: Colour, text: str) -> None:
-    """One calm line; the text is foreign and is shown as it is."""
-    row = st.container(horizontal=True, vertical_alignment="center")
-    row.badge(badge, color=colour)
-    row.text(visible(text, 1000))
+            line(state.ack.outcome.value, _COLOURS[state.ack.outcome], f"{who} ({at}{detail})")
 
 
 def command_table(states: Sequence[CommandState]) -> pd.DataFrame:

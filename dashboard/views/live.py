@@ -13,7 +13,7 @@ from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import tiles
 from echoscope.dashboard.live.refreshing import follow, guarded
 from echoscope.dashboard.page import bar, lineage, metric_sections, ui
-from echoscope.dashboard.steer import branch_form, steering
+from echoscope.dashboard.steer import steering
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
 from echoscope.store.reader import CommandState
@@ -60,7 +60,6 @@ def beside(run_id: str) -> None:
 def panel(run_id: str) -> None:
     """What waits for an answer, live settings, a new branch, open alarms and commands."""
     steering.panel(run_id)
-    branch_form.panel(run_id)
     part("alarms", run_id, ("alarms", "commands"), lambda: open_alarms(run_id))
     part("commands", run_id, ("commands",), lambda: commands(run_id))
 

@@ -91,8 +91,8 @@ def test_c14_finding_b2_advice_to_branch_is_a_button_and_one_confirmation(
     assert launches(root / "tiny") == []
     assert page.selectbox(key="branch_at:tiny").value == 2
     assert page.text_area(key="branch_lines:tiny").value == "optim.lr=0.0001"
-    assert page.text_input(key="branch_reason").value == BRANCH.why
-    page.button(key="branch_confirm").click().run()
+    assert page.text_input(key="draft_reason").value == BRANCH.why
+    page.button(key="draft_confirm").click().run()
     (started,) = launches(root / "tiny")
     assert started.process.wait(200) == 0
     report = started.report()

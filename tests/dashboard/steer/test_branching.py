@@ -342,9 +342,9 @@ def test_from_the_form_to_a_run_that_knows_its_parent(root: Path, open_page: Ope
     assert "tiny after step 2\nname: test -> colder\noptim.lr: 0.001 -> 0.0001" in shown(page)
     press(page, "branch_review")
     assert launches(root / "tiny") == []
-    page.text_input(key="branch_author").set_value("ann")
-    page.text_input(key="branch_reason").set_value(HOSTILE)
-    press(page, "branch_confirm")
+    page.text_input(key="draft_author").set_value("ann")
+    page.text_input(key="draft_reason").set_value(HOSTILE)
+    press(page, "draft_confirm")
     (started,) = launches(root / "tiny")
     assert settled(started).state is BranchState.RUNNING
     assert started.process.wait(PATIENCE_S) == 0
@@ -376,7 +376,7 @@ def test_wrong_values_are_said_before_anything_starts(root: Path, open_page: Ope
     # 4 steps are done from checkpoint 4, so as many again are offered.
     assert "steps: 4 -> 8" in shown(page)
     press(page, "branch_review")
-    press(page, "branch_cancel")
+    press(page, "draft_cancel")
     assert launches(root / "tiny") == []
 
 
@@ -387,7 +387,7 @@ def test_c14_finding_c19_a_wrong_value_is_refused_before_it_can_be_confirmed(
     page = open_form(open_page, root)
     page.text_area(key="branch_lines:tiny").set_value(word).run()
     press(page, "branch_review")
-    assert "branch_confirm" not in [button.key for button in page.button]
+    assert "draft_confirm" not in [button.key for button in page.button]
     key = word.partition("=")[0]
     assert [text.value for text in page.text if key in text.value and "error" not in text.value]
     assert launches(root / "tiny") == []

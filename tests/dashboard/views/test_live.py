@@ -254,7 +254,7 @@ def test_what_an_alarm_suggests_is_one_confirmation_away(
     press(page, "suggest_echo-critical")
     assert live_run.waiting() == []
     assert "selection.value: 0.9 -> 0.5" in shown(page)
-    press(page, "steering_confirm")
+    press(page, "draft_confirm")
     (sent,) = live_run.waiting()
     assert (sent.settings, sent.reason) == ({"selection.value": 0.5}, "ECHO_TRAP")
 
@@ -317,9 +317,9 @@ def test_a_command_is_sent_only_after_confirmation_and_then_followed(
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_pause")
     assert live_run.waiting() == []
-    page.text_input(key="steering_author").set_value("ann")
-    page.text_input(key="steering_reason").set_value("look closer")
-    press(page, "steering_confirm")
+    page.text_input(key="draft_author").set_value("ann")
+    page.text_input(key="draft_reason").set_value("look closer")
+    press(page, "draft_confirm")
     (sent,) = live_run.waiting()
     assert (sent.action, sent.issued_by, sent.reason) == ("pause", "ann", "look closer")
     assert re.search(r"ann: pause \(since \d+ s, until the next step boundary\)", shown(page))
@@ -335,15 +335,15 @@ def test_a_command_is_sent_only_after_confirmation_and_then_followed(
 def test_cancelling_sends_nothing(live_run: HeldRun, tmp_path: Path, open_page: OpenPage) -> None:
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_stop")
-    press(page, "steering_cancel")
+    press(page, "draft_cancel")
     assert live_run.waiting() == []
-    assert not [b for b in page.button if b.key == "steering_confirm"]
+    assert not [b for b in page.button if b.key == "draft_confirm"]
 
 
 def test_a_refusal_says_why(live_run: HeldRun, tmp_path: Path, open_page: OpenPage) -> None:
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_evaluate")
-    press(page, "steering_confirm")
+    press(page, "draft_confirm")
     live_run.answer(CommandOutcome.REJECTED, "the run has no environments under envs.eval")
     assert "no environments under envs.eval" in shown(page.run())
 
@@ -353,10 +353,10 @@ def test_a_second_stop_offers_stop_now(
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_stop")
-    press(page, "steering_confirm")
+    press(page, "draft_confirm")
     assert "Stop now" in [button.label for button in page.button]
     press(page, "steer_stop_now")
-    press(page, "steering_confirm")
+    press(page, "draft_confirm")
     assert [c.action for c in live_run.waiting()] == ["stop", "stop_now"]
 
 
@@ -366,7 +366,7 @@ def test_the_same_wish_is_sent_once_even_by_two_people(
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_checkpoint")
     post(live_run.path, new_command("live", CommandAction.CHECKPOINT, issued_by="bob"))
-    press(page, "steering_confirm")
+    press(page, "draft_confirm")
     assert [c.issued_by for c in live_run.waiting()] == ["bob"]
     assert "bob asked for the same" in shown(page)
 
@@ -395,7 +395,7 @@ def test_settings_are_previewed_checked_and_sent_together(
     assert "optim.lr: 0.1 -> 0.001" in shown(page)
     assert "selection.strategy: none -> top_p" in shown(page)
     press(page, "steering_review")
-    press(page, "steering_confirm")
+    press(page, "draft_confirm")
     (sent,) = live_run.waiting()
     assert sent.settings == {"optim.lr": 0.001, "selection.strategy": "top_p"}
     live_run.answer(detail="optim.lr 0.1 -> 0.001")
@@ -412,7 +412,7 @@ def test_what_alarms_do_is_set_by_rule(
     choice = next(w for w in page.multiselect if w.label.endswith("stop"))
     choice.set_value(["KL_DRIFT"]).run()
     press(page, "steering_review")
-    press(page, "steering_confirm")
+    press(page, "draft_confirm")
     (sent,) = live_run.waiting()
     assert sent.settings == {"diagnostics.alarms.actions": {"KL_DRIFT": "stop"}}
 
@@ -432,7 +432,7 @@ def test_a_threshold_of_the_alarms_is_moved_and_put_back(
     assert "entropy_up must be more than 0" in shown(page)
     next(w for w in page.text_input if w.label.startswith("entropy")).set_value("1.2").run()
     press(page, "steering_review")
-    press(page, "steering_confirm")
+    press(page, "draft_confirm")
     (sent,) = live_run.waiting()
     assert sent.settings == {"diagnostics.alarms.thresholds": {"entropy_up": 1.2}}
     live_run.answer()
@@ -440,7 +440,7 @@ def test_a_threshold_of_the_alarms_is_moved_and_put_back(
     assert names().value == ["entropy_up"]
     names().set_value([]).run()
     press(page, "steering_review")
-    press(page, "steering_confirm")
+    press(page, "draft_confirm")
     (back,) = live_run.waiting()
     assert back.settings == {"diagnostics.alarms.thresholds": {"entropy_up": 0.6931}}
 
@@ -451,7 +451,7 @@ def test_a_run_that_ended_meanwhile_refuses_in_words(
     page = open_page("live", tmp_path, run="live")
     page.button(key="steer_pause").click().run()
     live_run.close()
-    page.button(key="steering_confirm").click().run()
+    page.button(key="draft_confirm").click().run()
     assert "there is nothing to steer" in shown(page)
     assert open_run(live_run.path).commands() == []
 
@@ -468,9 +468,8 @@ def test_a_draft_cannot_be_sent_to_a_read_only_dashboard(
     live_run: HeldRun, tmp_path: Path, serve_root: Callable[..., None]
 ) -> None:
     serve_root(tmp_path, is_read_only=True)
-    draft = steering.Draft(run_id="live", action=CommandAction.STOP)
     with pytest.raises(SteeringError, match="read-only"):
-        steering.send_draft(draft, "ann", "")
+        steering.send_command("live", CommandAction.STOP, {}, "ann", "")
     assert live_run.waiting() == []
 
 
