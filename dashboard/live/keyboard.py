@@ -16,29 +16,11 @@ HELP = "replay_help"
 """Keys of the widgets, which Streamlit turns into classes `st-key-...`."""
 
 
-_SCROLL = """
-export default function ({ data }) {
-  const box = document.querySelector(".es-talk");
-  const turn = box && box.querySelector(".es-turn.es-now");
-  if (!turn || box.shown === data) return;
-  box.shown = data;
-  const reply = turn.querySelector(".es-reply"), room = box.clientHeight - 16;
-  const end = reply.offsetTop + reply.offsetHeight;
-  // The whole turn if it fits, else its response, else the beginning of its response.
-  const top = end - turn.offsetTop <= room ? turn.offsetTop - 8 : end - room;
-  box.scrollTop = Math.min(top, reply.offsetTop - 24);
-}
-"""
-
-
-@functools.cache
-def _scroller() -> Callable[..., Any]:
-    return st.components.v2.component("echoscope_talk", js=_SCROLL, isolate_styles=False)
-
-
 def bring_into_sight(shown: str) -> None:
     """Scroll the conversation of the page to its chosen turn; `shown` names both."""
-    _scroller()(key="replay_talk", data=shown, height=0)
+    component("echoscope_talk", "keyboard.js", "bringIntoSight")(
+        key="replay_talk", data=shown, height=0
+    )
 
 
 def listen() -> None:

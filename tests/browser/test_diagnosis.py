@@ -102,7 +102,7 @@ def test_c14_finding_c22_one_share_for_one_template_on_live_diagnosis_and_in_the
     writer.close(status="finished")
     visit(page, f"{dashboard.url}/live?run=template")
     said = re.compile(r"(\d+) % of (?:the )?reasonings share")
-    box = page.locator(".st-key-verdict_box")
+    box = page.locator("[class*=st-key-verdict_bar_]")
     (live,) = until(lambda: set(said.findall(box.inner_text())), "share on Live", page=page)
     visit(page, f"{dashboard.url}/diagnosis?run=template")
     page.get_by_text(f"{live} % of the reasonings share this template.").wait_for()
@@ -119,6 +119,6 @@ def test_c14_finding_c10_links_look_like_links(
     unparsed: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/live?run={unparsed}")
-    link = page.get_by_role("link", name="Evidence").first
+    link = page.get_by_role("link", name="Why", exact=True).first
     link.wait_for()
     assert "underline" in link.locator("p").evaluate("p => getComputedStyle(p).textDecorationLine")

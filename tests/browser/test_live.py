@@ -66,7 +66,7 @@ def steer(run: Path, action: CommandAction) -> None:
 
 def step_shown(page: Any) -> int:
     """The step counter of the Live page."""
-    found = STEP.search(page.locator(".es-line-bar").first.inner_text())
+    found = STEP.search(page.locator(".es-line-badge").first.inner_text())
     return int(found[1]) if found else -1
 
 
@@ -146,7 +146,7 @@ def test_charts_and_counter_go_on_without_the_page_being_drawn(
     sent: list[bytes] = []
     page.on("websocket", lambda socket: socket.on("framesent", lambda data: sent.append(data)))
     visit(page, f"{dashboard.url}/live?run=live")
-    page.get_by_text("being judged").wait_for(state="detached")
+    page.get_by_text("The run is being judged").wait_for(state="detached")
     draw_chart(page, CHART)
     num_sent, steps, points = len(sent), step_shown(page), page.evaluate(SIZE)
     until(lambda: step_shown(page) >= steps + 20, "twenty steps", page=page)
@@ -180,7 +180,7 @@ def test_a_hidden_tab_asks_nothing_and_one_that_comes_back_asks_at_once(
 def test_read_only_offers_nothing_to_press(
     live_run: Path, read_only: DashboardProcess, page: Any
 ) -> None:
-    visit(page, f"{read_only.url}/live?run=live")
+    visit(page, f"{read_only.url}/live?run=live&panel=true")
     page.get_by_text("read-only").first.wait_for()
     assert page.get_by_role("button", name="Stop", exact=True).count() == 0
 
@@ -192,7 +192,7 @@ def test_c6_a_paused_run_is_called_paused_everywhere_and_c8_the_command_is_shown
     live_run: Path, dashboard: DashboardProcess, page: Any
 ) -> None:
     """Kim pauses in a shell; somebody else looks at the page Live, and then at all others."""
-    visit(page, f"{dashboard.url}/live?run=live")
+    visit(page, f"{dashboard.url}/live?run=live&panel=true")
     post(live_run, new_command("live", CommandAction.PAUSE, issued_by="kim", reason="lunch"))
     line = page.get_by_text(re.compile(r"^kim: pause \(after step \d+, paused\)$"))
     line.wait_for()
@@ -236,7 +236,7 @@ def test_c6_a_crashed_trainer_is_told_from_a_silent_one(
     until(lambda: "crashed" in status_of(crashed), "crash", page=page)
     visit(page, f"{dashboard.url}/live?run={silent.path.name}")
     page.get_by_text("stale, no news for 10 min, step 2 of 100").first.wait_for()
-    visit(page, f"{dashboard.url}/live?run={crashed.name}")
+    visit(page, f"{dashboard.url}/live?run={crashed.name}&panel=true")
     page.get_by_text(re.compile(r"^crashed, step \d+ of 100000$")).wait_for()
     page.get_by_text("The run is crashed: there is nothing to steer.").wait_for()
     assert page.get_by_role("button", name="Stop", exact=True).count() == 0
@@ -244,7 +244,7 @@ def test_c6_a_crashed_trainer_is_told_from_a_silent_one(
 
 def test_a_run_is_steered_and_stopped(begin: Train, dashboard: DashboardProcess, page: Any) -> None:
     run, process = begin("steered")
-    visit(page, f"{dashboard.url}/live?run=steered")
+    visit(page, f"{dashboard.url}/live?run=steered&panel=true")
 
     page.get_by_text("Live settings").click()
     field = page.get_by_label("value", exact=True).first

@@ -74,7 +74,7 @@ def test_c8_commands_from_elsewhere_appear_beside_the_buttons(
     """The page is open already, and nothing of it was pressed."""
     run = hold("steered-elsewhere")
     run.advance(6)
-    visit(page, f"{dashboard.url}/live?run=steered-elsewhere")
+    visit(page, f"{dashboard.url}/live?run=steered-elsewhere&panel=true")
     send_four(run)
     page.get_by_text("alarm ECHO_TRAP: pause (since").wait_for()
     run.answer(detail="done")
@@ -93,7 +93,7 @@ def test_c11_an_alarm_its_pause_and_its_checkpoint_are_all_said_to_be_after_step
     post(run.path, replace(pause, command_id="alarm-e1-5"))
     run.checkpoint(reason="alarm")
     run.answer(detail="paused")
-    visit(page, f"{dashboard.url}/live?run=one-step")
+    visit(page, f"{dashboard.url}/live?run=one-step&panel=true")
     page.get_by_text("paused by alarm ECHO_TRAP for").first.wait_for()
     page.get_by_text("alarm ECHO_TRAP: pause (after step 5, paused)").wait_for()
     open_alarms(page)
@@ -109,7 +109,7 @@ def test_c12_a_setting_without_effect_is_told_before_it_is_sent(
 ) -> None:
     run = hold("inert")
     run.advance(3)
-    visit(page, f"{dashboard.url}/live?run=inert")
+    visit(page, f"{dashboard.url}/live?run=inert&panel=true")
     open_settings(page)
     change(page, "value", "0.7")
     told = page.get_by_text("selection.value=0.7 has no effect: selection.strategy is none")
@@ -125,7 +125,7 @@ def test_c12_fewer_steps_than_are_done_is_told_before_it_is_sent(
 ) -> None:
     run = hold("shortened")
     run.advance(38)
-    visit(page, f"{dashboard.url}/live?run=shortened")
+    visit(page, f"{dashboard.url}/live?run=shortened&panel=true")
     open_settings(page)
     change(page, "steps", "3")
     page.get_by_text("steps=3 ends the run at once: step 37 is finished already").wait_for()
@@ -139,7 +139,7 @@ def test_c14_finding_b2_a_suggestion_is_offered_until_it_holds(
     run.advance(6)
     wish = {"selection.strategy": "top_p", "selection.value": 0.9}
     run.raise_alarm(suggested=new_command("suggested", CommandAction.SET, settings=wish))
-    visit(page, f"{dashboard.url}/live?run=suggested")
+    visit(page, f"{dashboard.url}/live?run=suggested&panel=true")
     open_alarms(page)
     offer = page.get_by_role(
         "button", name="Apply: set selection.strategy = top_p, selection.value = 0.9"
@@ -163,7 +163,7 @@ def test_c14_finding_b2_an_ended_run_is_given_no_command_for_live_ones(
     visit(page, f"{dashboard.url}/alarms?run=ended")
     page.get_by_text("reward std fell").first.wait_for()
     assert "echoscope ctl" not in text_of(page)
-    visit(page, f"{dashboard.url}/live?run=ended")
+    visit(page, f"{dashboard.url}/live?run=ended&panel=true")
     open_alarms(page)
     assert "echoscope ctl" not in text_of(page)
     assert page.get_by_role("button", name=re.compile("^Apply")).count() == 0
@@ -187,7 +187,7 @@ def test_c14_finding_c5_a_key_is_copied_as_it_is(
     """No invisible sign stands in it."""
     run = hold("copied")
     run.advance(2)
-    visit(page, f"{dashboard.url}/live?run=copied")
+    visit(page, f"{dashboard.url}/live?run=copied&panel=true")
     open_settings(page)
     page.get_by_role("button", name=re.compile("^Help for lr")).hover()
     words = until(page.get_by_role("tooltip").all_inner_texts, "help", page=page)
@@ -204,7 +204,7 @@ def test_b10_the_form_of_a_branch_prefers_the_last_good_checkpoint(
         run.advance(2)
         run.checkpoint()
     run.raise_alarm(onset_step=3)
-    visit(page, f"{dashboard.url}/live?run=branching")
+    visit(page, f"{dashboard.url}/live?run=branching&panel=true")
     page.get_by_text("Branch from a checkpoint").click()
     chosen = page.get_by_role("combobox", name=re.compile("Checkpoint after step"))
     chosen.wait_for()
