@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import time
 from pathlib import Path
@@ -83,6 +82,7 @@ def _row(
     """One alarm as it was raised last, with what it still advises."""
     from echoscope.diagnostics.judge.advice import alarm_advice
     from echoscope.store.records import AlarmState
+    from echoscope.text.strict_json import finite_or_none
 
     last = events[-1]
     raised = [event for event in events if event.state is AlarmState.RAISED]
@@ -108,9 +108,9 @@ def _row(
         "refuted_by": alarm.refuted_by,
         "suggested": advice.command or None,
         "metric": alarm.metric,
-        "value": _finite(alarm.value),
-        "baseline": _finite(alarm.baseline),
-        "threshold": _finite(alarm.threshold),
+        "value": finite_or_none(alarm.value),
+        "baseline": finite_or_none(alarm.baseline),
+        "threshold": finite_or_none(alarm.threshold),
         "evidence": list(alarm.evidence),
         "acknowledged_by": note.acknowledged_by or None,
         "acknowledged_at": note.acknowledged_at,
@@ -122,10 +122,6 @@ def _standing(note: AlarmNote) -> str:
     if note.is_snoozed(time.time()):
         return "snoozed"
     return "acknowledged" if note.is_acknowledged else "open"
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _replies(reader: RunReader, evidence: Sequence[str]) -> list[dict[str, str]]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import decimal
 import json
-import math
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -92,20 +90,10 @@ def printable(text: str) -> str:
 
 def json_rows(table: pa.Table) -> list[dict[str, Any]]:
     """Rows as strict JSON can hold them: NaN as null, maps as objects."""
-    rows: list[dict[str, Any]] = _plain(table.to_pylist(maps_as_pydicts="lossy"))
+    from echoscope.text.strict_json import json_value
+
+    rows: list[dict[str, Any]] = json_value(table.to_pylist(maps_as_pydicts="lossy"))
     return rows
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, decimal.Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, dict):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def _csv_row(row: dict[str, Any]) -> list[Any]:

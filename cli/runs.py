@@ -71,6 +71,7 @@ def list_runs(
 def show(run: Run, as_json: AsJson = False) -> None:
     """Show one run: its status, what it stores and which commands it received."""
     from echoscope.store.reader import open_run
+    from echoscope.text.strict_json import json_value
 
     reader = open_run(run)
     info = reader.info()
@@ -82,7 +83,7 @@ def show(run: Run, as_json: AsJson = False) -> None:
         "megabytes": round(_size(info.path) / 1e6, 1),
         "holds": reader.sql(_COUNTS).to_pylist()[0],
         "checkpoints": [checkpoint.path for checkpoint in reader.checkpoints()],
-        "latest": _finite(last[0]) if last else None,
+        "latest": json_value(last[0]) if last else None,
         "config": dict(info.config),
         "warnings": reader.warnings,
     }
@@ -331,13 +332,10 @@ def _noted(info: RunInfo) -> dict[str, Any]:
 
 
 def _numbers(row: dict[str, Any] | None) -> dict[str, Any]:
+    from echoscope.text.strict_json import finite_or_none
+
     names = ("return_mean", "success_rate", "num_trajectories")
-    return dict.fromkeys(names) if row is None else _finite({n: row[n] for n in names})
-
-
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    """NaN as null: strict JSON has no other word for it."""
-    return {k: None if isinstance(v, float) and v != v else v for k, v in row.items()}
+    return dict.fromkeys(names) if row is None else {n: finite_or_none(row[n]) for n in names}
 
 
 def _size(folder: Path) -> int:

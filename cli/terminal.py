@@ -20,6 +20,7 @@ from rich.table import Table
 
 from echoscope.core.config.settings import RunConfig
 from echoscope.store.records import StepMetrics
+from echoscope.text.amounts import clock, fixed
 
 LOST = 0.5
 """Share of the best evaluation below which a run has lost its success."""
@@ -37,15 +38,6 @@ def spark_line(values: Sequence[float], width: int = 40) -> str:
         level = 0 if math.isnan(value) else round(min(max(value, 0.0), 1.0) * (len(SPARKS) - 1))
         out += " " if math.isnan(value) else SPARKS[level]
     return out
-
-
-def number(value: float, digits: int = 3) -> str:
-    return "-" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def clock(seconds: float) -> str:
-    """`75.2` as `1:15`."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 class TerminalEvents:
@@ -91,10 +83,10 @@ class TerminalEvents:
         values = metrics.values
         return (
             f"step {metrics.step:>4}/{self._config.steps}"
-            f"  success {number(values['rollout/success_rate'], 2)}"
-            f"  return {number(values['reward/return_mean'])}"
-            f"  reward std {number(values['reward/group_std_mean'])}"
-            f"  entropy {number(values['policy/entropy'])}"
+            f"  success {fixed(values['rollout/success_rate'], 2)}"
+            f"  return {fixed(values['reward/return_mean'])}"
+            f"  reward std {fixed(values['reward/group_std_mean'])}"
+            f"  entropy {fixed(values['policy/entropy'])}"
             f"  kept {values['selection/num_groups_kept']:.0f}/{self._num_groups}"
             f"  {metrics.durations_s['time/tokens_per_s']:.0f} tok/s"
             f"  left {clock(self._seconds_left())}"
@@ -119,15 +111,13 @@ class TerminalEvents:
         if self._steps:
             now, values = self._steps[-1], self._steps[-1].values
             success = [m.values["rollout/success_rate"] for m in self._steps]
-            rate = number(values["rollout/success_rate"], 2)
+            rate = fixed(values["rollout/success_rate"], 2)
             kept = f"{values['selection/num_groups_kept']:.0f} of {self._num_groups}"
-            spread = number(values["reward/group_std_mean"])
+            spread = fixed(values["reward/group_std_mean"])
             speed = f"{now.durations_s['time/tokens_per_s']:.0f}"
             table.add_row("success", f"[bold]{rate}[/]  {spark_line(success)}", "kept groups", kept)
-            table.add_row(
-                "return", number(values["reward/return_mean"]), "group reward std", spread
-            )
-            table.add_row("entropy / token", number(values["policy/entropy"]), "tokens/s", speed)
+            table.add_row("return", fixed(values["reward/return_mean"]), "group reward std", spread)
+            table.add_row("entropy / token", fixed(values["policy/entropy"]), "tokens/s", speed)
             table.add_row(
                 "elapsed",
                 clock(time.monotonic() - self._started),

@@ -79,6 +79,8 @@ def within(words: str, known: list[int]) -> list[int]:
 
 def to_json(run_id: str, found: WhatIf) -> dict[str, Any]:
     """What `--json` prints."""
+    from echoscope.text.strict_json import finite_or_none
+
     payoff = found.payoff
     return {
         "run_id": run_id,
@@ -87,7 +89,7 @@ def to_json(run_id: str, found: WhatIf) -> dict[str, Any]:
         "num_changed": found.num_changed,
         "payoff": {
             "worth": payoff.worth.value,
-            "ratio": payoff.ratio if math.isfinite(payoff.ratio) else None,
+            "ratio": finite_or_none(payoff.ratio),
             "num_groups": payoff.num_groups,
             "text": payoff.text,
         },
@@ -97,6 +99,8 @@ def to_json(run_id: str, found: WhatIf) -> dict[str, Any]:
 
 
 def _row_json(row: WhatIfRow) -> dict[str, Any]:
+    from echoscope.text.strict_json import finite_or_none
+
     groups = zip(
         row.group_index_P.tolist(),
         row.reward_std_P.tolist(),
@@ -114,7 +118,7 @@ def _row_json(row: WhatIfRow) -> dict[str, Any]:
         "groups": [
             {
                 "group_index": index,
-                "reward_std": std if math.isfinite(std) else None,
+                "reward_std": finite_or_none(std),
                 "would_keep": would,
                 "kept": kept,
                 "why_dropped": None if why is None else why.value,

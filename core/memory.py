@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from echoscope.text.amounts import memory_size
+
 from .config.loading import ConfigError
 from .config.settings import HeadCriticConfig, LoraConfig, RunConfig
 from .shipped import SHIPPED, shipped_folder, weight_shapes
@@ -109,9 +111,10 @@ class MemoryEstimate:
         where = {"cpu": "on the CPU", "cuda": "on the CUDA device"}[self.device]
         return (
             f"{_span(self.at_least, self.at_most)} {where}, estimated: weights "
-            f"{_gib(self.weights)}, optimizer {_gib(self.optimizer)}; while sampling, caches of "
+            f"{memory_size(self.weights)}, optimizer {memory_size(self.optimizer)}; while "
+            "sampling, caches of "
             f"{_span(self.caches_at_least, self.caches_at_most)}; in the update, gradients of "
-            f"{_gib(self.gradients)} and activations of "
+            f"{memory_size(self.gradients)} and activations of "
             f"{_span(self.activations_at_least, self.activations_at_most)}"
         )
 
@@ -217,8 +220,9 @@ def check_memory(config: RunConfig, device: DeviceKind, available: int) -> Memor
     if needs.at_least <= usable:
         return needs
     raise ConfigError(
-        f"the run needs at least {_gib(needs.at_least)} of memory, but {_gib(usable)} can be used "
-        f"of the {_gib(available)} that are free: {_way_out(config, device, usable)}. "
+        f"the run needs at least {memory_size(needs.at_least)} of memory, but "
+        f"{memory_size(usable)} can be used "
+        f"of the {memory_size(available)} that are free: {_way_out(config, device, usable)}. "
         f"As configured: {needs.text}"
     )
 
@@ -234,7 +238,7 @@ def _way_out(config: RunConfig, device: DeviceKind, usable: int) -> str:
         chosen, least = changed, needed
         words.append(setting)
         if least <= usable:
-            return f"set {' '.join(words)}, which needs at least {_gib(least)}"
+            return f"set {' '.join(words)}, which needs at least {memory_size(least)}"
     tried = f" ({' '.join(words)} is not enough)" if words else ""
     return f"choose a smaller model.path{tried}"
 
@@ -393,17 +397,9 @@ def _free_host_bytes(meminfo: Path, cgroup: Path) -> int:
     return free
 
 
-def _gib(size: int) -> str:
-    """A size for people.
-
-    >>> _gib(int(44.04 * 2**30)), _gib(3 << 29), _gib(5 << 20)
-    ('44 GiB', '1.5 GiB', '5 MiB')
-    """
-    gib = size / (1 << 30)
-    if gib < 1:
-        return f"{math.ceil(size / (1 << 20))} MiB"
-    return f"{gib:.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB"
-
-
 def _span(least: int, most: int) -> str:
-    return _gib(least) if _gib(least) == _gib(most) else f"{_gib(least)} to {_gib(most)}"
+    return (
+        memory_size(least)
+        if memory_size(least) == memory_size(most)
+        else f"{memory_size(least)} to {memory_size(most)}"
+    )

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from echoscope.text.amounts import duration
+
 from .records import CommandAction, CommandOutcome
 
 if TYPE_CHECKING:
@@ -163,26 +165,6 @@ def pace_of(wall_times: Sequence[float]) -> float:
     recent = wall_times[-(RECENT_STEPS + 1) :]
     between = [later - earlier for earlier, later in itertools.pairwise(recent)]
     return statistics.median(between) if between else math.nan
-
-
-def duration(seconds: float) -> str:
-    """How long something lasts, in the largest unit of which it has one: an age, a time to go.
-
-    Times that run down are said in smaller and smaller numbers of one unit, then of the next.
-
-    >>> duration(45), duration(89), duration(90), duration(12_240), duration(181_440)
-    ('45 s', '1 min', '2 min', '3.4 h', '2.1 days')
-    """
-    if not math.isfinite(seconds):
-        return "unknown"
-    whole = math.floor(seconds + 0.5)
-    minutes = math.floor(seconds / 60 + 0.5)
-    if whole < 60:
-        return f"{whole} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 24 else f"{hours / 24:.1f} days"
 
 
 def after_step(step: int) -> str:

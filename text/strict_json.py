@@ -12,7 +12,7 @@ from typing import Any
 
 def finite_or_none(value: float | None) -> float | None:
     """The number, or None where it is NaN, infinite or missing."""
-    return float(value) if value is not None and math.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def json_value(value: Any) -> Any:

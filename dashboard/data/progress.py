@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from echoscope.store.status import RECENT_STEPS, RunStatus, Status, duration
+from echoscope.store.status import RECENT_STEPS, RunStatus, Status
+from echoscope.text.amounts import duration
 
 from ..escaping import visible
 

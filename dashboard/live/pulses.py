@@ -15,8 +15,9 @@ from urllib.parse import quote
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import info_status
 from echoscope.store.records import Alarm
-from echoscope.store.status import RunStatus, Status, duration
+from echoscope.store.status import RunStatus, Status
 from echoscope.store.steer.steering import standing
+from echoscope.text.amounts import duration
 
 from ..data import queries
 from ..data.cache import AnswerCache

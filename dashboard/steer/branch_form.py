@@ -9,8 +9,9 @@ from typing import Any
 import streamlit as st
 
 from echoscope.store.reader import RunInfo
-from echoscope.store.status import after_step, duration
+from echoscope.store.status import after_step
 from echoscope.store.steer.steering import SteeringError, check_settings
+from echoscope.text.amounts import duration
 
 from ..data import queries
 from ..escaping import visible

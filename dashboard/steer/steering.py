@@ -14,7 +14,6 @@ import streamlit as st
 
 from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import CommandAction, CommandOutcome
-from echoscope.store.status import duration
 from echoscope.store.steer.steering import (
     Standing,
     SteeringError,
@@ -25,6 +24,7 @@ from echoscope.store.steer.steering import (
     setting_warnings,
     standing,
 )
+from echoscope.text.amounts import duration
 
 from ..charts.marks import answered_after, command_words, outcome_words
 from ..data import queries

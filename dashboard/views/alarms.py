@@ -16,8 +16,9 @@ from echoscope.dashboard.page import ui
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
 from echoscope.store.annotations import Acknowledge, Snooze, annotate, read_annotations
-from echoscope.store.status import after_step, duration
+from echoscope.store.status import after_step
 from echoscope.store.steer.steering import os_user
+from echoscope.text.amounts import duration
 
 STANDINGS = ("open", "acknowledged", "snoozed", "cleared")
 SEVERITIES = ("critical", "warning", "info")

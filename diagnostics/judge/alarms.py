@@ -22,6 +22,7 @@ from echoscope.store.records import (
     Command,
     CommandAction,
 )
+from echoscope.text.strict_json import finite_or_none
 
 from ..config import AlarmConfig, RuleName
 from .advice import Action, Cause, History, Situation, advise, causes_of, live_command
@@ -383,8 +384,7 @@ class AlarmEngine:
         """All it must remember, as JSON values."""
         return {
             "history": {
-                name: value if math.isfinite(value) else None
-                for name, value in asdict(self.history).items()
+                name: finite_or_none(value) for name, value in asdict(self.history).items()
             },
             "first_step": self.first_step,
             "last_step": self.last_step,

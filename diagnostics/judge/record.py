@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
+
+from echoscope.text.strict_json import finite_or_none, json_value
 
 from .advice import Action
 from .alarms import RunState
@@ -82,9 +83,11 @@ class Verdict:
             "evidence": [
                 {
                     "metric": e.metric,
-                    "before": _plain(e.before),
-                    "after": _plain(e.after),
-                    "interval": None if e.interval is None else [_plain(v) for v in e.interval],
+                    "before": finite_or_none(e.before),
+                    "after": finite_or_none(e.after),
+                    "interval": None
+                    if e.interval is None
+                    else [finite_or_none(v) for v in e.interval],
                     "steps": list(e.steps),
                     "words": e.words,
                 }
@@ -106,10 +109,7 @@ class Verdict:
                     "command": a.command,
                     "verb": a.verb,
                     "checkpoint": a.checkpoint,
-                    "settings": {
-                        key: _plain(value) if isinstance(value, float) else value
-                        for key, value in a.settings.items()
-                    },
+                    "settings": {key: json_value(value) for key, value in a.settings.items()},
                     "why": a.why,
                     "can_cure": a.can_cure,
                 }
@@ -119,7 +119,3 @@ class Verdict:
             "notes": list(self.notes),
             "text": self.text,
         }
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from echoscope.text.amounts import counted
+
 from .console_log import ConsoleLog
 from .delimited_text import NUM_SAMPLED, DelimitedText, dialect_of
 from .foreign_names import Meaning
 from .json_records import documents, is_notebook, notebook_lines, parsed, records_of
-from .records import Collector, MetricsFileError, counted
+from .records import Collector, MetricsFileError
 from .table import MetricTable
 
 MAX_LINE_CHARS = 32_000_000

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from echoscope.text.amounts import counted
+
 from .foreign_names import SUCCESS_WORDS, Meaning, spelled, step_rank
 from .names import is_summary_column, meaning_of, runs_of_chart, step_columns
 from .table import (
@@ -436,11 +438,6 @@ def _of_series(record: Mapping[str, Any]) -> Mapping[str, Any]:
         return record
     kept = {name: v for name, v in record.items() if name not in (value, series)}
     return {**kept, record[series]: record[value]}
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 row`, `2 rows`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _of_phase(record: Mapping[str, Any]) -> dict[str, Any]:

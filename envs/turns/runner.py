@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from echoscope.text.amounts import counted
+
 from ..base import (
     EnvParamsError,
     EnvValueError,
@@ -181,7 +183,7 @@ class TurnRunner(TurnEnv):
     def _next_observation(self, bad: str | None, has_dropped: bool) -> Observation:
         notices = [] if bad is None else [self._env.invalid_notice(bad)]
         if has_dropped:
-            notices.append(f"Only the first {count(self._max_actions, 'action')} counted.")
+            notices.append(f"Only the first {counted(self._max_actions, 'action')} counted.")
         return prefixed(" ".join(notices), self._state) if notices else self._state
 
     def _success(self, result: StepResult | None) -> bool | None:
@@ -229,11 +231,6 @@ def _named(error: BaseException) -> str:
     if isinstance(error, EnvValueError):
         return shorten(str(error), 300)
     return f"{type(error).__name__}: {shorten(str(error), 300)}"
-
-
-def count(number: int, noun: str) -> str:
-    """`1 turn`, `2 turns`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class ActionTimeoutError(Exception):

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from echoscope.text.amounts import counted
+
 from ..base import Observation, TextEnv
-from .runner import TurnRunner, count
+from .runner import TurnRunner
 from .turn import TurnEnv, TurnResult, TurnSettings
 
 
@@ -57,7 +59,7 @@ class ActionLimit(TurnLayer):
         return result
 
     def instructions(self) -> str:
-        return f"{super().instructions()} At most {count(self._max_actions, 'action')} in all."
+        return f"{super().instructions()} At most {counted(self._max_actions, 'action')} in all."
 
 
 class FormatPenalty(TurnLayer):
@@ -103,11 +105,10 @@ class TurnLimit(TurnLayer):
         return result
 
     def instructions(self) -> str:
-        per_turn = count(self._max_actions_per_turn, "action")
+        per_turn = counted(self._max_actions_per_turn, "action")
         each = " each" if self._max_turns > 1 else ""
-        return (
-            f"{super().instructions()} You have {count(self._max_turns, 'turn')}, {per_turn}{each}."
-        )
+        turns = counted(self._max_turns, "turn")
+        return f"{super().instructions()} You have {turns}, {per_turn}{each}."
 
 
 def wrap(build: Callable[[], TextEnv], settings: TurnSettings) -> TurnEnv:

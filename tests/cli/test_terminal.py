@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from echoscope.cli.terminal import TerminalEvents, clock, number, spark_line, watch
+from echoscope.cli.terminal import TerminalEvents, spark_line, watch
 from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import RunConfig
 from echoscope.store.records import StepMetrics
@@ -67,11 +67,6 @@ def test_spark_line() -> None:
     assert spark_line([math.nan, -1.0, 2.0]) == " ▁█"
     assert spark_line([0.0, 1.0, 1.0], width=2) == "██"
     assert spark_line([]) == ""
-
-
-def test_numbers_and_clocks() -> None:
-    assert (number(1.23456), number(math.nan), number(0.5, 1)) == ("1.235", "-", "0.5")
-    assert (clock(0), clock(75.2), clock(3600)) == ("0:00", "1:15", "60:00")
 
 
 def test_headless_is_a_line_a_step(config: RunConfig) -> None:

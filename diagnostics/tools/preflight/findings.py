@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from echoscope.text.strict_json import json_value
 
 from ...config import SelectionConfig
 from ...selection.payoff import Payoff
@@ -200,17 +201,5 @@ class Preflight:
             "dependence": None if self.dependence is None else asdict(self.dependence),
             "cost": cost,
         }
-        plain: dict[str, Any] = _plain(found)
+        plain: dict[str, Any] = json_value(found)
         return plain
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value

@@ -8,12 +8,12 @@ Legend: **P** groups, **G** siblings.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from echoscope.store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
+from echoscope.text.amounts import duration_in_two_units, fixed, memory_size
 
 from ...measure.information.estimate import InformationEstimate
 from ...measure.rewards import reward_stats
@@ -159,7 +159,7 @@ def _lines(
         "groups": f"{n.num_mixed} mixed, {n.num_solved} solved, {n.num_hopeless} hopeless"
         + (f", {n.num_equal} equal returns" if n.num_equal else "")
         + (f", {n.num_undefined} with fewer than two siblings" if n.num_undefined else "")
-        + f"; mean reward std {_number(n.group_std_mean, 3)}",
+        + f"; mean reward std {fixed(n.group_std_mean, 3)}",
         "format": f"{percent(n.format_valid_frac)} of replies in the right format, "
         f"{percent(n.action_valid_frac)} with a valid action, "
         f"{percent(n.action_effective_frac)} with an effective one",
@@ -180,7 +180,7 @@ def _selection_line(n: Numbers, limits: Limits) -> str:
     by = "" if rule.strategy == "none" else f" {rule.value:g} of {rule.metric}"
     return (
         f"{rule.strategy}{by} keeps {n.num_kept} of {n.num_groups} groups; std/mean of the reward "
-        f"std {_number(n.payoff.ratio, 2)}: {n.payoff.worth.value}"
+        f"std {fixed(n.payoff.ratio, 2)}: {n.payoff.worth.value}"
     )
 
 
@@ -200,47 +200,24 @@ def _cost_lines(cost: Cost) -> dict[str, str]:
     }
     kind = "GPU memory allocated" if cost.is_gpu else "this process, all told"
     out["memory"] = (
-        f"peak {_bytes(cost.peak_bytes)} of {_bytes(cost.total_bytes)} ({kind}, measured"
+        f"peak {memory_size(cost.peak_bytes)} of {memory_size(cost.total_bytes)} ({kind}, measured"
         + (", without an update)" if cost.problem else ", one update included)")
     )
     if cost.estimate:
         out["memory needed"] = cost.estimate
     if cost.checkpoint_bytes:
         out["disk"] = (
-            f"{_bytes(cost.checkpoint_bytes)} a checkpoint (measured), {cost.num_checkpoints} kept"
+            f"{memory_size(cost.checkpoint_bytes)} a checkpoint (measured), "
+            f"{cost.num_checkpoints} kept"
         )
     if cost.problem:
         return out
     out["time"] = (
-        f"about {_duration(cost.total_s)}: {cost.steps} steps of "
+        f"about {duration_in_two_units(cost.total_s)}: {cost.steps} steps of "
         f"{cost.rollout_s:.2f} s rollouts and {cost.update_s:.2f} s update (both measured), "
-        f"{_duration(cost.evaluation_s)} for {cost.num_evaluated} evaluation episodes (at "
+        f"{duration_in_two_units(cost.evaluation_s)} for {cost.num_evaluated} evaluation "
+        "episodes (at "
         f"the rollouts' {cost.episode_s * 1e3:.1f} ms each), measurements up to "
         f"{percent(cost.diagnostics_frac)} on top"
     )
     return out
-
-
-def _number(value: float, digits: int) -> str:
-    return "-" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def _bytes(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
-
-
-def _duration(seconds: float) -> str:
-    """`75.2` as `1 min 15 s`.
-
-    >>> _duration(75.2), _duration(7300.0), _duration(0.4)
-    ('1 min 15 s', '2 h 2 min', '0.4 s')
-    """
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min"

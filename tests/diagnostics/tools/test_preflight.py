@@ -299,7 +299,7 @@ def test_the_cost_of_the_run() -> None:
     assert COST.total_s == pytest.approx(561.0)
     lines = judged(batch(MIXED), cost=COST).lines
     assert lines["time"].startswith("about 9 min 21 s: 100 steps of 2.00 s rollouts and 3.00 s")
-    assert lines["memory"].startswith("peak 1.0 GiB of 16.0 GiB")
+    assert lines["memory"].startswith("peak 1.0 GiB of 16 GiB")
     assert lines["disk"] == "10 MiB a checkpoint (measured), 3 kept"
 
 
