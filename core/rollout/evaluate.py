@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.store.records import RolloutBatch, Split
 
-from ..update.metrics import mean, success_rate, wilson_interval
+from ..update.metrics import mean, success_rate
 
 
 def evaluation_metrics(batch: RolloutBatch, split: Split = Split.EVAL) -> dict[str, float]:
@@ -30,13 +31,13 @@ def evaluation_metrics(batch: RolloutBatch, split: Split = Split.EVAL) -> dict[s
 def _tag_metrics(prefix: str, batch: RolloutBatch) -> dict[str, float]:
     known = [g for g in batch.groups if any(t.is_success is not None for t in g)]
     rates = [success_rate(group) for group in known]
-    low, high = wilson_interval(sum(rates), len(rates))
+    low, high = wilson_interval(mean(rates), len(rates))
     any_P = [float(any(t.is_success for t in group)) for group in known]
     valid = [float(turn.is_valid) for t in batch.trajectories for turn in t.turns]
     return {
         f"{prefix}/success_rate": mean(rates),
-        f"{prefix}/success_rate_low": low,
-        f"{prefix}/success_rate_high": high,
+        f"{prefix}/success_rate_low": float(low),
+        f"{prefix}/success_rate_high": float(high),
         f"{prefix}/pass_at_{batch.group_size}": mean(any_P),
         f"{prefix}/return_mean": mean(
             [t.episode_return for t in batch.trajectories if not t.stop_reason.is_failure]

@@ -27,22 +27,6 @@ def _spread(values: list[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
-def wilson_interval(num_successes: float, num_trials: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % score interval of a rate (Wilson 1927); (nan, nan) without trials.
-
-    >>> low, high = wilson_interval(43, 100)
-    >>> round(low, 3), round(high, 3)
-    (0.337, 0.528)
-    """
-    if num_trials == 0:
-        return math.nan, math.nan
-    rate = num_successes / num_trials
-    scale = 1 + z * z / num_trials
-    centre = (rate + z * z / (2 * num_trials)) / scale
-    half = z / scale * math.sqrt(rate * (1 - rate) / num_trials + z * z / (4 * num_trials**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
 def success_rate(trajectories: list[Trajectory] | tuple[Trajectory, ...]) -> float:
     return mean([float(t.is_success) for t in trajectories if t.is_success is not None])
 

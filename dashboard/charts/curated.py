@@ -12,8 +12,9 @@ import pandas as pd
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.channels import MEASURED_AS
 from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.measure.rates import wilson_interval
 
-from ..data.curves import Curve, curve, wilson_band
+from ..data.curves import Curve, curve
 from ..data.downsampling import Values
 from . import theme
 
@@ -271,7 +272,7 @@ def _with_interval(one: Curve, low: Values, high: Values) -> Curve:
 
 
 def _success_interval(one: Curve, steps: pd.DataFrame) -> tuple[Values, Values]:
-    return wilson_band(one.values, _at(steps, "num_trajectories", one))
+    return wilson_interval(one.values, _at(steps, "num_trajectories", one))
 
 
 def _mean_interval(one: Curve, steps: pd.DataFrame) -> tuple[Values, Values]:

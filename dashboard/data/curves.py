@@ -157,18 +157,6 @@ def _values_at(data: pd.DataFrame, key: str, steps: NDArray[np.int64]) -> Values
     return np.array([by_step.get(step, np.nan) for step in steps.tolist()], np.float64)
 
 
-def wilson_band(rates: Values, counts: Values, z: float = 1.96) -> tuple[Values, Values]:
-    """95 % score intervals of rates over `counts` trials each (Wilson 1927), two of (N,).
-
-    NaN where there is no trial or no rate.
-    """
-    trials = np.where(counts > 0, counts, np.nan)
-    scale = 1 + z * z / trials
-    centre = (rates + z * z / (2 * trials)) / scale
-    half = z / scale * np.sqrt(rates * (1 - rates) / trials + z * z / (4 * trials**2))
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
-
-
 def to_csv(curves: Sequence[Curve], axis: Axis) -> str:
     """The numbers behind a chart: one row for each key and step, not smoothed, not thinned."""
     parts = []

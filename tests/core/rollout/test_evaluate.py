@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from echoscope.core.rollout.evaluate import evaluation_metrics
-from echoscope.core.update.metrics import wilson_interval
+from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
 
 
@@ -53,7 +53,7 @@ def test_siblings_are_not_independent_trials() -> None:
             for p, row in enumerate(table)
         )
     )
-    low, high = wilson_interval(1.5, 3)
+    low, high = wilson_interval(0.5, 3)
     assert evaluation_metrics(batch) == pytest.approx(
         {
             "eval/lake/success_rate": 0.5,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echoscope.core.update.metrics import mean, mean_of_arrays, rollout_metrics, wilson_interval
+from echoscope.core.update.metrics import mean, mean_of_arrays, rollout_metrics
 from echoscope.store.records import FinishReason, RolloutBatch, Split, StopReason, Trajectory, Turn
 
 
@@ -45,17 +45,6 @@ def trajectory(p: int, g: int, *turns: Turn, **fields: Any) -> Trajectory:
         "duration_s": 0.0,
     }
     return Trajectory(**(defaults | fields))
-
-
-def test_wilson_interval_against_the_published_form() -> None:
-    # (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n) with p = .43, n = 100, z = 1.96:
-    # (.449208 -+ 1.96 * .0504682) / 1.038416
-    assert wilson_interval(43, 100) == pytest.approx((0.337332, 0.527848), abs=1e-6)
-    # n successes of n: [n / (n + z^2), 1]; none of n mirrors it.
-    z2 = 1.96**2
-    assert wilson_interval(10, 10) == pytest.approx((10 / (10 + z2), 1.0))
-    assert wilson_interval(0, 10) == pytest.approx((0.0, z2 / (10 + z2)))
-    assert all(math.isnan(value) for value in wilson_interval(0, 0))
 
 
 def test_means_of_nothing_are_nan() -> None:

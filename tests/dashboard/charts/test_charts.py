@@ -20,7 +20,7 @@ from echoscope.dashboard.charts.marks import (
     command_marks,
     rewind_marks,
 )
-from echoscope.dashboard.data.curves import Curve, curve, describe, step_axis, to_csv, wilson_band
+from echoscope.dashboard.data.curves import Curve, curve, describe, step_axis, to_csv
 from echoscope.dashboard.live.cursor import checked_zoom, read_zoom
 from echoscope.store.reader import CommandState
 from echoscope.store.records import (
@@ -138,14 +138,6 @@ def test_a_curve_without_a_stored_interval_has_none() -> None:
 
 def test_a_metric_that_was_never_logged_is_an_empty_curve() -> None:
     assert len(curve(long_table(a__x=[1.0]), "b/y").steps) == 0
-
-
-def test_wilson_s_interval_as_in_the_tables() -> None:
-    # 43 of 100 (Wilson 1927): 0.337 to 0.528; nothing of ten: 0 to 0.2775; of none: unknown
-    low, high = wilson_band(np.array([0.43, 0.0, 1.0]), np.array([100.0, 10.0, 0.0]))
-    assert low[:2] == pytest.approx([0.337, 0.0], abs=5e-4)
-    assert high[:2] == pytest.approx([0.528, 0.2775], abs=5e-4)
-    assert np.isnan([low[2], high[2]]).all()
 
 
 def test_csv_has_every_number_as_it_was_measured() -> None:
