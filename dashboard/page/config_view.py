@@ -12,7 +12,12 @@ from ..words import NONE
 
 
 def plain_config(found: RunInfo) -> Mapping[str, Any]:
-    """The configuration as a flat mapping of dotted keys."""
+    """The configuration of a run as a flat mapping of dotted keys."""
+    return flat(found.config)
+
+
+def flat(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A nested configuration as a flat mapping of dotted keys: `envs.train.0.env`."""
     out: dict[str, Any] = {}
 
     def walk(prefix: str, value: Any) -> None:
@@ -25,7 +30,7 @@ def plain_config(found: RunInfo) -> Mapping[str, Any]:
         else:
             out[prefix] = value
 
-    walk("", dict(found.config))
+    walk("", dict(config))
     return out
 
 

@@ -7,22 +7,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from echoscope.diagnostics.catalogue import SHARE, metric
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
 from echoscope.store.status import after_step
 
+from ..charts import theme
 from ..data import queries
 from ..data.run_details import RunDetails, row_status
 from ..data.run_list import RunRow
 from ..escaping import visible
 from ..web.api import author
-from ..words import NONE
+from ..words import NONE, plain
 from .problems import Problem
+from .runs_columns import value_of
 
 SORTS: dict[str, Callable[[RunRow], Any]] = {
     "newest": lambda row: -row.created_at,
@@ -42,11 +46,14 @@ _COLUMNS: Mapping[str, Any] = {
     "state": st.column_config.TextColumn(
         "Verdict", help="Of the rules over what was measured so far."
     ),
-    "step": st.column_config.TextColumn("Step", alignment="right"),
-    "success": st.column_config.TextColumn(
-        "Success", alignment="right", help="Of the last step's training rollouts."
+    "step": st.column_config.NumberColumn("Step"),
+    "planned": st.column_config.NumberColumn("of", help="Steps that the run was started for."),
+    "success": st.column_config.NumberColumn(
+        "Success", format="%.0f %%", help="Share of the last step's training rollouts."
     ),
-    "history": st.column_config.LineChartColumn("Success so far", y_min=0, y_max=1, width="small"),
+    "history": st.column_config.LineChartColumn(
+        "History", help="Success so far.", y_min=0, y_max=1, width="small"
+    ),
     "alarm": "Worst open alarm",
     "environment": "Environment",
     "algorithm": "Algorithm",
@@ -70,15 +77,18 @@ class Picked:
 
 
 _QUIET = (RunState.HEALTHY, RunState.CONVERGED)
-_MAY_BE_EMPTY = {"alarm", "branched", "note", "tags", "pinned"}
+_MAY_BE_EMPTY = {"planned", "alarm", "branched", "note", "tags", "pinned"}
 """Columns that are left out where no run has anything in them."""
 
 
-def tick_table(rows: Sequence[RunRow], *, key: str) -> Picked:
+def tick_table(rows: Sequence[RunRow], *, key: str, extra: Sequence[str] = ()) -> Picked:
     """Draw the runs as a table whose rows are ticked, and whose names open a run.
 
     Streamlit knows a ticked row by its place. So another order of runs is another table, which
     begins with the ticks of the runs that the table before had.
+
+    Args:
+        extra: Names of settings and metrics that have a column, too.
     """
     ids = tuple(row.run_id for row in rows)
     table_key = f"{key}:{hashlib.blake2b(repr(ids).encode(), digest_size=8).hexdigest()}"
@@ -93,10 +103,11 @@ def tick_table(rows: Sequence[RunRow], *, key: str) -> Picked:
         on_click=_note_opened,
         args=(f"{table_key}:open", opened_key, ids),
     )
+    cells = run_cells(rows, extra)
     answer = st.dataframe(
-        run_cells(rows),
+        _coloured(cells),
         hide_index=True,
-        column_config={**_COLUMNS, "run": name},
+        column_config={**_COLUMNS, **extra_config(cells, extra), "run": name},
         placeholder=NONE,
         key=table_key,
         on_select="rerun",
@@ -118,11 +129,57 @@ def _note_opened(click_key: str, opened_key: str, ids: tuple[str, ...]) -> None:
         st.session_state[opened_key] = ids[place]
 
 
-def run_cells(rows: Sequence[RunRow]) -> pd.DataFrame:
+def _coloured(cells: pd.DataFrame) -> Any:
+    """The table with the verdict and the status in their colours."""
+    styled = cells.style
+    for column, colours in (("state", theme.STATES), ("status", theme.STATUSES)):
+        styled = styled.map(partial(_colour, colours), subset=[column])
+    return styled
+
+
+def _colour(colours: Mapping[str, str], words: object) -> str:
+    """CSS for `collapsed`, `healthy, diverse`, `finished`, `live`; empty for any other words."""
+    first = str(words).partition(",")[0].partition(" ")[0]
+    name = {"live": "running", "insufficient": "", "not": "not learning"}.get(first, first)
+    return f"color: {colours[name]}; font-weight: 600" if name in colours else ""
+
+
+def extra_config(cells: pd.DataFrame, extra: Sequence[str]) -> dict[str, Any]:
+    """How the columns of settings and metrics look."""
+    out: dict[str, Any] = {}
+    for name in extra:
+        heading, form, hint = visible(name, 80), "%.4g", None
+        if "/" in name:
+            words = metric(name)
+            heading, hint = visible(words.name, 60), plain(f"{name}: {words.help}", 300)
+            form = "%.1f %%" if words.unit == SHARE else form
+        is_number = name in cells and pd.api.types.is_numeric_dtype(cells[name])
+        out[name] = (
+            st.column_config.NumberColumn(heading, format=form, help=hint)
+            if is_number
+            else st.column_config.Column(heading, help=hint)
+        )
+    return out
+
+
+def extra_value(row: RunRow, name: str) -> float | str | None:
+    """A setting or the newest value of a metric as a cell: rates in per cent."""
+    value = value_of(row, name)
+    if isinstance(value, str):
+        return visible(value, 120)
+    is_share = "/" in name and metric(name).unit == SHARE
+    return 100 * value if is_share and value is not None else value
+
+
+def run_cells(rows: Sequence[RunRow], extra: Sequence[str] = ()) -> pd.DataFrame:
     """What the table shows, one row a run, without the columns that no run has anything in."""
     now = time.time()
     cells = pd.DataFrame([_cells(row, _details(row), now) for row in rows], columns=list(_COLUMNS))
     empty = [name for name in _MAY_BE_EMPTY if not cells[name].any()]
+    place = list(_COLUMNS).index("environment")
+    shown = [name for name in dict.fromkeys(extra) if name not in cells]
+    for number, name in enumerate(shown):
+        cells.insert(place + number, name, [extra_value(row, name) for row in rows])
     return cells.drop(columns=empty)
 
 
@@ -133,16 +190,16 @@ def _details(row: RunRow) -> RunDetails:
         return RunDetails()
 
 
-def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, str | list[float] | None]:
-    of = f" / {row.num_steps}" if row.num_steps else ""
+def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
     rule = details.alarm_rule.replace("_", " ").lower()
     started = datetime.fromtimestamp(row.created_at) if row.created_at else None
     return {
         "run": visible(row.run_id, 120),
         "status": visible(row_status(row, details, now).words(now), 160),
         "state": _state(row, details),
-        "step": f"{max(row.last_step, 0)}{of}",
-        "success": None if row.success_rate is None else f"{row.success_rate:.0%}",
+        "step": max(row.last_step, 0),
+        "planned": row.num_steps,
+        "success": None if row.success_rate is None else 100 * row.success_rate,
         "history": list(details.success),
         "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",
         "environment": visible(", ".join(row.environments), 80),

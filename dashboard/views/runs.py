@@ -13,6 +13,12 @@ from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import lineage, ui
 from echoscope.dashboard.page.problems import Problem
+from echoscope.dashboard.page.runs_columns import (
+    curves,
+    pick_columns,
+    seed_groups,
+    seeds_table,
+)
 from echoscope.dashboard.page.runs_table import (
     SORTS,
     branched_from,
@@ -20,9 +26,12 @@ from echoscope.dashboard.page.runs_table import (
     tick_table,
 )
 from echoscope.dashboard.web.settings import settings
+from echoscope.dashboard.words import NONE
 from echoscope.store.annotations import Change, annotate
 
 PER_PAGE = 25
+ROWS = ("runs", "seeds")
+UNTICKED = 4
 EVERY_S = 5.0
 WAITING_S = 1.0
 _WAITING = "_runs_waiting"
@@ -37,7 +46,7 @@ def draw() -> None:
     if not all_rows:
         beat("no_runs", EVERY_S, _no_runs, has_news=lambda: bool(queries.runs()))
         return
-    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    left, right, rows_place, columns_place = st.columns([6, 2, 2, 1], vertical_alignment="bottom")
     pattern = left.text_input(
         "Filter",
         key="filter",
@@ -47,11 +56,25 @@ def draw() -> None:
         max_chars=500,
     )
     sort = right.selectbox("Sort by", list(SORTS), key="sort", bind="query-params")
+    rows_as = rows_place.segmented_control(
+        "Rows",
+        ROWS,
+        default=ROWS[0],
+        required=True,
+        key="rows",
+        bind="query-params",
+        help="Seeds: runs that differ in nothing but their seed are one row, with the mean and its "
+        "95 % interval.",
+    )
+    with columns_place:
+        columns = pick_columns([row for row in all_rows if not row.problem][:PER_PAGE])
     is_waiting = st.session_state.get(_WAITING, True)
 
     def part() -> None:
         st.session_state[_WAITING] = False
-        st.session_state[_WAITING] = _list(pattern or "", sort or "newest")
+        st.session_state[_WAITING] = _list(
+            pattern or "", sort or "newest", columns, is_by_seed=rows_as == ROWS[1]
+        )
 
     beside = _beside(all_rows)
 
@@ -77,7 +100,7 @@ def _beside(rows: Sequence[RunRow]) -> tuple[object, ...]:
     return bool(rows), broken, tuple(queries.other_folders())
 
 
-def _list(pattern: str, sort: str) -> bool:
+def _list(pattern: str, sort: str, columns: Sequence[str], *, is_by_seed: bool) -> bool:
     """Draw the runs that match; whether there is more to come of those that are shown."""
     rows = [row for row in queries.runs(pattern) if not row.problem]
     order = SORTS[sort]
@@ -96,7 +119,7 @@ def _list(pattern: str, sort: str) -> bool:
             st.caption(f"{len(rows):,} runs")
     shown = rows[(page - 1) * PER_PAGE : page * PER_PAGE]
     with place:
-        chosen = _table(shown)
+        chosen = _seeds(shown, columns) if is_by_seed else _table(shown, columns)
     unread = queries.num_unread_runs()
     if unread:
         st.caption(f"{unread:,} more runs are being read; they are listed by name until then.")
@@ -104,12 +127,22 @@ def _list(pattern: str, sort: str) -> bool:
     return unread > 0 or any(queries.is_judging(row.run_id) for row in shown)
 
 
-def _table(rows: Sequence[RunRow]) -> tuple[str, ...]:
-    """Draw the table; the ticked runs."""
-    picked = tick_table(rows, key="run_table")
+def _seeds(rows: Sequence[RunRow], columns: Sequence[str]) -> tuple[str, ...]:
+    """Draw one row and one curve for runs that differ in their seed only; nothing can be ticked."""
+    groups = seed_groups(rows)
+    st.dataframe(seeds_table(groups, columns), hide_index=True, width="stretch", placeholder=NONE)
+    curves(groups)
+    return ()
+
+
+def _table(rows: Sequence[RunRow], columns: Sequence[str]) -> tuple[str, ...]:
+    """Draw the table and the curves of its ticked runs, or of the first ones; the ticked runs."""
+    picked = tick_table(rows, key="run_table", extra=columns)
     if picked.opened:
         st.switch_page(ui.script("live"), query_params={"run": picked.opened})
     st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
+    shown = [row for row in rows if row.run_id in picked.ticked] or rows[:UNTICKED]
+    curves([[row] for row in shown])
     return picked.ticked
 
 

@@ -122,3 +122,21 @@ def test_c14_finding_c10_links_look_like_links(
     link = page.get_by_role("link", name="Why", exact=True).first
     link.wait_for()
     assert "underline" in link.locator("p").evaluate("p => getComputedStyle(p).textDecorationLine")
+
+
+def test_evidence_stands_before_the_rest(
+    unparsed: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    """Sentence, two charts and three examples lie on the first screen; tables lie below."""
+    visit(page, f"{dashboard.url}/diagnosis?run={unparsed}")
+    box = page.locator(".st-key-verdict_box")
+    until(lambda: "Format collapse" in box.inner_text(), "verdict", page=page)
+    charts = page.locator(".st-key-proof .main-svg:first-of-type")
+    until(lambda: charts.count() == 2, "two charts", page=page)
+    texts = page.locator(".st-key-examples .es-reply, .st-key-examples .es-text")
+    texts.first.wait_for()
+    ends = [place.bounding_box() for place in (box, charts.first, charts.last)]
+    assert all(end["y"] + end["height"] <= 900 for end in ends)
+    first = texts.first.bounding_box()
+    assert first["y"] <= 860
+    assert first["y"] < page.get_by_role("slider", name="Step").bounding_box()["y"]

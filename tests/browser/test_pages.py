@@ -63,7 +63,7 @@ def test_charts_are_drawn_once_they_are_in_sight(
     page.locator(".echoscope-figure").last.scroll_into_view_if_needed()
     until(lambda: page.evaluate(IS_DRAWN)[-1], "last chart", page=page)
     fetched = [one for one in watch.requests if "plotly" in one.lower()]
-    assert [one for one in fetched if not one.endswith("/plotly.js")] == []
+    assert [one for one in fetched if "/assets/plotly-" not in one] == []
     assert len(fetched) == 1
 
 
@@ -76,7 +76,7 @@ def test_an_address_restores_a_zoom(dashboard: DashboardProcess, page: Any) -> N
 
 def test_a_chart_that_cannot_be_drawn_says_so(dashboard: DashboardProcess, page: Any) -> None:
     page.add_init_script("window.Plotly = {react: () => Promise.reject(new Error('no room'))}")
-    page.route("**/assets/*/plotly.js", lambda route: route.fulfill(body="", status=200))
+    page.route("**/assets/plotly-*", lambda route: route.fulfill(body="", status=200))
     visit(page, f"{dashboard.url}/live?run=tiny")
     page.get_by_text("This chart could not be drawn: no room").first.wait_for()
 
@@ -157,3 +157,14 @@ def test_c14_finding_c21_the_verdict_has_its_column_on_a_first_visit(
 
     until(lambda: num_judged() == 3, "verdicts", page=page)
     assert table_rows(page)[0] == before
+
+
+def test_any_setting_is_a_column_of_the_list_of_runs(
+    dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/?filter=^tiny$")
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("combobox", name="Settings and metrics").fill("optim.lr")
+    page.get_by_role("option", name="optim.lr", exact=True).click()
+    until(lambda: asked(page).get("columns") == "optim.lr", "column in the address", page=page)
+    until(lambda: "optim.lr" in (table_rows(page) or [[]])[0], "column", page=page)

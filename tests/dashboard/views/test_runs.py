@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -9,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_run import add_steps, make_run, open_writer
+from made_run import CONFIG, add_steps, make_run, open_writer
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data import verdict_cache as judging
 from echoscope.dashboard.data.run_list import RunRow
+from echoscope.dashboard.page.runs_columns import mean_interval
 from echoscope.dashboard.page.runs_table import note_changes
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.regimes import Regime
@@ -34,8 +36,9 @@ def test_one_row_a_run(tmp_path: Path, open_page: OpenPage) -> None:
     found = columns_of(open_page("runs", tmp_path))
     assert found["run"] == ["new", "old"]
     assert found["status"] == ["failed", "finished"]
-    assert found["step"] == ["4 / 100", "2 / 100"]
-    assert found["success"] == ["50%", "50%"]
+    assert found["step"] == [4, 2]
+    assert found["planned"] == [100, 100]
+    assert found["success"] == [50.0, 50.0]  # per cent
     assert found["environment"] == ["frozen_lake"] * 2
     assert found["history"] == [[0.5] * 5, [0.5] * 3]
 
@@ -160,3 +163,43 @@ def test_c14_finding_a4_a_collapse_is_not_said_to_be_diverse_as_well(
     verdict = replace(judging._nothing_yet(), state=state, regime=Regime.DIVERSE)
     monkeypatch.setattr(queries, "known_verdict", lambda run_id: verdict)
     assert columns_of(open_page("runs", tmp_path))["state"] == [said]
+
+
+def with_seed(path: Path, seed: int, success: float, lr: float = 1e-3) -> None:
+    writer = open_writer(path, config={**CONFIG, "seed": seed, "optim": {"lr": lr}})
+    values = {"rollout/success_rate": success, "policy/entropy": 2.0 + seed}
+    add_steps(writer, path.name, range(3), lambda step: values)
+    writer.close(status="finished")
+
+
+def test_any_setting_and_any_metric_is_a_column(tmp_path: Path, open_page: OpenPage) -> None:
+    with_seed(tmp_path / "a", 0, 0.25)
+    with_seed(tmp_path / "b", 1, 0.25, lr=1e-4)
+    asked = "optim.lr,policy/entropy,rollout/success_rate,no.such"
+    found = columns_of(open_page("runs", tmp_path, sort="name", columns=asked))
+    assert found["optim.lr"] == [1e-3, 1e-4]
+    assert found["policy/entropy"] == [2.0, 3.0]
+    assert found["rollout/success_rate"] == [25.0, 25.0]  # per cent
+    assert found["no.such"] == [None, None]
+
+
+def test_runs_that_differ_in_their_seed_are_one_row_with_mean_and_interval(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    for seed, success in ((0, 0.4), (1, 0.5), (2, 0.6)):
+        with_seed(tmp_path / f"a{seed}", seed, success)
+    with_seed(tmp_path / "other", 0, 0.5, lr=1e-4)
+    page = open_page("runs", tmp_path, rows="seeds", sort="name", columns="policy/entropy")
+    assert not page.exception
+    table = page.dataframe[0].value
+    assert list(table["runs"]) == [3, 1]
+    assert list(table["optim.lr"]) == ["0.001", "0.0001"]
+    assert table["policy/entropy"][0] == "3 (0.516 to 5.48)"  # 3 -+ 4.303 / sqrt(3)
+    assert table["policy/entropy"][1] == "2"
+
+
+def test_the_mean_of_seeds_has_the_interval_of_student() -> None:
+    mean, half = mean_interval([1.0, 2.0, 3.0])
+    assert mean == 2.0
+    assert half == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    assert math.isnan(mean_interval([1.0])[1])
