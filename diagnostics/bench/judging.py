@@ -10,9 +10,8 @@ from echoscope.store.records import AlarmSeverity, AlarmState
 
 from ..judge.alarms import RANK, RULE_ORDER, RunState
 from ..judge.calibration import Said, kinds_of
-from ..judge.changes import ChannelSpec
-from ..judge.channels import CHANNELS, derived
-from ..judge.observations import matches
+from ..judge.channels import CHANNELS, ChannelSpec, derived
+from ..judge.course import matches
 from ..judge.regimes import Regime
 from ..judge.verdict import Diagnosis
 from .harness import KINDS, LabelledRun

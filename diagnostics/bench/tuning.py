@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..judge.changes import ChannelSpec
-from ..judge.channels import CHANNELS, at_distance
+from ..judge.channels import CHANNELS, ChannelSpec, at_distance
 from .harness import LabelledRun
 from .judging import Judged, judge
 from .scores import Scores, score

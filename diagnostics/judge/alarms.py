@@ -26,9 +26,9 @@ from echoscope.text.strict_json import finite_or_none
 
 from ..config import AlarmConfig, RuleName
 from .advice import Action, Cause, History, Situation, advise, causes_of, live_command
-from .changes import Channel, ChannelSpec
-from .channels import CHANNELS, MEASURED_AS, at_distance, derived
-from .observations import observed
+from .changes import Channel
+from .channels import CHANNELS, MEASURED_AS, ChannelSpec, at_distance, derived
+from .course import observed
 from .rules import reasoning as rules_reasoning
 from .rules import signal as rules_signal
 from .rules import task as rules_task

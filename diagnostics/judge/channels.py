@@ -9,14 +9,55 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
-from .changes import ChannelSpec
+from ..catalogue import metric
 
 LN2, LN10 = math.log(2), math.log(10)
 NOT_ABOVE_CHANCE = 0.05
 """p-value of a retrieval accuracy above which it may be chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelSpec:
+    """What is followed, and how far it has to move."""
+
+    name: str
+    keys: tuple[str, ...]
+    """Metric keys in order of preference; `*` stands for a tag, and tags are averaged. The first
+    gives the channel its label and its unit."""
+    direction: Literal["fall", "rise"]
+    raise_at: float
+    """Distance from the baseline: in the metric's unit, in nats of its logarithm, or as a share."""
+    against: Literal["best", "start", "recent", "zero"] = "best"
+    transform: Literal["none", "log"] = "none"
+    is_share: bool = False
+    """Distance as a share of the baseline, measured from the lowest level if that is negative."""
+    smooth: Literal["median", "mean"] = "median"
+    window: int = 5
+    persist: int = 3
+    least_baseline: float = 0.0
+    """A best below this is nothing to fall from (in the metric's unit; not for `transform`)."""
+    warmup: int = 5
+    """Observations before the baseline counts; one where the metric is measured now and then."""
+    trials: str = ""
+    """Of a rate: the metric beside it that says over how many trials, `num_tasks` say."""
+    has_own_schedule: bool = False
+    """An evaluation: it is rare if many steps lie between two of them, whatever rows the log has.
+    Any other metric is rare if it is absent from most rows of the log."""
+
+    @property
+    def label(self) -> str:
+        """As it stands before its numbers: "valid actions"."""
+        return metric(self.keys[0]).in_sentence
+
+    @property
+    def unit(self) -> str:
+        """How its numbers are written (see `rules.base.amount`)."""
+        return metric(self.keys[0]).unit
+
 
 _measured = partial(ChannelSpec, window=3, persist=2, warmup=3)
 """Of an estimate that has its own averaging, and is made every few steps."""

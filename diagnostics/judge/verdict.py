@@ -31,8 +31,8 @@ from ..read.foreign_names import Meaning
 from ..read.table import MetricTable
 from .alarms import RULES_BY_NAME, AlarmEngine, Exemplars, OpenAlarm, RunState, blindness
 from .calibration import Calm, collapse_words, kinds_of, quiet_level, quiet_words
-from .changes import HALF, Channel, ChannelSpec
-from .channels import CHANNELS
+from .changes import HALF, Channel
+from .channels import CHANNELS, ChannelSpec
 from .record import Evidence, Shown, Verdict
 from .regimes import Regime, RegimeTracker
 from .rules.base import describe

@@ -1,0 +1,352 @@
+"""The observations of one metric: its level, extremes, noise and cadence.
+
+A `Course` takes observations in; `changes.py` decides. The *level* is the median (or mean) of the
+last few observations. The *baseline* is the best level so far, the level at the start, the recent
+past, or zero. *Noise* is estimated robustly from second differences, so a steady trend is no noise.
+A rate over a known number of tasks has at least the standard error of so many coin flips.
+
+A metric that most rows of the log lack, or a rate over many tasks, is not smoothed. A log with a
+row at every tenth or fortieth step is smoothed like one with a row at every step: its rows are as
+noisy.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .channels import ChannelSpec
+
+LOG_FLOOR = 1e-9
+"""What a logarithm sees of zero."""
+HISTORY = 30
+"""Differences and recent values that noise and the recent baseline are taken from."""
+SPARSE_GAP = 3
+"""A metric that is in every third row of the log or fewer is not smoothed; nor is an evaluation at
+every third step or fewer."""
+POOLED_TRIALS = 64
+"""Evaluations over fewer tasks are averaged until they hold as many."""
+BEST_FROM = 5
+"""Observations after which a level may be the best; of fewer the best is chance."""
+MIN_DIFFERENCES = 8
+"""Fewer say more about the trend than about noise."""
+MAD_TO_SIGMA = 1.4826
+"""Standard deviation over median absolute deviation, for normal noise."""
+
+
+def robust_scale(values: Sequence[float]) -> float:
+    """Standard deviation of normal noise with the same median absolute deviation; 0 of nothing.
+
+    >>> round(robust_scale([1.0, 2.0, 3.0, 4.0, 1000.0]), 4)
+    1.4826
+    """
+    if not len(values):
+        return 0.0
+    centre = median(values)
+    return MAD_TO_SIGMA * median([abs(value - centre) for value in values])
+
+
+@functools.lru_cache(maxsize=65_536)
+def matches(name: str, pattern: str) -> bool:
+    """`fnmatch.fnmatchcase`, remembered: the same names come at every step."""
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def median(values: Sequence[float]) -> float:
+    """The median of a short list, without numpy's overhead.
+
+    >>> median([3.0, 1.0, 2.0, 10.0])
+    2.5
+    """
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def observed(values: Mapping[str, float], keys: Sequence[str]) -> dict[str, float]:
+    """Finite values of the first of `keys` that has any, by name; several only for a `*`."""
+    for key in keys:
+        if "*" not in key:
+            value = values.get(key, math.nan)
+            if math.isfinite(value):
+                return {key: value}
+            continue
+        found = {
+            name: value
+            for name, value in values.items()
+            if matches(name, key) and math.isfinite(value)
+        }
+        if found:
+            return found
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """The recent past before an observation, on the channel's scale."""
+
+    median: float
+    scale: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """The observations of one metric, and what follows from them alone."""
+
+    spec: ChannelSpec
+    key: str = ""
+    """The metric that is followed; the pattern where it is a mean over tags."""
+    members: dict[str, float] = field(default_factory=dict)
+    """Last value of every metric that goes into the mean: tags may be measured at odd steps."""
+    trials: dict[str, float] = field(default_factory=dict)
+    """Last known number of trials behind each member; see `ChannelSpec.trials`."""
+    count: int = 0
+    first_step: int | None = None
+    last_step: int | None = None
+    value: float = math.nan
+    """Last observation, in the metric's own unit."""
+    peak: float = -math.inf
+    """Highest single observation, in the metric's own unit."""
+    level: float = math.nan
+    """Smoothed, and transformed if the spec says so."""
+    high: float = math.nan
+    low: float = math.nan
+    high_step: int | None = None
+    low_step: int | None = None
+    start: float = math.nan
+    gap: float = 1.0
+    """Rows of the log from one observation to the next, as a rule: a log with a row at every tenth
+    step is as dense as one with a row at every step. Of an evaluation, steps."""
+    rows_since: int = 0
+    """Rows of the log after the last observation."""
+    recent: list[float] = field(default_factory=list)
+    differences: list[float] = field(default_factory=list)
+    first_values: list[float] = field(default_factory=list)
+    gaps: list[int] = field(default_factory=list)
+
+    def take(self, step: int, values: Mapping[str, float]) -> Past | None:
+        """Take in a row of the log. None if the metric is not in it: the row is only counted."""
+        self.rows_since += 1
+        measured = observed(values, self.spec.keys)
+        if not measured:
+            return None
+        rank, own_rank = self._rank(next(iter(measured))), self._rank(self.key)
+        if self.key and rank > own_rank:
+            return None
+        if rank < own_rank or not measured.keys() <= self.members.keys():
+            kept = ({}, {}) if rank < own_rank else (self.members, self.trials)
+            self.restart()
+            self.members, self.trials = dict(kept[0]), dict(kept[1])
+        self.members |= measured
+        self._count_trials(measured, values)
+        self.key = next(iter(measured)) if len(self.members) == 1 else self.spec.keys[rank]
+        self.value = math.fsum(self.members.values()) / len(self.members)
+        x = self.value
+        self.peak = max(self.peak, x)
+        if self.spec.transform == "log":
+            x = math.log(max(x, LOG_FLOOR))
+        if self.last_step is not None:
+            gap = step - self.last_step if self.spec.has_own_schedule else self.rows_since
+            _append(self.gaps, gap, 9)
+            self.gap = median(self.gaps)
+        self.rows_since = 0
+        past = self._past(x)
+        self._add(x, step)
+        self.first_step = step if self.first_step is None else self.first_step
+        self.last_step = step
+        self.count += 1
+        return past
+
+    def restart(self) -> None:
+        """Forget everything: a better source of the same thing came, or one more of them."""
+        Course.__init__(self, spec=self.spec)
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.gap >= SPARSE_GAP
+
+    @property
+    def stands_alone(self) -> bool:
+        """One observation is enough to judge by: it is rare, or a rate over many trials."""
+        return self.is_sparse or POOLED_TRIALS <= self.num_trials < math.inf
+
+    @property
+    def window(self) -> int:
+        """Observations that the level is made of: as many rows, whatever the cadence.
+
+        A rare one stands for itself, and so does a rate over many trials; few trials are pooled.
+        """
+        pooled = max(1, math.ceil(POOLED_TRIALS / self.num_trials))
+        if self.is_sparse:
+            return min(self.spec.window, pooled)
+        width = math.ceil(self.spec.window / max(self.gap, 1.0))
+        return min(width, pooled) if math.isfinite(self.num_trials) else width
+
+    @property
+    def was_ready(self) -> bool:
+        return self.count >= (1 if self.stands_alone else self.spec.warmup)
+
+    @property
+    def opening(self) -> float:
+        """Where it began: the first of what stands alone, else the median of the first ten."""
+        return self.first_values[0] if self.first_values and self.stands_alone else self.start
+
+    @property
+    def baseline(self) -> float:
+        """What the level is compared with, in the metric's own unit."""
+        return self._own_unit(self.reference)
+
+    @property
+    def shown_level(self) -> float:
+        """The level in the metric's own unit."""
+        return self._own_unit(self.level)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Two standard errors around the level, in the metric's own unit; None if unknown.
+
+        From its own noise, and of a rate over a known number of tasks from that number if wider.
+        """
+        error = self.noise
+        if math.isfinite(self.num_trials):
+            error = max(error, self.error_of(self.level))
+        if not error > 0:
+            return None
+        low = self._own_unit(self.level - 2 * error)
+        high = self._own_unit(self.level + 2 * error)
+        if self.key.endswith(("_frac", "_rate", "accuracy", "dependence")):
+            return max(low, 0.0), min(high, 1.0)
+        return low, high
+
+    @property
+    def stands_out(self) -> bool:
+        """Is the baseline outside the interval of the level? If not, the level is no evidence."""
+        interval, baseline = self.interval, self.baseline
+        if interval is None or self.spec.against in ("zero", "recent"):
+            return True
+        return not interval[0] <= baseline <= interval[1]
+
+    @property
+    def noise(self) -> float:
+        """Standard error of the level, from second differences: a steady trend is no noise."""
+        if len(self.differences) < MIN_DIFFERENCES:
+            return 0.0
+        sigma = MAD_TO_SIGMA * median([abs(d) for d in self.differences]) / math.sqrt(6)
+        width = min(self.window, self.count)
+        factor = 1.2533 if self._is_median and width > 1 else 1.0
+        return sigma * factor / math.sqrt(width)
+
+    @property
+    def num_trials(self) -> float:
+        """Trials behind one observation; infinite where unknown. A mean over all tags adds none."""
+        tags = [name for name in self.members if "/all/" not in name] or list(self.members)
+        if not tags or not set(tags) <= self.trials.keys():
+            return math.inf
+        return len(tags) ** 2 / sum(1 / self.trials[name] for name in tags)
+
+    @property
+    def share_moved(self) -> float:
+        """How far the level is from the baseline, as a share of it; whatever its standard error."""
+        reference = self.reference
+        scale = reference - min(self.low, 0.0)
+        return abs(self.level - reference) / scale if scale > 0 else math.nan
+
+    @property
+    def noise_sigmas(self) -> float:
+        """Standard errors from the best level to this one, by the noise of both; 0 if unknown."""
+        noise = self.noise
+        distance = abs(self.level - self.reference)
+        return distance / (noise * math.sqrt(2)) if noise > 0 else 0.0
+
+    @property
+    def reference(self) -> float:
+        """The baseline on the channel's scale."""
+        against, falls = self.spec.against, self.spec.direction == "fall"
+        if against == "zero":
+            return 0.0
+        if against == "start":
+            return self.start
+        return self.high if falls else self.low
+
+    def error_of(self, rate: float) -> float:
+        """Standard error of one level of a rate over a known number of trials; 0 of any other."""
+        if not math.isfinite(self.num_trials):
+            return 0.0
+        total = self.num_trials * self.window
+        shrunk = (min(max(rate, 0.0), 1.0) * total + 1) / (total + 2)
+        return math.sqrt(shrunk * (1 - shrunk) / total)
+
+    @property
+    def persist(self) -> int:
+        """Observations in a row that it takes: as many steps, whatever the cadence."""
+        persist = self.spec.persist
+        if self.stands_alone:
+            return min(persist, 2)
+        if self.gap > 1:
+            return min(persist, max(2, math.ceil(persist / self.gap)))
+        return persist
+
+    def _count_trials(self, found: Mapping[str, float], values: Mapping[str, float]) -> None:
+        if not self.spec.trials:
+            return
+        for name in found:
+            count = values.get(f"{name.rpartition('/')[0]}/{self.spec.trials}", math.nan)
+            if count > 0:
+                self.trials[name] = count
+
+    @property
+    def _is_median(self) -> bool:
+        return self.spec.smooth == "median" and not self.is_sparse
+
+    def _rank(self, key: str) -> int:
+        keys = self.spec.keys
+        return next((n for n, k in enumerate(keys) if key == k or matches(key, k)), len(keys))
+
+    def _add(self, x: float, step: int) -> None:
+        if len(self.recent) > 1:
+            _append(self.differences, x - 2 * self.recent[-1] + self.recent[-2], HISTORY)
+        _append(self.recent, x, max(HISTORY, self.spec.window))
+        if len(self.first_values) < 10:
+            self.first_values.append(x)
+            self.start = median(self.first_values)
+        width = 1 if self.spec.against == "recent" else self.window
+        tail = self.recent[-width:]
+        self.level = median(tail) if self._is_median else math.fsum(tail) / len(tail)
+        if self.is_sparse and width == 1 and math.isnan(self.high):
+            # Only the second observation tells that a metric is rare: the first counts, too.
+            for earlier in self.recent[:-1]:
+                self._extend_extremes(earlier, self.last_step or 0)
+        if self.is_sparse or math.isfinite(self.num_trials):
+            is_full = len(self.recent) >= width
+        else:
+            is_full = self.count + 1 >= min(self.spec.warmup, BEST_FROM)
+        if is_full:
+            self._extend_extremes(self.level, step)
+
+    def _extend_extremes(self, level: float, step: int) -> None:
+        if not level <= self.high:
+            self.high, self.high_step = level, step
+        if not level >= self.low:
+            self.low, self.low_step = level, step
+
+    def _own_unit(self, x: float) -> float:
+        if self.spec.transform == "log" and math.isfinite(x):
+            return math.exp(x)
+        return x
+
+    def _past(self, x: float) -> Past:
+        """Median and robust scale of the recent past, before `x`."""
+        if self.spec.against != "recent":
+            return Past(median=math.nan, scale=1.0)
+        past = self.recent[-HISTORY:]
+        if not past:
+            return Past(median=x, scale=0.1)
+        return Past(median=median(past), scale=max(robust_scale(past), 0.1))
+
+
+def _append(values: list[Any], value: Any, size: int) -> None:
+    values.append(value)
+    del values[:-size]
