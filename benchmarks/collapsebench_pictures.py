@@ -19,13 +19,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from tuning import Sweep
 
 from echoscope.diagnostics.bench.baselines import FAMILIES, as_used, measure
 from echoscope.diagnostics.bench.harness import KINDS, LabelledRun, load_curves
 from echoscope.diagnostics.bench.judging import Judged
 from echoscope.diagnostics.bench.report import REPORT_SEED, BenchReport, made_set, report, small_set
 from echoscope.diagnostics.bench.scores import Scores, score
-from echoscope.diagnostics.bench.tuning import Sweep
 
 FACTORS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 """On all of our distances at once; 1 is what ships."""

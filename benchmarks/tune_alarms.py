@@ -1,7 +1,7 @@
 """Distances and persistence of the alarm channels, tuned on even seeds and reported on odd ones.
 
 Made runs of seeds that the bench does not report, and the recorded small runs. A coordinate sweep
-over factors on the channels' distances (`diagnostics/bench/tuning.py`): false critical alarms
+over factors on the channels' distances (`tuning.py`): false critical alarms
 first, then collapses called in time, then lead. With --curves, labelled runs of others are a gate:
 no value is kept that calls fewer of them in time, with less lead, fewer kinds right or more false
 alarms, at these distances or at ones a tenth smaller. It changes nothing: it says what it found,
@@ -26,11 +26,11 @@ from machine import describe_machine
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from tuning import MARGIN, Setting, Sweep, Tuned, split, tune
 
 from echoscope.diagnostics.bench.harness import load_curves
 from echoscope.diagnostics.bench.report import BenchReport, made_set, report_of, small_set
 from echoscope.diagnostics.bench.report_json import scores_json
-from echoscope.diagnostics.bench.tuning import MARGIN, Setting, Sweep, Tuned, split, tune
 
 
 def is_as_good(new: BenchReport, old: BenchReport) -> bool:

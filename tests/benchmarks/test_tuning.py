@@ -1,8 +1,10 @@
 """Tuning: which half a run is in, what a knob turns, and which value is kept."""
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +12,11 @@ import pytest
 from echoscope.diagnostics.bench.report import made_set
 from echoscope.diagnostics.bench.scores import Scores
 from echoscope.diagnostics.bench.synthetic_runs import make
-from echoscope.diagnostics.bench.tuning import KNOBS, Knob, Measured, Sweep, specs_of, split, tune
 from echoscope.diagnostics.judge.channels import CHANNELS, LARGEST_SHARE
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from tuning import KNOBS, Knob, Measured, Sweep, specs_of, split, tune
 
 
 def test_even_seeds_tune_and_odd_ones_report() -> None:

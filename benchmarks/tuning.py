@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..judge.channels import CHANNELS, ChannelSpec, at_distance
-from .harness import LabelledRun
-from .judging import Judged, judge
-from .scores import Scores, score
+from echoscope.diagnostics.bench.harness import LabelledRun
+from echoscope.diagnostics.bench.judging import Judged, judge
+from echoscope.diagnostics.bench.scores import Scores, score
+from echoscope.diagnostics.judge.channels import CHANNELS, ChannelSpec, at_distance
 
 MARGIN = 0.9
 """Factor on all distances at which there must be no more false alarms either."""
