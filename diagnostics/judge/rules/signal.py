@@ -225,7 +225,7 @@ RULES: tuple[Rule, ...] = (
         name="KL_DRIFT",
         judge=_kl_drift,
         needs=("ref_kl",),
-        title="KL to the reference",
+        title="Large KL to the reference",
         meaning="The policy has moved more than one nat per token from its reference.",
         causes=(
             "the learning rate is too high",
