@@ -121,7 +121,7 @@ _STEPS = Table(
         Column("policy_version", "INTEGER", "Optimizer steps taken by the weights that sampled."),
         _WALL,
         Column("num_trajectories", "INTEGER", "Training trajectories of the step."),
-        Column("num_kept", "INTEGER", "Those that the update used."),
+        Column("num_kept", "INTEGER", "Trajectories used in the update."),
         Column(
             "return_mean",
             "DOUBLE",

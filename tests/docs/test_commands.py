@@ -1,0 +1,235 @@
+"""Every command and every Python block of README and docs works as it is written."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from click.testing import CliRunner
+from typer.core import TyperGroup
+
+import echoscope
+from echoscope.cli import app
+from echoscope.core.config.loading import load_config, override, parse_override
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.launch import start
+
+ROOT = Path(echoscope.__file__).parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OPTIONAL = re.compile(r"^\[(\w+)\]$")
+"""`[ROOT]`"""
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+RUNS_FOR_REAL = {
+    *("diagnose", "query", "whatif", "report", "models list"),
+    *("envs list", "envs play", "config show", "config schema", "ctl status", "ctl alarms"),
+}
+"""Commands of seconds. All others are parsed, and their settings are checked against the schema."""
+ONLY_PARSED = {
+    "demo": "trains for three minutes",
+    "train": "trains for minutes",
+    "dashboard": "serves until Ctrl-C",
+    "preflight": "plays a whole step",
+    "bench collapse": "takes minutes",
+    "envs check": "takes half a minute for all environments",
+    "sft generate": "plays thousands of episodes",
+    "sft train": "trains for minutes",
+    "sft merge": "needs trained adapters",
+    "ctl set": "needs a live trainer",
+    "ctl pause": "needs a live trainer",
+    "ctl resume": "needs a live trainer",
+    "ctl stop": "needs a live trainer",
+    "ctl wait": "waits for a live trainer",
+    "ctl branch": "trains",
+    "ctl ack": "needs an open alarm",
+    "ctl snooze": "needs an open alarm",
+}
+ONLY_IMPORTED = {
+    "gradients.md": "needs a policy and the rollouts of a step in memory",
+    "text.md": "the second block needs a model and a tokenizer in memory",
+}
+NEEDS_WEIGHTS = ("--checkpoint", "--model")
+"""`diagnose` with these scores a run for half a minute."""
+VERDICT_CODES = {"diagnose": {0, 3, 5}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    page: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}: {' '.join(self.words)}"
+
+
+def _blocks(*languages: str) -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
+            if language in languages:
+                yield page.name, text
+
+
+def _lines(program: str) -> list[Line]:
+    lines = []
+    for page, text in _blocks("", "bash"):
+        for line in text.splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True) if program in line else []
+            if words and words[0] == program:
+                lines.append(
+                    Line(page=page, words=tuple(OPTIONAL.sub(r"\1", word) for word in words[1:]))
+                )
+    return lines
+
+
+COMMANDS = _lines("echoscope")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parsed:
+    name: str
+    params: dict[str, Any]
+
+
+def parse(words: tuple[str, ...]) -> Parsed:
+    """What the command line would call, without calling it."""
+    calls: list[Parsed] = []
+
+    def replace(command: Any, path: tuple[str, ...]) -> None:
+        if isinstance(command, TyperGroup):
+            for name, child in command.commands.items():
+                replace(child, (*path, name))
+        else:
+            command.callback = lambda **params: calls.append(
+                Parsed(name=" ".join(path), params=params)
+            )
+
+    top = typer.main.get_command(app)
+    replace(top, ())
+    answer = CliRunner().invoke(top, list(words))
+    assert answer.exit_code == 0, answer.output
+    (call,) = calls
+    return call
+
+
+@pytest.fixture(scope="module")
+def folder(make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the names that the pages use exist: a run of three steps, and files."""
+    folder = tmp_path_factory.mktemp("docs")
+    run = folder / "runs" / "RUN"
+    config = make_config(
+        "steps=3",
+        "envs.train.0.groups=4",
+        "eval.before=false",
+        "eval.every=0",
+        "selection.strategy=top_p",
+        "selection.value=0.9",
+        "diagnostics.enabled=false",
+    )
+    start(config, run, SilentEvents())
+    for name in ("demo", "sokoban-1", "my-run"):
+        (folder / "runs" / name).symlink_to(run)
+    (folder / "RUN").symlink_to(run)
+    (folder / "diagnostics").symlink_to(ROOT / "diagnostics")
+    curve = (ROOT / "diagnostics/bench/runs/collapse-format/seed0.csv").read_text(encoding="utf-8")
+    for name in ("metrics.csv", "FILE_OR_RUN"):
+        (folder / name).write_text(curve)
+    renamed = curve.replace("policy/entropy", "ent", 1).replace(
+        "rollout/action_valid_frac", "bad", 1
+    )
+    (folder / "m.csv").write_text(renamed)
+    log = [f"step:{step} - reward:{0.01 * step:.2f} - entropy:0.5" for step in range(40)]
+    (folder / "train.log").write_text("\n".join(log))
+    return folder
+
+
+def test_every_command_is_run_or_has_a_reason() -> None:
+    named = {parse(line.words).name for line in COMMANDS}
+    assert named <= RUNS_FOR_REAL | ONLY_PARSED.keys()
+
+
+@pytest.mark.parametrize("line", COMMANDS, ids=str)
+def test_every_option_and_setting_of_a_command_exists(line: Line) -> None:
+    call = parse(line.words)
+    overrides = [*(call.params.get("overrides") or ()), *(call.params.get("settings") or ())]
+    if call.name in ("train", "preflight", "demo", "config show"):
+        recipe = call.params.get("recipe") or "demo"
+        if "=" in recipe:  # `train --resume RUN KEY=VALUE`
+            recipe, overrides = "demo", [recipe, *overrides]
+        load_config(recipe, overrides=overrides)
+    elif call.name.startswith("ctl"):
+        override(load_config("frozen_lake"), overrides)
+    for word in call.params.get("set_") or ():
+        assert parse_override(word)[0].startswith("selection.")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        line
+        for line in COMMANDS
+        if parse(line.words).name in RUNS_FOR_REAL and not set(line.words) & {*NEEDS_WEIGHTS}
+    ],
+    ids=str,
+)
+def test_a_command_runs(line: Line, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    words = ["runs/RUN" if word == "runs/..." else word for word in line.words]
+    if "--steps" in words:
+        words[words.index("--steps") + 1] = "1:3"
+    if words[0] == "report":
+        words.append("--force")
+    answer = CliRunner().invoke(typer.main.get_command(app), words)
+    codes = VERDICT_CODES.get(words[0], {0})
+    assert answer.exit_code in codes, f"{answer.output}\n{answer.exception!r}"
+
+
+@pytest.mark.parametrize("line", _lines("make"), ids=str)
+def test_a_make_target_exists(line: Line) -> None:
+    """They train, measure or test for minutes: make only says what it would do."""
+    done = subprocess.run(
+        ["make", "-n", *line.words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "source"), [*_blocks("python")], ids=lambda value: value.splitlines()[0][:40]
+)
+def test_a_python_block_runs(
+    page: str, source: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    tree = ast.parse(source)
+    if page in ONLY_IMPORTED:
+        tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    module = types.ModuleType("documented")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(tree, page, "exec"), vars(module))
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+VERDICTS = re.findall(r"<!-- verdict: (\S+) -->\n```text\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize(("source", "text"), VERDICTS, ids=lambda value: value[:40])
+def test_a_verdict_in_the_readme_is_what_diagnose_prints(
+    source: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    answer = CliRunner().invoke(typer.main.get_command(app), ["diagnose", source])
+    assert " ".join(text.split()) in " ".join(answer.output.split())
+
+
+def test_the_readme_shows_a_healthy_and_a_collapsed_verdict() -> None:
+    assert [text.split()[0] for _, text in VERDICTS] == ["healthy", "collapsed"]
