@@ -9,39 +9,28 @@ are. Everything else in the page is written by hand.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from echoscope.diagnostics.bench import tables
 from echoscope.diagnostics.bench.harness import LabelledRun, load_curves
 from echoscope.diagnostics.bench.report import REPORT_SEED, BenchReport, made_set, report, small_set
 from echoscope.diagnostics.bench.resampling import resampled_false_alarms
-from echoscope.diagnostics.bench.scores import Scores
+from echoscope.diagnostics.bench.tables import Grid, in_time, number
 from echoscope.diagnostics.judge.calibration import CALMS, HORIZON, KINDS, Count, quiet_level
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def number(value: float) -> str:
-    if math.isnan(value):
-        return "-"
-    return "never" if value == -math.inf else f"{value:.3g}"
-
-
-def of(scores: Scores) -> str:
-    return f"{scores.num_in_time} of {scores.num_collapsed}"
+    return Grid(head=tuple(head), rows=tuple(tuple(row) for row in rows)).markdown()
 
 
 def summary(found: BenchReport) -> str:
     verdict = found.verdict
     said = (
-        f"**{of(verdict)}** collapses called in time ({verdict.detection:.1%}), median lead "
+        f"**{in_time(verdict)}** collapses called in time ({verdict.detection:.1%}), median lead "
         f"**{number(verdict.median_lead)}** steps, kind right in {found.num_kind_right}, median "
         f"onset error {number(verdict.median_onset_error)} steps. **{verdict.num_false}** false "
         f"critical alarms in {verdict.num_healthy_steps:,} healthy steps "
@@ -50,86 +39,6 @@ def summary(found: BenchReport) -> str:
     if found.regimes:
         said += f" Regime right in {found.regimes_right:.1%} of {sum(found.regimes.values())} runs."
     return said
-
-
-def labels(found: BenchReport) -> str:
-    rows = []
-    for label, kind in found.by_label.items():
-        one = kind.critical
-        own = one.num_collapsed > 0
-        rows.append(
-            [
-                label.replace("_", " "),
-                str(kind.num_runs),
-                of(one) if own else "",
-                str(kind.num_kind_right) if own else "",
-                number(one.median_lead) if own else "",
-                number(one.median_onset_error) if own else "",
-                str(one.num_false),
-                str(kind.num_watched),
-                str(kind.num_critical),
-            ]
-        )
-    head = ["label", "runs", "called in time", "kind right", "lead", "onset error",
-            "false critical", "runs warned", "runs critical"]  # fmt: skip
-    return table(head, rows)
-
-
-def rules(found: BenchReport) -> str:
-    rows = []
-    silent = []
-    for one in found.by_rule:
-        own = one.own
-        if own is None and not one.warning.num_in_time and not one.warning.num_false:
-            silent.append(one.rule)
-            continue
-        rows.append(
-            [
-                one.rule,
-                "" if own is None else of(own),
-                "" if own is None else f"{one.own_warned} of {own.num_collapsed}",
-                "" if own is None else number(own.median_lead),
-                "" if own is None else number(own.median_onset_error),
-                of(one.warning),
-                number(one.critical.false_per_1000),
-                number(one.warning.false_per_1000),
-            ]
-        )
-    head = ["rule", "own kind: critical in time", "own kind: warned in time", "lead", "onset error",
-            "any collapse: warned in time", "false critical per 1,000",
-            "false warnings per 1,000"]  # fmt: skip
-    return table(head, rows) + f"\n\nSilent here: {', '.join(silent)}."
-
-
-def matrix(title: str, counts: Mapping[tuple[str, str], int]) -> str:
-    columns = sorted({column for _, column in counts})
-    rows = [
-        [row.replace("_", " "), *(str(counts.get((row, column), "")) for column in columns)]
-        for row in dict.fromkeys(row for row, _ in counts)
-    ]
-    return table([f"{title} \\ named", *(c.replace("_", " ") for c in columns)], rows)
-
-
-def beside(found: BenchReport) -> str:
-    ours = found.verdict
-    rows = [["**Echoscope, critical**", "", *_cells(ours), "", "", "", ""]]
-    for other in found.beside:
-        kept = other.matched_scores
-        late = ["", "", ""] if kept is None else [of(kept), *_lead_and_false(kept)]
-        threshold = "" if math.isnan(other.usual) else number(other.usual)
-        matched = "" if not other.sweep else "none" if kept is None else number(other.matched)
-        rows.append([other.name, threshold, *_cells(other.scores), matched, *late])
-    head = ["", "as used", "called in time", "lead", "false per 1,000", "matched", "called in time",
-            "lead", "false per 1,000"]  # fmt: skip
-    return table(head, rows)
-
-
-def _cells(scores: Scores) -> list[str]:
-    return [of(scores), *_lead_and_false(scores)]
-
-
-def _lead_and_false(scores: Scores) -> list[str]:
-    return [number(scores.median_lead), number(scores.false_per_1000)]
 
 
 def said_tables(reports: Mapping[str, BenchReport]) -> str:
@@ -168,11 +77,12 @@ def _share(count: Count | None) -> str:
 
 
 def section(found: BenchReport) -> str:
-    parts = [summary(found), labels(found), beside(found), rules(found)]
+    grids = (tables.by_label(found), tables.beside(found), tables.by_rule(found))
+    parts = [summary(found), *(grid.markdown() for grid in grids)]
     if found.regimes:
-        parts.append(matrix("regime labelled", found.regimes))
+        parts.append(tables.matrix("regime labelled", found.regimes).markdown())
     if found.kinds:
-        parts.append(matrix("kind labelled", found.kinds))
+        parts.append(tables.matrix("kind labelled", found.kinds).markdown())
     return "\n\n".join(parts)
 
 

@@ -1,0 +1,135 @@
+"""The tables of a CollapseBench report as rows of text; the terminal and the docs draw them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..judge.calibration import CALMS, HORIZON
+from .report import BenchReport
+from .scores import Scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A table: its head, and rows of as many cells."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        lines = [self.head, ("---",) * len(self.head), *self.rows]
+        return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def by_label(report: BenchReport) -> Grid:
+    """What was called in time, kind by kind."""
+    rows = []
+    for label, entry in report.by_label.items():
+        scores = entry.critical
+        is_collapse = scores.num_collapsed > 0
+        rows.append(
+            (
+                label,
+                str(entry.num_runs),
+                in_time(scores) if is_collapse else "",
+                str(entry.num_kind_right) if is_collapse else "",
+                number(scores.median_lead) if is_collapse else "",
+                number(scores.median_onset_error) if is_collapse else "",
+                str(scores.num_false),
+                str(entry.num_watched),
+                str(entry.num_critical),
+            )
+        )
+    head = ("label", "runs", "called in time", "kind right", "lead", "onset error",
+            "false critical", "watched", "critical")  # fmt: skip
+    return Grid(head=head, rows=tuple(rows))
+
+
+def by_rule(report: BenchReport) -> Grid:
+    """What each rule is worth."""
+    rows = []
+    for entry in report.by_rule:
+        own = entry.own
+        rows.append(
+            (
+                entry.rule,
+                "" if own is None else in_time(own),
+                "" if own is None else f"{entry.own_warned} of {own.num_collapsed}",
+                "" if own is None else number(own.median_lead),
+                "" if own is None else number(own.median_onset_error),
+                in_time(entry.warning),
+                number(entry.critical.false_per_1000),
+                number(entry.warning.false_per_1000),
+            )
+        )
+    head = ("rule", "own kind: critical in time", "warned in time", "lead", "onset error",
+            "any collapse: warned in time", "false critical / 1,000",
+            "false warnings / 1,000")  # fmt: skip
+    return Grid(head=head, rows=tuple(rows))
+
+
+def by_kinds(report: BenchReport) -> Grid:
+    """How often a collapse followed a quiet step, with kinds of signals left out."""
+    rows = []
+    for num in sorted({num for _, num in report.by_kinds}):
+        counts = [report.by_kinds.get((calm, num)) for calm in CALMS]
+        cells = ["" if count is None else f"{count[0]} of {count[1]}" for count in counts]
+        rows.append((str(num), *cells))
+    title = f"quiet, then a collapse within {HORIZON} steps: kinds of signals"
+    return Grid(head=(title, *CALMS), rows=tuple(rows))
+
+
+def matrix(title: str, counts: Mapping[tuple[str, str], int]) -> Grid:
+    """Runs by what they are labelled (rows) and what they were named (columns)."""
+    columns = sorted({column for _, column in counts})
+    rows = [
+        (row, *(str(counts.get((row, column), "")) for column in columns))
+        for row in dict.fromkeys(row for row, _ in counts)
+    ]
+    return Grid(head=(f"{title} \\ named", *columns), rows=tuple(rows))
+
+
+def beside(report: BenchReport) -> Grid:
+    """Other alerts on the same runs: as people use them, and at no more false alarms than ours."""
+    ours = report.verdict
+    rows = [("Echoscope, critical", "", *_cells(ours), "", "", "", "")]
+    for entry in report.beside:
+        kept = entry.matched_scores
+        matched = ("", "", "")
+        if kept is not None:
+            matched = (in_time(kept), number(kept.median_lead), number(kept.false_per_1000))
+        rows.append(
+            (
+                entry.name,
+                "" if math.isnan(entry.usual) else number(entry.usual),
+                *_cells(entry.scores),
+                "none" if entry.sweep and kept is None else number(entry.matched),
+                *matched,
+            )
+        )
+    head = ("beside it", "threshold", "called in time", "lead", "onset error", "false / 1,000",
+            "matched: threshold", "called in time", "lead", "false / 1,000")  # fmt: skip
+    return Grid(head=head, rows=tuple(rows))
+
+
+def _cells(scores: Scores) -> tuple[str, str, str, str]:
+    return (
+        in_time(scores),
+        number(scores.median_lead),
+        number(scores.median_onset_error),
+        number(scores.false_per_1000),
+    )
+
+
+def in_time(scores: Scores) -> str:
+    """`18 of 20`."""
+    return f"{scores.num_in_time} of {scores.num_collapsed}"
+
+
+def number(value: float) -> str:
+    """Two or three digits; `never` for an alarm that does not come, `-` for nothing to say."""
+    if math.isnan(value):
+        return "-"
+    return "never" if value == -math.inf else f"{value:.3g}"
