@@ -20,11 +20,18 @@ from .log.durable import (
     to_checked_json_bytes,
     write_new_file,
 )
+from .log.layout import Layout
 
 MANIFEST_NAME = "MANIFEST.json"
 STATE_NAME = "state.json"
-_MODEL = "model"
+MODEL_NAME = "model"
+"""The folder of the weights and the tokenizer."""
 _NAME = re.compile(r"step_([0-9]{6,})")
+
+
+def checkpoint_path(run_path: Path, step: int) -> Path:
+    """Where a run keeps the checkpoint of a step."""
+    return Layout(run_path).checkpoints / f"step_{step:06d}"
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
@@ -93,7 +100,7 @@ def checkpoint_damage(folder: Path, *, run_id: str | None = None, only: str | No
     if only is None:
         for name, _ in _files(folder):
             # What lies elsewhere is a note of somebody's; a file in `model/` may be loaded.
-            if name.startswith(f"{_MODEL}/") and name not in files:
+            if name.startswith(f"{MODEL_NAME}/") and name not in files:
                 return f"{name} was not there when the checkpoint was written"
     return ""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from echoscope.store.checkpoint_files import checkpoint_path
 from echoscope.store.checkpoints import last_good_checkpoint
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
@@ -20,14 +21,7 @@ from echoscope.store.writer import RunWriter
 from ..config.loading import ConfigError, live_schema, override
 from ..config.settings import BranchedFrom, RunConfig
 from .build import Builder
-from .checkpoint import (
-    adopt_checkpoint,
-    checkpoint_path,
-    list_checkpoints,
-    load_weights,
-    read_state,
-    step_of,
-)
+from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
 from .events import TrainEvents
 from .launch import Closing, built_or_removed, train
 from .observers import RemembersParent, StepObserver

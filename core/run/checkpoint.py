@@ -30,9 +30,11 @@ from transformers import PreTrainedTokenizerBase
 from echoscope.store.artifacts import CheckpointRecord
 from echoscope.store.checkpoint_files import (
     MANIFEST_NAME,
+    MODEL_NAME,
     STATE_NAME,
     checkpoint_damage,
     checkpoint_folders,
+    checkpoint_path,
     has_checksums,
     older_whole_checkpoint,
     write_checkpoint_manifest,
@@ -73,10 +75,6 @@ class TrainState:
 
 
 _REMAINS = re.compile(r"\.step_[0-9]{6,}\.(?:partial|removed)")
-
-
-def checkpoint_path(run_path: Path, step: int) -> Path:
-    return run_path / "checkpoints" / f"step_{step:06d}"
 
 
 def step_of(path: Path) -> int:
@@ -197,8 +195,8 @@ def _write(
     """
     try:
         partial.mkdir()
-        policy.model.save_pretrained(partial / "model", safe_serialization=True)
-        _save_tokenizer(tokenizer, partial / "model")
+        policy.model.save_pretrained(partial / MODEL_NAME, safe_serialization=True)
+        _save_tokenizer(tokenizer, partial / MODEL_NAME)
         if policy.critic is not None:
             save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
         save_file(optimizer.state_tensors(), partial / "optimizer.safetensors")
@@ -372,7 +370,7 @@ def load_weights(path: Path, policy: Policy, optimizer: Optimizer) -> None:
     version = require_whole(path).policy_version
     device = str(policy.device)
     try:
-        _load_model(path / "model", policy)
+        _load_model(path / MODEL_NAME, policy)
         if policy.critic is not None:
             policy.critic.load_state_dict(load_file(path / "critic.safetensors", device=device))
         optimizer.load_state_tensors(load_file(path / "optimizer.safetensors", device=device))

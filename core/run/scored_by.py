@@ -12,6 +12,7 @@ from echoscope.diagnostics.config import InformationConfig
 from echoscope.diagnostics.measure.information.cross_scores import Scorer
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.tools.rescoring import Weights
+from echoscope.store.checkpoint_files import MODEL_NAME, checkpoint_path
 from echoscope.store.reader import RunReader
 
 from ..config.loading import ConfigError
@@ -19,7 +20,7 @@ from ..config.settings import ModelConfig
 from ..policy import causal_model, load_model
 from ..policy_assets import resolve_model
 from ..rollout.chat import ChatFormat, ChatFormatError, load_chat, load_tokenizer
-from .checkpoint import checkpoint_path, list_checkpoints, require_whole
+from .checkpoint import list_checkpoints, require_whole
 
 
 def by_checkpoint(reader: RunReader, step: int) -> Weights:
@@ -35,7 +36,7 @@ def by_checkpoint(reader: RunReader, step: int) -> Weights:
         raise ConfigError(f"{reader.run_id} has no checkpoint of step {step}; {have}")
     state = require_whole(folder)
     config = state.config
-    weights = str(folder / "model")
+    weights = str(folder / MODEL_NAME)
     model: PreTrainedModel | PeftModel
     if config.model.lora is None:
         model = load_model(weights, config.model)

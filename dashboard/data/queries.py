@@ -28,6 +28,7 @@ from echoscope.diagnostics.judge.advice import AlarmAdvice
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.annotations import Annotations, read_annotations
 from echoscope.store.artifacts import CheckpointRecord, DiagnosticRecord
+from echoscope.store.checkpoint_files import MODEL_NAME
 from echoscope.store.checkpoints import CheckpointChoice, last_good_checkpoint
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
 from echoscope.store.log.durable import is_locked
@@ -466,7 +467,7 @@ def known_verdict(run_id: str) -> Verdict | None:
 def token_pieces(run_id: str, token_ids: Sequence[int]) -> list[str] | None:
     """The text of each token by the run's own tokenizer; None where the run does not have one."""
     path = path_of(run_id)
-    folders = [path / checkpoint.path / "model" for checkpoint in checkpoints(run_id)]
+    folders = [path / checkpoint.path / MODEL_NAME for checkpoint in checkpoints(run_id)]
     shipped = asset_folder(info(run_id).base_model)
     return _token_texts.pieces(path, [*folders, *filter(None, [shipped])], token_ids)
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from echoscope.store.checkpoint_files import STATE_NAME, checkpoint_path
 from echoscope.store.log.durable import read_json_object
-from echoscope.store.log.layout import Layout
 from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
 
 MAX_SETTINGS = 64
@@ -139,7 +139,7 @@ def settings_at(run: Path, checkpoint: int) -> Mapping[str, Any]:
     Raises:
         BranchError: the checkpoint is gone or damaged.
     """
-    file = Layout(run).checkpoints / f"step_{checkpoint:06d}" / "state.json"
+    file = checkpoint_path(run, checkpoint) / STATE_NAME
     try:
         if file.stat().st_size > MAX_STATE_BYTES:
             raise BranchError(f"{file} has more than {MAX_STATE_BYTES} bytes")

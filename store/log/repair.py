@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..checkpoint_files import checkpoint_damage, checkpoint_folders
+from ..checkpoint_files import STATE_NAME, checkpoint_damage, checkpoint_folders
 from ..errors import NotARunError, RunBusyError, RunExistsError, StoreError
 from ..schema import DATA_TABLES, SCHEMA_VERSION, TABLES
 from .durable import (
@@ -200,7 +200,7 @@ def _plain_description(source: Layout, header: Mapping[str, Any]) -> dict[str, A
     config = "{}"
     for folder in reversed(checkpoint_folders(source.checkpoints)):
         if not checkpoint_damage(folder):
-            config = json.dumps(read_json_object(folder / "state.json").get("config", {}))
+            config = json.dumps(read_json_object(folder / STATE_NAME).get("config", {}))
             break
     return dict.fromkeys(TABLES["runs"].column_names) | {
         "run_id": header["run_id"],

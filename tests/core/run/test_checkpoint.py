@@ -19,7 +19,6 @@ from echoscope.core.run import checkpoint as checkpoint_module
 from echoscope.core.run.checkpoint import (
     CheckpointError,
     TrainState,
-    checkpoint_path,
     list_checkpoints,
     load_weights,
     read_state,
@@ -28,7 +27,11 @@ from echoscope.core.run.checkpoint import (
 )
 from echoscope.core.update.update import update
 from echoscope.store.artifacts import CheckpointRecord
-from echoscope.store.checkpoint_files import checkpoint_damage, write_checkpoint_manifest
+from echoscope.store.checkpoint_files import (
+    checkpoint_damage,
+    checkpoint_path,
+    write_checkpoint_manifest,
+)
 
 MakeConfig = Callable[..., RunConfig]
 VARIANTS = {
