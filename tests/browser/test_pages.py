@@ -101,8 +101,8 @@ def test_keys_move_through_trajectories_turns_and_steps(
     page.locator("h1").first.click()
     assert press(page, "j", "trajectory", lambda found: found != first) == second
     assert press(page, "k", "trajectory", lambda found: found != second) == first
+    assert press(page, "p", "turn", lambda found: found == "0")  # from the newest, which is 1
     assert press(page, "n", "turn", lambda found: found == "1")
-    assert press(page, "p", "turn", lambda found: found == "0")
     assert press(page, "]", "step", lambda found: found == "5")
     assert press(page, "[", "step", lambda found: found == "4")
 
@@ -163,7 +163,7 @@ def test_any_setting_is_a_column_of_the_list_of_runs(
     dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/?filter=^tiny$")
-    page.get_by_role("button", name="Columns").click()
+    page.get_by_test_id("stPopoverButton").click()
     page.get_by_role("combobox", name="Settings and metrics").fill("optim.lr")
     page.get_by_role("option", name="optim.lr", exact=True).click()
     until(lambda: asked(page).get("columns") == "optim.lr", "column in the address", page=page)
