@@ -23,8 +23,8 @@ SECTIONS: Mapping[str, str] = {
     "eval": "Evaluation",
     "probe": "Probes",
     "time": "Time",
-    "collapse": "RAGEN's names: format",
-    "collapse_first_turn_sample": "RAGEN's names: first turn",
+    "collapse": "RAGEN-compatible metrics: format",
+    "collapse_first_turn_sample": "RAGEN-compatible metrics: first turn",
 }
 """What stands before the first "/" of a key, in words."""
 

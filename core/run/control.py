@@ -197,7 +197,7 @@ class Control:
         elif action is CommandAction.CHECKPOINT:
             wishes.checkpoint, detail = True, "checkpoint"
         elif action is CommandAction.EVALUATE:
-            wishes.evaluate, detail = True, "evaluates with this step"
+            wishes.evaluate, detail = True, "evaluation runs with this step"
         elif action is CommandAction.STOP:
             wishes.stop, detail = True, "stopping with a checkpoint"
         else:

@@ -194,6 +194,6 @@ def regime_paths(
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         xaxis={"title": "H(Z|X), in units of the run's border", "rangemode": "tozero"},
-        yaxis={"title": "dependence, in units of its border", "rangemode": "tozero"},
+        yaxis={"title": "dependence / threshold", "rangemode": "tozero"},
     )
     return figure

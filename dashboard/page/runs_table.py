@@ -43,16 +43,14 @@ SORTS: dict[str, Callable[[RunRow], Any]] = {
 _COLUMNS: Mapping[str, Any] = {
     "run": "Run",
     "status": "Status",
-    "state": st.column_config.TextColumn(
-        "Verdict", help="Of the rules over what was measured so far."
-    ),
+    "state": st.column_config.TextColumn("Verdict", help="Verdict on the metrics so far."),
     "step": st.column_config.NumberColumn("Step"),
-    "planned": st.column_config.NumberColumn("of", help="Steps that the run was started for."),
+    "planned": st.column_config.NumberColumn("of", help="Planned number of steps."),
     "success": st.column_config.NumberColumn(
-        "Success", format="%.0f %%", help="Share of the last step's training rollouts."
+        "Success", format="%.0f %%", help="Success rate of training rollouts at the last step."
     ),
     "history": st.column_config.LineChartColumn(
-        "History", help="Success so far.", y_min=0, y_max=1, width="small"
+        "History", help="Training success over all steps.", y_min=0, y_max=1, width="small"
     ),
     "alarm": "Worst open alarm",
     "environment": "Environment",

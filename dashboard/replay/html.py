@@ -112,7 +112,7 @@ def _kept_badge(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> st
     if split in NEVER_TRAINED:
         return _badge(f"{SPLITS[split].lower()}, never trained on", "plain")
     if outcome is None:
-        return _badge("not in an update yet", "plain")
+        return _badge("no update has used it yet", "plain")
     if outcome.kept:
         return _badge("kept", "good")
     return _badge(f"not trained on: {outcome.drop_reason or 'no reason given'}", "bad")

@@ -137,9 +137,9 @@ def _panel(run_id: str) -> None:
 
 
 def _ended(info: RunInfo) -> None:
-    words = f"The run is {info.status}: there is nothing to steer."
+    words = f"Run {info.status}. It takes no more commands."
     if info.status in ("stopped", "interrupted", "crashed", "failed"):
-        st.caption(f"{words} Go on from its last checkpoint with:")
+        st.caption(f"{words} Continue from its last checkpoint with:")
         ui.command(f"echoscope train --resume {info.path}")
     else:
         st.caption(words)

@@ -100,7 +100,7 @@ def _pick_runs() -> list[str]:
         try:
             queries.path_of(run)
         except Problem as problem:
-            ui.notice(f"{problem.text}; it is left out")
+            ui.notice(f"{problem.text}; it is not shown")
         else:
             asked.append(run)
     ids += [run for run in asked if run not in ids]

@@ -238,7 +238,7 @@ def test_c6_a_crashed_trainer_is_told_from_a_silent_one(
     page.get_by_text("stale, no news for 10 min, step 2 of 100").first.wait_for()
     visit(page, f"{dashboard.url}/live?run={crashed.name}&panel=true")
     page.get_by_text(re.compile(r"^crashed, step \d+ of 100000$")).wait_for()
-    page.get_by_text("The run is crashed: there is nothing to steer.").wait_for()
+    page.get_by_text("Run crashed. It takes no more commands.").wait_for()
     assert page.get_by_role("button", name="Stop", exact=True).count() == 0
 
 
@@ -276,4 +276,4 @@ def test_a_run_is_steered_and_stopped(begin: Train, dashboard: DashboardProcess,
     reader = open_run(run)
     assert reader.info().status == "stopped"
     assert reader.checkpoints()[-1].step == reader.info().last_step
-    page.get_by_text("there is nothing to steer").wait_for()
+    page.get_by_text("It takes no more commands").wait_for()

@@ -88,7 +88,7 @@ def test_without_commands_nothing_changes(desk: Desk, config: RunConfig) -> None
         ("stop", "stop", "stopping with a checkpoint"),
         ("stop_now", "stop_now", "stopping at once"),
         ("checkpoint", "checkpoint", "checkpoint"),
-        ("evaluate", "evaluate", "evaluates with this step"),
+        ("evaluate", "evaluate", "evaluation runs with this step"),
     ],
 )
 def test_a_command_becomes_a_wish(
@@ -205,7 +205,7 @@ def test_a_pause_holds_until_resume(desk: Desk, config: RunConfig) -> None:
     assert [detail for _, _, detail in desk.answers] == [
         "paused",
         "steps 100 -> 7",
-        "evaluates with this step",
+        "evaluation runs with this step",
         "resumed",
     ]
 

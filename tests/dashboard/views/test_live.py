@@ -68,7 +68,7 @@ def press(page: AppTest, key: str) -> AppTest:
 
 def test_a_recorded_run_shows_its_curves(recorded_root: Path, open_page: OpenPage) -> None:
     page = open_page("live", recorded_root, run="tiny")
-    assert "there is nothing to steer" in shown(page)
+    assert "It takes no more commands" in shown(page)
     figures = "".join(specs(page).values())
     assert len(specs(page)) == len(CHARTS)
     for title in ("Policy entropy", "Success", "Return", "Gradient norm by term"):
@@ -452,7 +452,7 @@ def test_a_run_that_ended_meanwhile_refuses_in_words(
     page.button(key="steer_pause").click().run()
     live_run.close()
     page.button(key="draft_confirm").click().run()
-    assert "there is nothing to steer" in shown(page)
+    assert "It takes no more commands" in shown(page)
     assert open_run(live_run.path).commands() == []
 
 

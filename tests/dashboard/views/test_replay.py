@@ -218,7 +218,7 @@ class TestOneSplitAtATime:
         assert "6 trajectories: 3 solved of 6, mean return 0.5, never trained on" in read(page)
         assert set(columns_of(page)["update"]) == {"never trained on"}
         assert "evaluation, never trained on" in shown_html(page)
-        assert "not in an update yet" not in shown_html(page)
+        assert "no update has used it yet" not in shown_html(page)
 
     def test_c5_a_link_to_an_evaluation_lists_evaluations(
         self, root: Path, open_page: OpenPage
