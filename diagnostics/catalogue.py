@@ -420,8 +420,8 @@ METRICS: tuple[Metric, ...] = (
     _share(
         "gradient/trajectory/max_share",
         "Largest trajectory's share",
-        "Part of all trajectories' gradient norms that one trajectory has. Worry above a third: "
-        "one episode steers the update.",
+        "Largest share of the sum of squared gradient norms that one trajectory has. Worry "
+        "above a third: one episode steers the update.",
         "down",
     ),
     _of(
