@@ -21,9 +21,13 @@ from echoscope.diagnostics.catalogue import SHARE, metric
 from ..data.curves import (
     Axis,
     Curve,
+    Values,
     Zoom,
+    clipped_range,
+    downsample,
+    full_range,
+    smoothed,
 )
-from ..data.downsampling import Values, clipped_range, downsample, full_range, smoothed
 from ..escaping import visible
 from . import theme
 from .marks import MARK_AXIS, Mark, Trace, mark_traces, scatter

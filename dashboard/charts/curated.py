@@ -14,8 +14,7 @@ from echoscope.diagnostics.judge.channels import MEASURED_AS
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.rates import wilson_interval
 
-from ..data.curves import Curve, curve
-from ..data.downsampling import Values
+from ..data.curves import Curve, Values, curve
 from . import theme
 
 

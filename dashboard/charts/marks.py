@@ -14,7 +14,7 @@ from echoscope.store.reader import CommandState
 from echoscope.store.records import Alarm, AlarmState, CommandAck, CommandAction, CommandOutcome
 from echoscope.store.status import after_step
 
-from ..data.downsampling import Values
+from ..data.curves import Values
 from . import theme
 
 Trace = dict[str, Any]

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from echoscope.diagnostics.catalogue import metric
 
-from ..data.curves import FIXED_TASKS
-from ..data.downsampling import downsample
+from ..data.curves import FIXED_TASKS, downsample
 from ..labels import value_words
 from .curated import eval_keys
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.dashboard.data.downsampling import clipped_range, downsample, smoothed
+from echoscope.dashboard.data.curves import clipped_range, downsample, smoothed
 
 VALUES = st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_size=1, max_size=300)
 
