@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from echoscope.text.titles import in_sentence
+
 SHARE = "share"
 """Unit of what lies between 0 and 1; shown as a percentage."""
 POINTS = "points"
@@ -45,7 +47,7 @@ class Metric:
     @property
     def in_sentence(self) -> str:
         """As an alarm calls it."""
-        return self.phrase or f"{self.name[:1].lower()}{self.name[1:]}"
+        return self.phrase or in_sentence(self.name)
 
 
 def _share(key: str, name: str, help: str, good: Good = "", phrase: str = "") -> Metric:

@@ -13,6 +13,7 @@ from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.channels import MEASURED_AS
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.rates import wilson_interval
+from echoscope.text.titles import in_sentence
 
 from ..data.curves import Curve, Values, curve
 from . import theme
@@ -184,7 +185,7 @@ def evidence_chart(verdict: Verdict | None, known: Sequence[str]) -> Chart:
             for key in others
         ),
     )
-    title = "Evidence" if others else f"Evidence: {words.name[:1].lower()}{words.name[1:]}"
+    title = "Evidence" if others else f"Evidence: {in_sentence(words.name)}"
     return Chart(name=EVIDENCE, title=title, help=words.help, lines=lines)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import streamlit as st
 
 from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.sentences import verdict_parts
 
 from ..data import queries
 from ..escaping import escape
@@ -42,6 +43,8 @@ STYLE = """<style>
   text-overflow: ellipsis; white-space: nowrap; }
 .es-facts { height: 1.4rem; line-height: 1.4rem; font-size: 0.9rem; overflow: hidden;
   text-overflow: ellipsis; white-space: nowrap; }
+.es-do { max-width: 52rem; font-size: 0.9rem; font-weight: 600; overflow: hidden;
+  text-overflow: ellipsis; white-space: nowrap; }
 .es-facts span + span::before { content: "|"; margin: 0 0.6rem; opacity: 0.4; }
 .es-tiles { display: grid; gap: 0.5rem; grid-template-columns: repeat(6, minmax(0, 1fr)); }
 .es-tile { font: inherit; color: inherit; text-align: left; cursor: pointer; height: 6.1rem;
@@ -55,6 +58,7 @@ STYLE = """<style>
 .es-tile svg { width: 100%; height: 1.4rem; flex: none; color: var(--st-primary-color); }
 @media (max-width: 640px) {
   .es-headline, .es-facts { white-space: normal; height: 3rem; }
+  .es-do { max-width: 20rem; }
   .es-tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
 }
 </style>"""
@@ -70,7 +74,9 @@ def bar(run_id: str) -> Verdict:
         row = st.container(horizontal=True, vertical_alignment="center", key="verdict_ways")
         with row:
             for action in found.actions[:1]:
-                apply_button(run_id, action, is_live_page=True)
+                if not apply_button(run_id, action, is_live_page=True):
+                    words = escape(f"To do: {action.text}", 400)
+                    st.html(f'<div class="es-do" title="{words}">{words}</div>', width="content")
             _ways_on(run_id, found)
             if found.last_step is not None:
                 is_moving = ui.is_following(run_id) or queries.is_judging(run_id)
@@ -93,10 +99,10 @@ def _words(found: Verdict) -> tuple[str, list[str]]:
 
     Without evidence, as in a healthy run, the facts are what else the first paragraph says.
     """
-    first = found.text.split("\n")[0]
-    facts = [_sentence(one.words) for one in found.evidence[:MAX_FACTS]]
-    if facts:
-        return first, facts
+    parts = verdict_parts(found.text)
+    first, evidence = parts[0][1], dict(parts).get("Evidence", "")
+    if evidence:
+        return first, [_sentence(fact) for fact in evidence.rstrip(".").split("; ")[:MAX_FACTS]]
     sentences = re.split(r"(?<=[.])\s+(?=[A-Z])", first)
     return " ".join(sentences[:2]), [sentence.rstrip(".") for sentence in sentences[2:]]
 

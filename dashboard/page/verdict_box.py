@@ -102,15 +102,19 @@ def _whole(found: Verdict, parts: list[tuple[str, str]]) -> None:
                 ui.command(action.command)
 
 
-def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
-    """A button for an action that the run can still take: it leads to one confirmation.
+def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> bool:
+    """A button for an action that the run can still take; whether there is one.
+
+    The button leads to one confirmation.
 
     Args:
         is_live_page: The page has the forms that the button leads to.
     """
     words = _button_words(run_id, action)
-    if not words or not st.button(plain(words, 160), key="verdict_apply"):
-        return
+    if not words:
+        return False
+    if not st.button(plain(words, 160), key="verdict_apply"):
+        return True
     changes = dict(action.settings)
     if action.verb == "set":
         steering.propose(run_id, CommandAction.SET, changes, action.why)
@@ -120,6 +124,7 @@ def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
     if is_live_page:
         st.rerun()  # the question is asked elsewhere on the page
     st.switch_page(ui.script("live"), query_params=ui.link_params(run=run_id, step=None))
+    return True
 
 
 def _button_words(run_id: str, action: Action) -> str:

@@ -23,6 +23,7 @@ from echoscope.store.records import (
     CommandAction,
 )
 from echoscope.text.strict_json import finite_or_none
+from echoscope.text.titles import in_sentence
 
 from ..config import AlarmConfig, RuleName
 from .advice import Action, Cause, History, Situation, advise, causes_of, live_command
@@ -358,7 +359,7 @@ class AlarmEngine:
 
         Either it is over, or the run is lost and hides it.
         """
-        title = f"{rule.title[:1].lower()}{rule.title[1:]}"
+        title = in_sentence(rule.title)
         was = f"cleared: {title}, was {alarm.severity.value}, "
         was += f"steps {alarm.raised_step} to {view.step}."
         worse = [a for a in self.open_alarms if a.severity is AlarmSeverity.CRITICAL]

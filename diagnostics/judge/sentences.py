@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from echoscope.text.titles import in_sentence
+
 from ..catalogue import SHARE
 from .advice import Action, Cause
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
@@ -121,7 +123,7 @@ def _alarm_parts(
     worst = open_alarms[0]
     rule = RULES_BY_NAME[worst.rule]
     is_first_of = {RunState.WATCH: "Watch: ", RunState.COLLAPSING: "Collapsing: "}.get(state, "")
-    title = rule.title if not is_first_of else rule.title[:1].lower() + rule.title[1:]
+    title = rule.title if not is_first_of else in_sentence(rule.title)
     since = "" if state in (RunState.CONVERGED, RunState.NOT_LEARNING) else onset_words(*onset)
     parts = [f"{is_first_of}{title}{since}. {rule.meaning}"]
     if template and worst.rule in ("TEMPLATE_COLLAPSE", "LOW_ENTROPY_COLLAPSE", "ECHO_TRAP"):
@@ -129,7 +131,7 @@ def _alarm_parts(
     parts.append(f"Evidence: {_evidence(worst, open_alarms, view)}.")
     titles = [RULES_BY_NAME[alarm.rule].title for alarm in open_alarms[1:]]
     if titles:
-        also = ", ".join(one[:1].lower() + one[1:] for one in dict.fromkeys(titles))
+        also = ", ".join(in_sentence(one) for one in dict.fromkeys(titles))
         parts.append(f"Also: {also}.")
     return parts
 
@@ -186,4 +188,4 @@ def _few(texts: Sequence[str]) -> str:
 
 def _wanting(blind: Blindness) -> str:
     title = RULES_BY_NAME[blind.rule].title
-    return f"{title[:1].lower()}{title[1:]} ({blind.wanted[0]} is not logged)"
+    return f"{in_sentence(title)} ({blind.wanted[0]} is not logged)"
