@@ -52,22 +52,16 @@ class Shot:
 
 
 SHOTS = (
-    Shot(
-        name="live",
-        path="/live?run=collapse-template&smooth=0.6",
-        size=(1440, 1750),
-        wait_for=".js-plotly-plot",
-    ),
-    Shot(name="diagnosis", path="/diagnosis?run=collapse-template", size=(1440, 1500)),
+    Shot(name="live", path="/live?run=collapse-template", wait_for=".js-plotly-plot"),
+    Shot(name="diagnosis", path="/diagnosis?run=collapse-template", wait_for=".js-plotly-plot"),
     Shot(
         name="replay",
-        path="/replay?run=demo&step={measured}&turn=0&heat=information&order=best",
-        size=(1440, 1080),
-        wait_for=".es-text",
+        path="/replay?run=demo&step={measured}&heat=information&order=best",
+        wait_for=".es-talk",
     ),
-    Shot(name="alarms", path="/alarms?run=collapse-template", size=(1440, 760)),
-    Shot(name="compare", path="/compare?runs=demo,collapse-template", size=(1440, 1150)),
-    Shot(name="runs", path="/", theme="dark", size=(1440, 420), wait_for=".es-table tbody tr"),
+    Shot(name="alarms", path="/alarms?run=collapse-template"),
+    Shot(name="compare", path="/compare?runs=demo,collapse-template", wait_for=".js-plotly-plot"),
+    Shot(name="runs", path="/?columns=optim.lr", theme="dark", wait_for=".js-plotly-plot"),
     Shot(name="phone", path="/live?run=demo", theme="dark", size=(390, 844)),
 )
 
