@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -131,7 +130,7 @@ def tiles(
         ),
         _with_evidence(groups, is_evidence("reward/zero_std_frac")),
         tile(
-            "Response length",
+            "Response tokens",
             "rollout/response_length_mean",
             "length",
             metric("rollout/response_length_mean").help,
@@ -173,7 +172,7 @@ def _value(key: str, series: Mapping[str, pd.DataFrame], values: NDArray[np.floa
 
 
 def _change(key: str, steps: NDArray[np.int64], values: NDArray[np.float64], against: str) -> str:
-    """`-13 points since step 20, the best`, `best so far`, `2.1 times step 0`."""
+    """`13 points below the best (step 20)`, `the best so far`, `0.3 at step 0`."""
     if len(values) == 1:
         return f"measured once, at step {steps[0]}"
     is_share = key == "signal" or value_words(key, 0.5).endswith("%")
@@ -181,15 +180,13 @@ def _change(key: str, steps: NDArray[np.int64], values: NDArray[np.float64], aga
     before, now, step = float(values[at]), float(values[-1]), int(steps[at])
     if against == "best" and now >= before:
         first = float(values[0])
-        since = f"{100 * (now - first):+.0f} since step {steps[0]}, " if is_share else ""
-        return f"{since}best so far"
-    place = f"the best, step {step}" if against == "best" else f"step {step}"
+        since = f"{100 * (now - first):+.0f} points since step {steps[0]}, " if is_share else ""
+        return f"{since}the best"
+    if is_share and against == "best":
+        return f"{100 * (before - now):.0f} points below the best (step {step})"
     if is_share:
-        return f"{100 * (now - before):+.0f} points since {place}"
-    ratio = now / before if before else math.nan
-    if not math.isfinite(ratio) or ratio < 0:
-        return f"{value_words(key, before)} at {place}"
-    return f"{ratio:.2g} times {place}"
+        return f"{100 * (now - before):+.0f} points since step {step}"
+    return f"{value_words(key, before)} at step {step}"
 
 
 def _spark(values: NDArray[np.float64]) -> tuple[float | None, ...]:

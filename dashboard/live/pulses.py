@@ -153,7 +153,9 @@ def verdict_line(run_id: str) -> Line:
     found = _verdict(run_id)
     if found is None or found.last_step is None:
         return Line(text="")
-    return Line(text=f"as of step {found.last_step}, confidence {found.confidence}")
+    return Line(
+        text=f"after step {found.last_step}, confidence in this verdict: {found.confidence}"
+    )
 
 
 def newest_line(run_id: str) -> Line:

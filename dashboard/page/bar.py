@@ -9,6 +9,7 @@ import streamlit as st
 
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import verdict_parts
+from echoscope.store.status import RUNNING
 
 from ..data import queries
 from ..escaping import escape
@@ -29,7 +30,7 @@ TONES: Mapping[str, str] = {
 }
 """State of a verdict -> colour of the bar; grey for any other."""
 STYLE = """<style>
-[class*="st-key-verdict_bar_"] { min-height: 6.6rem; border-radius: 0.5rem; border-left: 6px solid;
+[class*="st-key-verdict_bar_"] { min-height: 8.2rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.45rem 0.9rem 0.35rem; gap: 0.1rem; }
 .st-key-verdict_bar_green { border-color: rgb(27, 138, 90);
   background: rgba(27, 138, 90, 0.11); }
@@ -43,8 +44,8 @@ STYLE = """<style>
   text-overflow: ellipsis; white-space: nowrap; }
 .es-facts { height: 1.4rem; line-height: 1.4rem; font-size: 0.9rem; overflow: hidden;
   text-overflow: ellipsis; white-space: nowrap; }
-.es-do { max-width: 52rem; font-size: 0.9rem; font-weight: 600; overflow: hidden;
-  text-overflow: ellipsis; white-space: nowrap; }
+.es-do { height: 1.5rem; line-height: 1.5rem; font-size: 0.9rem; font-weight: 600;
+  overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .es-facts span + span::before { content: "|"; margin: 0 0.6rem; opacity: 0.4; }
 .es-tiles { display: grid; gap: 0.5rem; grid-template-columns: repeat(6, minmax(0, 1fr)); }
 .es-tile { font: inherit; color: inherit; text-align: left; cursor: pointer; height: 6.1rem;
@@ -57,8 +58,7 @@ STYLE = """<style>
 .es-change { font-size: 0.75rem; opacity: 0.75; }
 .es-tile svg { width: 100%; height: 1.4rem; flex: none; color: var(--st-primary-color); }
 @media (max-width: 640px) {
-  .es-headline, .es-facts { white-space: normal; height: 3rem; }
-  .es-do { max-width: 20rem; }
+  .es-headline, .es-facts, .es-do { white-space: normal; height: 3rem; }
   .es-tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
 }
 </style>"""
@@ -70,13 +70,14 @@ def bar(run_id: str) -> Verdict:
     is_first = queries.is_judging(run_id) and found.last_step is None
     tone = "gray" if is_first else TONES.get(found.state.value, "gray")
     with st.container(key=f"verdict_bar_{tone}"):
-        st.html(_html("The run is being judged.", ()) if is_first else _html(*_words(found)))
+        if is_first:
+            st.html(_html("The run is being judged.", (), ""))
+        else:
+            st.html(_html(*_words(found), _to_do(run_id, found)))
         row = st.container(horizontal=True, vertical_alignment="center", key="verdict_ways")
         with row:
             for action in found.actions[:1]:
-                if not apply_button(run_id, action, is_live_page=True):
-                    words = escape(f"To do: {action.text}", 400)
-                    st.html(f'<div class="es-do" title="{words}">{words}</div>', width="content")
+                apply_button(run_id, action, is_live_page=True)
             _ways_on(run_id, found)
             if found.last_step is not None:
                 is_moving = ui.is_following(run_id) or queries.is_judging(run_id)
@@ -86,11 +87,23 @@ def bar(run_id: str) -> Verdict:
     return found
 
 
-def _html(headline: str, facts: Sequence[str]) -> str:
+def _to_do(run_id: str, found: Verdict) -> str:
+    """The first thing to do, in a sentence: it stands there whether or not a button can do it."""
+    if found.actions:
+        return f"To do: {found.actions[0].text}"
+    if found.state.value not in ("healthy", "converged"):
+        return ""
+    if queries.info(run_id).status == RUNNING:
+        return "To do: nothing. Let the run go on."
+    return "To do: nothing."
+
+
+def _html(headline: str, facts: Sequence[str], to_do: str) -> str:
     spans = "".join(f"<span>{escape(fact, 200)}</span>" for fact in facts)
     return (
         f'<div class="es-headline" title="{escape(headline, 600)}">{escape(headline, 600)}</div>'
         f'<div class="es-facts">{spans}</div>'
+        f'<div class="es-do" title="{escape(to_do, 400)}">{escape(to_do, 400)}</div>'
     )
 
 

@@ -66,11 +66,17 @@ def panel(run_id: str) -> None:
 
 def part(key: str, run_id: str, names: Sequence[str], draw: Callable[[], object]) -> None:
     """A part of the page: drawn again when the run's pulse changes, as long as that is followed."""
-    is_unjudged = "verdict" in names and queries.known_verdict(run_id) is None
-    if ui.is_following(run_id) or is_unjudged:
+    if ui.is_following(run_id):
         follow(key, run_id, names, draw)
+    elif "verdict" in names and queries.known_verdict(run_id) is None:
+        # With the first verdict the charts show what it rests on: the whole page is drawn again.
+        follow(key, run_id, names, draw, has_news=lambda: _is_judged(run_id))
     else:
         guarded(draw)
+
+
+def _is_judged(run_id: str) -> bool:
+    return queries.known_verdict(run_id) is not None
 
 
 def draw_charts(run_id: str) -> None:
