@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from echoscope.dashboard.charts.curated import CHARTS, Chart, chart_curves, chart_keys, eval_keys
+from echoscope.dashboard.charts.curated import (
+    CHARTS,
+    EVIDENCE,
+    Chart,
+    chart_curves,
+    chart_keys,
+    eval_keys,
+    evidence_chart,
+)
+from echoscope.diagnostics.judge.record import Evidence, Verdict
 
 
 def chart(name: str) -> Chart:
@@ -43,10 +55,9 @@ def test_success_has_wilson_s_interval_over_the_step_s_trajectories() -> None:
     assert success.high == pytest.approx([0.2775, 0.7634], abs=1e-4)
 
 
-def test_the_return_has_the_interval_of_its_mean_on_an_axis_of_its_own() -> None:
+def test_the_return_has_a_chart_of_its_own_with_the_interval_of_its_mean() -> None:
     found = data(reward__return_mean=[1.0, 2.0])
-    (mean,) = chart_curves(chart("success"), found, STEPS, ["reward/return_mean"])
-    assert mean.is_right
+    (mean,) = chart_curves(chart("return"), found, STEPS, ["reward/return_mean"])
     assert mean.high is not None
     assert mean.high - mean.values == pytest.approx(1.96 * 0.5 / np.sqrt(10))
 
@@ -93,3 +104,25 @@ def test_curves_of_one_chart_differ_in_colour() -> None:
     found = data(**{key.replace("/", "__"): [1.0] for key in keys})
     curves = chart_curves(chart("gradient"), found, STEPS, keys)
     assert len({one.color for one in curves}) == len(curves) == len(keys)
+
+
+def verdict(*metrics: str) -> Verdict:
+    """A verdict that rests on some metrics."""
+    evidence = [
+        Evidence(metric=metric, before=1.0, after=0.0, interval=None, steps=(0, 5))
+        for metric in metrics
+    ]
+    return cast(Verdict, SimpleNamespace(evidence=evidence))
+
+
+def test_the_second_chart_shows_what_the_verdict_rests_on_besides_success() -> None:
+    known = ["eval/lake/success_rate", "policy/entropy", "info/first_turn/mutual_information"]
+    found = evidence_chart(
+        verdict("eval/*/success_rate", "info/first_turn/dependence_high", "policy/entropy"), known
+    )
+    assert found.name == EVIDENCE
+    assert [line.key for line in found.lines] == [known[2], known[1]]
+
+
+def test_without_evidence_the_second_chart_shows_what_there_is_to_learn() -> None:
+    assert evidence_chart(None, ["policy/entropy"]).lines[0].key == "reward/group_std_mean"
