@@ -74,6 +74,8 @@ class LineOptions:
     height: int = 260
     zoom: Zoom | None = None
     """The part of the horizontal axis to show; None for all of it."""
+    onset: tuple[int, int] | None = None
+    """First and last step at which the change that the verdict speaks of may have begun."""
     has_legend: bool = True
     """False where one legend stands above several charts."""
 
@@ -317,8 +319,27 @@ def _y_axes(
     return out
 
 
+def _onset(axis: Axis, steps: tuple[int, int]) -> dict[str, Any]:
+    """A shaded stretch behind the curves, at least a line wide."""
+    low, high = axis.at(np.array(steps)).tolist()
+    return {
+        "type": "rect",
+        "xref": "x",
+        "yref": "paper",
+        "x0": low,
+        "x1": high,
+        "y0": 0,
+        "y1": 1,
+        "layer": "below",
+        "fillcolor": theme.SEVERITIES["critical"],
+        "opacity": 0.14,
+        "line": {"width": 1, "color": theme.SEVERITIES["critical"]},
+    }
+
+
 def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
     return {
+        "shapes": [] if options.onset is None else [_onset(axis, options.onset)],
         "height": options.height,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",

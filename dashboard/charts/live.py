@@ -78,7 +78,16 @@ class Snapshot:
             clip=self.controls.clip,
             log_y=name in self.controls.logged,
             zoom=self.controls.zoom,
+            onset=self.onset,
         )
+
+    @property
+    def onset(self) -> tuple[int, int] | None:
+        """When the change began that the verdict speaks of; None for a run without one."""
+        found = queries.known_verdict(self.run_id)
+        if found is None or found.onset_step is None:
+            return None
+        return found.onset_interval or (found.onset_step, found.onset_step)
 
     def charts(self) -> list[Chart]:
         """The curated charts, with the one that shows what the verdict rests on."""
@@ -165,7 +174,8 @@ def curated(page: Snapshot) -> None:
 def legend() -> None:
     """What the signs on the charts mean."""
     st.caption(
-        "Diamond: critical alarm. Triangle: warning. Circle: information. Open sign: the alarm "
+        "Red stretch: when the problem began. Diamond: critical alarm. Triangle: warning. "
+        "Circle: information. Open sign: the alarm "
         "ended. Square: a command. Dashed line: resumed from a checkpoint. Bands: 95 % intervals. "
         "Drag to zoom, double-click to zoom out."
     )
@@ -213,7 +223,7 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
         return figures.drawing(figure), describe(found)
 
     # The verdict may come after the step that it is about: then the chart is another one.
-    wanted = (page.run_id, name, page.controls, chart.title)
+    wanted = (page.run_id, name, page.controls, chart.title, page.onset)
     drawn, words = _drawings.get(wanted, page.position, build)
     seen = page.controls
     return figures.sent(
