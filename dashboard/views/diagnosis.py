@@ -162,6 +162,9 @@ def _example(run_id: str, example: Shown) -> None:
     except Problem as problem:
         st.caption(plain(problem.text, 300))
         return
+    if place >= len(trajectory.turns):
+        st.caption("The turn cannot be read: a file of this step is missing or damaged.")
+        return
     turn = trajectory.turns[place]
     marked = [turn.response[start:end] for start, end in example.spans]
     observation = replay_html.text_box(cut(turn.observation, 300)[0])

@@ -192,7 +192,7 @@ def test_one_run_is_nothing_to_compare_and_unknown_ones_are_named(
     page = open_page("compare", root, runs="good,nope")
     assert not page.exception
     assert "Choose two runs" in words(page)
-    assert "left out" in words(page)
+    assert "not shown" in words(page)
 
 
 def test_the_leaderboard_has_the_best_run_on_top(root: Path, open_page: OpenPage) -> None:

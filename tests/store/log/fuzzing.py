@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import build_trajectory, write_steps
+sys.path.insert(0, str(Path(__file__).parents[2] / "shared"))
+from stored_steps import build_trajectory, write_steps
 
 from echoscope.store.checkpoint_files import (
     MANIFEST_NAME,
@@ -237,19 +237,16 @@ def _is_part(text: str, rows: Counter[str]) -> bool:
 
 def make_run(path: Path, run_id: str, seed: int) -> None:
     """Packs, pieces, a live piece, segments, a rewind, unfinished work, alarms, a checkpoint."""
-    import conftest
-
-    conftest.RUN_ID = run_id
     options: dict[str, Any] = {"rotate_every": 2, "is_packing": False}
     first = RunWriter.create(
         path, run_id=run_id, config={"lr": seed / 1000}, name=run_id, **options
     )
-    write_steps(first, range(4), count=1 + seed)
+    write_steps(first, range(4), count=1 + seed, run_id=run_id)
     pack(path, grace_s=0)
-    write_steps(first, range(4, 8), count=1 + seed)
+    write_steps(first, range(4, 8), count=1 + seed, run_id=run_id)
     first.close(status="interrupted")
     again = RunWriter.resume(path, from_step=6, **options)
-    write_steps(again, range(7, 10), count=1 + seed)
+    write_steps(again, range(7, 10), count=1 + seed, run_id=run_id)
     alarm = Alarm(
         alarm_id="a-1",
         rule="rule",

@@ -142,7 +142,7 @@ def test_d12_the_next_seal_removes_what_a_killed_one_left(finished_run: Path) ->
 
 KILLED = """
 import os, sys
-from echoscope.store import durable
+from echoscope.store.log import durable
 from echoscope.store.log.packing import pack
 from echoscope.store.log.sealing import seal
 
