@@ -76,10 +76,12 @@ def test_verdict_numbers_and_charts_are_in_sight(
     visit(page, f"{server.url}/live?run={state}")
     page.locator(".es-tile").first.wait_for()
     until(lambda: page.locator(".es-headline").inner_text() != "", "a verdict", page=page)
-    bar, tiles = page.locator(".es-headline").bounding_box(), page.locator(".es-tile")
+    tiles = page.locator(".es-tile")
+    # With its first verdict an ended run is drawn once more.
+    bar = until(lambda: page.locator(".es-headline").bounding_box(), "the bar", page=page)
     assert bar["y"] + bar["height"] < height
-    assert tiles.count() == 6
-    first = tiles.first.bounding_box()
+    until(lambda: tiles.count() == 6, "six tiles", page=page)
+    first = until(lambda: tiles.first.bounding_box(), "a tile", page=page)
     assert first["y"] + first["height"] < height
     words = tiles.first.inner_text()
     if state == "starting":
