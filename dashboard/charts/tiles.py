@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.catalogue import SHARE, metric
 
 from ..data.curves import FIXED_TASKS, downsample
 from ..labels import value_words
@@ -44,17 +44,65 @@ class Tile:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Number:
+    """What one tile shows."""
+
+    name: str
+    key: str
+    chart: str
+    help: str = ""
+    """Empty where the metric's own sentence says it."""
+    is_from_best: bool = False
+    """Whether the change counts from the best value; else from the first."""
+    is_rest: bool = False
+    """Whether the tile shows what is left of a share: 1 - value."""
+
+
+_EVALUATION = (
+    "Success on fixed tasks that never train, with its 95 % interval. Higher is better; "
+    "worry when it falls below the interval of its best."
+)
+_SIGNAL = (
+    "Groups whose siblings earned different rewards. Only these give a gradient. Worry below 25 %."
+)
+_STEP = "Steps done, of those planned; the time of a step; and the time that is left."
+_SUCCESS = _Number(
+    name="Training success", key="rollout/success_rate", chart="success", is_from_best=True
+)
+_RETURN = _Number(
+    name="Training return", key="reward/return_mean", chart="return", is_from_best=True
+)
+_OTHERS = (
+    _Number(name="Policy entropy", key="policy/entropy", chart="entropy"),
+    _Number(
+        name="Groups with signal",
+        key="reward/zero_std_frac",
+        chart="groups",
+        help=_SIGNAL,
+        is_rest=True,
+    ),
+    _Number(name="Response tokens", key="rollout/response_length_mean", chart="length"),
+)
+
+
+def _numbers(known: Sequence[str]) -> list[_Number]:
+    """The numbers that a run's tiles show, the first first."""
+    evaluated = next(iter(eval_keys(known)), "")
+    evaluation = _Number(
+        name="Evaluation success",
+        key=evaluated,
+        chart="success",
+        help=_EVALUATION,
+        is_from_best=True,
+    )
+    return [evaluation, _SUCCESS if _SUCCESS.key in known else _RETURN, *_OTHERS]
+
+
 def tile_keys(known: Sequence[str]) -> list[str]:
     """The metrics that the tiles of a run read, of those that the run has."""
-    wanted = {
-        "rollout/success_rate",
-        "reward/return_mean",
-        "policy/entropy",
-        "reward/zero_std_frac",
-        "rollout/response_length_mean",
-    }
-    ends = ("", "_low", "_high")
-    return sorted((wanted | {key + end for key in eval_keys(known) for end in ends}) & set(known))
+    wanted = {number.key + end for number in _numbers(known) for end in ("", "_low", "_high")}
+    return sorted(wanted & set(known))
 
 
 def tiles(
@@ -73,82 +121,29 @@ def tiles(
         progress: Value and second line of the tile that says how far the run is.
     """
     series = {str(key): rows for key, rows in data.groupby("key", observed=True)}
-
-    def is_evidence(key: str) -> bool:
-        return any(fnmatch.fnmatchcase(key, pattern) for pattern in evidence)
-
-    def tile(name: str, key: str, chart: str, help: str, *, against: str) -> Tile:
-        steps, values = _points(series.get(key))
-        if not len(values):
-            return Tile(name=name, value="-", change=NOTHING, help=help, chart=chart)
-        return Tile(
-            name=name,
-            value=_value(key, series, values),
-            change=_change(key, steps, values, against),
-            help=help,
-            chart=chart,
-            spark=_spark(values),
-            is_evidence=is_evidence(key),
-        )
-
-    evaluated = eval_keys(known)
-    success = "rollout/success_rate" if "rollout/success_rate" in series else "reward/return_mean"
-    signal = series.get("reward/zero_std_frac")
-    if signal is not None:
-        series["signal"] = signal.assign(value=1.0 - signal["value"])
-    groups = tile(
-        "Groups with signal",
-        "signal",
-        "groups",
-        "Groups whose siblings earned different rewards. Only these give a gradient. "
-        "Worry below 25 %.",
-        against="start",
-    )
     done, pace = progress
     return [
-        tile(
-            "Evaluation success",
-            evaluated[0] if evaluated else "",
-            "success",
-            "Success on fixed tasks that never train, with its 95 % interval. Higher is better; "
-            "worry when it falls below the interval of its best.",
-            against="best",
-        ),
-        tile(
-            "Training success" if success == "rollout/success_rate" else "Training return",
-            success,
-            "success" if success == "rollout/success_rate" else "return",
-            metric(success).help + " Higher is better.",
-            against="best",
-        ),
-        tile(
-            "Policy entropy",
-            "policy/entropy",
-            "entropy",
-            metric("policy/entropy").help,
-            against="start",
-        ),
-        _with_evidence(groups, is_evidence("reward/zero_std_frac")),
-        tile(
-            "Response tokens",
-            "rollout/response_length_mean",
-            "length",
-            metric("rollout/response_length_mean").help,
-            against="start",
-        ),
-        Tile(
-            name="Step",
-            value=done,
-            change=pace,
-            help="Steps done, of those planned; the time of a step; and the time that is left.",
-            chart="speed",
-        ),
+        *(_tile(number, series, evidence) for number in _numbers(known)),
+        Tile(name="Step", value=done, change=pace, help=_STEP, chart="speed"),
     ]
 
 
-def _with_evidence(tile: Tile, is_evidence: bool) -> Tile:
-    fields = {name: getattr(tile, name) for name in Tile.__slots__}
-    return Tile(**{**fields, "is_evidence": is_evidence})
+def _tile(number: _Number, series: Mapping[str, pd.DataFrame], evidence: Sequence[str]) -> Tile:
+    help = number.help or metric(number.key).help
+    steps, values = _points(series.get(number.key))
+    if not len(values):
+        return Tile(name=number.name, value="-", change=NOTHING, help=help, chart=number.chart)
+    if number.is_rest:
+        values = 1.0 - values
+    return Tile(
+        name=number.name,
+        value=_value(number.key, series, values),
+        change=_change(number.key, steps, values, is_from_best=number.is_from_best),
+        help=help,
+        chart=number.chart,
+        spark=_spark(values),
+        is_evidence=any(fnmatch.fnmatchcase(number.key, pattern) for pattern in evidence),
+    )
 
 
 def _points(rows: pd.DataFrame | None) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -162,7 +157,7 @@ def _points(rows: pd.DataFrame | None) -> tuple[NDArray[np.int64], NDArray[np.fl
 
 
 def _value(key: str, series: Mapping[str, pd.DataFrame], values: NDArray[np.float64]) -> str:
-    words = f"{100 * values[-1]:.3g} %" if key == "signal" else value_words(key, float(values[-1]))
+    words = value_words(key, float(values[-1]))
     if not key.startswith(FIXED_TASKS):
         return words
     low, high = (_points(series.get(f"{key}_{end}"))[1] for end in ("low", "high"))
@@ -171,22 +166,21 @@ def _value(key: str, series: Mapping[str, pd.DataFrame], values: NDArray[np.floa
     return f"{words} ± {50 * (high[-1] - low[-1]):.2g}"
 
 
-def _change(key: str, steps: NDArray[np.int64], values: NDArray[np.float64], against: str) -> str:
-    """`13 points below the best (step 20)`, `the best so far`, `0.3 at step 0`."""
+def _change(
+    key: str, steps: NDArray[np.int64], values: NDArray[np.float64], *, is_from_best: bool
+) -> str:
+    """How a number has changed, in a few words; the tests show each form."""
     if len(values) == 1:
         return f"measured once, at step {steps[0]}"
-    is_share = key == "signal" or value_words(key, 0.5).endswith("%")
-    at = int(np.argmax(values)) if against == "best" else 0
-    before, now, step = float(values[at]), float(values[-1]), int(steps[at])
-    if against == "best" and now >= before:
-        first = float(values[0])
-        since = f"{100 * (now - first):+.0f} points since step {steps[0]}, " if is_share else ""
-        return f"{since}the best"
-    if is_share and against == "best":
-        return f"{100 * (before - now):.0f} points below the best (step {step})"
-    if is_share:
-        return f"{100 * (now - before):+.0f} points since step {step}"
-    return f"{value_words(key, before)} at step {step}"
+    first, best, now = float(values[0]), float(values.max()), float(values[-1])
+    if metric(key).unit != SHARE:
+        return f"{value_words(key, first)} at step {steps[0]}"
+    rise = f"{100 * (now - first):+.0f} points since step {steps[0]}"
+    if not is_from_best:
+        return rise
+    if now >= best:
+        return f"{rise}, the best"
+    return f"{100 * (best - now):.0f} points below the best (step {steps[int(values.argmax())]})"
 
 
 def _spark(values: NDArray[np.float64]) -> tuple[float | None, ...]:
