@@ -136,13 +136,13 @@ class Action:
 
 
 def count_steps(page: Page) -> None:
-    """Note on the page when each step number first stood in the progress line."""
+    """Note on the page when each step number first stood in the badge of the run's status."""
     page.evaluate(
         """() => {
           const seen = window.__steps = {};
           const look = () => {
-            const bar = document.querySelector(".es-line-bar");
-            const found = bar && /step (\\d+) of/.exec(bar.textContent);
+            const badge = document.querySelector(".es-line-badge");
+            const found = badge && /step (\\d+) of/.exec(badge.textContent);
             if (found && !(found[1] in seen)) seen[found[1]] = Date.now() / 1000;
             requestAnimationFrame(look);
           };

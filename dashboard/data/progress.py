@@ -11,8 +11,6 @@ import pandas as pd
 from echoscope.store.status import RECENT_STEPS, RunStatus, Status
 from echoscope.text.amounts import duration
 
-from ..escaping import visible
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
@@ -45,19 +43,19 @@ def remaining_s(pace: Pace, *, step: int, steps: int) -> float:
 
 
 def progress_words(
-    stands: RunStatus, speed: Pace, *, last_step: int, steps: int, now: float
-) -> str:
-    """`step 41 of 60, live, about 20 s to go, 1.1 s a step, 4,286 tokens/s`."""
+    stands: RunStatus, speed: Pace, *, last_step: int, steps: int
+) -> tuple[str, str]:
+    """How far a run is and how fast: `("41 / 60", "1.1 s a step, 20 s left")`.
+
+    Args:
+        steps: How many the run will take; 0 where that is not known.
+    """
     done = max(0, last_step)
-    words = [f"step {done} of {steps}", visible(stands.words(now), 200)]
+    words = [f"{speed.step_s:.2g} s a step"] if math.isfinite(speed.step_s) else []
     left = remaining_s(speed, step=done, steps=steps)
     if stands.status is Status.LIVE and math.isfinite(left):
-        words.append(f"about {duration(left)} to go")
-    if math.isfinite(speed.step_s):
-        words.append(f"{speed.step_s:.3g} s a step")
-    if math.isfinite(speed.tokens_per_s):
-        words.append(f"{speed.tokens_per_s:,.0f} tokens/s")
-    return ", ".join(words)
+        words.append(f"{duration(left)} left")
+    return f"{done} / {steps}" if steps > 0 else str(done), ", ".join(words)
 
 
 def _median(values: np.ndarray) -> float:

@@ -12,7 +12,7 @@ from typing import Literal
 from .pulses import EVERY_S, Line, address
 from .scripts import component
 
-Kind = Literal["badge", "caption", "bar"]
+Kind = Literal["badge", "caption"]
 
 
 def show(run_id: str, name: str, line: Line, *, kind: Kind, every_s: float | None) -> None:

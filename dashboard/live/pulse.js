@@ -111,12 +111,11 @@ export function listen({ data, parentElement, setTriggerValue }) {
   return end;
 }
 
-// A line of text about the run, with a badge or a bar.
+// A line of text about the run, as a badge or a caption.
 
 const LOOKS = {
   badge: "display:inline-block;padding:0.05rem 0.4rem;border-radius:0.5rem;font-size:0.875rem",
   caption: "font-size:0.875rem;opacity:0.6",
-  bar: "font-size:1rem",
 };
 
 class Line {
@@ -126,16 +125,6 @@ class Line {
     this.words.style.cssText = LOOKS[kind];
     this.kind = kind;
     parent.append(this.words);
-    if (kind === "bar") {
-      this.track = document.createElement("div");
-      this.track.style.cssText = "height:0.5rem;margin-top:0.25rem;border-radius:0.25rem;" +
-        "overflow:hidden;background:var(--st-secondary-background-color)";
-      this.bar = document.createElement("div");
-      this.bar.style.cssText = "height:100%;background:var(--st-primary-color)";
-      this.track.setAttribute("role", "progressbar");
-      this.track.append(this.bar);
-      parent.append(this.track);
-    }
   }
 
   take(name, line) {
@@ -147,16 +136,11 @@ class Line {
     if (pulse.lines?.[this.name]) this.say(pulse.lines[this.name]);
   }
 
-  say({ text, colour, share }) {
+  say({ text, colour }) {
     if (this.words.textContent !== text) this.words.textContent = text;
     if (this.kind === "badge") {
       this.words.style.color = `var(--st-${colour}-text-color)`;
       this.words.style.background = `var(--st-${colour}-background-color)`;
-    }
-    if (this.kind === "bar") {
-      this.bar.style.width = `${100 * share}%`;
-      this.track.setAttribute("aria-valuenow", String(Math.round(100 * share)));
-      this.track.setAttribute("aria-label", text);
     }
   }
 }

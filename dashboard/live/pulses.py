@@ -6,7 +6,6 @@ Nothing that a model or an environment wrote is in them.
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,13 +14,12 @@ from urllib.parse import quote
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import info_status
 from echoscope.store.records import Alarm
-from echoscope.store.status import RunStatus, Status
+from echoscope.store.status import RunStatus
 from echoscope.store.steer.steering import standing
-from echoscope.text.amounts import duration
 
 from ..data import queries
 from ..data.cache import AnswerCache
-from ..data.progress import Pace, pace, progress_words, remaining_s
+from ..data.progress import Pace, pace, progress_words
 from ..page.problems import Problem
 from ..words import Colour, status_words
 
@@ -45,8 +43,6 @@ class Line:
     text: str
     colour: Colour = "gray"
     """Of a badge."""
-    share: float = 0.0
-    """Of a bar, from 0 to 1."""
 
 
 def address(run_id: str) -> str:
@@ -95,7 +91,6 @@ def lines(run_id: str) -> dict[str, Line]:
     try:
         return {
             "status": status_line(run_id),
-            "progress": progress_line(run_id),
             "verdict": verdict_line(run_id),
             "newest": newest_line(run_id),
         }
@@ -114,34 +109,14 @@ def status_line(run_id: str) -> Line:
     return Line(text=words, colour=colour)
 
 
-def progress_line(run_id: str) -> Line:
+def progress(run_id: str) -> tuple[str, str]:
     """How far the run is, and how fast.
 
     Raises:
         Problem: no such run, or it cannot be read.
     """
-    info = queries.info(run_id)
-    steps = _steps(run_id)
-    words = progress_words(
-        status(run_id), _pace(run_id), last_step=info.last_step, steps=steps, now=time.time()
-    )
-    share = max(0, info.last_step) / steps if steps > 0 else 0.0
-    return Line(text=words, share=min(1.0, share) if math.isfinite(share) else 0.0)
-
-
-def progress_tile(run_id: str) -> tuple[str, str]:
-    """How far the run is, in a few words, and how fast: `("41 / 60", "1.1 s a step, 20 s left")`.
-
-    Raises:
-        Problem: no such run, or it cannot be read.
-    """
-    info, steps, speed = queries.info(run_id), _steps(run_id), _pace(run_id)
-    done = max(0, info.last_step)
-    words = [f"{speed.step_s:.2g} s a step"] if math.isfinite(speed.step_s) else []
-    left = remaining_s(speed, step=done, steps=steps)
-    if status(run_id).status is Status.LIVE and math.isfinite(left):
-        words.append(f"{duration(left)} left")
-    return f"{done} / {steps}" if steps > 0 else str(done), ", ".join(words)
+    last_step = queries.info(run_id).last_step
+    return progress_words(status(run_id), _pace(run_id), last_step=last_step, steps=_steps(run_id))
 
 
 def verdict_line(run_id: str) -> Line:

@@ -34,7 +34,7 @@ def answer(run_id: str) -> dict[str, Any]:
     def build() -> list[dict[str, Any]]:
         known = queries.metric_keys(run_id)
         data = queries.series(run_id, tile_keys(known))
-        progress = pulses.progress_tile(run_id)
+        progress = pulses.progress(run_id)
         made = tiles(data, known, evidence=evidence, progress=progress)
         return [tile.to_json() for tile in made]
 

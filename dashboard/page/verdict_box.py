@@ -49,12 +49,11 @@ def _style(state: str) -> str:
     return _STYLE.replace("COLOUR", theme.STATES.get(state, theme.STATES["insufficient evidence"]))
 
 
-def verdict_box(run_id: str, *, is_live_page: bool = False, upto: int | None = None) -> Verdict:
+def verdict_box(run_id: str, *, upto: int | None = None) -> Verdict:
     """The verdict in words, with its state, since when, and what to do.
 
     Args:
-        is_live_page: The page has the forms that the button leads to.
-        upto: The step after which it is to be said; None for the newest.
+        upto: The step after which the verdict is to be said; None for the newest.
     """
     if upto is not None:
         return _earlier(run_id, upto)
@@ -72,9 +71,7 @@ def verdict_box(run_id: str, *, is_live_page: bool = False, upto: int | None = N
         )
         with row:
             for action in found.actions[:1]:
-                apply_button(run_id, action, is_live_page=is_live_page)
-            if is_live_page:
-                ui.link("Evidence", "diagnosis", run=run_id)
+                apply_button(run_id, action, is_live_page=False)
             _head(run_id, found)
             _whole(found, parts)
     return found
@@ -102,19 +99,15 @@ def _whole(found: Verdict, parts: list[tuple[str, str]]) -> None:
                 ui.command(action.command)
 
 
-def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> bool:
-    """A button for an action that the run can still take; whether there is one.
-
-    The button leads to one confirmation.
+def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
+    """A button for an action that the run can still take; it leads to one confirmation.
 
     Args:
         is_live_page: The page has the forms that the button leads to.
     """
     words = _button_words(run_id, action)
-    if not words:
-        return False
-    if not st.button(plain(words, 160), key="verdict_apply"):
-        return True
+    if not words or not st.button(plain(words, 160), key="verdict_apply"):
+        return
     changes = dict(action.settings)
     if action.verb == "set":
         steering.propose(run_id, CommandAction.SET, changes, action.why)
@@ -124,7 +117,6 @@ def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> bool:
     if is_live_page:
         st.rerun()  # the question is asked elsewhere on the page
     st.switch_page(ui.script("live"), query_params=ui.link_params(run=run_id, step=None))
-    return True
 
 
 def _button_words(run_id: str, action: Action) -> str:

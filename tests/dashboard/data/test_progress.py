@@ -44,13 +44,20 @@ def test_time_to_go() -> None:
     assert remaining_s(pace(steps([0.0, 3.0])), step=25, steps=20) == 0.0
 
 
-def test_c6_progress_has_the_word_of_the_badge() -> None:
+def test_a_run_that_trains_says_what_is_left() -> None:
     speed = Pace(step_s=2.0, tokens_per_s=1500.0)
     live = RunStatus(status=Status.LIVE)
-    assert progress_words(live, speed, last_step=30, steps=80, now=0.0) == (
-        "step 30 of 80, live, about 2 min to go, 2 s a step, 1,500 tokens/s"
-    )
+    words = progress_words(live, speed, last_step=30, steps=80)
+    assert words == ("30 / 80", "2 s a step, 2 min left")
+
+
+def test_a_paused_run_has_no_time_left() -> None:
+    speed = Pace(step_s=2.0, tokens_per_s=1500.0)
     paused = RunStatus(status=Status.PAUSED, by="root", since=0.0)
-    assert progress_words(paused, speed, last_step=30, steps=80, now=60.0) == (
-        "step 30 of 80, paused by root for 1 min, 2 s a step, 1,500 tokens/s"
-    )
+    assert progress_words(paused, speed, last_step=30, steps=80) == ("30 / 80", "2 s a step")
+
+
+def test_a_run_without_a_plan_says_its_step() -> None:
+    unknown = Pace(step_s=math.nan, tokens_per_s=math.nan)
+    live = RunStatus(status=Status.LIVE)
+    assert progress_words(live, unknown, last_step=3, steps=0) == ("3", "")
