@@ -91,8 +91,6 @@ def test_a_step_changes_position_and_lines_and_nothing_that_is_drawn(
     after = pulse_of(client)
     assert changed(before, after) - {"verdict"} == {"position"}
     assert after["lines"]["status"]["text"] == "live, step 3 of 100"
-    assert after["lines"]["progress"]["text"].startswith("step 3 of 100, live")
-    assert after["lines"]["progress"]["share"] == 0.03
     assert after["lines"]["newest"]["text"] == "The newest step is 3."
 
 
