@@ -30,8 +30,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from echoscope.store.artifacts import DiagnosticRecord
-from echoscope.store.records import Alarm, FloatArray, RolloutBatch, Trajectory
+from echoscope.store.records import Alarm, DiagnosticRecord, FloatArray, RolloutBatch, Trajectory
 
 from .config import AlarmConfig, DiagnosticsConfig, GradientConfig
 from .judge.advice import Situation

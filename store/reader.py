@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from .artifacts import REQUESTED, CheckpointRecord, DiagnosticRecord, SettingsRecord
 from .errors import NotARunError, StoreError
 from .log.events import (
     ack_from_row,
@@ -37,7 +36,18 @@ from .log.layout import Layout
 from .query.check import checked_query
 from .query.database import RunDatabase, RunningQuery, run_row
 from .query.rebuild import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
-from .records import Alarm, Command, CommandAck, Trajectory, TrajectoryOutcome, parse_trajectory_id
+from .records import (
+    REQUESTED,
+    Alarm,
+    CheckpointRecord,
+    Command,
+    CommandAck,
+    DiagnosticRecord,
+    SettingsRecord,
+    Trajectory,
+    TrajectoryOutcome,
+    parse_trajectory_id,
+)
 from .schema import arrow_schema
 from .status import RECENT_STEPS, RUNNING, RunStatus, pace_of, status_of
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .artifacts import CheckpointRecord, DiagnosticRecord, SettingsRecord
 from .errors import RunBusyError, RunExistsError, StoreError, StoreWriteError
 from .log.committer import Committer, StepContent, load_committer
 from .log.durable import FileLock, replace_file, sync_folder, to_checked_json_bytes
@@ -32,7 +31,17 @@ from .log.journal import Journal, read_chunk
 from .log.layout import Layout
 from .log.state import RunState
 from .query.rows import check_trajectory
-from .records import Alarm, Command, CommandAck, StepMetrics, Trajectory, TrajectoryOutcome
+from .records import (
+    Alarm,
+    CheckpointRecord,
+    Command,
+    CommandAck,
+    DiagnosticRecord,
+    SettingsRecord,
+    StepMetrics,
+    Trajectory,
+    TrajectoryOutcome,
+)
 from .schema import SCHEMA_VERSION
 
 logger = logging.getLogger("echoscope.store")

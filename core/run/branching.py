@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from echoscope.store.checkpoint_files import checkpoint_path
-from echoscope.store.checkpoints import last_good_checkpoint
+from echoscope.store.checkpoints import checkpoint_path, last_good_checkpoint
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
 from echoscope.store.writer import RunWriter

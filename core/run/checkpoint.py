@@ -27,8 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
-from echoscope.store.artifacts import CheckpointRecord
-from echoscope.store.checkpoint_files import (
+from echoscope.store.checkpoints import (
     MANIFEST_NAME,
     MODEL_NAME,
     STATE_NAME,
@@ -43,6 +42,7 @@ from echoscope.store.errors import StoreError
 from echoscope.store.log.durable import new_id
 from echoscope.store.log.index import read_run_json
 from echoscope.store.log.layout import Layout, shown_path
+from echoscope.store.records import CheckpointRecord
 
 from ..config.loading import ConfigError, validate
 from ..config.settings import RunConfig

@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from echoscope.diagnostics.selection.filter import Selection
-from echoscope.store.artifacts import DiagnosticRecord
-from echoscope.store.records import Alarm, Command, FloatArray, RolloutBatch, StepMetrics
+from echoscope.store.records import (
+    Alarm,
+    Command,
+    DiagnosticRecord,
+    FloatArray,
+    RolloutBatch,
+    StepMetrics,
+)
 
 from ..config.settings import RunConfig
 from ..update.batch import TokenBatch

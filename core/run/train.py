@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from echoscope.diagnostics.selection.filter import select_groups
-from echoscope.store.artifacts import REQUESTED, DiagnosticRecord, SettingsRecord
 from echoscope.store.checkpoints import earliest_onset, newest_before, none_before, surplus_steps
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
+    REQUESTED,
     Alarm,
     AlarmSeverity,
     AlarmState,
     Command,
     CommandAck,
+    DiagnosticRecord,
     RolloutBatch,
+    SettingsRecord,
     Split,
     StepMetrics,
     Trajectory,

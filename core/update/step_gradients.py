@@ -22,8 +22,7 @@ from echoscope.diagnostics.config import GradientConfig, SelectionConfig
 from echoscope.diagnostics.measure.gradient_norms import UnsupportedLayerError, trajectory_norms
 from echoscope.diagnostics.measure.gradients import GradientReport, GradientUnit, decompose
 from echoscope.diagnostics.selection.filter import Selection, select_groups
-from echoscope.store.artifacts import DiagnosticRecord
-from echoscope.store.records import RolloutBatch
+from echoscope.store.records import DiagnosticRecord, RolloutBatch
 
 from ..config.settings import RunConfig
 from ..policy import Policy

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from echoscope.diagnostics.judge.regimes import RegimeTracker, point_of
-from echoscope.store.artifacts import DiagnosticRecord
+from echoscope.store.records import DiagnosticRecord
 
 REGIME_KEYS = (
     *(

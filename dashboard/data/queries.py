@@ -27,16 +27,17 @@ from echoscope.diagnostics.judge import advice
 from echoscope.diagnostics.judge.advice import AlarmAdvice
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.annotations import Annotations, read_annotations
-from echoscope.store.artifacts import CheckpointRecord, DiagnosticRecord
-from echoscope.store.checkpoint_files import MODEL_NAME
-from echoscope.store.checkpoints import CheckpointChoice, last_good_checkpoint
+from echoscope.store.checkpoints import MODEL_NAME, CheckpointChoice, last_good_checkpoint
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
+from echoscope.store.listing import RunList, RunRow, run_path
 from echoscope.store.log.durable import is_locked
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.reader import CommandState, RunInfo, RunReader, open_run
 from echoscope.store.records import (
     Alarm,
     AlarmState,
+    CheckpointRecord,
+    DiagnosticRecord,
     Trajectory,
     TrajectoryOutcome,
     parse_trajectory_id,
@@ -51,7 +52,6 @@ from ..web.settings import settings
 from .cache import AnswerCache
 from .run_details import RunDetails, details_of
 from .run_details import row_status as status_of_row
-from .run_list import RunList, RunRow, run_path
 from .verdict_cache import Judge, judge_at
 
 MAX_READERS = 12

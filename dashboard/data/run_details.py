@@ -12,13 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from echoscope.store.listing import RunRow
 from echoscope.store.log.index import RunIndex, VisibleFile
 from echoscope.store.reader import CommandState, command_states, is_starting
 from echoscope.store.records import AlarmSeverity, AlarmState
 from echoscope.store.status import RunStatus, pace_of, status_of
 from echoscope.store.steer.commands import PendingCommands
-
-from .run_list import RunRow
 
 MAX_POINTS = 60
 """Of a spark line."""

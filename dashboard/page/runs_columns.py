@@ -18,6 +18,7 @@ import streamlit as st
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.store.errors import StoreError
+from echoscope.store.listing import RunRow
 from echoscope.store.log.index import read_run_json
 from echoscope.store.log.layout import Layout
 
@@ -25,7 +26,6 @@ from ..charts import theme
 from ..charts.charts import LineOptions, export_config, line_spec
 from ..data import queries
 from ..data.curves import Curve, curve, step_axis
-from ..data.run_list import RunRow
 from ..escaping import visible
 from ..labels import value_words
 from ..live import figures

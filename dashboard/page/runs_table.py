@@ -16,12 +16,12 @@ import streamlit as st
 from echoscope.diagnostics.catalogue import SHARE, metric
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
+from echoscope.store.listing import RunRow
 from echoscope.store.status import after_step
 
 from ..charts import theme
 from ..data import queries
 from ..data.run_details import RunDetails, row_status
-from ..data.run_list import RunRow
 from ..escaping import visible
 from ..web.api import author
 from ..words import NONE, plain

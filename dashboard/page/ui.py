@@ -24,10 +24,10 @@ import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
 from echoscope.store.errors import StoreError
+from echoscope.store.listing import RunRow
 from echoscope.store.log.layout import shown_path
 
 from ..data import queries
-from ..data.run_list import RunRow
 from ..escaping import escape, visible
 from ..live import lines as live_lines
 from ..live import pulses

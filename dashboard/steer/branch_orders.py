@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from echoscope.store.checkpoint_files import STATE_NAME, checkpoint_path
+from echoscope.store.checkpoints import STATE_NAME, checkpoint_path
 from echoscope.store.log.durable import read_json_object
 from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
 

@@ -28,8 +28,7 @@ from echoscope.dashboard.words import NONE, plain
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.measure.text.report import read_record
-from echoscope.store.artifacts import DiagnosticRecord
-from echoscope.store.records import parse_trajectory_id
+from echoscope.store.records import DiagnosticRecord, parse_trajectory_id
 
 TIERS = (
     ("text/retrieval_accuracy", "prompt identified (text)"),

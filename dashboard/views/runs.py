@@ -8,7 +8,6 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.dashboard.data import queries
-from echoscope.dashboard.data.run_list import RunRow
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import lineage, ui
@@ -28,6 +27,7 @@ from echoscope.dashboard.page.runs_table import (
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import NONE
 from echoscope.store.annotations import Change, annotate
+from echoscope.store.listing import RunRow
 
 PER_PAGE = 25
 ROWS = ("runs", "seeds")

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from echoscope.store.artifacts import DiagnosticRecord
+from echoscope.store.records import DiagnosticRecord
 
 from ..config import GradientConfig
 from .gradient_stats import (

@@ -15,9 +15,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..artifacts import CheckpointRecord, DiagnosticRecord, SettingsRecord
 from ..query.rows import diagnostics_table, tokens_table, trajectories_table, turns_table
-from ..records import Alarm, Command, CommandAck, StepMetrics, Trajectory, TrajectoryOutcome
+from ..records import (
+    Alarm,
+    CheckpointRecord,
+    Command,
+    CommandAck,
+    DiagnosticRecord,
+    SettingsRecord,
+    StepMetrics,
+    Trajectory,
+    TrajectoryOutcome,
+)
 from ..schema import DATA_TABLES
 from ..steer.commands import MailFolder
 from .durable import new_id, sync_folder, write_parquet

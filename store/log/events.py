@@ -12,16 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..artifacts import CheckpointRecord, SettingsRecord
 from ..query.rows import clean_text
 from ..records import (
     Alarm,
     AlarmSeverity,
     AlarmState,
+    CheckpointRecord,
     Command,
     CommandAck,
     CommandAction,
     CommandOutcome,
+    SettingsRecord,
     Split,
     StepMetrics,
     Trajectory,

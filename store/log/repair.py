@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..checkpoint_files import STATE_NAME, checkpoint_damage, checkpoint_folders
+from ..checkpoints import STATE_NAME, checkpoint_damage, checkpoint_folders
 from ..errors import NotARunError, RunBusyError, RunExistsError, StoreError
 from ..schema import DATA_TABLES, SCHEMA_VERSION, TABLES
 from .durable import (

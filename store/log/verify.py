@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..checkpoint_files import checkpoint_damage, checkpoint_folders
+from ..checkpoints import checkpoint_damage, checkpoint_folders
 from ..records import parse_trajectory_id
 from ..schema import DATA_TABLES
 from .durable import is_locked

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..artifacts import DiagnosticRecord
 from ..records import (
+    DiagnosticRecord,
     FinishReason,
     FloatArray,
     IntArray,

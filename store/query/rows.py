@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..artifacts import DiagnosticRecord
-from ..records import IntArray, Span, Trajectory, TrajectoryOutcome, Turn
+from ..records import DiagnosticRecord, IntArray, Span, Trajectory, TrajectoryOutcome, Turn
 from ..schema import arrow_schema
 
 OUTCOME_ARRAYS = ("advantages", "trainer_logprobs", "ref_logprobs", "information")

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..artifacts import SettingsRecord
 from ..reader import CommandState, RunInfo, RunReader
-from ..records import Command, CommandAction, CommandOutcome
+from ..records import Command, CommandAction, CommandOutcome, SettingsRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

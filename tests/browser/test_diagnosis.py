@@ -14,7 +14,7 @@ from browsing import DashboardProcess, settle, table_rows, text_of, until, visit
 from made_run import CONFIG, made_trajectory, open_writer, step_metrics
 
 from echoscope.diagnostics.bench.synthetic_runs import make
-from echoscope.store.artifacts import DiagnosticRecord
+from echoscope.store.records import DiagnosticRecord
 
 LAST = 40
 COLLAPSE = 21

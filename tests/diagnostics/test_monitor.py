@@ -14,8 +14,7 @@ from letter_tokens import TableScorer, batch, decode
 from echoscope.diagnostics.config import DiagnosticsConfig, GradientConfig, InformationConfig
 from echoscope.diagnostics.measure.information.cross_scores import ScoringError
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
-from echoscope.store.artifacts import DiagnosticRecord
-from echoscope.store.records import RolloutBatch
+from echoscope.store.records import DiagnosticRecord, RolloutBatch
 
 TRAJECTORIES = batch(4, 4, (2,))
 ROLLOUTS = RolloutBatch(groups=tuple(tuple(TRAJECTORIES[k : k + 4]) for k in range(0, 16, 4)))

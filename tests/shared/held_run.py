@@ -9,9 +9,15 @@ from typing import Any
 
 from made_run import add_steps, open_writer
 
-from echoscope.store.artifacts import CheckpointRecord
 from echoscope.store.reader import open_run
-from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CommandAck, CommandOutcome
+from echoscope.store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    CheckpointRecord,
+    CommandAck,
+    CommandOutcome,
+)
 from echoscope.store.steer.commands import Mailbox
 from echoscope.store.writer import RunWriter
 

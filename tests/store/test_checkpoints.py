@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.store.artifacts import CheckpointRecord
 from echoscope.store.checkpoints import (
     best_step,
     choose_checkpoint,
@@ -21,7 +20,7 @@ from echoscope.store.checkpoints import (
     requested_steps,
 )
 from echoscope.store.reader import open_run
-from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, StepMetrics
+from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CheckpointRecord, StepMetrics
 from echoscope.store.writer import RunWriter
 
 Metrics = Callable[..., StepMetrics]

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echoscope.store.artifacts import CheckpointRecord, DiagnosticRecord
 from echoscope.store.errors import NotARunError, RunBusyError, RunExistsError, StoreWriteError
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
     Alarm,
     AlarmSeverity,
     AlarmState,
+    CheckpointRecord,
     CommandAck,
     CommandOutcome,
+    DiagnosticRecord,
     Split,
     TrajectoryOutcome,
 )

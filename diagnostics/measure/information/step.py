@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.artifacts import DiagnosticRecord
-from echoscope.store.records import FloatArray, Trajectory
+from echoscope.store.records import DiagnosticRecord, FloatArray, Trajectory
 
 from ...config import InformationConfig
 from .actions import ActionInformation, estimate_actions, first_actions

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from echoscope.store.artifacts import DiagnosticRecord
+from echoscope.store.records import DiagnosticRecord
 
 from .templates import Template
 

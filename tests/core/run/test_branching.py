@@ -17,7 +17,7 @@ from echoscope.core.run.branching import plan_branch, start_branch
 from echoscope.core.run.checkpoint import list_checkpoints, read_state
 from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
-from echoscope.store.checkpoint_files import checkpoint_path
+from echoscope.store.checkpoints import checkpoint_path
 from echoscope.store.errors import NotARunError
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run

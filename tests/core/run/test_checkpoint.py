@@ -26,12 +26,12 @@ from echoscope.core.run.checkpoint import (
     save_checkpoint,
 )
 from echoscope.core.update.update import update
-from echoscope.store.artifacts import CheckpointRecord
-from echoscope.store.checkpoint_files import (
+from echoscope.store.checkpoints import (
     checkpoint_damage,
     checkpoint_path,
     write_checkpoint_manifest,
 )
+from echoscope.store.records import CheckpointRecord
 
 MakeConfig = Callable[..., RunConfig]
 VARIANTS = {

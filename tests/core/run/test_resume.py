@@ -14,7 +14,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.checkpoint import list_checkpoints, read_state
 from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
-from echoscope.store.checkpoint_files import checkpoint_path
+from echoscope.store.checkpoints import checkpoint_path
 from echoscope.store.errors import RunBusyError
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run

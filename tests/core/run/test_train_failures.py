@@ -21,7 +21,7 @@ from echoscope.core.run.launch import resume, start
 from echoscope.core.update.assemble import with_advantages
 from echoscope.core.update.update import update
 from echoscope.envs.base import EnvError
-from echoscope.store.checkpoint_files import checkpoint_path
+from echoscope.store.checkpoints import checkpoint_path
 from echoscope.store.errors import NotARunError, RunBusyError, RunExistsError
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run

@@ -20,7 +20,7 @@ from echoscope.dashboard.data.diagnosis import (
     thin,
 )
 from echoscope.diagnostics.measure.text.report import read_record
-from echoscope.store.artifacts import DiagnosticRecord
+from echoscope.store.records import DiagnosticRecord
 
 
 def long(rows: dict[int, dict[str, float]]) -> pd.DataFrame:

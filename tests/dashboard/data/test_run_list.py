@@ -13,9 +13,9 @@ from made_run import add_steps, make_run, open_writer
 
 from echoscope.dashboard.data import run_list
 from echoscope.dashboard.data.run_details import details_of, row_status
-from echoscope.dashboard.data.run_list import RunList, RunRow, algorithm_of, run_path
 from echoscope.dashboard.page.problems import Problem
 from echoscope.store.annotations import AddTag, Pin, SetNote, annotate
+from echoscope.store.listing import RunList, RunRow, algorithm_of, run_path
 from echoscope.store.log.packing import pack
 from echoscope.store.records import (
     Alarm,

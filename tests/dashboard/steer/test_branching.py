@@ -19,7 +19,6 @@ from made_run import make_run
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.data import queries
-from echoscope.dashboard.data.run_list import RunList
 from echoscope.dashboard.page import runs_table
 from echoscope.dashboard.steer import branch_form, branching
 from echoscope.dashboard.steer.branch_orders import (
@@ -33,6 +32,7 @@ from echoscope.dashboard.steer.branch_orders import (
     value_at,
 )
 from echoscope.dashboard.steer.branching import BranchState, Launch, launch, launches
+from echoscope.store.listing import RunList
 from echoscope.store.reader import open_run
 
 OpenPage = Callable[..., AppTest]

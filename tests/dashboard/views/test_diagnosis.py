@@ -13,9 +13,8 @@ from streamlit.testing.v1 import AppTest
 from echoscope.dashboard.data import queries
 from echoscope.diagnostics.read.sources import Opened
 from echoscope.diagnostics.read.table import TableBuilder
-from echoscope.store.artifacts import DiagnosticRecord
 from echoscope.store.reader import open_run
-from echoscope.store.records import StepMetrics
+from echoscope.store.records import DiagnosticRecord, StepMetrics
 
 OpenPage = Callable[..., AppTest]
 LAST = 40

@@ -16,13 +16,13 @@ from tables import columns_of
 
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data import verdict_cache as judging
-from echoscope.dashboard.data.run_list import RunRow
 from echoscope.dashboard.page.runs_columns import mean_interval
 from echoscope.dashboard.page.runs_table import note_changes
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.regimes import Regime
 from echoscope.store.annotations import annotate, read_annotations
 from echoscope.store.errors import AnnotationError
+from echoscope.store.listing import RunRow
 from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
 from echoscope.store.steer.commands import new_command
 

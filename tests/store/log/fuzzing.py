@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "shared"))
 from stored_steps import build_trajectory, write_steps
 
-from echoscope.store.checkpoint_files import (
+from echoscope.store.checkpoints import (
     MANIFEST_NAME,
     checkpoint_damage,
     checkpoint_folders,
