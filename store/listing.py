@@ -17,15 +17,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from echoscope.store.annotations import read_annotations
-from echoscope.store.errors import StoreError
-from echoscope.store.log.durable import is_locked, open_regular
-from echoscope.store.log.index import read_run_json
-from echoscope.store.log.journal import Record, decode_line
-from echoscope.store.log.layout import Layout, shown_path
-from echoscope.store.schema import check_version
-
-from ..page.problems import Problem
+from .annotations import read_annotations
+from .errors import NotARunError, StoreError
+from .log.durable import is_locked, open_regular
+from .log.index import read_run_json
+from .log.journal import Record, decode_line
+from .log.layout import Layout
+from .schema import check_version
+from .status import RUNNING
 
 _TAIL_BYTES = 65_536
 _MAX_TAIL_BYTES = 16_777_216
@@ -93,7 +92,7 @@ class RunRow:
 
     @property
     def is_live(self) -> bool:
-        return self.status == "running"
+        return self.status == RUNNING
 
     def matches(self, pattern: re.Pattern[str]) -> bool:
         """Whether any text of the row matches."""
@@ -102,7 +101,7 @@ class RunRow:
 
 
 @dataclass(slots=True)
-class _Known:
+class _Entry:
     mark: Mark
     row: RunRow
     is_closed: bool
@@ -122,7 +121,7 @@ class RunList:
     """Folders that are no runs, as of the last `rows`."""
     num_unread: int = 0
     """Runs that the last `rows` did not get to."""
-    _known: dict[str, _Known] = field(default_factory=dict)
+    _entries: dict[str, _Entry] = field(default_factory=dict)
     _kept: tuple[RunRow, ...] = ()
     _kept_until: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -131,7 +130,7 @@ class RunList:
         """All runs: pinned ones, then the newest.
 
         Raises:
-            Problem: the root cannot be listed.
+            StoreError: the root cannot be listed.
         """
         with self._lock:
             began = time.monotonic()
@@ -152,12 +151,12 @@ class RunList:
             with os.scandir(self.root) as entries:
                 folders = {e.name: e.is_symlink() for e in entries if e.is_dir()}
         except OSError as error:
-            raise missing_root(self.root, error) from error
+            raise StoreError(f"{self.root}: {error.strerror or error}") from error
         rows = self._rows(folders)
         return sorted(rows, key=_in_order)
 
     def _rows(self, folders: Mapping[str, bool]) -> list[RunRow]:
-        known, self._known, self.others = self._known, {}, []
+        previous, self._entries, self.others = self._entries, {}, []
         rows: list[RunRow] = []
         changed: list[tuple[Mark, str]] = []
         for name in folders:
@@ -166,11 +165,11 @@ class RunList:
                 if not name.startswith("."):
                     self.others.append(name)
                 continue
-            found = known.get(name)
-            if found is None or found.mark != mark:
+            entry = previous.get(name)
+            if entry is None or entry.mark != mark:
                 changed.append((mark, name))
             else:
-                rows.append(self._keep(name, found))
+                rows.append(self._keep(name, entry))
         self.others.sort()
         # A pass over the newest first: they are what people look for.
         changed.sort(key=lambda pair: (-pair[0].created_ns, pair[1]))
@@ -187,12 +186,12 @@ class RunList:
         self.num_unread = unread
         return rows
 
-    def _keep(self, name: str, found: _Known) -> RunRow:
-        self._known[name] = found
-        if found.is_closed or found.row.problem:
-            return found.row
-        is_live = is_locked(Layout(found.row.path).writer_lock)
-        return replace(found.row, status="running" if is_live else "crashed")
+    def _keep(self, name: str, entry: _Entry) -> RunRow:
+        self._entries[name] = entry
+        if entry.is_closed or entry.row.problem:
+            return entry.row
+        is_live = is_locked(Layout(entry.row.path).writer_lock)
+        return replace(entry.row, status=RUNNING if is_live else "crashed")
 
 
 def _in_order(row: RunRow) -> tuple[object, ...]:
@@ -200,38 +199,26 @@ def _in_order(row: RunRow) -> tuple[object, ...]:
     return not row.is_pinned, row.is_unread, -row.created_at, row.run_id
 
 
-def missing_root(root: Path, error: OSError) -> Problem:
-    """The root itself cannot be read."""
-    return Problem(
-        f"{root}: {error.strerror or error}",
-        f"Make a first run with: echoscope demo --root {shown_path(root)}",
-    )
-
-
 def run_path(root: Path, run_id: str) -> Path:
-    """The folder of a run that a browser named.
+    """The folder of a run whose name somebody typed or a browser sent: hostile text.
 
     Raises:
-        Problem: not the name of a folder directly under the root, or a link that leads out of it.
+        NotARunError: not the name of a folder directly under the root, a link that leads out of
+            it, or a folder that holds no run.
     """
     is_name = 0 < len(run_id.encode("utf-8", "replace")) <= MAX_NAME and run_id not in (".", "..")
     if not is_name or any(c in run_id for c in "/\\\0") or not run_id.isprintable():
-        raise Problem(
-            f"{run_id[:80]!r} is not the name of a run",
-            "A run is named by its folder under the root. Choose one on the page Runs.",
+        raise NotARunError(
+            f"{run_id[:80]!r} is not the name of a run: a run is named by its folder under the root"
         )
     path = root / run_id
     # Only a link can lead out: what has a plain name directly under the root lies in it.
     if path.is_symlink() and path.resolve().parent != root.resolve():
-        raise Problem(
-            f"{run_id!r} is a link that leads out of {root}",
-            "Start the dashboard on the folder that holds it.",
+        raise NotARunError(
+            f"{run_id!r} is a link that leads out of {root}; open the folder that holds the run"
         )
     if not Layout(path).run_json.is_file():
-        raise Problem(
-            f"there is no run {run_id!r} under {root}",
-            "It may have been removed or renamed. Choose another one on the page Runs.",
-        )
+        raise NotARunError(f"there is no run {run_id!r} under {root}")
     return path
 
 
@@ -259,7 +246,7 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Known:
+def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Entry:
     layout = Layout(root / name)
     row = RunRow(run_id=name, path=layout.root, created_at=mark.created_ns / 1e9)
     try:
@@ -268,24 +255,24 @@ def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Known:
         run = read_run_json(layout)
         row = _with_notes(_of_run(row, run))
         header, tail = _ends(layout)
-    except (StoreError, Problem) as error:
-        return _Known(mark, replace(row, problem=_words(error, layout.root)), True)
+    except StoreError as error:
+        return _Entry(mark, replace(row, problem=_relative(error, layout.root)), True)
     state = _state([*header, *tail])
     closed = state.pop("is_closed")
-    return _Known(mark, replace(row, updated_at=mark.updated, **state), closed)
+    return _Entry(mark, replace(row, updated_at=mark.updated, **state), closed)
 
 
 def _with_notes(row: RunRow) -> RunRow:
-    found = read_annotations(row.path)
-    tags = tuple(dict.fromkeys((*row.tags, *found.tags)))
+    notes = read_annotations(row.path)
+    tags = tuple(dict.fromkeys((*row.tags, *notes.tags)))
     return replace(
-        row, tags=tags, noted_tags=found.tags, note=found.note, is_pinned=found.is_pinned
+        row, tags=tags, noted_tags=notes.tags, note=notes.note, is_pinned=notes.is_pinned
     )
 
 
-def _words(error: Exception, root: Path) -> str:
-    text = error.text if isinstance(error, Problem) else str(error)
-    return text.replace(f"{root}/", "").replace(str(root), root.name)
+def _relative(error: StoreError, root: Path) -> str:
+    """What an error says, without the folder that the row names anyway."""
+    return str(error).replace(f"{root}/", "").replace(str(root), root.name)
 
 
 def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
@@ -299,7 +286,7 @@ def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
     created = run.get("created_at")
     steps = config.get("steps")
     tags = run.get("tags")
-    at = _entry(config, "branched_from", "step")
+    branched_at = _entry(config, "branched_from", "step")
     return replace(
         row,
         name=_text(run.get("name")),
@@ -307,7 +294,7 @@ def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
         created_at=float(created) if isinstance(created, int | float) else 0.0,
         base_model=_text(run.get("base_model")),
         parent_run_id=run["parent_run_id"] if isinstance(run.get("parent_run_id"), str) else None,
-        branched_at=at if isinstance(at, int) else None,
+        branched_at=branched_at if isinstance(branched_at, int) else None,
         tags=tuple(t for t in tags if isinstance(t, str)) if isinstance(tags, list) else (),
         num_steps=steps if isinstance(steps, int) else None,
         environments=_environments(config),
@@ -328,8 +315,8 @@ def _entry(config: Mapping[str, Any], *path: str) -> Any:
 
 def _environments(config: Mapping[str, Any]) -> tuple[str, ...]:
     groups = _entry(config, "envs", "train")
-    found = [_text(_entry(g, "env")) for g in groups] if isinstance(groups, list) else []
-    return tuple(dict.fromkeys(name for name in found if name))
+    names = [_text(_entry(g, "env")) for g in groups] if isinstance(groups, list) else []
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def algorithm_of(config: Mapping[str, Any]) -> str:
@@ -370,15 +357,15 @@ def _ends(layout: Layout) -> tuple[list[Record], list[Record]]:
 
 def _last_records(lines: list[bytes]) -> list[Record]:
     """Records from the last step or rewind on, in order; damaged ones are left out."""
-    found: list[Record] = []
+    last: list[Record] = []
     for line in reversed(lines):
         record = decode_line(line + b"\n")
         if record is None:
             continue
-        found.append(record)
+        last.append(record)
         if record["kind"] in ("step", "rewind"):
             break
-    return found[::-1]
+    return last[::-1]
 
 
 _STEP_FIELDS = {"journal": "last_step", "step": "step", "rewind": "from_step"}

@@ -5,7 +5,7 @@ checkpoints/step_000100/
   critic.safetensors
   optimizer.safetensors
   state.json         step, policy version, resolved configuration, observers' state
-  MANIFEST.json      size and SHA-256 of each of these files (`store/checkpoint_files.py`)
+  MANIFEST.json      size and SHA-256 of each of these files (`store/checkpoints.py`)
 """
 
 from __future__ import annotations

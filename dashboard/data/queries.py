@@ -86,7 +86,12 @@ def runs(pattern: str = "") -> list[RunRow]:
     Raises:
         Problem: the root cannot be listed, or the pattern is not a regular expression.
     """
-    rows = _listed().rows()
+    try:
+        rows = _listed().rows()
+    except StoreError as error:
+        root = shown_path(settings().root)
+        advice = f"Make a first run with: echoscope demo --root {root}"
+        raise Problem(str(error), advice) from error
     if not pattern:
         return rows
     try:
@@ -158,7 +163,10 @@ def path_of(run_id: str) -> Path:
     Raises:
         Problem: no such run.
     """
-    return run_path(settings().root, run_id)
+    try:
+        return run_path(settings().root, run_id)
+    except NotARunError as error:
+        raise Problem(str(error), "Choose another one on the page Runs.") from error
 
 
 def typed(run_id: str) -> str:

@@ -172,6 +172,13 @@ def test_too_many_metrics_at_once_are_refused(root: Path) -> None:
 # -- problems --------------------------------------------------------------------------------------
 
 
+def test_a_missing_root_says_how_to_make_one(root: Path) -> None:
+    root.rmdir()
+    with pytest.raises(Problem, match="No such file") as caught:
+        queries.runs()
+    assert "echoscope demo --root" in caught.value.advice
+
+
 def test_a_run_that_is_removed_while_it_is_open(root: Path) -> None:
     make_run(root / "a")
     queries.step_table("a")
