@@ -24,7 +24,7 @@ def list_models(
     from rich.console import Console
     from rich.table import Table
 
-    from echoscope.core.shipped import list_shipped
+    from echoscope.store.models import list_shipped
 
     found = list_shipped()
     if as_json:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from echoscope.store.models import SHIPPED, shipped_folder, weight_shapes
 from echoscope.text.amounts import memory_size
 
 from .config.loading import ConfigError
 from .config.settings import HeadCriticConfig, LoraConfig, RunConfig
-from .shipped import SHIPPED, shipped_folder, weight_shapes
 
 if TYPE_CHECKING:
     import torch

@@ -22,10 +22,10 @@ from transformers import (
 )
 
 from echoscope.diagnostics.config import FrozenModel
+from echoscope.store.models import SHIPPED, shipped_folder
 from echoscope.text.did_you_mean import did_you_mean
 
 from .config.loading import ConfigError
-from .shipped import SHIPPED, shipped_folder
 
 PAD_TOKEN = "<|pad|>"
 END_TOKEN = "<|end|>"

@@ -25,14 +25,12 @@ from .log.durable import (
     to_checked_json_bytes,
     write_new_file,
 )
-from .log.layout import Layout
+from .log.layout import MODEL_NAME, Layout
 from .reader import RunReader, open_run
 from .records import REQUESTED, Alarm, AlarmSeverity, AlarmState, CheckpointRecord
 
 MANIFEST_NAME = "MANIFEST.json"
 STATE_NAME = "state.json"
-MODEL_NAME = "model"
-"""The folder of the weights and the tokenizer."""
 _NAME = re.compile(r"step_([0-9]{6,})")
 _SUCCESS_KEYS = ("eval/all/success_rate", "probe/all/success_rate")
 _SUCCESS_NAMES = ("eval/%/success_rate", "probe/%/success_rate")

@@ -33,10 +33,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from echoscope.store.models import Detokenizer
 from echoscope.store.query.parsing import THINK_OPEN
 from echoscope.store.records import IntArray
-
-from .detokenize import Detokenizer
 
 _MARK = "\ue000{name}\ue001"
 _MARK_PATTERN = re.compile("\ue000([a-z0-9]+)\ue001")

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from echoscope.store.models import token_span
 from echoscope.store.query.parsing import ParsedResponse, parse_response
 from echoscope.store.records import IntArray, Span
 
 from ..config.settings import ContextConfig
 from .chat import ChatFormat, ChatFormatError
-from .detokenize import token_span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

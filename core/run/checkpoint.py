@@ -29,7 +29,6 @@ from transformers import PreTrainedTokenizerBase
 
 from echoscope.store.checkpoints import (
     MANIFEST_NAME,
-    MODEL_NAME,
     STATE_NAME,
     checkpoint_damage,
     checkpoint_folders,
@@ -41,7 +40,7 @@ from echoscope.store.checkpoints import (
 from echoscope.store.errors import StoreError
 from echoscope.store.log.durable import new_id
 from echoscope.store.log.index import read_run_json
-from echoscope.store.log.layout import Layout, shown_path
+from echoscope.store.log.layout import MODEL_NAME, Layout, shown_path
 from echoscope.store.records import CheckpointRecord
 
 from ..config.loading import ConfigError, validate

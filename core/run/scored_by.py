@@ -12,7 +12,8 @@ from echoscope.diagnostics.config import InformationConfig
 from echoscope.diagnostics.measure.information.cross_scores import Scorer
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.tools.rescoring import Weights
-from echoscope.store.checkpoints import MODEL_NAME, checkpoint_path
+from echoscope.store.checkpoints import checkpoint_path
+from echoscope.store.log.layout import MODEL_NAME
 from echoscope.store.reader import RunReader
 
 from ..config.loading import ConfigError

@@ -27,11 +27,12 @@ from echoscope.diagnostics.judge import advice
 from echoscope.diagnostics.judge.advice import AlarmAdvice
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.annotations import Annotations, read_annotations
-from echoscope.store.checkpoints import MODEL_NAME, CheckpointChoice, last_good_checkpoint
+from echoscope.store.checkpoints import CheckpointChoice, last_good_checkpoint
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
 from echoscope.store.listing import RunList, RunRow, run_path
 from echoscope.store.log.durable import is_locked
 from echoscope.store.log.layout import Layout, shown_path
+from echoscope.store.models import tokenizer_folders
 from echoscope.store.reader import CommandState, RunInfo, RunReader, open_run
 from echoscope.store.records import (
     Alarm,
@@ -47,7 +48,7 @@ from echoscope.store.steer.settings import live_settings
 
 from ..page.config_view import plain_config
 from ..page.problems import Problem
-from ..replay.pieces import TokenTexts, asset_folder
+from ..replay.pieces import TokenTexts
 from ..web.settings import settings
 from .cache import AnswerCache
 from .run_details import RunDetails, details_of
@@ -475,9 +476,8 @@ def known_verdict(run_id: str) -> Verdict | None:
 def token_pieces(run_id: str, token_ids: Sequence[int]) -> list[str] | None:
     """The text of each token by the run's own tokenizer; None where the run does not have one."""
     path = path_of(run_id)
-    folders = [path / checkpoint.path / MODEL_NAME for checkpoint in checkpoints(run_id)]
-    shipped = asset_folder(info(run_id).base_model)
-    return _token_texts.pieces(path, [*folders, *filter(None, [shipped])], token_ids)
+    folders = tokenizer_folders(path, info(run_id).base_model, checkpoints(run_id))
+    return _token_texts.pieces(path, folders, token_ids)
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:

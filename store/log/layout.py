@@ -14,6 +14,8 @@ from typing import Any
 from ..errors import NotARunError, StoreError
 from ..schema import DATA_TABLES, TABLES
 
+MODEL_NAME = "model"
+"""Folder of the weights and the tokenizer in the folder of a checkpoint."""
 _DATA_PATH = re.compile(r"(?:seg|pack)/([a-z_]+)/[0-9A-Za-z_.-]+\.parquet")
 _OWN_NAME = re.compile(
     r"(?:seg/[a-z_]+/[0-9]{8,}|pack/[a-z_]+/-?[0-9]{7,}--?[0-9]{7,})-[0-9a-f]{8}\.parquet"

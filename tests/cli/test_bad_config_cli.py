@@ -21,7 +21,7 @@ from echoscope.core.config.loading import (
     parse_override,
 )
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.shipped import shipped_folder
+from echoscope.store.models import shipped_folder
 
 Type = Callable[..., Any]
 NESTED = "[" * 5_000 + "]" * 5_000

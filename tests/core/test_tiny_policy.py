@@ -37,8 +37,8 @@ from echoscope.core.policy_assets import (
 from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
 from echoscope.core.rollout.rollout import collect
 from echoscope.core.rollout.sources import build_pool
-from echoscope.core.shipped import list_shipped, shipped_folder
 from echoscope.core.warm_start.run import BARE_CONTEXT
+from echoscope.store.models import list_shipped, shipped_folder
 from echoscope.store.records import Split, Trajectory
 
 TINY = shipped_folder("tiny")

@@ -1,4 +1,4 @@
-"""Ids to text with offsets, and character spans to token slices."""
+"""Models as a run knows them: its tokenizer, ids to text with offsets, spans of tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from echoscope.core.rollout.detokenize import Detokenizer, token_span
+from echoscope.store.models import (
+    Detokenizer,
+    load_detokenizer,
+    shipped_folder,
+    token_span,
+    tokenizer_folders,
+)
+from echoscope.store.records import CheckpointRecord
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +130,32 @@ def test_windows_give_an_end_per_token_on_any_ids(sentencepiece_like, tokens):
 )
 def test_tokens_inside_a_character_span(chars, ends, span):
     assert token_span(chars, ends) == span
+
+
+def test_pieces_are_the_text_of_each_token(byte_level):
+    tokens = ids(byte_level, "go\u2744")
+    assert Detokenizer(byte_level).pieces(tokens) == ["go", "", "", "\u2744"]
+    assert Detokenizer(byte_level).pieces([]) == []
+
+
+def test_a_run_without_a_checkpoint_has_the_tokenizer_of_the_shipped_policy(tmp_path):
+    assert tokenizer_folders(tmp_path, "tiny", []) == [shipped_folder("tiny")]
+    assert tokenizer_folders(tmp_path, "../../secret", []) == []
+    checkpoint = CheckpointRecord(
+        step=3, path="checkpoints/step_000003", policy_version=3, num_bytes=1, wall_time=0.0
+    )
+    own = tmp_path / "checkpoints" / "step_000003" / "model"
+    assert tokenizer_folders(tmp_path, "tiny", [checkpoint]) == [own, shipped_folder("tiny")]
+
+
+def test_a_tokenizer_that_is_damaged_or_a_link_counts_as_absent(byte_level, tmp_path):
+    folders = [tmp_path / name for name in ("damaged", "link", "good")]
+    for folder in folders:
+        folder.mkdir()
+    (folders[0] / "tokenizer.json").write_text("{")
+    byte_level.save(str(folders[2] / "tokenizer.json"))
+    (folders[1] / "tokenizer.json").symlink_to(folders[2] / "tokenizer.json")
+    assert load_detokenizer(folders[:2]) is None
+    loaded = load_detokenizer(folders)
+    assert loaded is not None
+    assert loaded.pieces(ids(byte_level, "go")) == ["go"]
