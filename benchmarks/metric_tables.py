@@ -13,18 +13,40 @@ from echoscope.diagnostics.judge.alarms import rules_reading
 GUIDE = Path(__file__).parents[1] / "docs" / "metrics-guide.md"
 BEGIN, END = "<!-- metrics: begin -->", "<!-- metrics: end -->"
 HEAD = (
-    "| metric | name | unit | good | what it is | alarms |\n| --- | --- | --- | --- | --- | --- |"
+    "| name | metric | unit | good | what it is | alarms |\n| --- | --- | --- | --- | --- | --- |"
 )
+FIRST_OF = {
+    "rollout/success_rate": "Success",
+    "reward/return_mean": "Rewards",
+    "rollout/reasoning_closed_frac": "Replies",
+    "policy/entropy": "Entropy",
+    "info/first_turn/mutual_information": "Link between prompt and reasoning",
+    "text/sibling_distance": "Repetition",
+    "selection/kept_frac": "Selection",
+    "optim/grad_norm": "Update",
+    "time/step_s": "Time",
+}
+"""Key of the first metric of a table, and the table's title."""
+MAX_RULES = 4
+"""A metric that more alarms read names the first ones only."""
 
 
 def tables() -> str:
-    """All metrics as one Markdown table."""
-    return "\n".join([HEAD, *(_row(entry) for entry in METRICS)])
+    """All metrics in Markdown, one table a subject."""
+    lines: list[str] = []
+    for entry in METRICS:
+        if title := FIRST_OF.get(entry.key):
+            lines += [f"### {title}", "", HEAD]
+        lines.append(_row(entry))
+    return "\n".join(lines).replace("\n###", "\n\n###")
 
 
 def _row(entry: Metric) -> str:
-    rules = ", ".join(f"`{rule}`" for rule in rules_reading(entry.key))
-    cells = [f"`{entry.key}`", metric(entry.key).name, entry.unit, entry.good, entry.help, rules]
+    rules = rules_reading(entry.key)
+    names = ", ".join(f"`{rule}`" for rule in rules[:MAX_RULES])
+    more = f" and {len(rules) - MAX_RULES} more" if len(rules) > MAX_RULES else ""
+    name, key = metric(entry.key).name, f"`{entry.key}`"
+    cells = [name, key, entry.unit, entry.good, entry.help, names + more]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

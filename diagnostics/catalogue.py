@@ -23,7 +23,7 @@ SHARE = "share"
 POINTS = "points"
 """Unit of a difference of two shares; shown in percentage points."""
 _NATS = "nats"
-_PER_TOKEN = "nats a token"
+_PER_TOKEN = "nats per token"
 
 Good = Literal["up", "down", "steady", ""]
 """Which way is good. `steady`: both ways are bad. Empty: no way is good by itself."""
@@ -58,8 +58,18 @@ def _of(key: str, name: str, unit: str, help: str, good: Good = "", phrase: str 
     return Metric(key=key, name=name, unit=unit, help=help, good=good, phrase=phrase)
 
 
-_SUCCESS = "Share of fixed tasks that are solved. Worry when it falls below its best."
-_VALID = "Share of turns whose reply holds an action that the environment accepts."
+_EVAL_SUCCESS = (
+    "Share of evaluation tasks that are solved. The tasks are always the same and never train. "
+    "Worry when it falls below its best."
+)
+_PROBE_SUCCESS = (
+    "Share of probe tasks that are solved: a few fixed tasks, played with the same random "
+    "numbers each time, so only the policy can change it. Worry when it falls below its best."
+)
+_VALID = (
+    "Share of turns whose reply holds an action that the environment accepts. Worry when it "
+    "falls by 20 points."
+)
 _CAPPED = "Share of replies that were cut at the length limit. Worry above 20 %."
 
 METRICS: tuple[Metric, ...] = (
@@ -67,27 +77,31 @@ METRICS: tuple[Metric, ...] = (
     _share(
         "rollout/success_rate",
         "Success in training",
-        "Share of the step's trajectories that solved their task, before selection.",
+        "Share of the training trajectories of the step that solved their task, before any "
+        "filter. It depends on which tasks were drawn.",
         "up",
         "training success",
     ),
-    _share("probe/*/success_rate", "", _SUCCESS, "up", "success on the probe tasks"),
-    _share("probe/success_rate", "Probe success", _SUCCESS, "up", "success on the probe tasks"),
-    _share("eval/*/success_rate", "", _SUCCESS, "up", "evaluation success"),
-    _share("eval/success_rate", "Evaluation success", _SUCCESS, "up", "evaluation success"),
+    _share("probe/*/success_rate", "", _PROBE_SUCCESS, "up", "success on the probe tasks"),
+    _share(
+        "probe/success_rate", "Probe success", _PROBE_SUCCESS, "up", "success on the probe tasks"
+    ),
+    _share("eval/*/success_rate", "", _EVAL_SUCCESS, "up", "evaluation success"),
+    _share("eval/success_rate", "Evaluation success", _EVAL_SUCCESS, "up", "evaluation success"),
     # --- reward
     _of(
         "reward/return_mean",
         "Return",
         "reward",
-        "Mean episode return: environment rewards, format penalties and shaping.",
+        "Mean return of an episode: the sum of environment rewards, format penalties and shaping.",
         "up",
         "mean return",
     ),
     _share(
         "reward/success_rate",
         "Reward as success",
-        "Mean reward of another trainer's log where all rewards lie between 0 and 1.",
+        "Mean reward in a file of another trainer in which all rewards lie between 0 and 1; it "
+        "is read as success.",
         "up",
         "mean return",
     ),
@@ -95,74 +109,88 @@ METRICS: tuple[Metric, ...] = (
         "reward/return_std",
         "Return std",
         "reward",
-        "Spread of returns over all trajectories of the step.",
+        "Standard deviation of the return over all trajectories of the step.",
     ),
     _of(
         "reward/group_std_mean",
         "Reward std within groups",
         "reward",
-        "Mean over groups of the spread of returns among siblings: what there is to learn. Worry "
-        "when it nears zero while tasks are unsolved.",
+        "Standard deviation of the return within a group (the trajectories of one task), mean "
+        "over groups: how much there is to learn. Worry when it nears 0 while tasks are "
+        "unsolved.",
         "steady",
         "reward standard deviation within groups",
     ),
     _share(
         "reward/zero_std_frac",
         "Groups without spread",
-        "Groups whose siblings all earned the same: they give no gradient. Worry above 80 %.",
+        "Share of groups in which all trajectories earned the same reward. Such a group gives no "
+        "gradient. Worry above 80 %.",
         "down",
         "groups whose rewards are all equal",
     ),
-    _share("reward/solved_frac", "Solved groups", "Groups in which every sibling succeeded.", "up"),
     _share(
-        "reward/hopeless_frac", "Failed groups", "Groups in which every sibling failed.", "down"
+        "reward/solved_frac",
+        "Solved groups",
+        "Share of groups in which every trajectory succeeded.",
+        "up",
+    ),
+    _share(
+        "reward/hopeless_frac",
+        "Failed groups",
+        "Share of groups in which every trajectory failed.",
+        "down",
     ),
     _share(
         "reward/luck_frac",
         "Luck in rewards",
-        "Part of the reward spread that equal actions on equal tasks explain. Worry above half: "
-        "then use larger groups.",
+        "Reward variance between trajectories of one task with the same actions, over the "
+        "variance between all trajectories of the task. Worry above 50 %: use larger groups "
+        "then.",
         "down",
     ),
     _of(
         "reward/within_var",
         "Variance within groups",
         "reward squared",
-        "Mean variance of returns among siblings of one task: all that a group-relative "
-        "advantage sees.",
+        "Variance of the return within a group, mean over groups. A group-relative advantage "
+        "(GRPO, RLOO) learns from nothing else.",
     ),
     _of(
         "reward/between_var",
         "Variance between groups",
         "reward squared",
-        "Variance of the groups' mean returns: how much the tasks differ in difficulty.",
+        "Variance of the mean return between groups: how much the tasks differ in difficulty.",
     ),
     _of(
         "reward/between_within_ratio",
-        "Between / within",
+        "Between-within ratio",
         "",
-        "Variance between tasks over variance within them. Large: tasks are solved or hopeless, "
-        "and siblings of one task teach little.",
+        "Variance between groups over variance within groups. If large, most tasks are solved or "
+        "failed by all, and little is learned from each.",
     ),
     # --- replies
     _share(
         "rollout/reasoning_closed_frac",
         "Closed reasoning",
-        "Share of replies that go on after their reasoning. Worry when it falls by 20 points.",
+        "Share of replies that close their reasoning and go on to an answer. Worry when it falls "
+        "by 20 points.",
         "up",
         "replies that close their reasoning",
     ),
     _share(
         "text/closed_reasoning_frac",
         "Closed reasoning (text)",
-        "The same, counted from the text of sampled replies.",
+        "Share of replies that close their reasoning and go on to an answer, counted from the "
+        "stored text. Worry when it falls by 20 points.",
         "up",
         "replies that close their reasoning",
     ),
     _share(
         "rollout/format_valid_frac",
         "Valid format",
-        "Responses that parsed into an action. Worry when it falls by 20 points.",
+        "Share of replies in the expected format, so that their answer can be read. Worry when "
+        "it falls by 20 points.",
         "up",
         "replies in the right format",
     ),
@@ -186,23 +214,23 @@ METRICS: tuple[Metric, ...] = (
     ),
     _share(
         "rollout/length_limited_frac",
-        "Responses at the cap",
+        "Replies at the cap",
         _CAPPED,
         "down",
         "replies cut at the length limit",
     ),
     _share(
         "text/truncated_frac",
-        "Truncated replies",
+        "Replies cut (text)",
         _CAPPED,
         "down",
         "replies cut at the length limit",
     ),
     _of(
         "rollout/response_length_mean",
-        "Response",
+        "Reply length",
         "tokens",
-        "Mean sampled tokens of one response. Worry when it doubles.",
+        "Tokens per reply, mean. Worry when it doubles.",
         "steady",
         "response length",
     ),
@@ -210,38 +238,38 @@ METRICS: tuple[Metric, ...] = (
         "rollout/num_sampled_tokens_mean",
         "Trajectory length",
         "tokens",
-        "Mean sampled tokens of one trajectory, over all turns.",
+        "Sampled tokens per trajectory, over all its turns, mean. Worry when it doubles.",
         "steady",
         "response length",
     ),
     _of(
         "text/num_chars_p50",
-        "Reply length",
+        "Reply length (text)",
         "characters",
-        "Median length of a reply.",
+        "Characters per reply, median. Worry when it doubles.",
         "steady",
         "response length",
     ),
     _of(
         "rollout/response_length_max",
-        "Longest response",
+        "Longest reply",
         "tokens",
-        "Sampled tokens of the longest response.",
+        "Tokens of the longest reply of the step.",
     ),
     _of(
         "rollout/reasoning_length_mean",
-        "Reasoning",
+        "Reasoning length",
         "tokens",
-        "Mean tokens between the reasoning tags.",
+        "Tokens between the reasoning tags of a reply, mean.",
     ),
-    _of("rollout/num_turns_mean", "Turns", "turns", "Mean turns of a training trajectory."),
+    _of("rollout/num_turns_mean", "Turns", "turns", "Turns per training trajectory, mean."),
     # --- entropy
     _of(
         "policy/entropy",
         "Policy entropy",
         _PER_TOKEN,
-        "Mean entropy of the sampling distribution per sampled token. Worry when it doubles, or "
-        "falls to a tenth of its start.",
+        "How uncertain the policy is about its next token, mean over sampled tokens. Worry when "
+        "it doubles or falls to a tenth of its start.",
         "steady",
         "entropy per token",
     ),
@@ -249,8 +277,8 @@ METRICS: tuple[Metric, ...] = (
         "info/*/conditional_entropy_per_token",
         "",
         _PER_TOKEN,
-        "How varied the reasoning is for one and the same prompt, per token. Worry when it falls "
-        "to a tenth of its start.",
+        "Conditional entropy H(Z|X) per token: how much the reasoning varies when the prompt "
+        "stays the same. Worry when it falls to a tenth of its start.",
         "steady",
         "reasoning entropy H(Z|X) per token",
     ),
@@ -258,7 +286,8 @@ METRICS: tuple[Metric, ...] = (
         "info/first_turn/conditional_entropy",
         "H(Z given X)",
         _NATS,
-        "Conditional entropy: how varied the reasoning is for one and the same prompt.",
+        "Conditional entropy H(Z|X): how much the reasoning of the first turn varies when the "
+        "prompt stays the same. Worry when it falls to a tenth of its start.",
         "steady",
     ),
     # --- dependence of the reasoning on its prompt
@@ -266,87 +295,90 @@ METRICS: tuple[Metric, ...] = (
         "info/first_turn/mutual_information",
         "I(X;Z)",
         _NATS,
-        "Mutual information: how much the reasoning depends on its prompt (first turn). Worry "
-        "when it falls below a quarter of its best.",
+        "Mutual information I(X;Z): how much the reasoning of the first turn tells about its "
+        "prompt; at most ln N for N prompts. Worry when it falls below a quarter of its best.",
         "up",
     ),
     _of(
         "info/*/population_upper_bound",
         "",
         _NATS,
-        "I(X;Z) over all prompts of the environment is at most this. The batch alone cannot "
-        "show more than ln N.",
+        "Estimated upper bound of I(X;Z) over all prompts of the environment, while I(X;Z) of "
+        "N prompts is at most ln N.",
     ),
     _share(
         "info/*/dependence",
         "",
-        "I(X;Z) as a share of its maximum, ln N for N prompts. At 0 the reasoning ignores its "
-        "prompt.",
+        "Mutual information I(X;Z) as a share of its maximum, ln N for N prompts. At 0 the "
+        "reasoning ignores its prompt.",
         "up",
     ),
     _share(
         "info/first_turn/dependence_high",
         "Dependence, upper end",
-        "Upper end of the interval of I(X;Z), as a share of its maximum. Alarms read it, so that "
-        "noise alone raises none.",
+        "Upper end of the 95 % interval of I(X;Z) at the first turn, as a share of its maximum. "
+        "Alarms read this end, so that noise alone raises no alarm.",
         "up",
         "mutual information I(X;Z) of first-turn reasoning (share of its maximum)",
     ),
     _share(
         "info/all_turns/dependence_high",
         "Dependence, all turns",
-        "The same over the reasoning of all turns.",
+        "Upper end of the 95 % interval of I(X;Z) over all turns, as a share of its maximum.",
         "up",
         "mutual information I(X;Z) over all turns (share of its maximum)",
     ),
     _share(
         "info/first_turn/retrieval_accuracy@1",
         "Retrieval accuracy",
-        "How often the reasoning's own prompt explains it best among all prompts. Worry when it "
-        "nears chance, 1/N.",
+        "Share of reasonings that are more likely under their own prompt than under any other of "
+        "the N prompts. Worry when it nears chance, 1/N.",
         "up",
     ),
     _of(
         "info/*/retrieval_margin",
         "",
         POINTS,
-        "Retrieval accuracy less its chance level; 0 where a permutation test cannot tell them "
-        "apart.",
+        "Retrieval accuracy minus its chance level; 0 if a permutation test finds no difference. "
+        "Worry when it nears 0.",
         "up",
         "prompts identified from the reasoning, above chance",
     ),
     _share(
         "text/retrieval_accuracy",
         "Retrieval (text)",
-        "How often the prompt can be told from the words of the reasoning alone.",
+        "Share of reasonings whose prompt can be told from their words alone, without a model. "
+        "Worry when it nears chance.",
         "up",
     ),
     _of(
         "text/retrieval_margin",
         "Retrieval margin (text)",
         POINTS,
-        "Retrieval from text less its chance level.",
+        "Retrieval from text minus its chance level. Worry when it nears 0.",
         "up",
         "prompts identified from the wording alone, above chance",
     ),
     _share(
         "text/dependence",
         "Dependence (text)",
-        "Lower bound of I(X;Z) from words alone, as a share of its maximum.",
+        "Lower bound of I(X;Z), estimated from words alone, as a share of its maximum.",
         "up",
         "link between prompt and reasoning, estimated from text",
     ),
     _share(
         "text/template_frac",
         "Boilerplate",
-        "Share of phrases that most reasonings have in common. Worry when it rises by 30 points.",
+        "Share of a reasoning's phrases (five words) that also stand under most other prompts. "
+        "Worry when it rises by 30 points.",
         "down",
         "phrases that are boilerplate",
     ),
     _share(
         "text/agreement_frac",
         "Agreement",
-        "Share of answers that follow from their reasoning. Worry when it falls by 20 points.",
+        "Share of turns that execute the action their reasoning names last. Worry when it falls "
+        "by 20 points.",
         "up",
         "answers that follow from their reasoning",
     ),
@@ -354,14 +386,16 @@ METRICS: tuple[Metric, ...] = (
     _share(
         "text/sibling_distance",
         "Sibling distance",
-        "How much replies to one prompt differ. Worry below a quarter of its best.",
+        "How much the reasonings of one task differ: 0 if all are equal. Worry below a quarter "
+        "of its best.",
         "steady",
         "difference between replies to one prompt",
     ),
     _share(
         "text/near_duplicate_frac",
         "Near duplicates",
-        "Share of sibling replies that are nearly equal. Worry when it rises by 30 points.",
+        "Share of pairs of reasonings of one task that are nearly equal. Worry when it rises by "
+        "30 points.",
         "down",
         "nearly equal sibling replies",
     ),
@@ -375,27 +409,32 @@ METRICS: tuple[Metric, ...] = (
     _share(
         "text/echo_frac",
         "Echo",
-        "Overlap of a reply with the policy's own previous turn. Worry when it rises by 30 points.",
+        "Share of a reasoning's phrases that repeat the policy's previous turn. Worry when it "
+        "rises by 30 points.",
         "down",
         "overlap with the own previous turn",
     ),
     # --- selection
-    _share("selection/kept_frac", "Kept", "Share of groups that the filter let into the update."),
+    _share(
+        "selection/kept_frac",
+        "Kept groups",
+        "Share of groups that the filter kept for the update.",
+    ),
     _of(
         "selection/is_empty",
         "Empty selection",
         "",
-        "1 where the filter kept no group, so that the step trained nothing. Worry after five "
-        "in a row.",
+        "1 if the filter kept no group, so that the step trained nothing. Worry after five such "
+        "steps in a row.",
         "down",
         "steps without a selected group",
     ),
     # --- the update
     _of(
         "optim/grad_norm",
-        "Policy gradient",
+        "Gradient norm",
         "norm",
-        "Norm of the policy's gradient before clipping. A jump is a note, not an alarm.",
+        "Norm of the policy's gradient before clipping. A single jump is no reason to worry.",
         "steady",
         "gradient norm",
     ),
@@ -403,7 +442,8 @@ METRICS: tuple[Metric, ...] = (
         "gradient/regulariser_ratio",
         "Regulariser ratio",
         "",
-        "Larger gradient norm of the KL and entropy terms, over that of the task. Worry above 1.",
+        "Gradient norm of the KL or the entropy term, whichever is larger, over that of the "
+        "task. Worry above 1.",
         "down",
         "KL and entropy gradient over the task gradient",
     ),
@@ -411,38 +451,43 @@ METRICS: tuple[Metric, ...] = (
         "gradient/trajectory/norm_p50",
         "Trajectory gradient, median",
         "norm",
-        "Median over trajectories of the norm of the gradient that one trajectory gives alone.",
+        "Gradient norm of a single trajectory, median over trajectories.",
     ),
     _of(
         "gradient/trajectory/norm_max",
         "Trajectory gradient, largest",
         "norm",
-        "Largest norm of the gradient that one trajectory gives alone.",
+        "Gradient norm of a single trajectory, the largest of the step.",
     ),
     _share(
         "gradient/trajectory/max_share",
         "Largest trajectory's share",
-        "Largest share of the sum of squared gradient norms that one trajectory has. Worry "
-        "above a third: one episode steers the update.",
+        "Share that one trajectory has in the sum of squared gradient norms, the largest of the "
+        "step. Worry above a third: one episode steers the update.",
         "down",
     ),
     _of(
         "optim/non_finite",
         "Non-finite updates",
         "",
-        "1 where a loss or a gradient was not finite, or an update was skipped.",
+        "1 if a loss or a gradient was infinite or NaN, or an update was skipped. Worry at once.",
         "down",
         "non-finite losses or gradients",
     ),
     _of("optim/lr", "Learning rate", "", "Step size of the optimizer."),
-    _of("loss/total", "Loss", "", "Everything that is minimised."),
-    _of("loss/policy", "Policy loss", "", "The clipped surrogate."),
+    _of("loss/total", "Loss", "", "Sum of all loss terms. Its level alone says little."),
+    _of(
+        "loss/policy",
+        "Policy loss",
+        "",
+        "Loss of the task alone: the clipped surrogate. Its level alone says little.",
+    ),
     _of(
         "policy/mismatch_kl",
         "Mismatch KL",
         _PER_TOKEN,
-        "Sampler against trainer on the sampled tokens, same weights; should be near zero. Worry "
-        "above 0.05.",
+        "KL divergence between sampler and trainer on the sampled tokens, at the same weights. "
+        "It should be near 0; worry above 0.05.",
         "down",
         "KL between sampler and trainer",
     ),
@@ -450,7 +495,8 @@ METRICS: tuple[Metric, ...] = (
         "policy/ref_kl",
         "KL to the reference",
         _PER_TOKEN,
-        "How far the policy has moved from the reference policy. Worry above 1.",
+        "KL divergence from the reference policy: how far training has moved the policy. Worry "
+        "above 1.",
         "",
         "KL to the reference policy",
     ),
@@ -458,35 +504,43 @@ METRICS: tuple[Metric, ...] = (
         "policy/approx_kl",
         "KL of the update",
         _PER_TOKEN,
-        "How far the update moved the policy from the one that sampled.",
+        "KL divergence between the policy that sampled and the policy during the update: how far "
+        "one update moves.",
     ),
     _share(
         "policy/clip_high_frac",
         "Clipped from above",
-        "Tokens whose importance ratio hit the upper clip limit.",
+        "Share of tokens whose importance ratio reached the upper clip limit.",
     ),
     _share(
         "policy/clip_low_frac",
         "Clipped from below",
-        "Tokens whose importance ratio hit the lower clip limit.",
+        "Share of tokens whose importance ratio reached the lower clip limit.",
     ),
     _of(
         "policy/success_logprob",
         "Log-probability of successes",
         _PER_TOKEN,
-        "Mean log-probability of tokens in successful trajectories. Worry when it falls.",
+        "Log-probability per token of successful trajectories, mean. Worry when it falls for ten "
+        "steps.",
         "up",
         "log-probability of successful trajectories per token",
     ),
     # --- time
     _of("time/step_s", "Step time", "s", "Wall-clock seconds of a step.", "down"),
-    _of("time/rollout_s", "Rollout time", "s", "Seconds spent generating.", "down"),
-    _of("time/update_s", "Update time", "s", "Seconds spent on gradients.", "down"),
+    _of(
+        "time/rollout_s",
+        "Rollout time",
+        "s",
+        "Seconds of a step spent on sampling episodes.",
+        "down",
+    ),
+    _of("time/update_s", "Update time", "s", "Seconds of a step spent on the update.", "down"),
     _of(
         "time/tokens_per_s",
         "Throughput",
         "tokens/s",
-        "Sampled tokens over the time of the whole step.",
+        "Sampled tokens per second of the whole step.",
         "up",
     ),
 )

@@ -432,7 +432,7 @@ def _nothing(words: str) -> dict[str, Any]:
 
 
 def _unit_words(left: Sequence[Curve], right: Sequence[Curve]) -> str:
-    """The units behind a title: `nats a token`, or `share, right: reward`."""
+    """The units behind a title: `nats per token`, or `share, right: reward`."""
     sides = [
         list(dict.fromkeys(one.unit for one in side if one.unit not in ("", SHARE)))
         for side in (left, right)

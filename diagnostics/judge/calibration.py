@@ -152,13 +152,13 @@ def quiet_words(calm: Calm, num_kinds: int) -> str:
     """What a confidence in health is worth, as it stands beside a verdict.
 
     >>> quiet_words("at best", 0)
-    'how often a collapse follows such steps is not measured'
+    'it is not measured how often a collapse follows such steps'
     """
     rate = quiet_rate(calm, num_kinds)
     if rate >= 1:
-        return "how often a collapse follows such steps is not measured"
-    share = f"{100 * rate:.1f} %"
-    return f"in labelled runs, a collapse followed within {HORIZON} steps on {share} of such steps"
+        return "it is not measured how often a collapse follows such steps"
+    steps = f"{100 * rate:.1f} % of the steps that looked like this one"
+    return f"in labelled runs, {steps} were followed by a collapse within {HORIZON} steps"
 
 
 def collapse_words(confidence: str) -> str:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("key", "name", "unit"),
     [
-        ("policy/entropy", "Policy entropy", "nats a token"),
+        ("policy/entropy", "Policy entropy", "nats per token"),
         ("eval/frozen_lake/success_rate", "Success rate, frozen_lake", "share"),
         ("gradient/kl/all/norm", "KL term", "norm"),
         ("time/rollout_s", "Rollout time", "s"),
