@@ -61,6 +61,8 @@ class Picture:
     folder: Path = CURVES
     log: bool = False
     from_zero: bool = True
+    is_cut: bool = False
+    """The axis fits seed 0; another seed may leave the picture."""
 
 
 PICTURES = (
@@ -88,6 +90,7 @@ PICTURES = (
             Curve(key="info/first_turn/conditional_entropy_per_token", label="H(Z|X) per token"),
         ),
         unit="nats per token",
+        is_cut=True,
     ),
     Picture(
         name="information",
@@ -102,6 +105,7 @@ PICTURES = (
             ),
         ),
         unit="nats per reasoning",
+        is_cut=True,
     ),
     Picture(
         name="retrieval",
@@ -171,13 +175,13 @@ def tables(folder: Path, recipe: str) -> list[MetricTable]:
 
 
 def success_of(table: MetricTable) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and success of the evaluations on fixed tasks."""
+    """Steps and success of the evaluations on fixed tasks; empty if the table has none."""
     keys = [
         key
         for key in table.keys()  # noqa: SIM118 - no mapping
         if key.startswith("eval/") and key.endswith("/success_rate")
     ]
-    values = table.columns[keys[0]]
+    values = table.columns[keys[0]] if keys else np.full(table.steps.shape, np.nan)
     known = np.isfinite(values)
     return table.steps[known], values[known]
 
@@ -185,11 +189,13 @@ def success_of(table: MetricTable) -> tuple[np.ndarray, np.ndarray]:
 def draw(picture: Picture, folder: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(8.2, 2.9), sharey=True)
     for axis, recipe in zip(axes, (picture.healthy, picture.collapse), strict=True):
-        panel(axis, picture, tables(picture.folder, recipe), tables(CURVES, recipe)[:1])
+        panel(axis, picture, tables(picture.folder, recipe))
         axis.set_title(recipe, fontsize=10)
         axis.set_xlabel("step")
     axes[0].set_ylabel(picture.unit)
-    if not picture.log and picture.from_zero:
+    if picture.is_cut:
+        axes[0].set_ylim(bottom=0, top=1.15 * highest(picture))
+    elif not picture.log and picture.from_zero:
         axes[0].set_ylim(bottom=0)
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False)
@@ -198,17 +204,23 @@ def draw(picture: Picture, folder: Path) -> None:
     plt.close(figure)
 
 
-def panel(
-    axis: Axes, picture: Picture, shown: Sequence[MetricTable], first: Sequence[MetricTable]
-) -> None:
-    """The metric of every seed, and success of seed 0 as a grey ground."""
+def highest(picture: Picture) -> float:
+    """The highest value of seed 0 in either panel."""
+    return max(
+        float(np.nanmax(tables(picture.folder, recipe)[0].columns[curve.key]))
+        for recipe in (picture.healthy, picture.collapse)
+        for curve in picture.curves
+    )
+
+
+def panel(axis: Axes, picture: Picture, shown: Sequence[MetricTable]) -> None:
+    """The metric of every seed, and success of seed 0, if recorded, as a grey ground."""
     ground = axis.twinx()
-    for table in first:
-        steps, success = success_of(table)
-        ground.fill_between(steps, success, color="#000000", alpha=0.07, linewidth=0)
+    steps, success = success_of(shown[0])
+    ground.fill_between(steps, success, color="#000000", alpha=0.07, linewidth=0)
     ground.set_ylim(0, 1)
-    ground.set_yticks([0, 0.5, 1], ["0", "", "1"], color=GREY)
-    ground.tick_params(length=0)
+    ground.set_yticks([0, 0.5, 1] if len(steps) else [], ["0", "", "1"][: 3 * bool(len(steps))])
+    ground.tick_params(length=0, labelcolor=GREY)
     ground.spines[["top", "right"]].set_visible(False)
     for curve in picture.curves:
         for number, table in enumerate(shown):
@@ -230,7 +242,8 @@ def panel(
                 alpha=1.0 if number == 0 else 0.45,
                 label=curve.label if number == 0 else None,
             )
-    axis.fill_between([], [], color="#000000", alpha=0.07, label="success (right, 0 to 1)")
+    if len(steps):
+        axis.fill_between([], [], color="#000000", alpha=0.07, label="success (right, 0 to 1)")
     if picture.log:
         axis.set_yscale("log")
     elif not picture.from_zero:

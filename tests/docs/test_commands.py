@@ -32,7 +32,7 @@ OPTIONAL = re.compile(r"^\[(\w+)\]$")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 RUNS_FOR_REAL = {
-    *("diagnose", "query", "whatif", "report", "models list"),
+    *("diagnose", "query", "whatif", "report", "models list", "runs list"),
     *("envs list", "envs play", "config show", "config schema", "ctl status", "ctl alarms"),
 }
 """Commands of seconds. All others are parsed, and their settings are checked against the schema."""
