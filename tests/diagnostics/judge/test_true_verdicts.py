@@ -170,8 +170,8 @@ def test_b2_two_kinds_of_signals_earn_no_high_confidence(tmp_path: Path) -> None
     assert (verdict.state, verdict.confidence) == (RunState.HEALTHY, "medium")
     assert verdict.rests_on == (
         "2 kinds of signals over 60 steps; "
-        "in labelled runs, 4.2 % of the steps that looked like this one were followed by a collapse "
-        "within 20 steps"
+        "in labelled runs, 4.2 % of the steps that looked like this one were followed by a "
+        "collapse within 20 steps"
     )
 
 
