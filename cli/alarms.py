@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from .terminal import print_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +62,7 @@ def alarms(
         for row in shown:
             row["content"] = _replies(reader, row["evidence"])
     if as_json:
-        typer.echo(json.dumps({"run_id": reader.run_id, "alarms": shown}))
+        print_json({"run_id": reader.run_id, "alarms": shown})
         return
     for row in shown:
         _print(row)
@@ -82,7 +83,6 @@ def _row(
     """One alarm as it was raised last, with what it still advises."""
     from echoscope.diagnostics.judge.advice import alarm_advice
     from echoscope.store.records import AlarmState
-    from echoscope.text.strict_json import finite_or_none
 
     last = events[-1]
     raised = [event for event in events if event.state is AlarmState.RAISED]
@@ -108,9 +108,9 @@ def _row(
         "refuted_by": alarm.refuted_by,
         "suggested": advice.command or None,
         "metric": alarm.metric,
-        "value": finite_or_none(alarm.value),
-        "baseline": finite_or_none(alarm.baseline),
-        "threshold": finite_or_none(alarm.threshold),
+        "value": alarm.value,
+        "baseline": alarm.baseline,
+        "threshold": alarm.threshold,
         "evidence": list(alarm.evidence),
         "acknowledged_by": note.acknowledged_by or None,
         "acknowledged_at": note.acknowledged_at,
@@ -138,8 +138,6 @@ def _replies(reader: RunReader, evidence: Sequence[str]) -> list[dict[str, str]]
 
 
 def _print(row: dict[str, Any]) -> None:
-    from .query import printable
-
     if row["state"] == "cleared":
         typer.echo(printable(f"{row['message']}  [{row['alarm_id']}]"))
         return
@@ -217,6 +215,6 @@ def _require(run: Path, alarm_id: str) -> None:
 
 def _say(alarm_id: str, text: str, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"alarm_id": alarm_id, "outcome": "noted", "detail": text}))
+        print_json({"alarm_id": alarm_id, "outcome": "noted", "detail": text})
     else:
         typer.echo(f"{alarm_id}: {text}")

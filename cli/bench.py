@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from .terminal import output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.diagnostics.bench.harness import LabelledRun
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Measure how good the diagnosis is.", no_args_is_help=True)
 
 UNREADABLE = 4
+TABLE_WIDTH = 180
 
 
 class RunSet(StrEnum):
@@ -62,8 +64,6 @@ def collapse(
 
 
 def _curves(folder: Path, resample: int, as_json: bool) -> None:
-    import json
-
     from echoscope.diagnostics.bench.harness import load_curves
     from echoscope.diagnostics.bench.report_json import report_json, resampled_json
     from echoscope.diagnostics.bench.resampling import resampled_false_alarms
@@ -75,9 +75,9 @@ def _curves(folder: Path, resample: int, as_json: bool) -> None:
     chance = resampled_false_alarms(runs, draws=resample)
     if as_json:
         found = report_json(report) | {"resampled": resampled_json(chance)}
-        typer.echo(json.dumps(found, allow_nan=False))
+        print_json(found)
         return
-    show_report(_console(), report, with_runs=True)
+    show_report(output_console(TABLE_WIDTH, is_wrapped=True), report, with_runs=True)
     if chance.num_steps:
         typer.echo(
             f"\nresampled healthy stretches ({chance.num_stretches} runs, {chance.num_steps} "
@@ -87,8 +87,6 @@ def _curves(folder: Path, resample: int, as_json: bool) -> None:
 
 
 def _own(only: RunSet | None, seeds: int, as_json: bool) -> None:
-    import json
-
     from echoscope.diagnostics.bench.report import REPORT_SEED, made_set, small_set
     from echoscope.diagnostics.bench.report_json import report_json
 
@@ -105,9 +103,9 @@ def _own(only: RunSet | None, seeds: int, as_json: bool) -> None:
     reports = {name: _judged(name, runs) for name, runs in sets.items() if runs}
     if as_json:
         found: dict[str, Any] = {name: report_json(report) for name, report in reports.items()}
-        typer.echo(json.dumps(found, allow_nan=False))
+        print_json(found)
         return
-    console = _console()
+    console = output_console(TABLE_WIDTH, is_wrapped=True)
     for report in reports.values():
         show_report(console, report, with_runs=False)
         console.print()
@@ -126,24 +124,5 @@ def _loaded(load: Callable[[], list[LabelledRun]]) -> list[LabelledRun]:
 def _judged(name: str, runs: list[LabelledRun]) -> BenchReport:
     from echoscope.diagnostics.bench.report import report
 
-    with _progress(f"{name} runs") as tell:
-        return report(name, runs, progress=tell)
-
-
-@contextmanager
-def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on the error stream, where somebody watches; gone when done."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _console() -> Any:
-    import sys
-
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 180, highlight=False)
+    with progress_bars() as bar:
+        return report(name, runs, progress=bar(f"{name} runs"))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .terminal import print_json
+
 if TYPE_CHECKING:
     from echoscope.core.run.branching import Branch
 
@@ -63,8 +65,8 @@ def branch(
     from echoscope.core.run.launch import new_run_path
     from echoscope.store.steer.steering import os_user
 
-    from .terminal import watch
     from .train import EXIT_CODES
+    from .training_view import watch
 
     parent: Path = context.obj.resolve()
     plan = plan_branch(
@@ -84,7 +86,7 @@ def branch(
     with watch(plan.config, is_live=is_live, to_stderr=as_json) as events:
         status = start_branch(plan, path, events)
     if as_json:
-        typer.echo(json.dumps({"run_id": path.name, "path": str(path), "status": status}))
+        print_json({"run_id": path.name, "path": path, "status": status})
     else:
         events.summary(path, status)
     raise typer.Exit(EXIT_CODES[status])
@@ -105,7 +107,7 @@ def _start(plan: Branch, path: Path) -> dict[str, Any]:
 def _say(start: dict[str, Any], as_json: bool) -> None:
     """At once, so that whoever started this process knows the run before it trains."""
     if as_json:
-        typer.echo(json.dumps(start))
+        print_json(start)
     else:
         verb = "would start" if start["outcome"] == "dry_run" else "starting"
         typer.echo(

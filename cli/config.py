@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .terminal import print_json
+
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
 
@@ -24,8 +26,6 @@ def show(
 
     A comment at the end says how much memory the run needs.
     """
-    import json
-
     import yaml
 
     from echoscope.core.config.loading import load_config, recipe_description, recipe_names
@@ -39,7 +39,7 @@ def show(
     config = load_config(recipe, file=file, overrides=overrides or ())
     values = config.model_dump(mode="json")
     if as_json:
-        typer.echo(json.dumps(values, indent=2))
+        print_json(values, indent=2)
         return
     typer.echo(yaml.safe_dump(values, sort_keys=False))
     typer.echo(f"# memory: {memory_words(config)}")
@@ -61,8 +61,6 @@ def schema(
     live: Annotated[bool, typer.Option(help="Only settings that may change live.")] = False,
 ) -> None:
     """Print the JSON Schema of a run's configuration."""
-    import json
-
     from echoscope.core.config.loading import live_fields
     from echoscope.core.config.settings import RunConfig
 
@@ -70,4 +68,4 @@ def schema(
         for key, info in sorted(live_fields().items()):
             typer.echo(f"{key:<28} {info.description or ''}")
         return
-    typer.echo(json.dumps(RunConfig.model_json_schema(), indent=2))
+    print_json(RunConfig.model_json_schema(), indent=2)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import alarms, branch
+from .terminal import print_json, printable
 
 if TYPE_CHECKING:
     from echoscope.store.records import CommandAction
@@ -51,14 +52,11 @@ app.command("snooze")(alarms.snooze)
 @app.command()
 def status(context: typer.Context, as_json: AsJson = False) -> None:
     """Print the status of the run: its step, pending commands and open alarms."""
-    import json
     import time
 
     from echoscope.store.reader import open_run
     from echoscope.store.steer.settings import live_settings
     from echoscope.store.steer.steering import standing
-
-    from .query import printable
 
     reader = open_run(context.obj)
     info = reader.info()
@@ -76,7 +74,7 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
         "num_commands_waiting": len(now.waiting),
     }
     if as_json:
-        typer.echo(json.dumps(out))
+        print_json(out)
     else:
         words = printable(stands.words(time.time()))
         typer.echo(f"{info.run_id}: {words}, step {info.last_step} of {now.steps}")
@@ -233,12 +231,11 @@ def _send(
 
 
 def _report(out: dict[str, Any], as_json: bool) -> None:
-    import json
 
     from echoscope.store.status import after_step
 
     if as_json:
-        typer.echo(json.dumps(out))
+        print_json(out)
         return
     at = f" {after_step(out['step'] - 1)}" if "step" in out else ""
     typer.echo(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from .terminal import Report, output_console, print_json, printable, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.diagnostics.judge.record import Verdict
@@ -85,15 +86,13 @@ def diagnose(
     Exit code 0: healthy, converged or watch; 3: collapsing, collapsed or not learning;
     4: unreadable; 5: too early to tell, or too little logged.
     """
-    import json
-
     if model is not None and checkpoint is not None:
         raise typer.BadParameter("--model and --checkpoint exclude each other")
     if every is not None and model is None and checkpoint is None:
         raise typer.BadParameter("--every says how often to score: give --model or --checkpoint")
     verdict = _judged(path, map_ or (), model, checkpoint, every)
     if as_json:
-        typer.echo(json.dumps(verdict.to_json(), allow_nan=False))
+        print_json(verdict.to_json())
     else:
         _show(verdict)
     raise typer.Exit(exit_code(verdict, fail_on))
@@ -113,11 +112,11 @@ def _judged(
 
     try:
         mapping = parse_map(words, known_keys())
-        with _progress() as bars:
+        with progress_bars() as bar:
             rescore = None
             if model is not None or checkpoint is not None:
-                rescore = _rescore(model, checkpoint, every, bars("scoring reasonings"))
-            return judge(path, mapping=mapping, progress=bars("measuring text"), rescore=rescore)
+                rescore = _rescore(model, checkpoint, every, bar("scoring reasonings"))
+            return judge(path, mapping=mapping, progress=bar("measuring text"), rescore=rescore)
     except Exception as error:
         code = _exit_of(error)
         if code is None:
@@ -157,7 +156,7 @@ def exit_code(verdict: Verdict, fail_on: FailOn) -> Exit:
 
 
 def _rescore(
-    model: str | None, checkpoint: int | None, every: int | None, progress: Report | None
+    model: str | None, checkpoint: int | None, every: int | None, progress: Report
 ) -> Rescore:
     """What puts the information under a model at hand into a run's metrics."""
     from echoscope.diagnostics.tools.rescoring import with_information
@@ -175,60 +174,28 @@ def _rescore(
     return rescore
 
 
-Report = Callable[[int, int], None]
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], Report | None]]:
-    """Makes bars on the error stream, seen from their first report on; none without a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    if not sys.stderr.isatty():
-        yield lambda name: None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-
-        def report_of(name: str) -> Report:
-            task = bar.add_task(name, total=None, visible=False)
-            return lambda done, of: bar.update(task, completed=done, total=of, visible=True)
-
-        yield report_of
-
-
 def _show(verdict: Verdict) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(
-        width=None if sys.stdout.isatty() else 140,
-        soft_wrap=not sys.stdout.isatty(),
-        highlight=False,
-    )
+    console = output_console()
     colour = {"healthy": "green", "converged": "green", "watch": "yellow"}.get(
         verdict.state.value, "red" if verdict.state.is_failure else "dim"
     )
     confidence = f"  (confidence {verdict.confidence}: {verdict.rests_on})"
     console.print(Text(verdict.state.value, style=f"bold {colour}") + Text(confidence, "dim"))
     for line in verdict.text.split("\n"):
-        console.print(Text(_printable(line)), soft_wrap=line.startswith("  "))
+        console.print(Text(printable(line)), soft_wrap=line.startswith("  "))
     if verdict.evidence:
         table = Table("metric", "before", "after", "about", "steps", box=None, header_style="dim")
         for found in verdict.evidence:
             interval = "" if found.interval is None else "{:.3g} .. {:.3g}".format(*found.interval)
             before = "" if found.before != found.before else f"{found.before:.3g}"
             cells = (found.metric, before, f"{found.after:.3g}", interval)
-            table.add_row(*map(Text, map(_printable, cells)), "{} -> {}".format(*found.steps))
+            table.add_row(*map(Text, map(printable, cells)), "{} -> {}".format(*found.steps))
         console.print(table)
     for place in verdict.exemplars:
-        note = _printable(f"  {place.trajectory_id} turn {place.turn}: {place.note}")
+        note = printable(f"  {place.trajectory_id} turn {place.turn}: {place.note}")
         console.print(Text(note))
     for note in verdict.notes:
-        console.print(Text(_printable(f"note: {note}"), style="dim"))
-
-
-def _printable(text: str) -> str:
-    from .query import printable
-
-    return printable(text)
+        console.print(Text(printable(f"note: {note}"), style="dim"))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .terminal import print_json
+
 if TYPE_CHECKING:
     from echoscope.envs.checks.check_env import CheckReport
     from echoscope.envs.pool import EnvGroup
@@ -34,7 +36,6 @@ SEPARATOR = "||"
 def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
     """Print every environment with its limits and parameters."""
     import dataclasses
-    import json
 
     from rich.console import Console
     from rich.table import Table
@@ -58,7 +59,7 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
             }
             for spec in specs
         ]
-        typer.echo(json.dumps({"environments": rows, "unavailable": missing}, indent=2))
+        print_json({"environments": rows, "unavailable": missing}, indent=2)
         return
     table = Table("id", "turns x actions", "description", "parameters", box=None)
     for spec in specs:
@@ -130,7 +131,6 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Test that an environment follows the rules of the interface. Exit code 1 if it does not."""
-    import json
 
     from echoscope.envs import registry
     from echoscope.envs.base import EnvParamsError
@@ -153,7 +153,7 @@ def check(
             }
             for report in reports
         ]
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows, indent=2)
     else:
         for report in reports:
             _print_report(report)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from .terminal import print_json
+
 app = typer.Typer(help="Models that come with Echoscope.", no_args_is_help=True)
 
 
@@ -19,8 +21,6 @@ def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Print every shipped model: the name to use for `model.path`, and its size."""
-    import json
-
     from rich.console import Console
     from rich.table import Table
 
@@ -28,18 +28,7 @@ def list_models(
 
     found = list_shipped()
     if as_json:
-        rows = [
-            {
-                "name": model.name,
-                "folder": str(model.folder),
-                "description": model.description,
-                "num_parameters": model.num_parameters,
-                "num_bytes": model.num_bytes,
-                "is_present": model.is_present,
-            }
-            for model in found
-        ]
-        typer.echo(json.dumps({"models": rows}, indent=2))
+        print_json({"models": found}, indent=2)
         return
     table = Table("name", "parameters", "size", "description", box=None)
     for model in found:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from .terminal import output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
@@ -48,8 +49,6 @@ def preflight(
     Nothing is stored. Exit code 0: start (warnings are possible); 3: do not start with these
     settings.
     """
-    import json
-
     from echoscope.envs.registry import search_working_folder
 
     search_working_folder()
@@ -62,9 +61,13 @@ def preflight(
     if recipe is None and config is None:
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml")
     settings = load_config(recipe, file=config, overrides=words)
-    with _progress() as progress:
+    with progress_bars() as bar:
+        bar_of = functools.cache(bar)
         trial = run_trial(
-            settings, num_groups=groups, with_information=information, on_progress=progress
+            settings,
+            num_groups=groups,
+            with_information=information,
+            on_progress=lambda name, done, of: bar_of(name)(done, of),
         )
     found = judge(
         trial.batches,
@@ -75,7 +78,7 @@ def preflight(
         cost=trial.cost,
     )
     if as_json:
-        typer.echo(json.dumps(found.to_json(), allow_nan=False))
+        print_json(found.to_json())
     else:
         _show(found)
     raise typer.Exit(Exit.OK if found.is_go else Exit.DO_NOT_START)
@@ -120,30 +123,11 @@ def warm_start_command(recipe: str | None, config: Path | None) -> str:
     return shlex.join(["echoscope", "sft", "generate", source, "--out", "demonstrations.jsonl"])
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on the error stream; silent where that is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    if not sys.stderr.isatty():
-        yield lambda name, done, of: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda name, done, of: bar.update(task, description=name, completed=done, total=of)
-
-
 def _show(found: Preflight) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    is_terminal = sys.stdout.isatty()
-    console = Console(
-        width=None if is_terminal else 140, soft_wrap=not is_terminal, highlight=False
-    )
+    console = output_console()
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .terminal import print_json, printable
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -52,7 +54,7 @@ def query(
     most = _TABLE_ROWS if limit is None and chosen is Format.TABLE else limit
     shown = answer if most is None else answer.slice(0, most)
     if chosen is Format.JSON:
-        typer.echo(json.dumps(json_rows(shown), indent=1))
+        print_json(json_rows(shown), indent=1)
     elif chosen is Format.CSV:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(shown.column_names)
@@ -78,14 +80,6 @@ def open_either(path: Path) -> RunReader | RunsReader:
     if not reader.infos():
         raise NotARunError(f"{path}: not a run, and holds none")
     return reader
-
-
-def printable(text: str) -> str:
-    """Text that cannot steer a terminal: control characters as `\\x1b` and the like."""
-    return "".join(
-        character if character.isprintable() or character == " " else repr(character)[1:-1]
-        for character in text
-    )
 
 
 def json_rows(table: pa.Table) -> list[dict[str, Any]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from .terminal import print_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,20 +59,19 @@ def list_runs(
     ]
     rows.sort(key=lambda row: row["is_pinned"])
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        print_json(rows, indent=1)
     elif rows:
         _print_runs(rows, {run_id: found.words(time.time()) for run_id, found in stands.items()})
     else:
         typer.echo(f"no runs in {root}")
     for reason in reader.unreadable.values():
-        typer.echo(f"unreadable: {_printable(reason)}", err=True)
+        typer.echo(f"unreadable: {printable(reason)}", err=True)
 
 
 @app.command()
 def show(run: Run, as_json: AsJson = False) -> None:
     """Show one run: its status, what it stores and which commands it received."""
     from echoscope.store.reader import open_run
-    from echoscope.text.strict_json import json_value
 
     reader = open_run(run)
     info = reader.info()
@@ -83,12 +83,12 @@ def show(run: Run, as_json: AsJson = False) -> None:
         "megabytes": round(_size(info.path) / 1e6, 1),
         "holds": reader.sql(_COUNTS).to_pylist()[0],
         "checkpoints": [checkpoint.path for checkpoint in reader.checkpoints()],
-        "latest": json_value(last[0]) if last else None,
+        "latest": last[0] if last else None,
         "config": dict(info.config),
         "warnings": reader.warnings,
     }
     if as_json:
-        typer.echo(json.dumps(value, indent=1))
+        print_json(value, indent=1)
     else:
         _print_run(value)
 
@@ -100,22 +100,10 @@ def verify(run: Run, as_json: AsJson = False) -> None:
 
     report = check(run)
     if as_json:
-        problems = [{"path": str(p.path), "what": p.what, "lost": p.lost} for p in report.problems]
-        typer.echo(
-            json.dumps(
-                {
-                    "num_files": report.num_files,
-                    "num_bytes": report.num_bytes,
-                    "num_trajectories": report.num_trajectories,
-                    "problems": problems,
-                    "leftovers": [str(path) for path in report.leftovers],
-                },
-                indent=1,
-            )
-        )
+        print_json(report, indent=1)
     else:
         for problem in report.problems:
-            typer.echo(_printable(f"{problem.path}: {problem.what}; lost: {problem.lost}"))
+            typer.echo(printable(f"{problem.path}: {problem.what}; lost: {problem.lost}"))
         verdict = f"{len(report.problems)} bad" if report.problems else "all good"
         typer.echo(
             f"{report.num_files} files, {report.num_bytes / 1e6:.1f} MB, "
@@ -135,16 +123,14 @@ def verify(run: Run, as_json: AsJson = False) -> None:
 @app.command()
 def pack(run: Run, as_json: AsJson = False) -> None:
     """Merge the small files of a run into larger ones. Safe while the run is live."""
-    from dataclasses import asdict
-
     from echoscope.store.log.packing import pack as pack_run
 
     report = pack_run(run)
     if as_json:
-        typer.echo(json.dumps(asdict(report), indent=1))
+        print_json(report, indent=1)
         return
     for text in report.damaged:
-        typer.echo(f"left as it is: {_printable(text)}", err=True)
+        typer.echo(f"left as it is: {printable(text)}", err=True)
     typer.echo(
         f"packed {report.num_steps} steps: {report.num_files_before} files became "
         f"{report.num_files_after}"
@@ -161,7 +147,7 @@ def seal(run: Run, as_json: AsJson = False) -> None:
     path = seal_run(run)
     size = path.stat().st_size
     if as_json:
-        typer.echo(json.dumps({"path": str(path), "num_bytes": size}))
+        print_json({"path": path, "num_bytes": size})
     else:
         typer.echo(f"{path} ({size / 1e6:.1f} MB)")
 
@@ -178,23 +164,16 @@ def repair(
     from echoscope.store.log.repair import repair as repair_run
 
     def tell(what: str) -> None:
-        typer.echo(_printable(what), err=True)
+        typer.echo(printable(what), err=True)
 
     report = repair_run(run, to, progress=tell)
     if as_json:
-        value = {
-            "path": str(report.path),
-            "num_files": report.num_files,
-            "num_trajectories": report.num_trajectories,
-            "rebuilt": report.rebuilt,
-            "lost": report.lost,
-        }
-        typer.echo(json.dumps(value, indent=1))
+        print_json(report, indent=1)
         return
     for text in report.rebuilt:
-        typer.echo(f"rebuilt: {_printable(text)}")
+        typer.echo(f"rebuilt: {printable(text)}")
     for text in report.lost:
-        typer.echo(f"lost: {_printable(text)}")
+        typer.echo(f"lost: {printable(text)}")
     typer.echo(
         f"{report.path}: {report.num_files} files, {report.num_trajectories} trajectories; "
         f"{'nothing' if not report.lost else len(report.lost)} lost"
@@ -239,11 +218,11 @@ def note(
     found = read_annotations(run)
     value = {"tags": list(found.tags), "note": found.note, "is_pinned": found.is_pinned}
     if as_json:
-        typer.echo(json.dumps(value))
+        print_json(value)
     else:
         lines = [", ".join(found.tags), *found.note.splitlines(), "pinned" * found.is_pinned]
         for line in filter(None, lines):
-            typer.echo(_printable(line))
+            typer.echo(printable(line))
 
 
 @app.command()
@@ -325,7 +304,7 @@ def _noted(info: RunInfo) -> dict[str, Any]:
     try:
         found = read_annotations(info.path)
     except StoreError as error:
-        typer.echo(f"unreadable: {_printable(str(error))}", err=True)
+        typer.echo(f"unreadable: {printable(str(error))}", err=True)
         found = Annotations()
     tags = list(dict.fromkeys([*info.tags, *found.tags]))
     return {"tags": tags, "note": found.note, "is_pinned": found.is_pinned}
@@ -349,12 +328,6 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _printable(text: str) -> str:
-    from .query import printable
-
-    return printable(text)
-
-
 def _print_runs(rows: list[dict[str, Any]], status_words: dict[str, str]) -> None:
     """A table whose cells are never cut: what a narrow terminal has no room for is left out."""
     from rich.console import Console
@@ -373,7 +346,7 @@ def _print_runs(rows: list[dict[str, Any]], status_words: dict[str, str]) -> Non
         "tags": [", ".join(row["tags"]) for row in rows],
     }
     shown = {
-        name: [Text(_printable(cell)) for cell in cells]
+        name: [Text(printable(cell)) for cell in cells]
         for name, cells in columns.items()
         if any(cells)
     }
@@ -413,5 +386,5 @@ def _print_run(value: dict[str, Any]) -> None:
             )
         elif isinstance(entry, list):
             entry = ", ".join(str(item) for item in entry)
-        table.add_row(Text(name), Text(_printable(str(entry))))
+        table.add_row(Text(name), Text(printable(str(entry))))
     Console().print(table)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from .terminal import print_json, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.core.warm_start.sft import SftProgress, SftResult
@@ -47,7 +50,6 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Write demonstrations: scripted experts that make deliberate mistakes, with reasoning."""
-    import json
 
     from echoscope.core.warm_start.demonstrations import write_jsonl
     from echoscope.core.warm_start.run import plan_lessons, teach
@@ -66,7 +68,7 @@ def generate(
         success.setdefault(one.env, []).append(bool(one.success))
     if as_json:
         rates = {env: sum(won) / len(won) for env, won in success.items()}
-        typer.echo(json.dumps({"out": str(out), "episodes": len(demonstrations), "success": rates}))
+        print_json({"out": out, "episodes": len(demonstrations), "success": rates})
         return
     for env, won in success.items():
         typer.echo(f"{env}: {len(won)} episodes, {100 * sum(won) / len(won):.1f} % succeed")
@@ -215,20 +217,10 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 @contextmanager
 def _progress(iterations: int, *, as_json: bool) -> Iterator[Callable[[SftProgress], None]]:
     """A bar on a terminal, a line every fiftieth iteration elsewhere, nothing for machines."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
     if as_json:
         yield lambda progress: None
         return
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
 
         def print_line(progress: SftProgress) -> None:
             if progress.iteration % 50 == 0 or progress.iteration == iterations:
@@ -238,31 +230,23 @@ def _progress(iterations: int, *, as_json: bool) -> Iterator[Callable[[SftProgre
 
         yield print_line
         return
-    columns = (
-        TextColumn("iteration"),
-        BarColumn(None),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("sft", total=iterations, loss=float("nan"))
-        yield lambda progress: bar.update(task, completed=progress.iteration, loss=progress.loss)
+    with progress_bars() as bar:
+        report = bar("iteration")
+        yield lambda progress: report(progress.iteration, iterations)
 
 
 def _report(result: SftResult, out: Path, *, as_json: bool) -> None:
-    import json
 
     tail = result.losses[-50:]
     loss = sum(tail) / len(tail) if tail else float("nan")
     if as_json:
         facts = {
-            "out": str(out),
+            "out": out,
             "iterations": result.iterations,
             "is_finished": result.is_finished,
-            "final_loss": loss if tail else None,
+            "final_loss": loss,
         }
-        typer.echo(json.dumps(facts))
+        print_json(facts)
     elif result.is_finished:
         typer.echo(f"wrote {out} after {result.iterations} iterations, loss {loss:.4f}")
     else:

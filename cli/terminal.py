@@ -1,237 +1,69 @@
-"""The terminal view of a training run: live with rich, or a line a step."""
+"""How every command prints: JSON, text of strangers, tables, and a bar for what takes long."""
 
 from __future__ import annotations
 
-import errno
-import math
-import os
-import shlex
-import time
-from collections.abc import Iterator, Sequence
+import json
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.markup import escape
-from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+import typer
 
-from echoscope.core.config.settings import RunConfig
-from echoscope.store.records import StepMetrics
-from echoscope.text.amounts import clock, fixed
+if TYPE_CHECKING:
+    from rich.console import Console
 
-LOST = 0.5
-"""Share of the best evaluation below which a run has lost its success."""
-SPARKS = "▁▂▃▄▅▆▇█"
+Report = Callable[[int, int], None]
+"""Takes how much is done, and of how much."""
+PIPE_WIDTH = 140
+"""Columns of a table that goes to a file or a pipe, which have no width of their own."""
 
 
-def spark_line(values: Sequence[float], width: int = 40) -> str:
-    """The last `width` values in [0, 1] as bars; NaN as a gap.
+def print_json(value: Any, *, indent: int | None = None) -> None:
+    """Print a value as strict JSON: records as objects; NaN and infinities as null."""
+    from echoscope.text.strict_json import json_value
 
-    >>> spark_line([0.0, 0.5, 1.0])
-    '▁▅█'
-    """
-    out = ""
-    for value in values[-width:]:
-        level = 0 if math.isnan(value) else round(min(max(value, 0.0), 1.0) * (len(SPARKS) - 1))
-        out += " " if math.isnan(value) else SPARKS[level]
-    return out
+    typer.echo(json.dumps(json_value(value), indent=indent, allow_nan=False))
 
 
-class TerminalEvents:
-    """Keeps what the view shows. Prints lines itself when there is no live view."""
-
-    def __init__(self, config: RunConfig, console: Console, *, is_live: bool) -> None:
-        self._config = config
-        self._console = console
-        self._is_live = is_live
-        self._phase = "starting"
-        self._steps: list[StepMetrics] = []
-        self._evaluations: list[StepMetrics] = []
-        self._started = time.monotonic()
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(None), MofNCompleteColumn()
-        )
-        self._task = self._bar.add_task("step", total=config.steps)
-
-    def message(self, text: str) -> None:
-        try:
-            self._console.print(escape(text), highlight=False, soft_wrap=True)
-        except OSError as error:
-            # `| head` has read enough, or the terminal was closed: no reason to stop training.
-            self._console = _to_nowhere(self._console, error)
-
-    def phase(self, step: int, name: str) -> None:
-        self._phase = name
-        if not self._is_live and name == "paused":
-            self.message(f"paused after step {step}")
-
-    def metrics(self, metrics: StepMetrics) -> None:
-        if metrics.phase == "eval":
-            if _tags(metrics, "eval"):
-                self._evaluations.append(metrics)
-            self.message(f"step {metrics.step:>4}  {_fixed_line(metrics)}")
-            return
-        self._steps.append(metrics)
-        self._bar.update(self._task, completed=metrics.step)
-        if not self._is_live:
-            self.message(self._line(metrics))
-
-    def _line(self, metrics: StepMetrics) -> str:
-        values = metrics.values
-        return (
-            f"step {metrics.step:>4}/{self._config.steps}"
-            f"  success {fixed(values['rollout/success_rate'], 2)}"
-            f"  return {fixed(values['reward/return_mean'])}"
-            f"  reward std {fixed(values['reward/group_std_mean'])}"
-            f"  entropy {fixed(values['policy/entropy'])}"
-            f"  kept {values['selection/num_groups_kept']:.0f}/{self._num_groups}"
-            f"  {metrics.durations_s['time/tokens_per_s']:.0f} tok/s"
-            f"  left {clock(self._seconds_left())}"
-        )
-
-    @property
-    def _num_groups(self) -> int:
-        return sum(group.groups for group in self._config.envs.train)
-
-    def _seconds_left(self) -> float:
-        if not self._steps:
-            return 0.0
-        recent = [m.durations_s["time/step_s"] for m in self._steps[-10:]]
-        return sum(recent) / len(recent) * max(0, self._config.steps - self._steps[-1].step)
-
-    def __rich__(self) -> RenderableType:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim")
-        table.add_column()
-        table.add_column(style="dim")
-        table.add_column()
-        if self._steps:
-            now, values = self._steps[-1], self._steps[-1].values
-            success = [m.values["rollout/success_rate"] for m in self._steps]
-            rate = fixed(values["rollout/success_rate"], 2)
-            kept = f"{values['selection/num_groups_kept']:.0f} of {self._num_groups}"
-            spread = fixed(values["reward/group_std_mean"])
-            speed = f"{now.durations_s['time/tokens_per_s']:.0f}"
-            table.add_row("success", f"[bold]{rate}[/]  {spark_line(success)}", "kept groups", kept)
-            table.add_row("return", fixed(values["reward/return_mean"]), "group reward std", spread)
-            table.add_row("entropy / token", fixed(values["policy/entropy"]), "tokens/s", speed)
-            table.add_row(
-                "elapsed",
-                clock(time.monotonic() - self._started),
-                "left",
-                clock(self._seconds_left()),
-            )
-        if self._evaluations:
-            table.add_row("evaluation", _rates(self._evaluations[-1], "eval"))
-        body = Group(self._bar, table, f"[dim]{self._phase} - Ctrl-C stops after this step[/]")
-        return Panel(body, title=f"echoscope {escape(self._config.name)}", title_align="left")
-
-    def summary(self, path: Path, status: str) -> None:
-        """What was learned, where it is, and what to type next."""
-        lines: list[str] = []
-        is_lost = False
-        for tag in _tags(self._evaluations[0], "eval") if self._evaluations else []:
-            first, last = self._evaluations[0], self._evaluations[-1]
-            num_tasks = first.values[f"eval/{tag}/num_tasks"]
-            if first.step != last.step:
-                lines.append(
-                    f"{tag}: success {_rate(first, 'eval', tag)} before, "
-                    f"{_rate(last, 'eval', tag)} after "
-                    f"{last.step} steps, on {num_tasks:.0f} unseen tasks"
-                )
-            best = max(self._evaluations, key=lambda m: m.values[f"eval/{tag}/success_rate"])
-            end, peak = (m.values[f"eval/{tag}/success_rate"] for m in (last, best))
-            if end < LOST * peak or not peak:
-                is_lost = True
-                at = (
-                    f", best {100 * peak:.0f} % (step {best.step})"
-                    if peak
-                    else ", as at every evaluation"
-                )
-                lines.append(f"{tag}: the run ended at {100 * end:.0f} % success{at}")
-        lines.append(f"run {status}: {path}")
-        sql = (
-            "select step, avg(episode_return) r from trajectories "
-            "where split = 'train' group by step order by step"
-        )
-        further = f" steps={2 * self._config.steps}" if status == "finished" else ""
-        typed = shlex.quote(str(path))
-        lines += ["next:"]
-        if is_lost:
-            lines += [f"  echoscope diagnose {typed}    # why, and what to do"]
-        lines += [f"  echoscope runs show {typed}", f'  echoscope query {typed} "{sql}"']
-        if not is_lost:
-            lines += [f"  echoscope train --resume {typed}{further}"]
-        for line in lines:
-            self.message(line)
-
-
-class _TrainingConsole(Console):
-    """Leaves a closed pipe to whoever prints; rich itself would end the process."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-
-def _to_nowhere(console: Console, error: OSError) -> Console:
-    """Say once on stderr that nobody reads on; everything later goes to the null device.
-
-    The descriptors themselves are turned there, or Python would fail again as it exits.
-    """
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2 if console.stderr else 1)
-    if not console.stderr:
-        try:
-            os.write(
-                2,
-                f"nobody reads the output any more ({error.strerror}); training goes on, and "
-                "`echoscope ctl RUN stop` ends it\n".encode(),
-            )
-        except OSError:
-            os.dup2(nowhere, 2)
-    os.close(nowhere)
-    return _TrainingConsole(stderr=console.stderr)
-
-
-def _tags(metrics: StepMetrics, kind: str) -> list[str]:
-    """Tags of an evaluation (`eval`) or a probe (`probe`)."""
-    return [
-        key.removeprefix(f"{kind}/").removesuffix("/success_rate")
-        for key in metrics.values
-        if key.startswith(f"{kind}/") and key.endswith("/success_rate")
-    ]
-
-
-def _rate(metrics: StepMetrics, kind: str, tag: str) -> str:
-    """`43.0 % [36.3, 49.9]`: the rate with its 95 % interval."""
-    values = metrics.values
-    rate, low, high = (
-        100 * values[f"{kind}/{tag}/success_rate{end}"] for end in ("", "_low", "_high")
+def printable(text: str) -> str:
+    """Text that cannot steer a terminal: control characters as `\\x1b` and the like."""
+    return "".join(
+        character if character.isprintable() or character == " " else repr(character)[1:-1]
+        for character in text
     )
-    return f"{rate:.1f} % [{low:.1f}, {high:.1f}]"
 
 
-def _rates(metrics: StepMetrics, kind: str) -> str:
-    return "  ".join(f"{tag} {_rate(metrics, kind, tag)}" for tag in _tags(metrics, kind))
+def output_console(pipe_width: int = PIPE_WIDTH, *, is_wrapped: bool = False) -> Console:
+    """A console on the output. In a pipe, tables are wide, and lines stay whole if not wrapped."""
+    from rich.console import Console
 
-
-def _fixed_line(metrics: StepMetrics) -> str:
-    """One line of an evaluation, or of a probe."""
-    if _tags(metrics, "eval"):
-        return f"evaluation  {_rates(metrics, 'eval')}"
-    return f"probe  {_rates(metrics, 'probe')}"
+    is_terminal = sys.stdout.isatty()
+    return Console(
+        width=None if is_terminal else pipe_width,
+        soft_wrap=not (is_terminal or is_wrapped),
+        highlight=False,
+    )
 
 
 @contextmanager
-def watch(config: RunConfig, *, is_live: bool, to_stderr: bool = False) -> Iterator[TerminalEvents]:
-    """Show a run's progress while the block runs, on stdout unless that is for a machine."""
-    console = _TrainingConsole(stderr=to_stderr)
-    events = TerminalEvents(config, console, is_live=is_live)
-    if not is_live:
-        yield events
-        return
-    with Live(events, console=console, refresh_per_second=4):
-        yield events
+def progress_bars() -> Iterator[Callable[[str], Report]]:
+    """Makes bars by name on the error stream, while the block runs.
+
+    A bar is seen from its first report on, and gone at the end. Nothing is drawn where the error
+    stream is no terminal.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+
+        def bar(name: str) -> Report:
+            task = progress.add_task(name, total=None, visible=False)
+            return lambda done, of: progress.update(task, completed=done, total=of, visible=True)
+
+        yield bar

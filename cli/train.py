@@ -114,7 +114,7 @@ def _watched(
 ) -> None:
     """Train before the eyes of whoever started it, with a dashboard beside it or not."""
     from .beside import dashboard_beside
-    from .terminal import watch
+    from .training_view import watch
 
     with dashboard_beside(path.absolute().parent, is_wanted=dashboard) as beside:
         with watch(config, is_live=_is_live(headless)) as events:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from .terminal import output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,8 +39,6 @@ def whatif(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Show which groups of a stored run another filter would have kept."""
-    import json
-
     from echoscope.core.config.loading import parse_override
     from echoscope.diagnostics.read.table import steps_with_groups
     from echoscope.diagnostics.tools.whatif import own_settings, simulate
@@ -50,10 +47,10 @@ def whatif(
     reader = open_run(run)
     settings = own_settings(reader).changed(dict(parse_override(word) for word in set_ or ()))
     chosen = within(steps, steps_with_groups(reader))
-    with _progress() as progress:
-        found = simulate(reader, settings, chosen, progress=progress)
+    with progress_bars() as bar:
+        found = simulate(reader, settings, chosen, progress=bar("selecting again"))
     if as_json:
-        typer.echo(json.dumps(to_json(reader.run_id, found), allow_nan=False))
+        print_json(to_json(reader.run_id, found))
     else:
         _show(found)
 
@@ -79,8 +76,6 @@ def within(words: str, known: list[int]) -> list[int]:
 
 def to_json(run_id: str, found: WhatIf) -> dict[str, Any]:
     """What `--json` prints."""
-    from echoscope.text.strict_json import finite_or_none
-
     payoff = found.payoff
     return {
         "run_id": run_id,
@@ -89,7 +84,7 @@ def to_json(run_id: str, found: WhatIf) -> dict[str, Any]:
         "num_changed": found.num_changed,
         "payoff": {
             "worth": payoff.worth.value,
-            "ratio": finite_or_none(payoff.ratio),
+            "ratio": payoff.ratio,
             "num_groups": payoff.num_groups,
             "text": payoff.text,
         },
@@ -99,8 +94,6 @@ def to_json(run_id: str, found: WhatIf) -> dict[str, Any]:
 
 
 def _row_json(row: WhatIfRow) -> dict[str, Any]:
-    from echoscope.text.strict_json import finite_or_none
-
     groups = zip(
         row.group_index_P.tolist(),
         row.reward_std_P.tolist(),
@@ -118,7 +111,7 @@ def _row_json(row: WhatIfRow) -> dict[str, Any]:
         "groups": [
             {
                 "group_index": index,
-                "reward_std": finite_or_none(std),
+                "reward_std": std,
                 "would_keep": would,
                 "kept": kept,
                 "why_dropped": None if why is None else why.value,
@@ -128,32 +121,10 @@ def _row_json(row: WhatIfRow) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on the error stream; None where that is no terminal."""
-    import sys
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("selecting again", total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
-
-
 def _show(found: WhatIf) -> None:
-    import sys
-
-    from rich.console import Console
     from rich.text import Text
 
-    is_terminal = sys.stdout.isatty()
-    console = Console(
-        width=None if is_terminal else 140, soft_wrap=not is_terminal, highlight=False
-    )
+    console = output_console()
     rows = _spread(found.rows)
     console.print(_table(found, rows))
     if len(rows) < len(found.rows):
@@ -190,23 +161,18 @@ def _table(found: WhatIf, rows: list[WhatIfRow]) -> Table:
 
 
 def _cells(now: Kept, was: Kept | None, num_changed: int) -> list[str]:
+    from echoscope.text.amounts import share_of_all
+
     return [
         f"{now.num_groups_kept}/{now.num_groups}",
         "-" if was is None else f"{was.num_groups_kept}/{was.num_groups}",
-        _percent(now.signal_frac),
-        "-" if was is None else _percent(was.signal_frac),
-        _percent(now.tokens_saved_frac),
-        "-" if was is None else _percent(was.tokens_saved_frac),
+        share_of_all(now.signal_frac),
+        "-" if was is None else share_of_all(was.signal_frac),
+        share_of_all(now.tokens_saved_frac),
+        "-" if was is None else share_of_all(was.tokens_saved_frac),
         "-" if was is None else str(num_changed),
         _drops(now),
     ]
-
-
-def _percent(share: float) -> str:
-    """A share in percent; what is nearly all is not called all."""
-    if math.isnan(share):
-        return "-"
-    return f"{100 * share:.1f} %" if 0.99 <= share < 1 else f"{100 * share:.0f} %"
 
 
 def _drops(kept: Kept) -> str:
@@ -215,10 +181,12 @@ def _drops(kept: Kept) -> str:
 
 def _sentence(kept: Kept, settings: SelectionConfig | None) -> str:
     """One line that says it all."""
+    from echoscope.text.amounts import share_of_all
+
     parts = [
-        f"{kept.num_groups_kept} of {kept.num_groups} groups ({_percent(kept.kept_frac)})",
-        f"{_percent(kept.signal_frac)} of the reward std",
-        f"{_percent(kept.tokens_saved_frac)} of sampled tokens saved in the update",
+        f"{kept.num_groups_kept} of {kept.num_groups} groups ({share_of_all(kept.kept_frac)})",
+        f"{share_of_all(kept.signal_frac)} of the reward std",
+        f"{share_of_all(kept.tokens_saved_frac)} of sampled tokens saved in the update",
     ]
     if kept.num_empty:
         parts.append(f"{kept.num_empty} of {kept.num_steps} steps without an update")

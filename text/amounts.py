@@ -67,3 +67,37 @@ def memory_size(size: int) -> str:
     if gib < 1:
         return f"{math.ceil(size / (1 << 20))} MiB"
     return f"{gib:.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB"
+
+
+def percent(share: float) -> str:
+    """A share in percent, below 1 % with a digit more; `-` for NaN.
+
+    >>> percent(0.4249), percent(0.0234), percent(0.004), percent(0.0), percent(0.9996)
+    ('42 %', '2 %', '0.4 %', '0 %', '100 %')
+    """
+    if math.isnan(share):
+        return "-"
+    is_small = 0 < abs(share) < 0.01
+    return f"{100 * share:.1f} %" if is_small else f"{100 * share:.0f} %"
+
+
+def share_of_all(share: float) -> str:
+    """As `percent`, but what is nearly all is not called all.
+
+    >>> share_of_all(0.996), share_of_all(1.0), share_of_all(0.42)
+    ('99.6 %', '100 %', '42 %')
+    """
+    return f"{100 * share:.1f} %" if 0.99 <= share < 1 else percent(share)
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent where that reads well.
+
+    >>> number(0.98437), number(1057.3), number(0.00012), number(2.5)
+    ('0.984', '1057', '0.00012', '2.5')
+    """
+    if not math.isfinite(value):
+        return "not finite"
+    if abs(value) >= 100:
+        return f"{value:.0f}" if abs(value) < 1e7 else f"{value:.2e}"
+    return f"{value:.3g}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
+
+from echoscope.text.strict_json import finite_or_none
 
 from .baselines import BaselineResult
 from .judging import Judged
@@ -30,7 +31,7 @@ def report_json(report: BenchReport) -> dict[str, Any]:
             {"labelled": labelled, "named": named, "runs": runs}
             for (labelled, named), runs in sorted(report.regimes.items())
         ],
-        "regimes_right": plain(report.regimes_right),
+        "regimes_right": finite_or_none(report.regimes_right),
         "kinds": [
             {"label": label, "named": named, "runs": runs}
             for (label, named), runs in sorted(report.kinds.items())
@@ -53,13 +54,13 @@ def scores_json(scores: Scores) -> dict[str, Any]:
     return {
         "collapsed": scores.num_collapsed,
         "detected": scores.num_in_time,
-        "detection": plain(scores.detection),
-        "median_lead": plain(scores.median_lead),
-        "median_lead_of_called": plain(scores.median_lead_called),
-        "median_onset_error": plain(scores.median_onset_error),
+        "detection": finite_or_none(scores.detection),
+        "median_lead": finite_or_none(scores.median_lead),
+        "median_lead_of_called": finite_or_none(scores.median_lead_called),
+        "median_onset_error": finite_or_none(scores.median_onset_error),
         "false": scores.num_false,
         "healthy_steps": scores.num_healthy_steps,
-        "false_per_1000_steps": plain(scores.false_per_1000),
+        "false_per_1000_steps": finite_or_none(scores.false_per_1000),
         "controls": scores.num_controls,
         "controls_alarmed": scores.num_controls_alarmed,
     }
@@ -95,7 +96,7 @@ def _baseline_json(found: BaselineResult) -> dict[str, Any]:
     kept = found.matched_scores
     return {
         "name": found.name,
-        "threshold": plain(found.usual),
+        "threshold": finite_or_none(found.usual),
         **scores_json(found.scores),
         "matched": None if kept is None else {"threshold": found.matched, **scores_json(kept)},
         "sweep": [{"threshold": value, **scores_json(one)} for value, one in found.sweep],
@@ -117,15 +118,10 @@ def _run_json(result: Judged) -> dict[str, Any]:
         "first_critical_step": result.first_critical_step,
         "false_critical_steps": list(result.critical.false_steps),
         "detected": run.is_collapsed and result.critical.is_in_time,
-        "lead": plain(result.critical.lead) if run.is_collapsed else None,
+        "lead": finite_or_none(result.critical.lead) if run.is_collapsed else None,
         "kinds": list(result.kinds),
         "kind_right": result.is_kind_right,
         "onset_step": result.critical.onset_step,
         "regime_labelled": None if run.regime is None else run.regime.value,
         "regime": result.regime.value,
     }
-
-
-def plain(value: float) -> float | None:
-    """A number that JSON has; None for the others."""
-    return value if math.isfinite(value) else None

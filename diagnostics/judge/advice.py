@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from echoscope.store.records import Alarm, Command, CommandAction
+from echoscope.text.amounts import percent
 
-from .rules.base import Rule, View, percent
+from .rules.base import Rule, View
 
 Verb = Literal["set", "branch", "none"]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from echoscope.store.records import AlarmSeverity
+from echoscope.text.amounts import number, percent
 
 from ...catalogue import POINTS, SHARE
 from ...config import RuleName
@@ -225,29 +226,6 @@ def amount(value: float, unit: str = "") -> str:
     if unit.startswith("nats"):
         return f"{float(f'{value:.2g}'):g} nats"
     return number(value)
-
-
-def percent(value: float) -> str:
-    """A share in percent; below 1 % with a digit more.
-
-    >>> percent(0.4249), percent(0.0234), percent(0.004), percent(0.0), percent(0.9996)
-    ('42 %', '2 %', '0.4 %', '0 %', '100 %')
-    """
-    is_small = 0 < abs(value) < 0.01
-    return f"{100 * value:.1f} %" if is_small else f"{100 * value:.0f} %"
-
-
-def number(value: float) -> str:
-    """Three significant digits, without an exponent where that reads well.
-
-    >>> number(0.98437), number(1057.3), number(0.00012), number(2.5)
-    ('0.984', '1057', '0.00012', '2.5')
-    """
-    if not math.isfinite(value):
-        return "not finite"
-    if abs(value) >= 100:
-        return f"{value:.0f}" if abs(value) < 1e7 else f"{value:.2e}"
-    return f"{value:.3g}"
 
 
 def sentence(channels: Sequence[Channel]) -> str:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 from echoscope.store.records import AlarmSeverity
+from echoscope.text.amounts import percent
 
 from ..changes import HALF, NOISE_SIGMAS, SURE_SIGMAS, Channel
-from .base import FIXED, Finding, Rule, View, amount, describe, percent, sentence
+from .base import FIXED, Finding, Rule, View, amount, describe, sentence
 
 _SIGNS = (
     "closed",

@@ -6,8 +6,9 @@ set would learn nothing, or not what it is meant to; a person may still start it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+
+from echoscope.text.amounts import percent
 
 from ...selection.payoff import Worth
 from .findings import Cost, Dependence, Finding, Level, Limits, Numbers
@@ -63,10 +64,6 @@ def find(
     order = list(Level)
     known = [finding for finding in found if finding is not None]
     return tuple(sorted(known, key=lambda finding: order.index(finding.level)))
-
-
-def percent(share: float) -> str:
-    return "-" if math.isnan(share) else f"{100 * share:.0f} %"
 
 
 def _environment(n: Numbers) -> Finding | None:

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from echoscope.store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
-from echoscope.text.amounts import duration_in_two_units, fixed, memory_size
+from echoscope.text.amounts import duration_in_two_units, fixed, memory_size, percent
 
 from ...measure.information.estimate import InformationEstimate
 from ...measure.rewards import reward_stats
 from ...selection.filter import RELATIVE_NOISE, select_groups
 from ...selection.payoff import payoff_of
 from .findings import Cost, Dependence, Limits, Numbers, Preflight
-from .rules import Commands, find, percent
+from .rules import Commands, find
 
 NAN = float("nan")
 _FAILED = (StopReason.ENV_ERROR, StopReason.TIMEOUT)
