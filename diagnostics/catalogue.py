@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from echoscope.text.titles import in_sentence
+from echoscope.text.titles import capitalised, in_sentence
 
 SHARE = "share"
 """Unit of what lies between 0 and 1; shown as a percentage."""
@@ -284,7 +284,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _of(
         "info/first_turn/conditional_entropy",
-        "H(Z given X)",
+        "H(Z|X)",
         _NATS,
         "Conditional entropy H(Z|X): how much the reasoning of the first turn varies when the "
         "prompt stays the same. Worry when it falls to a tenth of its start.",
@@ -612,4 +612,4 @@ def _sentence(word: str) -> str:
     """A key's last part with spaces and a capital letter."""
     text = re.sub(r"_(frac|s)$", "", word) or word
     text = " ".join(_WORDS.get(part, part) for part in text.split("_") if part) or word
-    return text[:1].upper() + text[1:]
+    return capitalised(text)

@@ -16,7 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from echoscope.diagnostics.catalogue import SHARE, metric
+from echoscope.diagnostics.catalogue import POINTS, SHARE, metric
 
 from ..data.curves import (
     Axis,
@@ -138,12 +138,16 @@ def line_spec(
 def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -> list[Trace]:
     if one.is_sparse:
         return [_points(one, axis, options, yaxis)]
-    shown = smoothed(one.values, options.smooth)
+    is_level = one.level is not None and options.smooth == 0
+    shown = (
+        one.level if one.level is not None and is_level else smoothed(one.values, options.smooth)
+    )
+    is_smoothed = is_level or options.smooth > 0
     traces = []
     if one.low is not None and one.high is not None:
         traces.append(_band(one, (one.low, one.high), axis, options, yaxis))
     name = figure_text(one.name, width=200, limit=80)
-    if options.smooth > 0:
+    if is_smoothed:
         raw = downsample(one.values, options.max_points)
         traces.append(
             scatter(
@@ -166,7 +170,7 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -
             y=_drawable(shown[at], options),
             customdata=_hover_data(one, at),
             text=axis.clock(one.steps[at]),
-            hovertemplate=_hover_template(one, name, is_smoothed=options.smooth > 0),
+            hovertemplate=_hover_template(one, name, is_smoothed=is_smoothed),
             name=name,
             mode="lines+markers" if few else "lines",
             marker={"size": 4, "color": one.color},
@@ -267,7 +271,7 @@ def _band(
 
 
 def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[str, Any]:
-    units = list(dict.fromkeys(one.unit for one in curves if one.unit))
+    units = list(dict.fromkeys(_axis_unit(one) for one in curves if one.unit))
     out: dict[str, Any] = {
         "type": "log" if options.log_y else "linear",
         "gridcolor": _GRID,
@@ -293,6 +297,11 @@ def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[s
     return out
 
 
+def _axis_unit(one: Curve) -> str:
+    """A difference of two shares stands on the axis of shares."""
+    return SHARE if one.unit == POINTS else one.unit
+
+
 def _is_divergence(curves: Sequence[Curve]) -> bool:
     return bool(curves) and all(one.key.endswith("_kl") for one in curves)
 
@@ -316,6 +325,9 @@ def _y_axes(
     if right:
         beside = {"overlaying": "y", "side": "right", "showgrid": False}
         out["yaxis2"] = _y_axis(right, axis, options) | beside
+        for name, side in (("yaxis", left), ("yaxis2", right)):
+            if len(side) == 1:  # its numbers have the curve's colour
+                out[name]["tickfont"] = {"color": side[0].color}
     return out
 
 
@@ -434,7 +446,7 @@ def _nothing(words: str) -> dict[str, Any]:
 def _unit_words(left: Sequence[Curve], right: Sequence[Curve]) -> str:
     """The units behind a title: `nats per token`, or `share, right: reward`."""
     sides = [
-        list(dict.fromkeys(one.unit for one in side if one.unit not in ("", SHARE)))
+        list(dict.fromkeys(one.unit for one in side if one.unit not in ("", SHARE, POINTS)))
         for side in (left, right)
     ]
     here, there = (" / ".join(units) for units in sides)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from echoscope.diagnostics.catalogue import metric
-from echoscope.diagnostics.judge.channels import MEASURED_AS
+from echoscope.diagnostics.catalogue import POINTS, SHARE, metric
+from echoscope.diagnostics.judge.channels import CHANNELS, SOURCES, derived
+from echoscope.diagnostics.judge.course import levels, matches
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.rates import wilson_interval
-from echoscope.text.titles import in_sentence
+from echoscope.text.titles import capitalised
 
-from ..data.curves import Curve, Values, curve
+from ..data.curves import MANY_POINTS, Curve, Values, curve
 from . import theme
 
 
@@ -47,6 +48,7 @@ EVIDENCE = "evidence"
 """Name of the chart that shows what the verdict rests on; without evidence, what there is to learn.
 """
 _INFO = "info/first_turn"
+_LEVEL = "Line: what the verdict reads, the median or mean of the last values. Faint: each step."
 
 CHARTS: tuple[Chart, ...] = (
     Chart(
@@ -69,7 +71,7 @@ CHARTS: tuple[Chart, ...] = (
     ),
     Chart(
         name="groups",
-        title="Groups",
+        title="Groups by outcome",
         help=(
             "Share of groups in which all siblings succeeded, in which all failed, and which the"
             " filter let into the update. Only groups with different rewards give a gradient."
@@ -93,7 +95,7 @@ CHARTS: tuple[Chart, ...] = (
         title="Reasoning",
         help=(
             "I(X;Z): how much the reasoning depends on its prompt; near zero is template collapse."
-            " H(Z given X): how varied it is for one prompt. Bands are 95 % intervals."
+            " H(Z|X): how varied it is for one prompt. Bands are 95 % intervals."
         ),
         lines=(
             Line(key=f"{_INFO}/conditional_entropy", has_interval=True),
@@ -103,10 +105,10 @@ CHARTS: tuple[Chart, ...] = (
     ),
     Chart(
         name="gradient",
-        title="Gradient norm by term",
+        title="Gradient norm",
         help="Norm before clipping; the terms are decomposed every few steps.",
         lines=(
-            Line(key="optim/grad_norm", name="whole gradient"),
+            Line(key="optim/grad_norm", name="all terms"),
             Line(key="gradient/policy/all/norm", name="policy"),
             Line(key="gradient/entropy/all/norm", name="entropy"),
             Line(key="gradient/kl/all/norm", name="KL"),
@@ -167,31 +169,38 @@ def evidence_chart(verdict: Verdict | None, known: Sequence[str]) -> Chart:
     """
     usual = next(chart for chart in CHARTS if chart.name == EVIDENCE)
     shown = {line.key for chart in CHARTS[:1] for line in chart.lines} | set(eval_keys(known))
-    found: list[str] = []
-    for one in verdict.evidence if verdict else ():
-        stored = MEASURED_AS.get(one.metric, one.metric)
-        keys = [key for key in known if fnmatch.fnmatchcase(key, stored)]
-        found += [key for key in keys[:1] if key not in shown and key not in found]
+    keys: dict[str, None] = {}
+    for evidence in verdict.evidence if verdict else ():
+        if SOURCES.get(evidence.metric, ("",))[0] in known:
+            keys[evidence.metric] = None
+        else:
+            stored = [key for key in known if fnmatch.fnmatchcase(key, evidence.metric)]
+            keys |= dict.fromkeys(stored[:1])
+    found = [key for key in keys if key not in shown][:2]
     if not found:
         return usual
-    first, *others = found[:2]
-    words = metric(first)
-    same_unit = bool(others) and metric(others[0]).unit == words.unit
-    bands = {key for key in found if f"{key}_low" in known}
-    lines = (
-        Line(key=first, name="" if not others else words.name, has_interval=first in bands),
-        *(
-            Line(key=key, name=metric(key).name, is_right=not same_unit, has_interval=key in bands)
-            for key in others
-        ),
+    units = [SHARE if metric(key).unit == POINTS else metric(key).unit for key in found]
+    lines = tuple(
+        Line(
+            key=key,
+            name=capitalised(metric(key).in_sentence),
+            is_right=unit != units[0],
+            has_interval=f"{key}_low" in known,
+        )
+        for key, unit in zip(found, units, strict=True)
     )
-    title = "Evidence" if others else f"Evidence: {in_sentence(words.name)}"
-    return Chart(name=EVIDENCE, title=title, help=words.help, lines=lines)
+    help = f"{_LEVEL} {' '.join(metric(key).help for key in found)}"
+    return Chart(name=EVIDENCE, title="Evidence", help=help, lines=lines)
 
 
 def chart_keys(charts: Sequence[Chart], known: Sequence[str]) -> list[str]:
     """The metrics to read for some charts, of those that the run has."""
-    wanted = {line.key for chart in charts for line in chart.lines}
+    wanted = {
+        source
+        for chart in charts
+        for line in chart.lines
+        for source in SOURCES.get(line.key, (line.key,))
+    }
     wanted |= {
         f"{line.key}_{end}"
         for chart in charts
@@ -230,6 +239,8 @@ def chart_curves(
         has_tags = len({key.split("/")[1] for key in found}) > 1
         evals = [Line(key=key, name=_eval_name(key, has_tags=has_tags)) for key in found]
         lines[1:1] = evals
+    if chart.name == EVIDENCE:
+        data = _with_derived(data, {line.key for line in lines})
     out = []
     for place, line in enumerate(lines):
         stores_interval = line.has_interval or line.key.startswith(("eval/", "probe/"))
@@ -248,8 +259,36 @@ def chart_curves(
             one = _with_interval(one, *_success_interval(one, steps))
         elif line.key == "reward/return_mean":
             one = _with_interval(one, *_mean_interval(one, steps))
+        if chart.name == EVIDENCE and chart.title == "Evidence":
+            one = replace(one, level=_level(one, steps))
         out.append(one)
     return out
+
+
+def _with_derived(data: pd.DataFrame, keys: set[str]) -> pd.DataFrame:
+    """The table with those metrics, too, that rules make of stored ones: `SOURCES`."""
+    made = keys & SOURCES.keys()
+    if not made:
+        return data
+    sources = {source for key in made for source in SOURCES[key]}
+    rows = [
+        (step, key, value)
+        for step, group in data[data["key"].isin(sources)].groupby("step")
+        for key, value in derived(dict(zip(group["key"], group["value"], strict=True))).items()
+        if key in made
+    ]
+    more = pd.DataFrame(rows, columns=["step", "key", "value"])
+    return pd.concat([data[["step", "key", "value"]].astype({"key": object}), more])
+
+
+def _level(one: Curve, steps: pd.DataFrame) -> Values | None:
+    """What the verdict reads of a metric; None where no channel follows it, or it is too long."""
+    spec = next((s for s in CHANNELS if any(matches(one.key, key) for key in s.keys)), None)
+    if spec is None or one.is_sparse or len(one.steps) > MANY_POINTS:
+        return None
+    rows = zip(one.steps.tolist(), one.values.tolist(), strict=True)
+    found = dict(levels(one.key, spec, rows, steps["step"].tolist()))
+    return np.array([found.get(step, np.nan) for step in one.steps.tolist()], np.float64)
 
 
 def _eval_name(key: str, *, has_tags: bool) -> str:
@@ -258,17 +297,7 @@ def _eval_name(key: str, *, has_tags: bool) -> str:
 
 
 def _with_interval(one: Curve, low: Values, high: Values) -> Curve:
-    return Curve(
-        key=one.key,
-        name=one.name,
-        unit=one.unit,
-        steps=one.steps,
-        values=one.values,
-        low=low,
-        high=high,
-        color=one.color,
-        is_right=one.is_right,
-    )
+    return replace(one, low=low, high=high)
 
 
 def _success_interval(one: Curve, steps: pd.DataFrame) -> tuple[Values, Values]:

@@ -223,7 +223,7 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
         return figures.drawing(figure), describe(found)
 
     # The verdict may come after the step that it is about: then the chart is another one.
-    wanted = (page.run_id, name, page.controls, chart.title, page.onset)
+    wanted = (page.run_id, name, page.controls, chart.title, chart.lines, page.onset)
     drawn, words = _drawings.get(wanted, page.position, build)
     seen = page.controls
     return figures.sent(

@@ -94,6 +94,8 @@ class Curve:
     low: Values | None = None
     """(N,), the lower end of the interval; NaN where there is none."""
     high: Values | None = None
+    level: Values | None = None
+    """(N,), what a verdict reads of the metric: drawn as the curve, the values faint behind."""
     unit: str = ""
     color: str = theme.SERIES[0]
     dash: str = "solid"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.sentences import NEAREST
 from echoscope.store.reader import info_status
 from echoscope.store.records import Alarm
 from echoscope.store.status import RunStatus
@@ -128,9 +129,8 @@ def verdict_line(run_id: str) -> Line:
     found = _verdict(run_id)
     if found is None or found.last_step is None:
         return Line(text="")
-    return Line(
-        text=f"after step {found.last_step}, confidence in this verdict: {found.confidence}"
-    )
+    why = ": some signals are near an alarm" if NEAREST in found.text else ""
+    return Line(text=f"after step {found.last_step}, confidence {found.confidence}{why}")
 
 
 def newest_line(run_id: str) -> Line:

@@ -10,6 +10,7 @@ import streamlit as st
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import verdict_parts
 from echoscope.store.status import RUNNING
+from echoscope.text.titles import capitalised
 
 from ..data import queries
 from ..escaping import escape
@@ -30,7 +31,7 @@ TONES: Mapping[str, str] = {
 }
 """State of a verdict -> colour of the bar; grey for any other."""
 STYLE = """<style>
-[class*="st-key-verdict_bar_"] { min-height: 8.2rem; border-radius: 0.5rem; border-left: 6px solid;
+[class*="st-key-verdict_bar_"] { min-height: 8.4rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.45rem 0.9rem 0.35rem; gap: 0.1rem; }
 .st-key-verdict_bar_green { border-color: rgb(27, 138, 90);
   background: rgba(27, 138, 90, 0.11); }
@@ -42,8 +43,7 @@ STYLE = """<style>
   background: rgba(122, 122, 122, 0.11); }
 .es-headline { font-weight: 600; height: 1.5rem; line-height: 1.5rem; overflow: hidden;
   text-overflow: ellipsis; white-space: nowrap; }
-.es-facts { height: 1.4rem; line-height: 1.4rem; font-size: 0.9rem; overflow: hidden;
-  text-overflow: ellipsis; white-space: nowrap; }
+.es-facts { max-height: 2.8rem; line-height: 1.4rem; font-size: 0.9rem; overflow: hidden; }
 .es-do { height: 1.5rem; line-height: 1.5rem; font-size: 0.9rem; font-weight: 600;
   overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .es-facts span + span::before { content: "|"; margin: 0 0.6rem; opacity: 0.4; }
@@ -58,7 +58,8 @@ STYLE = """<style>
 .es-change { font-size: 0.75rem; opacity: 0.75; }
 .es-tile svg { width: 100%; height: 1.4rem; flex: none; color: var(--st-primary-color); }
 @media (max-width: 640px) {
-  .es-headline, .es-facts, .es-do { white-space: normal; height: 3rem; }
+  .es-headline, .es-do { white-space: normal; height: 3rem; }
+  .es-facts { max-height: none; height: 4.2rem; }
   .es-tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
 }
 </style>"""
@@ -115,13 +116,9 @@ def _words(found: Verdict) -> tuple[str, list[str]]:
     parts = verdict_parts(found.text)
     first, evidence = parts[0][1], dict(parts).get("Evidence", "")
     if evidence:
-        return first, [_sentence(fact) for fact in evidence.rstrip(".").split("; ")[:MAX_FACTS]]
+        return first, [capitalised(fact) for fact in evidence.rstrip(".").split("; ")[:MAX_FACTS]]
     sentences = re.split(r"(?<=[.])\s+(?=[A-Z])", first)
     return " ".join(sentences[:2]), [sentence.rstrip(".") for sentence in sentences[2:]]
-
-
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _ways_on(run_id: str, found: Verdict) -> None:

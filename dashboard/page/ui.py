@@ -26,6 +26,7 @@ from streamlit.errors import StreamlitAPIException
 from echoscope.store.errors import StoreError
 from echoscope.store.listing import RunRow
 from echoscope.store.log.layout import shown_path
+from echoscope.text.titles import capitalised
 
 from ..data import queries
 from ..escaping import escape, visible
@@ -230,7 +231,7 @@ def missing_run() -> None:
     try:
         queries.path_of(asked)
     except Problem as found:
-        empty(f"{found.text[:1].upper()}{found.text[1:]}. {found.advice}")
+        empty(f"{capitalised(found.text)}. {found.advice}")
         link("All runs", "runs", run=None, step=None, trajectory=None, turn=None)
 
 

@@ -23,6 +23,7 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import onset_words, verdict_parts
 from echoscope.store.reader import RunInfo
 from echoscope.store.records import Trajectory, TrajectoryOutcome
+from echoscope.text.titles import capitalised
 
 from ..charts import charts
 from ..charts import diagnosis as diagnosis_charts
@@ -217,7 +218,7 @@ def _parts(verdict: Verdict) -> str:
     out = []
     for title, words in rows:
         text, _, command = words.partition("\n  ")
-        lines = [line[:1].upper() + line[1:] for line in text.split("; ")]
+        lines = [capitalised(line) for line in text.split("; ")]
         shown = "<br>".join(escape(line, 2000) for line in lines)
         typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""
         out.append(f"<dt>{escape(title)}</dt><dd>{shown}{typed}</dd>")

@@ -23,12 +23,12 @@ from echoscope.store.records import (
     CommandAction,
 )
 from echoscope.text.strict_json import finite_or_none
-from echoscope.text.titles import in_sentence
+from echoscope.text.titles import capitalised, in_sentence
 
 from ..config import AlarmConfig, RuleName
 from .advice import Action, Cause, History, Situation, advise, causes_of, live_command
 from .changes import Channel
-from .channels import CHANNELS, MEASURED_AS, ChannelSpec, at_distance, derived
+from .channels import CHANNELS, SOURCES, ChannelSpec, at_distance, derived
 from .course import observed
 from .rules import reasoning as rules_reasoning
 from .rules import signal as rules_signal
@@ -364,10 +364,10 @@ class AlarmEngine:
         was += f"steps {alarm.raised_step} to {view.step}."
         worse = [a for a in self.open_alarms if a.severity is AlarmSeverity.CRITICAL]
         if not worse and not view.is_success_lost:
-            return f"{was} {_capital(describe(self.channels[alarm.channels[0]]))}"
+            return f"{was} {capitalised(describe(self.channels[alarm.channels[0]]))}"
         by = f" {RULES_BY_NAME[worse[0].rule].title} has taken over." if worse else ""
         success = view.success
-        now = "" if success is None else f" {_capital(describe(success))}."
+        now = "" if success is None else f" {capitalised(describe(success))}."
         return f"{was} It can no longer be measured: the run is lost.{by}{now}"
 
     def begin_branch(self, restarted: Collection[str] = ()) -> None:
@@ -417,10 +417,6 @@ class AlarmEngine:
             for rule, saved in state["open"].items()
             if rule in known
         }
-
-
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 def action_commands(
@@ -484,7 +480,10 @@ def rules_reading(key: str) -> list[str]:
     >>> rules_reading("rollout/action_valid_frac")[0]
     'FORMAT_COLLAPSE'
     """
-    sources = {key, *(d for d, stored in MEASURED_AS.items() if stored == key)}
+    sources = {
+        key,
+        *(made for made, stored in SOURCES.items() if {key, f"{key}_high"} & set(stored)),
+    }
     channels = {spec.name for spec in CHANNELS if sources & set(spec.keys)}
     return [rule.name for rule in ALL_RULES if channels & {*rule.needs, *rule.confirms}]
 

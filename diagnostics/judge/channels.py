@@ -328,15 +328,28 @@ def at_distance(spec: ChannelSpec, distance: float) -> ChannelSpec:
     return replace(spec, raise_at=min(distance, LARGEST_SHARE) if spec.is_share else distance)
 
 
-MEASURED_AS: Mapping[str, str] = {
-    "info/first_turn/dependence_high": "info/first_turn/mutual_information",
-    "info/all_turns/dependence_high": "info/all_turns/mutual_information",
-    "info/first_turn/retrieval_margin": "info/first_turn/retrieval_accuracy@1",
-    "info/all_turns/retrieval_margin": "info/all_turns/retrieval_accuracy@1",
-    "text/retrieval_margin": "text/retrieval_accuracy",
-    "gradient/regulariser_ratio": "gradient/entropy/all/norm",
+SOURCES: Mapping[str, tuple[str, ...]] = {
+    **{
+        f"info/{family}/{name}": tuple(f"info/{family}/{source}" for source in sources)
+        for family in ("first_turn", "all_turns")
+        for name, sources in (
+            ("dependence_high", ("mutual_information_high", "num_prompts")),
+            (
+                "retrieval_margin",
+                ("retrieval_accuracy@1", "retrieval_chance@1", "retrieval_p_value"),
+            ),
+        )
+    },
+    "text/retrieval_margin": (
+        "text/retrieval_accuracy",
+        "text/retrieval_chance",
+        "text/retrieval_p_value",
+    ),
+    "gradient/regulariser_ratio": tuple(
+        f"gradient/{term}/all/norm" for term in ("policy", "entropy", "kl")
+    ),
 }
-"""A metric of `derived` -> the stored metric whose course shows the same."""
+"""A metric that `derived` makes -> the stored metrics that it is made of."""
 
 
 def derived(values: Mapping[str, float]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,28 @@ def median(values: Sequence[float]) -> float:
     """
     ordered, half = sorted(values), len(values) // 2
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def levels(
+    key: str, spec: ChannelSpec, rows: Iterable[tuple[int, float]], log_steps: Iterable[int]
+) -> list[tuple[int, float]]:
+    """(step, level) of one metric: what a verdict reads of it.
+
+    Args:
+        key: The metric.
+        spec: How its channel smooths.
+        rows: (step, value) of the metric, by step.
+        log_steps: Every step of the log, those without the metric too: a rare one is not smoothed.
+    """
+    by_step = dict(rows)
+    course = Course(spec=spec)
+    found = []
+    for step in sorted({*by_step, *log_steps}):
+        value = by_step.get(step, math.nan)
+        course.take(step, {key: value} if math.isfinite(value) else {})
+        if math.isfinite(value):
+            found.append((step, course.shown_level))
+    return found
 
 
 def observed(values: Mapping[str, float], keys: Sequence[str]) -> dict[str, float]:

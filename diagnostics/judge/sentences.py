@@ -18,6 +18,10 @@ Onset = tuple[int | None, tuple[int, int] | None]
 MAX_EVIDENCE = 4
 MAX_CAUSES = 3
 MAX_UNSEEN = 2
+NEAREST = "Nearest to an alarm"
+"""How the sentence begins that names them."""
+MAX_NEAREST = 2
+"""Signals that a healthy verdict names as being half way to an alarm."""
 TITLES = (
     "Evidence",
     "Also",
@@ -45,6 +49,7 @@ def verdict_text(
     open_alarms: Sequence[OpenAlarm],
     onset: Onset,
     view: View,
+    nearest: Sequence[str],
     regime: Regime,
     template: str,
     causes: Sequence[Cause],
@@ -57,11 +62,12 @@ def verdict_text(
         num_rows: Steps with a metric.
         needed: Of the metric that is nearest to a verdict: its key, its rows, and the rows that
             a verdict needs. No key: no rule reads anything that is logged.
+        nearest: Signals that are half way to an alarm, by their label.
     """
     if state is RunState.INSUFFICIENT:
         parts = [_too_little(num_rows, *needed)]
     elif state is RunState.HEALTHY:
-        parts = [" ".join([_healthy(measured, view), _REASONING.get(regime, "")]).strip()]
+        parts = [" ".join([_healthy(measured, view, nearest), _REASONING.get(regime, "")]).strip()]
         notes = [f"{RULES_BY_NAME[a.rule].title} ({a.words})" for a in open_alarms]
         parts += [f"Also seen, and no problem by itself: {'; '.join(notes)}."] if notes else []
     else:
@@ -102,15 +108,18 @@ def verdict_parts(text: str) -> list[tuple[str, str]]:
     return parts
 
 
-def _healthy(measured: Sequence[str], view: View) -> str:
+def _healthy(measured: Sequence[str], view: View, nearest: Sequence[str]) -> str:
     """What holds, in numbers that change only when something new is reached."""
     success = view.success
     best = ""
     if success is not None and success.spec.unit == SHARE and success.high_step is not None:
         first, high = (amount(value, SHARE) for value in (success.opening, success.high))
-        verb = "is rising" if view.is_success_at_best else "has risen"
-        best = f" Success {verb} ({first} -> {high})." if success.high > success.opening else ""
-    return f"Healthy.{best} No problem found ({len(measured)} signals checked)."
+        now = " and is at its best" if view.is_success_at_best else ""
+        if success.high > success.opening:
+            best = f" Success has risen ({first} -> {high}){now}."
+    near = sorted(dict.fromkeys(nearest[:MAX_NEAREST]))
+    rest = f" {NEAREST}: {'; '.join(near)}." if near else ""
+    return f"Healthy.{best} No problem found ({len(measured)} signals checked).{rest}"
 
 
 def _alarm_parts(

@@ -133,6 +133,7 @@ class Diagnosis:
                 open_alarms=open_alarms,
                 onset=(onset, interval),
                 view=self.engine.view(),
+                nearest=[channel.spec.label for channel in self.nearest()],
                 regime=regime,
                 template=template,
                 causes=causes,
@@ -206,7 +207,8 @@ class Diagnosis:
         if state is RunState.WATCH:
             return "low", f"{over}; a warning is not yet a collapse"
         calm, num_kinds = self.calm(), len(measured)
-        return quiet_level(calm, num_kinds), f"{over}; {quiet_words(calm, num_kinds)}"
+        near = "some signals are near an alarm; " if calm == "half way" else ""
+        return quiet_level(calm, num_kinds), f"{near}{over}; {quiet_words(calm, num_kinds)}"
 
     @property
     def kinds(self) -> set[str]:
@@ -216,10 +218,15 @@ class Diagnosis:
     def calm(self) -> Calm:
         """How calm the signals are where no alarm is open."""
         view = self.engine.view()
-        if any(c.is_raised or c.strength >= HALF for c in self.engine.channels.values()):
+        if self.nearest():
             return "half way"
         is_past = view.step - view.first_step >= self.engine.config.warmup_steps
         return "at best" if view.is_success_at_best and is_past else "calm"
+
+    def nearest(self) -> list[Channel]:
+        """Signals at least half way to an alarm, the nearest first."""
+        moved = [c for c in self.engine.channels.values() if c.is_raised or c.strength >= HALF]
+        return sorted(moved, key=lambda channel: -channel.strength)
 
     def recall(self, history: Sequence[Before]) -> None:
         """Begin with what came before a branch (see `lineage.py`)."""

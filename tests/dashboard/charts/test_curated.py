@@ -116,12 +116,31 @@ def verdict(*metrics: str) -> Verdict:
 
 
 def test_the_second_chart_shows_what_the_verdict_rests_on_besides_success() -> None:
-    known = ["eval/lake/success_rate", "policy/entropy", "info/first_turn/mutual_information"]
+    known = ["eval/lake/success_rate", "policy/entropy", "text/loop_frac"]
     found = evidence_chart(
-        verdict("eval/*/success_rate", "info/first_turn/dependence_high", "policy/entropy"), known
+        verdict("eval/*/success_rate", "text/loop_frac", "policy/entropy"), known
     )
     assert found.name == EVIDENCE
-    assert [line.key for line in found.lines] == [known[2], known[1]]
+    assert [(line.key, line.is_right) for line in found.lines] == [
+        ("text/loop_frac", False),
+        ("policy/entropy", True),  # nats beside a share
+    ]
+
+
+def test_evidence_is_drawn_as_the_verdict_reads_it() -> None:
+    """The verdict says 29 points above chance: the chart must not say 33 % of all prompts."""
+    keys = [f"text/retrieval_{end}" for end in ("accuracy", "chance", "p_value")]
+    found = evidence_chart(verdict("text/retrieval_margin"), keys)
+    assert chart_keys([found], keys) == sorted(keys)
+    values = data(
+        text__retrieval_accuracy=[0.9, 0.3, 0.8],
+        text__retrieval_chance=[0.1, 0.1, 0.1],
+        text__retrieval_p_value=[0.01, 0.01, 0.01],
+    )
+    (margin,) = chart_curves(found, values, STEPS, keys)
+    assert margin.values == pytest.approx([0.8, 0.2, 0.7])
+    assert margin.level is not None
+    assert margin.level == pytest.approx([0.8, 0.5, 0.7])  # the median of the last three
 
 
 def test_without_evidence_the_second_chart_shows_what_there_is_to_learn() -> None:

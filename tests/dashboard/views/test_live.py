@@ -71,7 +71,7 @@ def test_a_recorded_run_shows_its_curves(recorded_root: Path, open_page: OpenPag
     assert "It takes no more commands" in shown(page)
     figures = "".join(specs(page).values())
     assert len(specs(page)) == len(CHARTS)
-    for title in ("Policy entropy", "Success", "Return", "Gradient norm by term"):
+    for title in ("Policy entropy", "Success", "Return", "Gradient norm"):
         assert title in figures
     assert not page.get("exception")
 

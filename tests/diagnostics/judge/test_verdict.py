@@ -99,7 +99,9 @@ def test_nothing_alarming() -> None:
     verdict = diagnose(make("healthy", 0).table)
     assert verdict.state is RunState.HEALTHY
     assert verdict.confidence == "medium"  # 7 of 9 kinds of signals
-    assert verdict.text.startswith("Healthy. Success is rising (7 % -> 71 %). No problem found")
+    assert verdict.text.startswith(
+        "Healthy. Success has risen (7 % -> 71 %) and is at its best. No problem"
+    )
 
 
 def test_a_step_on_which_nothing_happens_leaves_the_words_as_they_are() -> None:
