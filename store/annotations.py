@@ -13,10 +13,12 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from .errors import AnnotationError, StoreError
 from .log.durable import sync_folder, write_all
@@ -33,99 +35,108 @@ _MAX_TIME_S = 1e12
 _PATIENCE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
-    kind: ClassVar[str]
-    author: str
-    at: float
+def _one_line(text: str) -> str:
+    """No control characters, no marks that turn text around."""
+    if not text.isprintable():
+        raise ValueError("must be printable and of one line")
+    return text
+
+
+def _trimmed(text: str) -> str:
+    if not text or text != text.strip():
+        raise ValueError("must not be empty or begin or end with a space")
+    return text
+
+
+def _not_empty(text: str) -> str:
+    if not text:
+        raise ValueError("must not be empty; `echoscope ctl RUN alarms --all` lists the alarms")
+    return text
+
+
+_Author = Annotated[str, Field(max_length=MAX_AUTHOR_CHARS), AfterValidator(_one_line)]
+_Tag = Annotated[
+    str, Field(max_length=MAX_TAG_CHARS), AfterValidator(_one_line), AfterValidator(_trimmed)
+]
+_AlarmId = Annotated[
+    str, Field(max_length=MAX_ALARM_ID_CHARS), AfterValidator(_one_line), AfterValidator(_not_empty)
+]
+_Time = Annotated[float, Field(gt=-_MAX_TIME_S, lt=_MAX_TIME_S, allow_inf_nan=False)]
+"""Seconds since the epoch."""
+
+
+class _Change(BaseModel):
+    """What one line of the file says. A value that is not allowed raises AnnotationError."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    author: _Author
+    at: _Time
     """When, in seconds since the epoch."""
 
-    def __post_init__(self) -> None:
-        _check_text("author", self.author, MAX_AUTHOR_CHARS)
-        _check_time("at", self.at)
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise AnnotationError(_sentence(error)) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    name, value, rule = ".".join(map(str, first["loc"])), first["input"], first["msg"]
+    if first["type"] == "string_too_long":
+        return f"{name} has {len(value)} characters, but may have {first['ctx']['max_length']}"
+    if first["type"] == "string_unicode":
+        return f"{name} holds half of a character (a lone surrogate)"
+    rule = rule.removeprefix("Value error, ")
+    return f"{name} is {value!r}, but {rule[:1].lower()}{rule[1:]}"
+
+
 class AddTag(_Change):
     """Put a label on the run; one that it has already stays as it is."""
 
-    kind: ClassVar[str] = "add_tag"
-    tag: str
-
-    def __post_init__(self) -> None:
-        _Change.__post_init__(self)
-        _check_tag(self.tag)
+    kind: Literal["add_tag"] = "add_tag"
+    tag: _Tag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTag(_Change):
     """Take a label off; one that the run does not have is no error."""
 
-    kind: ClassVar[str] = "remove_tag"
-    tag: str
-
-    def __post_init__(self) -> None:
-        _Change.__post_init__(self)
-        _check_tag(self.tag)
+    kind: Literal["remove_tag"] = "remove_tag"
+    tag: _Tag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SetNote(_Change):
     """Replace the run's note; empty for none. It may have several lines."""
 
-    kind: ClassVar[str] = "set_note"
-    note: str
-
-    def __post_init__(self) -> None:
-        _Change.__post_init__(self)
-        _check_chars("note", self.note, MAX_NOTE_CHARS)
+    kind: Literal["set_note"] = "set_note"
+    note: Annotated[str, Field(max_length=MAX_NOTE_CHARS)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pin(_Change):
     """Keep the run at the head of the list, or let it go again."""
 
-    kind: ClassVar[str] = "pin"
+    kind: Literal["pin"] = "pin"
     is_pinned: bool = True
 
-    def __post_init__(self) -> None:
-        _Change.__post_init__(self)
-        _check_bool("is_pinned", self.is_pinned)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledge(_Change):
     """Somebody has seen an alarm, or takes that back."""
 
-    kind: ClassVar[str] = "acknowledge"
-    alarm_id: str
+    kind: Literal["acknowledge"] = "acknowledge"
+    alarm_id: _AlarmId
     is_acknowledged: bool = True
 
-    def __post_init__(self) -> None:
-        _Change.__post_init__(self)
-        _check_alarm_id(self.alarm_id)
-        _check_bool("is_acknowledged", self.is_acknowledged)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Snooze(_Change):
     """Hide an alarm until a time (seconds since the epoch); None shows it again."""
 
-    kind: ClassVar[str] = "snooze"
-    alarm_id: str
-    until: float | None
-
-    def __post_init__(self) -> None:
-        _Change.__post_init__(self)
-        _check_alarm_id(self.alarm_id)
-        if self.until is not None:
-            _check_time("until", self.until)
+    kind: Literal["snooze"] = "snooze"
+    alarm_id: _AlarmId
+    until: _Time | None
 
 
 Change = AddTag | RemoveTag | SetNote | Pin | Acknowledge | Snooze
-_KINDS: Mapping[str, type[Change]] = {
-    kind.kind: kind for kind in (AddTag, RemoveTag, SetNote, Pin, Acknowledge, Snooze)
-}
+_CHANGE: TypeAdapter[Change] = TypeAdapter(Annotated[Change, Field(discriminator="kind")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,17 +271,15 @@ def _read_all(path: Path, descriptor: int) -> bytes:
 
 
 def _line(change: Change) -> bytes:
-    return json.dumps({"kind": change.kind} | asdict(change)).encode() + b"\n"
+    fields = change.model_dump()
+    return json.dumps({"kind": fields.pop("kind")} | fields).encode() + b"\n"
 
 
 def _parse(line: bytes) -> Change:
-    """Raises ValueError, TypeError, KeyError or RecursionError where the line is no change."""
+    """Raises ValueError where the line is no change."""
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"more than {MAX_LINE_BYTES} bytes")
-    value = json.loads(line)
-    if not isinstance(value, dict):
-        raise TypeError("not a JSON object")
-    return _KINDS[value.pop("kind")](**value)
+    return _CHANGE.validate_json(line)
 
 
 def _added_up(data: bytes) -> Annotations:
@@ -281,7 +290,7 @@ def _added_up(data: bytes) -> Annotations:
             continue
         try:
             change = _parse(line)
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except ValueError:
             num_unreadable += 1
             continue
         if isinstance(change, Acknowledge | Snooze):
@@ -321,42 +330,3 @@ def _check_number_of_tags(data: bytes, changes: tuple[Change, ...]) -> None:
             tags.discard(change.tag)
         if len(tags) > MAX_TAGS:
             raise AnnotationError(f"a run has at most {MAX_TAGS} tags; remove one first")
-
-
-def _check_chars(name: str, text: Any, most: int) -> None:
-    if not isinstance(text, str):
-        raise AnnotationError(f"{name} is {text!r}, but must be text")
-    if len(text) > most:
-        raise AnnotationError(f"{name} has {len(text)} characters, but may have {most}")
-    if any("\ud800" <= char <= "\udfff" for char in text):
-        raise AnnotationError(f"{name} holds half of a character (a lone surrogate)")
-
-
-def _check_text(name: str, text: Any, most: int) -> None:
-    """One line that shows as it is: no control characters, no marks that turn text around."""
-    _check_chars(name, text, most)
-    if not text.isprintable():
-        raise AnnotationError(f"{name} is {text!r}, but must be printable and of one line")
-
-
-def _check_tag(tag: Any) -> None:
-    _check_text("tag", tag, MAX_TAG_CHARS)
-    if not tag or tag != tag.strip():
-        raise AnnotationError(f"tag is {tag!r}, but must not be empty or begin or end with a space")
-
-
-def _check_alarm_id(alarm_id: Any) -> None:
-    _check_text("alarm_id", alarm_id, MAX_ALARM_ID_CHARS)
-    if not alarm_id:
-        raise AnnotationError("alarm_id is empty; `echoscope ctl RUN alarms --all` lists them")
-
-
-def _check_time(name: str, value: Any) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not abs(value) < _MAX_TIME_S:  # NaN is not less either
-        raise AnnotationError(f"{name} is {value!r}, but must be seconds since the epoch")
-
-
-def _check_bool(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise AnnotationError(f"{name} is {value!r}, but must be true or false")

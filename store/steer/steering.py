@@ -6,14 +6,15 @@ refuse a wrong value in words before it is sent; the trainer judges everything t
 
 from __future__ import annotations
 
+import functools
 import getpass
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from echoscope.text.did_you_mean import did_you_mean
 
@@ -21,6 +22,9 @@ from ..errors import StoreError
 from ..reader import CommandState, RunInfo
 from ..records import ALARM_AUTHOR, Command, CommandAction, CommandOutcome
 from .commands import new_command, post
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
 
 NO_CHANGE = "no change: "
 """How the detail of a command begins that was applied and changed nothing."""
@@ -127,56 +131,65 @@ def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -
 
 def _problem(value: Any, schema: Mapping[str, Any]) -> str:
     """What is wrong with a value; empty if nothing is."""
-    options = schema.get("anyOf")
-    if isinstance(options, Sequence):
-        problems = [_problem(value, option) for option in options if isinstance(option, Mapping)]
-        return "" if "" in problems or not problems else " or ".join(problems)
-    choices = schema.get("enum")
-    if isinstance(choices, list) and value not in choices:
-        return f"must be one of {', '.join(map(str, choices))}"
-    kind = schema.get("type")
-    if kind == "null":
-        return "" if value is None else "must be null"
-    if kind == "boolean":
-        return "" if isinstance(value, bool) else "must be true or false"
-    if kind == "string":
-        return "" if isinstance(value, str) else "must be text"
-    if kind == "object":
-        return _mapping_problem(value, schema)
-    if kind in ("integer", "number"):
-        return _number_problem(value, schema)
-    return ""
+    errors = _validator_class()(schema).iter_errors(value)
+    return next((_sentence(error) for error in errors), "")
 
 
-def _number_problem(value: Any, schema: Mapping[str, Any]) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "must be a number"
-    if not math.isfinite(value):
-        return "must be finite"
-    if schema["type"] == "integer" and value != int(value):
-        return "must be a whole number"
-    for rule, holds, words in (
-        ("minimum", value >= schema.get("minimum", -math.inf), "at least"),
-        ("exclusiveMinimum", value > schema.get("exclusiveMinimum", -math.inf), "more than"),
-        ("maximum", value <= schema.get("maximum", math.inf), "at most"),
-        ("exclusiveMaximum", value < schema.get("exclusiveMaximum", math.inf), "less than"),
-    ):
-        if not holds:
-            return f"must be {words} {schema[rule]}"
-    return ""
+@functools.cache
+def _validator_class() -> Any:
+    """JSON Schema as far as a live setting needs it.
+
+    `run.json` may be a stranger's: no keyword that fetches an address or runs a pattern is known.
+    """
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import create
+
+    keywords = (
+        *("type", "enum", "anyOf", "propertyNames", "additionalProperties"),
+        *("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"),
+    )
+    checker = Draft202012Validator.TYPE_CHECKER
+
+    def is_finite_number(_: Any, value: Any) -> bool:
+        return checker.is_type(value, "number") and math.isfinite(value)
+
+    return create(
+        meta_schema={},
+        validators={name: Draft202012Validator.VALIDATORS[name] for name in keywords},
+        type_checker=checker.redefine("number", is_finite_number),
+    )
 
 
-def _mapping_problem(value: Any, schema: Mapping[str, Any]) -> str:
-    if not isinstance(value, Mapping):
-        return "must be a mapping"
-    names = schema.get("propertyNames", {}).get("enum")
-    below = schema.get("additionalProperties")
-    for name, entry in value.items():
-        if isinstance(names, list) and name not in names:
-            return f"{name!r} is not known{did_you_mean(str(name), names)}"
-        if isinstance(below, Mapping) and (problem := _problem(entry, below)):
-            return f"{name} {problem}"
-    return ""
+_TYPES = {
+    "null": "null",
+    "boolean": "true or false",
+    "string": "text",
+    "object": "a mapping",
+    "integer": "a whole number",
+    "number": "a number",
+}
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "more than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+}
+
+
+def _sentence(error: ValidationError) -> str:
+    rule, value = error.validator_value, error.instance
+    if error.validator == "anyOf":
+        return " or ".join(map(_sentence, error.context))
+    if "propertyNames" in error.schema_path:
+        return f"{value!r} is not known{did_you_mean(str(value), rule)}"
+    subject = "".join(f"{name} " for name in error.path)
+    if error.validator in _BOUNDS:
+        return f"{subject}must be {_BOUNDS[error.validator]} {rule}"
+    if error.validator == "enum":
+        return f"{subject}must be one of {', '.join(map(str, rule))}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{subject}must be finite"
+    return f"{subject}must be {_TYPES.get(rule, rule)}"
 
 
 def setting_warnings(

@@ -236,7 +236,7 @@ def test_two_writers_lose_nothing(finished_run: Path) -> None:
         (lambda: AddTag(**ME, tag="two\nlines"), "of one line"),
         (lambda: AddTag(**ME, tag="t" * 65), "65 characters, but may have 64"),
         (lambda: SetNote(**ME, note="\ud800"), "lone surrogate"),
-        (lambda: Acknowledge(**ME, alarm_id=""), "alarm_id is empty"),
+        (lambda: Acknowledge(**ME, alarm_id=""), "must not be empty; .* lists the alarms"),
         (lambda: Snooze(**ME, alarm_id="a", until=float("inf")), "until is inf"),
         (lambda: Pin(author="x", at=float("nan")), "at is nan"),
         (lambda: Pin(author="\x1b[2J", at=1.0), "printable"),
