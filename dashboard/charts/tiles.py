@@ -175,12 +175,24 @@ def _change(
     first, best, now = float(values[0]), float(values.max()), float(values[-1])
     if metric(key).unit != SHARE:
         return f"{value_words(key, first)} at step {steps[0]}"
-    rise = f"{100 * (now - first):+.0f} points since step {steps[0]}"
+    rise = f"{_points_words(100 * (now - first), '+')} since step {steps[0]}"
     if not is_from_best:
         return rise
     if now >= best:
         return f"{rise}, the best"
-    return f"{100 * (best - now):.0f} points below the best (step {steps[int(values.argmax())]})"
+    below = _points_words(100 * (best - now))
+    return f"{below} below the best (step {steps[int(values.argmax())]})"
+
+
+def _points_words(points: float, sign: str = "-") -> str:
+    """`+12 points`, `1 point`; less than half a point is none.
+
+    >>> _points_words(12.3, "+"), _points_words(0.8), _points_words(0.2, "+")
+    ('+12 points', '1 point', '0 points')
+    """
+    whole = round(points)
+    number = format(whole, f"{sign}d") if whole else "0"
+    return f"{number} point{'s' if abs(whole) != 1 else ''}"
 
 
 def _spark(values: NDArray[np.float64]) -> tuple[float | None, ...]:

@@ -31,7 +31,7 @@ TONES: Mapping[str, str] = {
 }
 """State of a verdict -> colour of the bar; grey for any other."""
 STYLE = """<style>
-[class*="st-key-verdict_bar_"] { min-height: 8.4rem; border-radius: 0.5rem; border-left: 6px solid;
+[class*="st-key-verdict_bar_"] { height: 9.3rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.45rem 0.9rem 0.35rem; gap: 0.1rem; }
 .st-key-verdict_bar_green { border-color: rgb(27, 138, 90);
   background: rgba(27, 138, 90, 0.11); }
@@ -58,6 +58,7 @@ STYLE = """<style>
 .es-change { font-size: 0.75rem; opacity: 0.75; }
 .es-tile svg { width: 100%; height: 1.4rem; flex: none; color: var(--st-primary-color); }
 @media (max-width: 640px) {
+  [class*="st-key-verdict_bar_"] { height: auto; min-height: 15rem; }
   .es-headline, .es-do { white-space: normal; height: 3rem; }
   .es-facts { max-height: none; height: 4.2rem; }
   .es-tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
@@ -123,9 +124,9 @@ def _words(found: Verdict) -> tuple[str, list[str]]:
 
 def _ways_on(run_id: str, found: Verdict) -> None:
     if found.exemplars:
-        shown = found.exemplars[0]
+        shown, many = found.exemplars[0], len(found.exemplars)
         ui.link(
-            f"{len(found.exemplars)} examples" if len(found.exemplars) > 1 else "Example",
+            f"See {many} examples" if many > 1 else "See an example",
             "replay",
             run=run_id,
             trajectory=shown.trajectory_id,

@@ -33,7 +33,7 @@ RATE_RISE = 1.5
 """Learning rate now over the one at the best success (or at the first step) that is a rise."""
 USUAL_RATES = {"tiny": 3e-4, "lora": 1e-4, "": 1e-5}
 """Highest learning rates of the recipes: the shipped policy, adapters, and full larger models."""
-TASK_MUST_CHANGE = "No setting of the trainer cures this: the task must change. "
+TASK_MUST_CHANGE = "The settings of the trainer cannot cure this; the task must change. "
 LUCK_PARAMS = ("slip",)
 """Parameters of environments that make the world ignore an action."""
 
@@ -208,7 +208,7 @@ def advise(
     where = "the last good checkpoint" if step is None else f"checkpoint {step}"
     return (
         Action(
-            text=f"{lead}Branch from {where} and change {_count(settings)}. {remedy.why}",
+            text=f"{lead}Branch from {where} with {_changes(settings, situation)}. {remedy.why}",
             command=command_line("branch", situation.run, settings, checkpoint=step),
             verb="branch",
             checkpoint=step,
@@ -219,8 +219,14 @@ def advise(
     )
 
 
-def _count(settings: Mapping[str, Any]) -> str:
-    return "one setting" if len(settings) == 1 else f"{len(settings)} settings"
+def _changes(settings: Mapping[str, Any], situation: Situation) -> str:
+    """`optim.lr=0.0001 (now 0.004)`, and so on."""
+    parts = []
+    for key, value in settings.items():
+        now = situation.setting(key)
+        is_known = isinstance(now, bool | int | float | str)
+        parts.append(f"{key}={shown(value)}{f' (now {shown(now)})' if is_known else ''}")
+    return " and ".join(parts)
 
 
 def _checkpoint(alarms: Sequence[Alarm], situation: Situation) -> tuple[int | None, str]:
