@@ -133,7 +133,7 @@ def _show(found: WhatIf) -> None:
     console.print(Text(f"would keep: {_sentence(found.simulated, last)}"))
     if found.recorded is not None:
         console.print(Text(f"the run kept: {_sentence(found.recorded, None)}"))
-        console.print(Text(f"other groups than the run kept or dropped: {found.num_changed}"))
+        console.print(Text(f"groups decided differently than in the run: {found.num_changed}"))
     console.print(Text(found.payoff.text))
     for note in found.notes:
         console.print(Text(f"note: {note}", style="dim"))
@@ -180,7 +180,7 @@ def _drops(kept: Kept) -> str:
 
 
 def _sentence(kept: Kept, settings: SelectionConfig | None) -> str:
-    """One line that says it all."""
+    """One line: groups, reward std and tokens that a selection keeps."""
     from echoscope.text.amounts import share_of_all
 
     parts = [

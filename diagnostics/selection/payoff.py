@@ -51,24 +51,24 @@ def payoff_of(reward_std_P: NDArray[np.float64]) -> Payoff:
         return _unknown(std.size, f"{std.size} groups with a known reward std are too few")
     if math.isnan(ratio):
         return _unknown(std.size, f"none of {std.size} groups has any reward spread")
-    fact = f"over {std.size} groups the std of the reward std is {ratio:.2f} times its mean"
+    fact = f"the std of the reward std over {std.size} groups is {ratio:.2f} times its mean"
     if ratio > PAYS_ABOVE:
         worth, text = (
             Worth.PAYS,
-            f"Filtering by reward spread tends to pay here: {fact}, above 1 (RAGEN-2 gained at "
-            "1.16 and 1.29). Not so where luck decides the reward: spread then measures luck.",
+            f"Filtering by reward spread tends to pay here: {fact} (RAGEN-2 gained success at 1.16 "
+            "and 1.29). If luck decides the reward, do not filter: the spread then measures luck.",
         )
     elif ratio > COSTS_BELOW:
         worth, text = (
             Worth.UNCLEAR,
-            f"Whether filtering by reward spread pays is not clear here: {fact}, between 0.33, "
-            "where RAGEN-2 lost success by it, and 1.16, where it gained.",
+            f"It is unclear whether filtering by reward spread pays here: {fact} (RAGEN-2 lost "
+            "success at 0.33 and gained at 1.16).",
         )
     else:
         worth, text = (
             Worth.COSTS,
             f"Filtering by reward spread tends not to pay here: {fact}. The groups are much alike, "
-            "so dropping any drops signal (RAGEN-2 lost 5 points at 0.33).",
+            "so dropping a group drops signal (RAGEN-2 lost 5 points of success at 0.33).",
         )
     return Payoff(worth=worth, ratio=ratio, num_groups=std.size, text=text)
 
@@ -78,5 +78,5 @@ def _unknown(num_groups: int, why: str) -> Payoff:
         worth=Worth.UNKNOWN,
         ratio=math.nan,
         num_groups=num_groups,
-        text=f"Whether filtering by reward spread pays cannot be said: {why}.",
+        text=f"Not known whether filtering by reward spread pays: {why}.",
     )

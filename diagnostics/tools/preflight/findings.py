@@ -180,7 +180,7 @@ class Preflight:
             return f"Do not start: {', '.join(stops)}."
         if warnings:
             return f"Start only if you accept: {', '.join(warnings)}."
-        return "Nothing speaks against starting."
+        return "Ready to start: no problem found."
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what is not defined is null."""

@@ -127,15 +127,15 @@ def _format(n: Numbers, limits: Limits, command: Commands, warm_start: str) -> F
             level=Level.STOP if is_broken else Level.WARN,
             name="broken format" if is_broken else "weak format",
             text=f"{head} of {n.num_turns} replies have the right format, and the prompt does not "
-            "say what that is (context.instructions=false, context.format_hint=false).",
-            advice="Tell the model how to reply; or warm-start it on demonstrations.",
+            "describe it (context.instructions=false, context.format_hint=false).",
+            advice="Describe the format in the prompt, or warm-start the policy on demonstrations.",
             command=command({"context.instructions": True, "context.format_hint": True}),
         )
     return Finding(
         level=Level.STOP if is_broken else Level.WARN,
         name="broken format" if is_broken else "weak format",
         text=f"{head} of {n.num_turns} replies have the right format.{cut}",
-        advice="Let replies be longer: what is cut off cannot be read."
+        advice="Allow longer replies: a reply that is cut cannot be read."
         if is_cut
         else "Warm-start the policy on demonstrations, or show it the format "
         "(context.format_hint=true).",
@@ -182,8 +182,9 @@ def _no_spread(n: Numbers, limits: Limits, command: Commands, warm_start: str) -
         return Finding(
             level=Level.STOP,
             name="no siblings",
-            text="Groups have one sibling each, and the advantage compares siblings.",
-            advice="Let several siblings play each task.",
+            text="Each group has one trajectory, but the advantage compares the trajectories of a "
+            "group.",
+            advice="Play each task several times.",
             command=command({"envs.group_size": 8}),
         )
     if n.num_identical == n.num_groups and limits.group_size > 1:
@@ -191,7 +192,7 @@ def _no_spread(n: Numbers, limits: Limits, command: Commands, warm_start: str) -
         return Finding(
             level=Level.STOP,
             name="identical siblings",
-            text=f"In {groups} the siblings wrote the same, so nothing tells them apart.",
+            text=f"In {groups} all trajectories wrote the same, so there is nothing to compare.",
             advice="Sample at a higher temperature.",
             command=command({"sampling.temperature": 1.0}) if colder else "",
         )
@@ -202,9 +203,10 @@ def _no_spread(n: Numbers, limits: Limits, command: Commands, warm_start: str) -
         return Finding(
             level=Level.STOP,
             name="hopeless",
-            text=f"No episode of {groups} succeeded, and all got the same: nothing to learn from. "
-            f"At most {percent(bound)} of the tasks can be better (95 %).",
-            advice="See to the other findings first, which may be the reason."
+            text=f"No episode of {groups} succeeded, and within each group all returns are equal: "
+            f"there is nothing to learn from. At most {percent(bound)} of all tasks are easier "
+            "(95 % confidence).",
+            advice="Fix the other findings first: they may be the reason."
             if is_consequence
             else "Take easier tasks, or warm-start the policy on demonstrations.",
             command="" if is_consequence else warm_start,
@@ -219,9 +221,9 @@ def _no_spread(n: Numbers, limits: Limits, command: Commands, warm_start: str) -
     return Finding(
         level=Level.STOP,
         name="no reward spread",
-        text=f"In none of {n.num_groups} groups do the siblings' returns differ "
-        f"({n.num_solved} solved, {n.num_hopeless} hopeless).",
-        advice="Take tasks of a difficulty at which some siblings succeed and others fail.",
+        text=f"Within none of {n.num_groups} groups do the returns differ "
+        f"({n.num_solved} all solved, {n.num_hopeless} all failed).",
+        advice="Take tasks that the policy sometimes solves and sometimes fails.",
     )
 
 
@@ -231,7 +233,7 @@ def _no_success(n: Numbers, warm_start: str) -> Finding | None:
     by_task = n.num_mixed_by_task
     bound = 1 - 0.05 ** (1 / n.num_episodes)
     source = (
-        f"in {by_task} of {n.num_groups} groups the environment's rewards differ all the same"
+        f"but in {by_task} of {n.num_groups} groups the environment's rewards differ"
         if by_task
         else "returns differ by format penalties and shaping alone, so only those would be learned"
     )
@@ -254,10 +256,10 @@ def _few_mixed(n: Numbers, limits: Limits, command: Commands) -> Finding | None:
     return Finding(
         level=Level.WARN,
         name="starved signal",
-        text=f"Only {n.num_mixed} of {known} groups have a reward spread ({n.num_solved} solved, "
-        f"{n.num_hopeless} hopeless): the other rollouts teach nothing.",
-        advice=f"Take {'harder' if harder else 'easier'} tasks, or more siblings per task"
-        + (f"; or sample warmer than {limits.temperature:g}." if is_cold else "."),
+        text=f"Only {n.num_mixed} of {known} groups have a reward spread ({n.num_solved} all "
+        f"solved, {n.num_hopeless} all failed): the other rollouts teach nothing.",
+        advice=f"Take {'harder' if harder else 'easier'} tasks, or larger groups"
+        + (f", or a temperature above {limits.temperature:g}." if is_cold else "."),
         command=command({"sampling.temperature": 1.0}) if is_cold else "",
     )
 
@@ -269,8 +271,8 @@ def _same_prompts(n: Numbers) -> Finding | None:
         level=Level.WARN,
         name="repeated prompts",
         text=f"{n.num_groups} groups begin with {n.num_prompts} distinct "
-        f"{'prompt' if n.num_prompts == 1 else 'prompts'}: whether reasoning depends on the prompt "
-        "can hardly be measured.",
+        f"{'prompt' if n.num_prompts == 1 else 'prompts'}: too few to measure whether the "
+        "reasoning depends on the prompt.",
         advice="Vary the tasks, if they are meant to vary.",
     )
 
@@ -282,7 +284,7 @@ def _same_replies(n: Numbers, limits: Limits, command: Commands) -> Finding | No
     return Finding(
         level=Level.WARN,
         name="identical siblings",
-        text=f"In {n.num_identical} of {n.num_groups} groups all siblings wrote the same.",
+        text=f"In {n.num_identical} of {n.num_groups} groups all trajectories wrote the same.",
         advice="Sample at a higher temperature.",
         command=command({"sampling.temperature": 1.0}) if limits.temperature < 1 else "",
     )
@@ -294,8 +296,8 @@ def _selection(n: Numbers, limits: Limits, command: Commands) -> Finding | None:
     return Finding(
         level=Level.WARN,
         name="empty selections",
-        text=f"On {n.num_empty} of {n.num_steps} steps the selection would keep nothing, so that "
-        "they would train nothing.",
+        text=f"On {n.num_empty} of {n.num_steps} steps the selection would keep no group, so these "
+        "steps would train nothing.",
         advice="Take more groups per step.",
     )
 
@@ -307,7 +309,7 @@ def _payoff(n: Numbers, limits: Limits, command: Commands) -> Finding | None:
             level=Level.INFO,
             name="selection would pay",
             text=n.payoff.text,
-            advice="Keep the groups that hold the reward spread.",
+            advice="Keep the groups with the largest reward spread.",
             command=command({"selection.strategy": "top_p", "selection.value": 0.9}),
         )
     is_by_spread = is_selecting and limits.selection.metric == "reward_std"
@@ -328,9 +330,10 @@ def _blind(found: Dependence | None) -> Finding | None:
     return Finding(
         level=Level.INFO,
         name="reasoning does not show the prompt",
-        text=f"The first reasonings do not tell {found.num_prompts} prompts apart (p "
-        f"{found.p_value:.2g}): a template collapse could not be seen against this start.",
-        advice="Read some with `echoscope envs play`, or warm-start the policy.",
+        text=f"The reasoning of the first turn does not depend measurably on the prompt "
+        f"({found.num_prompts} prompts, p {found.p_value:.2g}), so a template collapse could not "
+        "be detected.",
+        advice="Read some replies, or warm-start the policy.",
     )
 
 
@@ -340,7 +343,7 @@ def _update(cost: Cost | None) -> Finding | None:
     return Finding(
         level=Level.STOP,
         name="the update fails",
-        text=f"One update on these rollouts did not work: {cost.problem}.",
+        text=f"An update on these rollouts failed: {cost.problem}.",
         advice="Lower optim.max_microbatch_tokens, set model.gradient_checkpointing=true, or use "
         "adapters (model.lora.rank=64) if memory ran out; else lower optim.lr.",
     )

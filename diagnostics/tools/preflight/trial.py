@@ -156,13 +156,14 @@ def _lines(
         f"prompts), {n.turns_mean:.1f} turns each",
         "success": f"{percent(n.success_rate)} of episodes; mean return {n.return_mean:.3f}, std "
         f"{n.return_std:.3f}",
-        "groups": f"{n.num_mixed} mixed, {n.num_solved} solved, {n.num_hopeless} hopeless"
-        + (f", {n.num_equal} equal returns" if n.num_equal else "")
+        "groups": f"{n.num_mixed} with reward spread, {n.num_solved} all solved, "
+        f"{n.num_hopeless} all failed"
+        + (f", {n.num_equal} with equal returns" if n.num_equal else "")
         + (f", {n.num_undefined} with fewer than two siblings" if n.num_undefined else "")
         + f"; mean reward std {fixed(n.group_std_mean, 3)}",
         "format": f"{percent(n.format_valid_frac)} of replies in the right format, "
         f"{percent(n.action_valid_frac)} with a valid action, "
-        f"{percent(n.action_effective_frac)} with an effective one",
+        f"{percent(n.action_effective_frac)} with an action that had an effect",
         "replies": f"median {n.response_p50:.0f}, 90 % up to {n.response_p90:.0f} of "
         f"{limits.max_response_tokens} tokens; {percent(n.capped_frac)} cut at the cap",
         "prompts": f"up to {n.prompt_max:.0f} of {limits.max_prompt_tokens} tokens",
@@ -179,8 +180,9 @@ def _selection_line(n: Numbers, limits: Limits) -> str:
     rule = limits.selection
     by = "" if rule.strategy == "none" else f" {rule.value:g} of {rule.metric}"
     return (
-        f"{rule.strategy}{by} keeps {n.num_kept} of {n.num_groups} groups; std/mean of the reward "
-        f"std {fixed(n.payoff.ratio, 2)}: {n.payoff.worth.value}"
+        f"{rule.strategy}{by} keeps {n.num_kept} of {n.num_groups} groups; does filtering by "
+        f"reward spread pay: {n.payoff.worth.value} (std over mean of the reward std: "
+        f"{fixed(n.payoff.ratio, 2)})"
     )
 
 
@@ -189,7 +191,7 @@ def _dependence_line(found: Dependence) -> str:
         return f"not available: {found.problem}"
     return (
         f"{found.mutual_information:.2f} nats over {found.num_prompts} prompts at the first turn, "
-        f"{percent(found.dependence)} of its ceiling"
+        f"{percent(found.dependence)} of its maximum"
     )
 
 
@@ -198,7 +200,7 @@ def _cost_lines(cost: Cost) -> dict[str, str]:
         "model": f"{cost.num_parameters / 1e6:,.1f} M parameters, "
         f"{cost.num_trainable / 1e6:,.1f} M trained, on {cost.device}"
     }
-    kind = "GPU memory allocated" if cost.is_gpu else "this process, all told"
+    kind = "GPU memory allocated" if cost.is_gpu else "the whole process"
     out["memory"] = (
         f"peak {memory_size(cost.peak_bytes)} of {memory_size(cost.total_bytes)} ({kind}, measured"
         + (", without an update)" if cost.problem else ", one update included)")
@@ -216,8 +218,7 @@ def _cost_lines(cost: Cost) -> dict[str, str]:
         f"about {duration_in_two_units(cost.total_s)}: {cost.steps} steps of "
         f"{cost.rollout_s:.2f} s rollouts and {cost.update_s:.2f} s update (both measured), "
         f"{duration_in_two_units(cost.evaluation_s)} for {cost.num_evaluated} evaluation "
-        "episodes (at "
-        f"the rollouts' {cost.episode_s * 1e3:.1f} ms each), measurements up to "
-        f"{percent(cost.diagnostics_frac)} on top"
+        f"episodes ({cost.episode_s * 1e3:.1f} ms each, as in the rollouts); measurements add up "
+        f"to {percent(cost.diagnostics_frac)}"
     )
     return out

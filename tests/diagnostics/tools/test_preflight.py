@@ -117,8 +117,8 @@ def test_good_rollouts_give_no_finding() -> None:
     found = judged(batch(MIXED), cost=COST)
     assert found.findings == ()
     assert found.is_go
-    assert found.text == "Nothing speaks against starting."
-    assert found.lines["groups"].startswith("8 mixed, 0 solved, 0 hopeless")
+    assert found.text == "Ready to start: no problem found."
+    assert found.lines["groups"].startswith("8 with reward spread, 0 all solved, 0 all failed")
 
 
 def test_the_numbers() -> None:
@@ -148,7 +148,7 @@ def test_all_solved() -> None:
 
 def test_equal_returns_for_both_reasons() -> None:
     found = judged(batch([[1] * 4, [0] * 4]))
-    assert "1 solved, 1 hopeless" in one(found, "no reward spread").text
+    assert "1 all solved, 1 all failed" in one(found, "no reward spread").text
 
 
 def test_nothing_that_compares_siblings_needs_a_spread_within_groups() -> None:
