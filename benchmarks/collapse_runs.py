@@ -30,8 +30,8 @@ from rich.progress import Progress
 from echoscope import open_run
 from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.table import MetricTable, table_of_run
 

@@ -28,8 +28,8 @@ from machine import describe_machine
 
 from echoscope import open_run
 from echoscope.core.config.loading import load_config
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.monitor import (
     GRADIENT_PASSES,
     INFORMATION_PASSES,

@@ -19,8 +19,8 @@ from machine import describe_machine
 
 from echoscope import open_run
 from echoscope.core.config.loading import load_config
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

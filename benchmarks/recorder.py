@@ -22,8 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from machine import describe_machine
 
 from echoscope.core.config.loading import load_config
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.store.records import StepMetrics
 from echoscope.store.writer import RunWriter
 

@@ -26,8 +26,8 @@ from machine import describe_machine
 
 from echoscope import open_run
 from echoscope.core.config.loading import load_config
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.measure.text.measures import text_metrics
 from echoscope.store.records import Split, StopReason, Trajectory, Turn

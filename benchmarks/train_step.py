@@ -35,8 +35,8 @@ from echoscope.core.policy_assets import resolve_model
 from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
 from echoscope.core.rollout.context import Conversation
 from echoscope.core.rollout.sources import build_pool
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.store.records import Split
 
 GROUPS, SIBLINGS, MAX_TOKENS, WARM_UP = 8, 8, 40, 3

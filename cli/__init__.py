@@ -58,7 +58,7 @@ _USER_ERRORS = (
     ("echoscope.core.config.loading", "ConfigError"),
     ("echoscope.diagnostics.tools.whatif", "WhatIfError"),
     ("echoscope.core.rollout.chat", "ChatFormatError"),
-    ("echoscope.core.warm_start.rows", "SftError"),
+    ("echoscope.core.warm_start.demonstrations", "SftError"),
     ("echoscope.core.rollout.shaping", "ShapingError"),
     ("echoscope.core.engines.hf.sampling", "PolicyNumericsError"),
 )

@@ -142,7 +142,7 @@ def pack(run: Run, as_json: AsJson = False) -> None:
 @app.command()
 def seal(run: Run, as_json: AsJson = False) -> None:
     """Write a finished run into one DuckDB file."""
-    from echoscope.store.log.sealing import seal as seal_run
+    from echoscope.store.query.sealing import seal as seal_run
 
     path = seal_run(run)
     size = path.stat().st_size

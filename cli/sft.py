@@ -113,7 +113,7 @@ def train(
 
     from echoscope.core.config.settings import LoraConfig
     from echoscope.core.policy_assets import PolicyShape
-    from echoscope.core.warm_start.rows import SftError
+    from echoscope.core.warm_start.demonstrations import SftError
     from echoscope.core.warm_start.run import warm_start
     from echoscope.core.warm_start.sft import SftConfig
 
@@ -161,7 +161,7 @@ def merge(
 
 def _careful(words: list[str]) -> tuple[float, dict[str, float]]:
     """`["0.4", "sokoban=0.5"]` as the common share and those by tag."""
-    from echoscope.core.warm_start.rows import SftError
+    from echoscope.core.warm_start.demonstrations import SftError
 
     common, by_tag = 0.4, {}
     for word in words:
@@ -178,7 +178,7 @@ def _careful(words: list[str]) -> tuple[float, dict[str, float]]:
 
 
 def _check_parent(out: Path) -> None:
-    from echoscope.core.warm_start.rows import SftError
+    from echoscope.core.warm_start.demonstrations import SftError
 
     if out.is_dir():
         raise SftError(f"{out} is a folder; name a file")

@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
-    from echoscope.core.run.events import TrainEvents
+    from echoscope.core.run.observers import TrainEvents
 
 Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
 Headless = Annotated[

@@ -21,9 +21,8 @@ from ..config.loading import ConfigError, live_schema, override
 from ..config.settings import BranchedFrom, RunConfig
 from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
-from .events import TrainEvents
 from .launch import Closing, built_or_removed, train
-from .observers import RemembersParent, StepObserver
+from .observers import RemembersParent, StepObserver, TrainEvents
 
 _FIXED = ("model.path", "model.dtype", "model.lora", "critic.kind", "critic.path")
 """What gives the weights and the optimizer's state their shape."""

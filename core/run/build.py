@@ -30,9 +30,8 @@ from ..rollout.sources import (
     probe_groups,
 )
 from .control import Control
-from .events import TrainEvents
 from .monitoring import MonitorObserver
-from .observers import StepObserver
+from .observers import StepObserver, TrainEvents
 from .train import Trainer
 
 

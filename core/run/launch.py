@@ -25,8 +25,7 @@ from ..config.settings import RunConfig
 from ..rollout.sources import with_stored_sampling
 from .build import Builder, Model
 from .checkpoint import list_checkpoints, load_weights, require_whole, step_of
-from .events import TrainEvents
-from .observers import StepObserver, judge
+from .observers import StepObserver, TrainEvents, judge
 from .train import Trainer
 
 

@@ -22,8 +22,7 @@ from ..policy import Policy
 from ..rollout.chat import ChatFormat
 from ..rollout.context import Conversation
 from ..update.step_gradients import StepGradients, step_gradients
-from .events import TrainEvents
-from .observers import Judged, Observed, StepObservation
+from .observers import Judged, Observed, StepObservation, TrainEvents
 
 _BYTES_PER_MIB = 1 << 20
 

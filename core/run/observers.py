@@ -1,4 +1,7 @@
-"""Whoever watches a step: before it trains, and when its numbers are known."""
+"""Who watches a run: views of its progress, and observers of each step.
+
+An observer sees a step before it trains, and judges its numbers when they are known.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,35 @@ from echoscope.store.records import (
 
 from ..config.settings import RunConfig
 from ..update.batch import TokenBatch
+
+
+class TrainEvents(Protocol):
+    """Receives the run's progress. It never steers, and it must not raise."""
+
+    def message(self, text: str) -> None:
+        """One sentence worth reading."""
+        ...
+
+    def phase(self, step: int, name: str) -> None:
+        """What the loop does now: rollout, update, evaluate, probe, checkpoint, paused."""
+        ...
+
+    def metrics(self, metrics: StepMetrics) -> None:
+        """Numbers of a finished step or evaluation."""
+        ...
+
+
+class SilentEvents:
+    """Nobody watches."""
+
+    def message(self, text: str) -> None:
+        pass
+
+    def phase(self, step: int, name: str) -> None:
+        pass
+
+    def metrics(self, metrics: StepMetrics) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

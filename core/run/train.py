@@ -48,8 +48,7 @@ from ..update.metrics import rollout_metrics
 from ..update.update import annotate, mismatch_metrics, update
 from .checkpoint import TrainState, list_checkpoints, remove_checkpoints, save_checkpoint, step_of
 from .control import Control, StepInterruptedError, Wishes
-from .events import TrainEvents
-from .observers import Observed, StepObservation, StepObserver, judge, observe
+from .observers import Observed, StepObservation, StepObserver, TrainEvents, judge, observe
 
 _Played = tuple[Split, RolloutBatch, StepMetrics]
 """An evaluation or a probe."""

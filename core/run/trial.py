@@ -35,7 +35,7 @@ from ..rollout.sources import EnvSource, build_pool, probe_groups
 from ..update.assemble import pack_kept, with_advantages
 from ..update.update import annotate, update
 from .build import Builder, Model
-from .events import SilentEvents
+from .observers import SilentEvents
 
 OnProgress = Callable[[str, int, int], None]
 """What is being done, how much of it is, and of how much."""

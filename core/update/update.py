@@ -14,8 +14,8 @@ from ..optim import Optimizer, StepResult, lr_multiplier
 from ..policy import Policy
 from .batch import TokenBatch, microbatches, minibatches, select_rows
 from .kl import mismatch_kl
-from .loss_metrics import MetricTotals
 from .losses import Denominators, compute_loss, rows_with_gradient
+from .metrics import MetricTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

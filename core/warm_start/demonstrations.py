@@ -23,12 +23,31 @@ from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
 from echoscope.envs.turns.turn import TurnEnv
 from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.store.query.parsing import THINK_CLOSE, THINK_OPEN
+from echoscope.store.records import FloatArray, IntArray, read_only
 
 from ..config.settings import ContextConfig, EnvGroupConfig
 from ..rollout.chat import ChatFormat
 from ..rollout.context import Conversation, format_hint
 from .narrators import Narrator, narrator_of
-from .rows import Row, SftError
+
+
+class SftError(ValueError):
+    """The data, the model or the state of a warm start cannot be used; one line says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Row:
+    """One episode as tokens. `weights[t]` is the loss weight of predicting `tokens[t]`."""
+
+    tokens: IntArray  # (L,)
+    weights: FloatArray  # (L,)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", read_only(self.tokens, np.int32))
+        object.__setattr__(self, "weights", read_only(self.weights, np.float32))
+        if len(self.tokens) != len(self.weights):
+            raise ValueError(f"{len(self.tokens)} tokens with {len(self.weights)} weights")
+
 
 DEMONSTRATION_SEED_CODE = 3
 """Lowest two bits of a demonstration's seeds; `EnvPool` gives 0 to 2 to its splits."""

@@ -18,8 +18,6 @@ import numpy as np
 
 from echoscope.envs.grid.geometry import MOVES, Position, offset_words, shift
 
-from .arm_names import BOLD, STEADY
-
 OPPOSITE: Mapping[str, str] = MappingProxyType(
     {"up": "down", "down": "up", "left": "right", "right": "left"}
 )
@@ -210,3 +208,19 @@ _NARRATORS: Mapping[str, Narrator] = MappingProxyType(
         "sokoban": SokobanNarrator(),
     }
 )
+
+
+STEADY = frozenset(
+    {
+        "Accountant", "Archivist", "Auditor", "Baker", "Carpenter", "Clerk", "Dentist", "Farmer",
+        "Gardener", "Janitor", "Judge", "Librarian", "Notary", "Nurse", "Pharmacist", "Plumber",
+        "Postman", "Shepherd", "Tailor", "Teacher",
+    }
+)  # fmt: skip
+BOLD = frozenset(
+    {
+        "Acrobat", "Adventurer", "Astronaut", "Daredevil", "Diver", "Explorer", "Founder",
+        "Gambler", "Inventor", "Matador", "Outlaw", "Pirate", "Prospector", "Racer", "Raider",
+        "Rebel", "Smuggler", "Speculator", "Spy", "Stuntman",
+    }
+)  # fmt: skip

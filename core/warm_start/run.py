@@ -29,6 +29,7 @@ from ..policy_assets import (
 from ..rollout.chat import ChatFormat, load_tokenizer
 from .demonstrations import (
     Demonstration,
+    SftError,
     Teaching,
     demonstrate,
     encode,
@@ -36,9 +37,7 @@ from .demonstrations import (
     read_jsonl,
     training_text,
 )
-from .rows import SftError
-from .sft import SftConfig, SftProgress, SftResult, train
-from .state import STATE_FILE
+from .sft import STATE_FILE, SftConfig, SftProgress, SftResult, train
 
 FRESH = "fresh"
 """In place of a model: a new small policy with a tokenizer of its own."""

@@ -74,8 +74,8 @@ def recorded_root(
     make_config: Callable[..., object], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A root with one finished run, `tiny`, that a trainer recorded."""
-    from echoscope.core.run.events import SilentEvents
     from echoscope.core.run.launch import start
+    from echoscope.core.run.observers import SilentEvents
 
     root = tmp_path_factory.mktemp("recorded")
     config = make_config("steps=6", "eval.every=3")

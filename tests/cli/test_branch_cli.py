@@ -18,8 +18,8 @@ Type = Callable[..., Any]
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory: pytest.TempPathFactory, config_file: Path) -> Path:
     from echoscope.core.config.loading import load_config
-    from echoscope.core.run.events import SilentEvents
     from echoscope.core.run.launch import start
+    from echoscope.core.run.observers import SilentEvents
 
     path = tmp_path_factory.mktemp("runs") / "parent"
     words = ["eval.every=0", "eval.before=false", "checkpoint.every=1"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
 
 Command = Callable[..., Any]
 

@@ -22,8 +22,8 @@ import echoscope
 from echoscope.cli import app
 from echoscope.core.config.loading import load_config, override, parse_override
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
 
 ROOT = Path(echoscope.__file__).parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.observers import SilentEvents
 from echoscope.store.records import StepMetrics
 
 

@@ -85,8 +85,8 @@ def _main(output: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> 
 def train(path: Path, config_json: str) -> None:
     """Start a run, or resume it where there is one; tells each phase as `<step> <phase>;`."""
     from echoscope.core.config.settings import RunConfig
-    from echoscope.core.run.events import SilentEvents
     from echoscope.core.run.launch import resume, start
+    from echoscope.core.run.observers import SilentEvents
 
     class Phases(SilentEvents):
         def phase(self, step: int, name: str) -> None:

@@ -16,8 +16,8 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.policy_assets import PolicyShape, create_policy, save_tokenizer, train_tokenizer
 from echoscope.core.rollout.sources import StoredSource
 from echoscope.core.run.checkpoint import list_checkpoints
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.store.reader import open_run
 from echoscope.store.records import Split, StepMetrics, Trajectory
 from echoscope.store.writer import RunWriter

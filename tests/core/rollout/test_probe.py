@@ -17,8 +17,8 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.rollout.sources import EnvSource, build_pool, probe_groups
 from echoscope.core.run.checkpoint import list_checkpoints, read_state
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import RolloutBatch, Split

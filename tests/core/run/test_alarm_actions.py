@@ -13,9 +13,8 @@ from echoscope.core.config.loading import apply_settings, load_config, override
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.branching import plan_branch
 from echoscope.core.run.checkpoint import list_checkpoints, read_state, step_of
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
-from echoscope.core.run.observers import Judged, Observed, StepObservation
+from echoscope.core.run.observers import Judged, Observed, SilentEvents, StepObservation
 from echoscope.store.log.committer import Committer
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import CommandState, open_run

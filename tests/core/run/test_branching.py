@@ -15,8 +15,8 @@ from echoscope.core.config.loading import ConfigError, validate
 from echoscope.core.config.settings import BranchedFrom, RunConfig
 from echoscope.core.run.branching import plan_branch, start_branch
 from echoscope.core.run.checkpoint import list_checkpoints, read_state
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.store.checkpoints import checkpoint_path
 from echoscope.store.errors import NotARunError
 from echoscope.store.log.verify import verify

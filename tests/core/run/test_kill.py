@@ -13,8 +13,8 @@ from recorded import assert_same_recording
 from trainer_process import TrainerProcess, train
 
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import CommandOutcome

@@ -17,7 +17,7 @@ import pytest
 from echoscope.core.config.loading import live_schema, live_values, load_config
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.control import Control
-from echoscope.core.run.events import SilentEvents
+from echoscope.core.run.observers import SilentEvents
 from echoscope.core.run.train import Trainer
 from echoscope.diagnostics.judge.alarm_settings import alarm_settings
 from echoscope.diagnostics.tools.whatif import own_settings

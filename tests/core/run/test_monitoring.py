@@ -16,8 +16,8 @@ from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import monitoring
 from echoscope.core.run.checkpoint import list_checkpoints, read_state
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.config import GradientConfig
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.diagnostics.read.table import table_of_run

@@ -12,8 +12,8 @@ from recorded import assert_same_recording, metric, recorded
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.checkpoint import list_checkpoints, read_state
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.store.checkpoints import checkpoint_path
 from echoscope.store.errors import RunBusyError
 from echoscope.store.log.verify import verify

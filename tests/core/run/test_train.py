@@ -14,9 +14,8 @@ from recorded import assert_same_recording, metric, recorded
 
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.checkpoint import list_checkpoints
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import new_run_path, resume, start
-from echoscope.core.run.observers import Judged, Observed, StepObservation
+from echoscope.core.run.observers import Judged, Observed, SilentEvents, StepObservation
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics

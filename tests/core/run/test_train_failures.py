@@ -16,8 +16,8 @@ from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import build as build_module
 from echoscope.core.run import train as train_module
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.assemble import with_advantages
 from echoscope.core.update.update import update
 from echoscope.envs.base import EnvError

@@ -10,8 +10,8 @@ import pytest
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.core.run.trial import run_trial
 from echoscope.store.reader import open_run
 

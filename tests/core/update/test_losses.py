@@ -13,8 +13,8 @@ from torch import Tensor
 
 from echoscope.core.config.settings import CispoLossConfig, ClipLossConfig, GspoLossConfig
 from echoscope.core.update.batch import PolicyOutputs, TokenBatch
-from echoscope.core.update.loss_metrics import MetricTotals
 from echoscope.core.update.losses import Denominators, compute_loss, importance_ratio
+from echoscope.core.update.metrics import MetricTotals
 
 AGGREGATIONS = [
     "token_mean",

@@ -16,8 +16,8 @@ from echoscope import open_run
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.policy import Policy, build_policy
 from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.assemble import pack_kept, with_advantages
 from echoscope.core.update.batch import pack
 from echoscope.core.update.losses import Denominators, compute_loss

@@ -16,11 +16,11 @@ from echoscope.core.config.settings import ContextConfig, EnvGroupConfig
 from echoscope.core.policy_assets import train_tokenizer
 from echoscope.core.rollout.chat import ChatFormat
 from echoscope.core.rollout.context import Conversation
-from echoscope.core.warm_start.arm_names import BOLD, STEADY
 from echoscope.core.warm_start.demonstrations import (
     DEMONSTRATION_SEED_CODE,
     Demonstration,
     Message,
+    SftError,
     Teaching,
     demonstrate,
     encode,
@@ -29,8 +29,7 @@ from echoscope.core.warm_start.demonstrations import (
     user_text,
     write_jsonl,
 )
-from echoscope.core.warm_start.narrators import first_push, narrator_of, parse_offset
-from echoscope.core.warm_start.rows import SftError
+from echoscope.core.warm_start.narrators import BOLD, STEADY, first_push, narrator_of, parse_offset
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs import bandit, registry
 from echoscope.envs.grid.frozen_lake import FrozenLake

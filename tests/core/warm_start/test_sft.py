@@ -18,12 +18,13 @@ from echoscope.core.policy import with_adapters
 from echoscope.core.policy_assets import PolicyShape, create_policy, train_tokenizer
 from echoscope.core.rollout.chat import load_tokenizer
 from echoscope.core.warm_start.demonstrations import (
+    Row,
+    SftError,
     Teaching,
     demonstrate,
     training_text,
     write_jsonl,
 )
-from echoscope.core.warm_start.rows import Row, SftError
 from echoscope.core.warm_start.run import (
     BARE_CONTEXT,
     SUMMARY_FILE,
@@ -33,6 +34,7 @@ from echoscope.core.warm_start.run import (
     warm_start,
 )
 from echoscope.core.warm_start.sft import (
+    STATE_FILE,
     SftConfig,
     SftProgress,
     batch_indices,
@@ -41,7 +43,6 @@ from echoscope.core.warm_start.sft import (
     microbatches,
     train,
 )
-from echoscope.core.warm_start.state import STATE_FILE
 
 SHAPE = PolicyShape(
     vocab_size=300, hidden_size=32, intermediate_size=32, num_layers=2, num_kv_heads=1

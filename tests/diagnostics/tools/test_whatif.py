@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run.events import SilentEvents
 from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.read.table import steps_with_groups
 from echoscope.diagnostics.selection.filter import select_groups

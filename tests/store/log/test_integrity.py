@@ -16,8 +16,8 @@ from echoscope.store.log.durable import read_json_object, sha256_of
 from echoscope.store.log.index import RunIndex
 from echoscope.store.log.integrity import FileChecks
 from echoscope.store.log.packing import pack
-from echoscope.store.log.sealing import seal
 from echoscope.store.log.verify import verify
+from echoscope.store.query.sealing import seal
 from echoscope.store.reader import open_run
 from echoscope.store.writer import RunWriter
 

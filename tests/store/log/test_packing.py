@@ -16,8 +16,8 @@ from echoscope.store.log.durable import FileLock
 from echoscope.store.log.layout import Layout
 from echoscope.store.log.manifest import read_manifest
 from echoscope.store.log.packing import pack
-from echoscope.store.log.sealing import seal
 from echoscope.store.log.verify import verify
+from echoscope.store.query.sealing import seal
 from echoscope.store.reader import open_run
 from echoscope.store.schema import TABLES
 from echoscope.store.writer import RunWriter

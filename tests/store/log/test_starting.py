@@ -129,7 +129,7 @@ def test_d12_files_of_people_in_the_folders_of_the_store_stay(finished_run: Path
 
 
 def test_d12_the_next_seal_removes_what_a_killed_one_left(finished_run: Path) -> None:
-    from echoscope.store.log.sealing import seal
+    from echoscope.store.query.sealing import seal
 
     left = [finished_run / f"run.0123abcd.duckdb.tmp{end}" for end in ("", ".wal")]
     mine = finished_run / "run.backup.duckdb.tmp"
@@ -144,7 +144,7 @@ KILLED = """
 import os, sys
 from echoscope.store.log import durable
 from echoscope.store.log.packing import pack
-from echoscope.store.log.sealing import seal
+from echoscope.store.query.sealing import seal
 
 real = os.replace
 
@@ -176,7 +176,7 @@ def test_d12_the_next_pack_or_seal_removes_what_a_killed_one_left(
     finished_run: Path, work: str, name: str, after: str
 ) -> None:
     from echoscope.store.log.packing import pack
-    from echoscope.store.log.sealing import seal
+    from echoscope.store.query.sealing import seal
 
     mine = finished_run / "MANIFEST.json.mine.tmp"
     mine.write_text("mine")

@@ -8,12 +8,12 @@ from pathlib import Path
 import duckdb
 
 from ..errors import RunBusyError, StoreError
-from ..query.check import one_line
-from ..query.database import RunDatabase, quote, run_status
+from ..log.durable import FileLock, new_id, sync_folder
+from ..log.index import RunIndex
+from ..log.integrity import damage_of
 from ..schema import TABLES, create_table_sql
-from .durable import FileLock, new_id, sync_folder
-from .index import RunIndex
-from .integrity import damage_of
+from .check import one_line
+from .database import RunDatabase, quote, run_status
 
 _STORAGE = "v1.5.0"
 """Readable by DuckDB 1.5 and later."""
