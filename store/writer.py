@@ -17,18 +17,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .errors import RunBusyError, RunExistsError, StoreError, StoreWriteError
+from .errors import StoreError, StoreWriteError
 from .log.committer import Committer, StepContent, load_committer
-from .log.durable import FileLock, replace_file, sync_folder, to_checked_json_bytes
+from .log.durable import FileLock
 from .log.events import plain
 from .log.index import read_run_json
-from .log.journal import Journal, read_chunk
 from .log.layout import Layout
+from .log.starting import claim, lay_out
 from .log.state import RunState
 from .query.rows import check_trajectory
 from .records import (
@@ -123,60 +122,27 @@ class RunWriter:
 
         layout = Layout(Path(path).resolve())
         layout.require_text()
-        _require_free(layout)
-        description = {
-            "run_id": run_id,
-            "schema_version": SCHEMA_VERSION,
-            "name": name,
-            "project": project,
-            "base_model": base_model,
-            "tokenizer": tokenizer,
-            "parent_run_id": parent_run_id,
-            "tags": list(tags),
-            "config": json.dumps(plain(config)),
-            "live_knobs": json.dumps(plain(live_knobs or {})),
-            "created_at": time.time(),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "code_version": __version__,
-        }
-        description = plain(description)
-        lock = FileLock(layout.writer_lock)
-        is_own_folder = False
-        try:
-            layout.root.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):
-                layout.root.mkdir()
-                is_own_folder = True
-            lock.acquire()
-        except RunBusyError as error:
-            raise RunExistsError(f"{error}, or choose another name") from None
-        except OSError as error:
-            if is_own_folder:
-                with suppress(OSError):
-                    layout.root.rmdir()
-            raise _cannot_start(layout, error) from error
-        try:
-            # Only now is nobody else at it: a run may have been started there since the first look.
-            _require_free(layout)
-            for path in (layout.journal, layout.tail, *layout.left_by_writer()):
-                path.unlink(missing_ok=True)
-            for folder in (*layout.data_folders(), layout.pieces, layout.commands):
-                folder.mkdir(parents=True, exist_ok=True)
-            state = RunState(run_id)
-            state.description = description
-            journal = Journal.create(layout, state.header(time.time()), piece=1)
-            # Last: a folder with run.json is a run.
-            replace_file(layout.run_json, to_checked_json_bytes(description))
-            sync_folder(layout.root.parent)
-        except RunExistsError:
-            lock.release()
-            raise
-        except OSError as error:
-            layout.run_json.unlink(missing_ok=True)
-            _remove_unborn(layout)
-            lock.release()
-            raise _cannot_start(layout, error) from error
+        state = RunState(run_id)
+        state.description = plain(
+            {
+                "run_id": run_id,
+                "schema_version": SCHEMA_VERSION,
+                "name": name,
+                "project": project,
+                "base_model": base_model,
+                "tokenizer": tokenizer,
+                "parent_run_id": parent_run_id,
+                "tags": list(tags),
+                "config": json.dumps(plain(config)),
+                "live_knobs": json.dumps(plain(live_knobs or {})),
+                "created_at": time.time(),
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "code_version": __version__,
+            }
+        )
+        lock = claim(layout)
+        journal = lay_out(layout, state, lock)
         committer = Committer(layout, journal, state, rotate_every=rotate_every)
         return cls(layout, lock, committer, set(), queue_size=queue_size, is_packing=is_packing)
 
@@ -480,43 +446,3 @@ class RunWriter:
             )
         except OSError as error:
             logger.warning("%s: cannot pack beside the training: %s", self.path, error)
-
-
-def _require_free(layout: Layout) -> None:
-    """Raises RunExistsError unless a run may be started in the folder.
-
-    It is not there, or empty, or holds no more than a start that was killed leaves.
-    """
-    if layout.root.exists() and (not layout.root.is_dir() or not _is_unborn(layout)):
-        what = "already holds a run" if layout.run_json.exists() else "is not an empty folder"
-        raise RunExistsError(f"{layout.root} {what}; choose another name, or resume it")
-
-
-def _is_unborn(layout: Layout) -> bool:
-    """Whether a folder is empty but for what a start makes before `run.json`."""
-    files = {path for path in layout.root.rglob("*") if not path.is_dir() or path.is_symlink()}
-    files -= {layout.writer_lock, layout.journal, layout.tail, *layout.left_by_writer()}
-    folders = {path for path in layout.root.rglob("*") if path.is_dir() and not path.is_symlink()}
-    if files or not folders <= _own_folders(layout):
-        return False
-    return not layout.journal.exists() or len(read_chunk(layout.journal).records) <= 1
-
-
-def _own_folders(layout: Layout) -> set[Path]:
-    data = layout.data_folders()
-    return {*data, *(folder.parent for folder in data), layout.pieces, layout.commands}
-
-
-def _remove_unborn(layout: Layout) -> None:
-    """Remove what a failed start made, and nothing else: the next one finds the place free."""
-    with suppress(OSError):
-        for path in (layout.journal, layout.tail, *layout.left_by_writer(), layout.writer_lock):
-            path.unlink(missing_ok=True)
-        for folder in sorted(_own_folders(layout), key=lambda path: -len(path.parts)):
-            if folder.is_dir():
-                folder.rmdir()
-        layout.root.rmdir()
-
-
-def _cannot_start(layout: Layout, error: OSError) -> StoreWriteError:
-    return StoreWriteError(f"{layout.root}: cannot start a run there ({error.strerror or error})")

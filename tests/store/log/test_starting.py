@@ -77,7 +77,7 @@ def test_d7_a_start_that_loses_leaves_the_files_of_a_stranger(tmp_path: Path) ->
 
 def die_at(path: Path, place: str) -> None:
     """Start a run, and be killed just before the call `place` of the start."""
-    from echoscope.store import writer
+    from echoscope.store.log import starting
 
     def die(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -85,7 +85,7 @@ def die_at(path: Path, place: str) -> None:
     if place == "journal":
         Journal.create = die  # type: ignore[method-assign, assignment]
     elif place == "run.json":
-        writer.replace_file = die  # type: ignore[assignment]
+        starting.replace_file = die  # type: ignore[assignment]
     else:
         os.replace = die  # type: ignore[assignment]
     RunWriter.create(path, run_id="killed", config={})
