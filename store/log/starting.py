@@ -57,6 +57,7 @@ def lay_out(layout: Layout, state: RunState, lock: FileLock) -> Journal:
         for folder in (*layout.data_folders(), layout.pieces, layout.commands):
             folder.mkdir(parents=True, exist_ok=True)
         journal = Journal.create(layout, state.header(time.time()), piece=1)
+        assert state.description is not None
         replace_file(layout.run_json, to_checked_json_bytes(state.description))
         sync_folder(layout.root.parent)
     except RunExistsError:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.store.annotations import read_annotations
 from echoscope.store.records import (
@@ -18,10 +19,7 @@ from echoscope.store.records import (
     AlarmState,
     Command,
     CommandAction,
-    Split,
     StepMetrics,
-    StopReason,
-    Trajectory,
     Turn,
 )
 from echoscope.store.writer import RunWriter
@@ -53,19 +51,8 @@ def alarm(rule: str, step: int, **changes: Any) -> Alarm:
 def run(tmp_path: Path) -> Path:
     """Two alarms: one is over, one became critical and names two trajectories, one of them gone."""
     path = tmp_path / "runs" / "run-1"
-    spoken = Trajectory(
-        step=3,
-        split=Split.TRAIN,
-        index=0,
-        group_index=0,
-        sibling_index=0,
-        env_id="lake",
-        tag="lake",
-        env_seed=0,
-        noise_seed=0,
-        prompt_key="k",
-        turns=(Turn(index=0, observation="o", response=SPOKEN),),
-        stop_reason=StopReason.TERMINATED,
+    spoken = make_trajectory(
+        Turn(index=0, observation="o", response=SPOKEN), step=3, tag="lake", prompt_key="k"
     )
     suggested = Command(
         command_id="suggested-x",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.cli import main
 from echoscope.store.records import (
@@ -19,10 +20,7 @@ from echoscope.store.records import (
     CommandAck,
     CommandAction,
     CommandOutcome,
-    Split,
     StepMetrics,
-    StopReason,
-    Trajectory,
     Turn,
 )
 from echoscope.store.steer.commands import new_command, post
@@ -60,19 +58,15 @@ def write_run(path: Path, *, name: str = "") -> RunWriter:
             reward=float(step),
         )
         trajectories = [
-            Trajectory(
+            make_trajectory(
+                turn,
                 step=step,
-                split=Split.TRAIN,
                 index=index,
-                group_index=0,
                 sibling_index=index,
                 env_id="bandit",
                 tag="",
                 env_seed=1,
                 noise_seed=2,
-                prompt_key="",
-                turns=(turn,),
-                stop_reason=StopReason.TERMINATED,
                 is_success=index == 0,
             )
             for index in range(2)

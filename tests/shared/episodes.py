@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from echoscope.store.records import FinishReason, Split, StopReason, Trajectory, Turn, prompt_key
+from trajectories import make_trajectory
+
+from echoscope.store.records import FinishReason, Trajectory, Turn, prompt_key
 
 
 def text_turn(
@@ -35,19 +37,8 @@ def text_turn(
 
 
 def episode(prompt: str, turns: Sequence[Turn], *, index: int = 0, step: int = 1) -> Trajectory:
-    return Trajectory(
-        step=step,
-        split=Split.TRAIN,
-        index=index,
-        group_index=0,
-        sibling_index=0,
-        env_id="test",
-        tag="test",
-        env_seed=0,
-        noise_seed=0,
-        prompt_key=prompt_key(prompt),
-        turns=tuple(turns),
-        stop_reason=StopReason.TERMINATED,
+    return make_trajectory(
+        *turns, step=step, index=index, tag="test", prompt_key=prompt_key(prompt)
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from trajectories import make_trajectory
 
 from echoscope.diagnostics.measure.information.cross_scores import Tally
-from echoscope.store.records import FinishReason, IntArray, Split, StopReason, Trajectory, Turn
+from echoscope.store.records import FinishReason, IntArray, Trajectory, Turn
 
 
 def encode(text: str) -> IntArray:
@@ -43,19 +44,15 @@ def turn(
 
 
 def episode(group: int, sibling: int, *turns: Turn) -> Trajectory:
-    return Trajectory(
+    return make_trajectory(
+        *turns,
         step=0,
-        split=Split.TRAIN,
         index=group * 100 + sibling,
         group_index=group,
         sibling_index=sibling,
-        env_id="lake",
         tag="lake",
         env_seed=group,
-        noise_seed=0,
         prompt_key=f"task {group}",
-        turns=turns,
-        stop_reason=StopReason.TERMINATED,
     )
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from echoscope.store.records import Split, StepMetrics, StopReason, Trajectory, Turn, prompt_key
+from trajectories import make_trajectory
+
+from echoscope.store.records import StepMetrics, Trajectory, Turn, prompt_key
 from echoscope.store.writer import RunWriter
 
 CONFIG: Mapping[str, Any] = {
@@ -29,9 +31,9 @@ def made_trajectory(step: int, index: int, text: str = "I go up.") -> Trajectory
         actions=("up",),
         reward=float(is_success),
     )
-    return Trajectory(
+    return make_trajectory(
+        turn,
         step=step,
-        split=Split.TRAIN,
         index=index,
         group_index=index // 2,
         sibling_index=index % 2,
@@ -40,8 +42,6 @@ def made_trajectory(step: int, index: int, text: str = "I go up.") -> Trajectory
         env_seed=index // 2,
         noise_seed=index,
         prompt_key=prompt_key(f"prompt {index // 2}"),
-        turns=(turn,),
-        stop_reason=StopReason.TERMINATED,
         is_success=is_success,
     )
 

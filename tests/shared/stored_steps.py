@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from trajectories import make_trajectory
 
 from echoscope.store.records import (
     Split,
@@ -65,7 +66,7 @@ def build_trajectory(
         "is_success": index % 2 == 0,
         "duration_s": 0.5,
     }
-    return Trajectory(**(fields | changes))
+    return make_trajectory(**(fields | changes))
 
 
 def build_outcome(trajectory: Trajectory, advantage: float = 0.5) -> TrajectoryOutcome:

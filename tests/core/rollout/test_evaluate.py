@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.core.rollout.evaluate import evaluation_metrics
 from echoscope.diagnostics.measure.rates import wilson_interval
-from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
+from echoscope.store.records import RolloutBatch, Split, Trajectory, Turn
 
 
 def trajectory(p: int, g: int, success: bool | None, tag: str = "lake") -> Trajectory:
@@ -25,7 +26,8 @@ def trajectory(p: int, g: int, success: bool | None, tag: str = "lake") -> Traje
         is_valid=True,
         is_effective=True,
     )
-    return Trajectory(
+    return make_trajectory(
+        turn,
         step=0,
         split=Split.EVAL,
         index=10 * p + g,
@@ -36,11 +38,8 @@ def trajectory(p: int, g: int, success: bool | None, tag: str = "lake") -> Traje
         env_seed=p,
         noise_seed=g,
         prompt_key="k",
-        turns=(turn,),
         final_observation="end",
-        stop_reason=StopReason.TERMINATED,
         is_success=success,
-        duration_s=0.0,
     )
 
 

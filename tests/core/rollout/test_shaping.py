@@ -8,6 +8,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import ShapingTerm
@@ -20,7 +21,7 @@ from echoscope.core.rollout.shaping import (
     reward_agreement,
     reward_format,
 )
-from echoscope.store.records import Split, StopReason, Trajectory, Turn
+from echoscope.store.records import Turn
 
 
 def turn(reasoning: str = "", *, num_tokens: int = 4, index: int = 0, **fields) -> Turn:
@@ -149,19 +150,11 @@ class TestResolve:
 
 
 def test_apply_fills_every_turn_and_leaves_the_rest():
-    trajectory = Trajectory(
-        step=1,
-        split=Split.TRAIN,
-        index=0,
-        group_index=0,
-        sibling_index=0,
-        env_id="bandit",
+    trajectory = make_trajectory(
+        turn("up", reward=1.0),
+        turn(index=1, is_valid=False, format_penalty=-0.1),
         tag="bandit",
-        env_seed=0,
-        noise_seed=0,
         prompt_key="0" * 16,
-        turns=(turn("up", reward=1.0), turn(index=1, is_valid=False, format_penalty=-0.1)),
-        stop_reason=StopReason.TERMINATED,
     )
     shaped = apply(trajectory, resolve([term("format", name="bonus", weight=0.5)]))
     assert [dict(one.shaping) for one in shaped.turns] == [{"bonus": 0.5}, {"bonus": 0.0}]

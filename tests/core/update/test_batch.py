@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trajectories import make_trajectory
 
 from echoscope.core.update.batch import (
     TokenBatch,
@@ -20,7 +21,7 @@ from echoscope.core.update.batch import (
     scatter_to_turns,
     select_rows,
 )
-from echoscope.store.records import Split, StopReason, Support, Trajectory, Turn
+from echoscope.store.records import Support, Trajectory, Turn
 
 
 def turn(prompt: Sequence[int], response: Sequence[int], **fields: object) -> Turn:
@@ -39,19 +40,11 @@ def turn(prompt: Sequence[int], response: Sequence[int], **fields: object) -> Tu
 
 
 def trajectory(*turns: Turn, index: int = 0, group_index: int = 0) -> Trajectory:
-    return Trajectory(
-        step=1,
-        split=Split.TRAIN,
+    return make_trajectory(
+        *(replace(item, index=k) for k, item in enumerate(turns)),
         index=index,
         group_index=group_index,
-        sibling_index=0,
-        env_id="e",
         tag="e",
-        env_seed=0,
-        noise_seed=0,
-        prompt_key="",
-        turns=tuple(replace(item, index=k) for k, item in enumerate(turns)),
-        stop_reason=StopReason.TERMINATED,
     )
 
 

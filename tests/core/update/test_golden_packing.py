@@ -15,13 +15,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from trajectories import make_trajectory
 from transformers import PreTrainedTokenizerFast
 
 from echoscope.core.config.settings import ContextConfig
 from echoscope.core.rollout.chat import ChatFormat
 from echoscope.core.rollout.context import Conversation
 from echoscope.core.update.batch import TokenBatch, credit_rewards, pack
-from echoscope.store.records import FinishReason, Split, StopReason, Trajectory, Turn, prompt_key
+from echoscope.store.records import FinishReason, StopReason, Trajectory, Turn, prompt_key
 
 # One character is one token, except for control tokens and tags.
 PAD, END, USER, BOT = 0, 1, 2, 3
@@ -89,18 +90,12 @@ def trajectory(
                 finish_reason=FinishReason.STOP if tokens[-1] == END else FinishReason.LENGTH,
             )
         )
-    return Trajectory(
-        step=1,
-        split=Split.TRAIN,
+    return make_trajectory(
+        *recorded,
         index=index,
         group_index=group_index,
-        sibling_index=0,
-        env_id="scripted",
         tag="scripted",
-        env_seed=0,
-        noise_seed=0,
         prompt_key=prompt_key(np.array([0])),
-        turns=tuple(recorded),
         stop_reason=StopReason.MAX_TURNS,
     )
 

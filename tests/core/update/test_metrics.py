@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.core.update.metrics import mean, mean_of_arrays, rollout_metrics
 from echoscope.store.records import FinishReason, RolloutBatch, Split, StopReason, Trajectory, Turn
@@ -44,7 +45,7 @@ def trajectory(p: int, g: int, *turns: Turn, **fields: Any) -> Trajectory:
         "is_success": True,
         "duration_s": 0.0,
     }
-    return Trajectory(**(defaults | fields))
+    return make_trajectory(**(defaults | fields))
 
 
 def test_means_of_nothing_are_nan() -> None:

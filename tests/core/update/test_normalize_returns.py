@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.core.update.advantages import left_out_rewards, normalize_returns
-from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
+from echoscope.store.records import RolloutBatch, StopReason, Trajectory, Turn
 
 
 class TestNormalizeReturns:
@@ -75,18 +76,13 @@ def stored(p: int, g: int, rewards: list[float], *, failed: bool = False) -> Tra
         )
         for k, reward in enumerate(rewards)
     )
-    return Trajectory(
-        step=1,
-        split=Split.TRAIN,
+    return make_trajectory(
+        *turns,
         index=3 * p + g,
         group_index=p,
         sibling_index=g,
-        env_id="bandit",
         tag="bandit",
-        env_seed=0,
-        noise_seed=0,
         prompt_key="0" * 16,
-        turns=turns,
         stop_reason=StopReason.ENV_ERROR if failed else StopReason.TERMINATED,
     )
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.dashboard.replay.export import trajectory_json
 from echoscope.dashboard.replay.list import (
@@ -18,7 +19,7 @@ from echoscope.dashboard.replay.list import (
     success_word,
     summary,
 )
-from echoscope.store.records import Split, StopReason, Trajectory, TrajectoryOutcome, Turn
+from echoscope.store.records import Split, StopReason, TrajectoryOutcome, Turn
 
 
 def rows(**columns: list[object]) -> pd.DataFrame:
@@ -114,18 +115,17 @@ def test_a_trajectory_as_json_has_every_field_and_no_nan() -> None:
         logprobs=np.array([np.nan]),
         info={"distance": 2.0},
     )
-    trajectory = Trajectory(
+    trajectory = make_trajectory(
+        turn,
         step=3,
         split=Split.EVAL,
         index=1,
-        group_index=0,
         sibling_index=1,
         env_id="e",
         tag="t",
         env_seed=1,
         noise_seed=2,
         prompt_key="k",
-        turns=(turn,),
         stop_reason=StopReason.MAX_TURNS,
     )
     outcome = TrajectoryOutcome(trajectory_id=trajectory.id, advantage=0.5, kept=True)

@@ -9,6 +9,7 @@ from html import unescape
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from trajectories import make_trajectory
 
 from echoscope.dashboard.replay.heat import (
     HEATS,
@@ -19,7 +20,7 @@ from echoscope.dashboard.replay.heat import (
     trajectory_scale,
 )
 from echoscope.dashboard.replay.tokens import heat_html, legend_html, text_html
-from echoscope.store.records import Split, StopReason, Trajectory, TrajectoryOutcome, Turn
+from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
 
 RESPONSE = "go<b></think><answer>up</answer>"
 PIECES = ["go", "<b>", "</think>", "<answer>", "up", "</answer>", "<|end|>"]
@@ -44,20 +45,7 @@ def an_outcome(**arrays: list[float]) -> TrajectoryOutcome:
 
 
 def a_trajectory(*turns: Turn) -> Trajectory:
-    return Trajectory(
-        step=0,
-        split=Split.TRAIN,
-        index=0,
-        group_index=0,
-        sibling_index=0,
-        env_id="e",
-        tag="t",
-        env_seed=0,
-        noise_seed=0,
-        prompt_key="k",
-        turns=turns,
-        stop_reason=StopReason.TERMINATED,
-    )
+    return make_trajectory(*turns, step=0, env_id="e", tag="t", prompt_key="k")
 
 
 def parse(html: str) -> ET.Element:

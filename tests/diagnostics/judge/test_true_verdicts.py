@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.diagnostics.bench.judging import judge, said_with_less
 from echoscope.diagnostics.bench.report import small_set
@@ -28,8 +29,6 @@ from echoscope.store.records import (
     Alarm,
     AlarmState,
     RolloutBatch,
-    Split,
-    StopReason,
     Trajectory,
     Turn,
 )
@@ -432,11 +431,15 @@ def sibling(g: int, actions: tuple[str, ...], reward: float) -> Trajectory:
         index=0, observation="", response="", actions=actions, reward=reward,
         prompt_tokens=tokens, response_tokens=tokens, logprobs=logprobs,
     )  # fmt: skip
-    return Trajectory(
-        step=1, split=Split.TRAIN, index=g, group_index=0, sibling_index=g, env_id="lake",
-        tag="lake", env_seed=0, noise_seed=g, prompt_key="0", turns=(turn,),
-        stop_reason=StopReason.TERMINATED, is_success=reward > 0,
-    )  # fmt: skip
+    return make_trajectory(
+        turn,
+        index=g,
+        sibling_index=g,
+        tag="lake",
+        noise_seed=g,
+        prompt_key="0",
+        is_success=reward > 0,
+    )
 
 
 def test_b11_luck_is_what_equal_actions_earn_differently() -> None:

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.diagnostics.measure.rewards import reward_stats
-from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
+from echoscope.store.records import RolloutBatch, StopReason, Trajectory, Turn
 
 
 def trajectory(
@@ -22,18 +23,16 @@ def trajectory(
         response_tokens=np.array([2, 3]),
         reward=reward,
     )
-    return Trajectory(
+    return make_trajectory(
+        turn,
         step=0,
-        split=Split.TRAIN,
         index=p * 10 + g,
         group_index=p,
         sibling_index=g,
-        env_id="lake",
         tag="lake",
         env_seed=p,
         noise_seed=g,
         prompt_key=str(p),
-        turns=(turn,),
         stop_reason=stop,
         is_success=success,
     )

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.diagnostics.read import sources
 from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.sources import open_source, sample_of_step
 from echoscope.store.reader import open_run
-from echoscope.store.records import Split, StepMetrics, StopReason, Trajectory, Turn
+from echoscope.store.records import Split, StepMetrics, Trajectory, Turn
 from echoscope.store.writer import RunWriter
 
 WORDS = ("up", "down", "left", "right", "north", "south", "east", "west", "ice", "hole", "goal")
@@ -40,19 +41,17 @@ def trajectory(step: int, p: int, g: int, template_from: int, split: Split) -> T
         actions=("up",),
         reward=float(g % 2),
     )
-    return Trajectory(
+    return make_trajectory(
+        turn,
         step=step,
         split=split,
         index=p * 4 + g,
         group_index=p,
         sibling_index=g,
-        env_id="lake",
         tag="lake",
         env_seed=p,
         noise_seed=g,
         prompt_key=str(p),
-        turns=(turn,),
-        stop_reason=StopReason.TERMINATED,
         is_success=g % 2 == 0,
     )
 

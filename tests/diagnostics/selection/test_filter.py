@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
+from trajectories import make_trajectory
 
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.selection.filter import (
@@ -21,7 +22,7 @@ from echoscope.diagnostics.selection.filter import (
     trajectory_values,
 )
 from echoscope.diagnostics.selection.rules import select
-from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
+from echoscope.store.records import RolloutBatch, StopReason, Trajectory, Turn
 
 
 def of_groups(batch, metric):
@@ -69,18 +70,15 @@ def trajectory(
         entropies=entropies,
         reward=reward,
     )
-    return Trajectory(
-        step=1,
-        split=Split.TRAIN,
+    return make_trajectory(
+        turn,
         index=p * 8 + g,
         group_index=p,
         sibling_index=g,
-        env_id="bandit",
         tag="bandit",
         env_seed=p,
         noise_seed=g,
         prompt_key="0" * 16,
-        turns=(turn,),
         stop_reason=stop,
         is_success=success,
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.selection.payoff import Worth
@@ -20,7 +21,7 @@ from echoscope.diagnostics.tools.preflight.findings import (
     Preflight,
 )
 from echoscope.diagnostics.tools.preflight.trial import judge, measure
-from echoscope.store.records import FinishReason, RolloutBatch, Split, StopReason, Trajectory, Turn
+from echoscope.store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
 
 LIMITS = Limits(
     group_size=4,
@@ -59,19 +60,15 @@ def episode(p: int, g: int, reward: float, *, prompt_size: int = 10, **turn: obj
         "reward": reward,
         "actions": ("up",),
     } | turn
-    return Trajectory(
-        step=1,
-        split=Split.TRAIN,
+    return make_trajectory(
+        Turn(index=0, observation="", response=text, **settings),
         index=p * 100 + g,
         group_index=p,
         sibling_index=g,
-        env_id="lake",
         tag="lake",
         env_seed=p,
         noise_seed=g,
         prompt_key=str(p),
-        turns=(Turn(index=0, observation="", response=text, **settings),),
-        stop_reason=StopReason.TERMINATED,
         is_success=reward >= 1,
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.launch import resume, start
@@ -53,19 +54,17 @@ def episode(
         "logprobs": np.zeros(size),
         "entropies": np.full(size, float(p)),
     }
-    return Trajectory(
+    return make_trajectory(
+        Turn(index=0, observation="", response="x", reward=value, **tokens),
         step=step,
         split=split,
         index=p * 10 + g,
         group_index=p,
         sibling_index=g,
-        env_id="lake",
         tag="lake",
         env_seed=p,
         noise_seed=g,
         prompt_key=str(p),
-        turns=(Turn(index=0, observation="", response="x", reward=value, **tokens),),
-        stop_reason=StopReason.TERMINATED,
         is_success=value >= 1,
     )
 

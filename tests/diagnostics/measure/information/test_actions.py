@@ -6,25 +6,18 @@ import math
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.diagnostics.measure.information.actions import estimate_actions, first_actions
-from echoscope.store.records import Split, StopReason, Trajectory, Turn
+from echoscope.store.records import Trajectory, Turn
 
 
 def trajectory(prompt: str, *actions: str) -> Trajectory:
-    return Trajectory(
+    return make_trajectory(
+        Turn(index=0, observation="", response="", actions=actions),
         step=0,
-        split=Split.TRAIN,
-        index=0,
-        group_index=0,
-        sibling_index=0,
-        env_id="lake",
         tag="lake",
-        env_seed=0,
-        noise_seed=0,
         prompt_key=prompt,
-        turns=(Turn(index=0, observation="", response="", actions=actions),),
-        stop_reason=StopReason.TERMINATED,
     )
 
 

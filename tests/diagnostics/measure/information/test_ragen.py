@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from trajectories import make_trajectory
 
 from echoscope.diagnostics.measure.information.cross_scores import CrossScores
 from echoscope.diagnostics.measure.information.ragen import (
@@ -17,7 +18,7 @@ from echoscope.diagnostics.measure.information.ragen import (
     ragen_metrics,
     thinking_rates,
 )
-from echoscope.store.records import Split, StopReason, Trajectory, Turn
+from echoscope.store.records import Trajectory, Turn
 
 
 def scores(logprobs, lengths, columns, **more) -> CrossScores:
@@ -108,20 +109,7 @@ def turn(index: int, text: str, *, prompt: int = 1, is_forced: bool = True) -> T
 
 
 def trajectory(group: int, *turns: Turn) -> Trajectory:
-    return Trajectory(
-        step=0,
-        split=Split.TRAIN,
-        index=0,
-        group_index=group,
-        sibling_index=0,
-        env_id="lake",
-        tag="lake",
-        env_seed=0,
-        noise_seed=0,
-        prompt_key=str(group),
-        turns=turns,
-        stop_reason=StopReason.TERMINATED,
-    )
+    return make_trajectory(*turns, step=0, group_index=group, tag="lake", prompt_key=str(group))
 
 
 @pytest.fixture
