@@ -216,6 +216,10 @@ def test_a_python_block_runs(
     module = types.ModuleType("documented")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(tree, page, "exec"), vars(module))
+    imported = [
+        a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names
+    ]
+    assert set(imported) <= vars(module).keys()
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

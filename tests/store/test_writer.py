@@ -80,6 +80,7 @@ def test_early_trajectories_become_visible_by_themselves(
     writer.add_trajectories([trajectory(0, 0)])
     reader = open_run(run_path)
     wait_until(lambda: reader.sql("SELECT 1 FROM trajectories").num_rows == 1)
+    assert writer.acknowledged_step == -1  # visible before its step
 
 
 def test_early_trajectories_share_a_micro_segment_however_many_there_are(

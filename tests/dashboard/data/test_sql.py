@@ -27,7 +27,8 @@ def root(tmp_path: Path, serve_root: Serve) -> Path:
 
 @pytest.mark.parametrize("name", sql_box.EXAMPLES)
 def test_the_examples_run(name: str, root: Path) -> None:
-    sql_box.ask("a", sql_box.EXAMPLES[name])
+    answer = sql_box.ask("a", sql_box.EXAMPLES[name])
+    assert len(answer.table.columns) > 0
 
 
 @pytest.mark.parametrize(

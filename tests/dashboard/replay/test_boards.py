@@ -134,8 +134,8 @@ HOSTILE = st.text(alphabet=st.characters(codec=None), max_size=20) | st.just(EVI
 
 @given(st.text(max_size=60) | JSON.map(json.dumps))
 def test_any_text_makes_a_picture(text: str) -> None:
-    parse(board_svg(text))
-    board_html(text)
+    assert parse(board_svg(text)).tag == f"{SVG}svg"
+    assert board_html(text).startswith("<")
 
 
 @given(
@@ -145,11 +145,11 @@ def test_any_text_makes_a_picture(text: str) -> None:
     ),
 )
 def test_any_fields_make_a_picture(kind: str, fields: dict[str, object]) -> None:
-    parse(board_svg(json.dumps({"kind": kind, **fields})))
+    assert parse(board_svg(json.dumps({"kind": kind, **fields}))).tag == f"{SVG}svg"
 
 
 @given(name=HOSTILE, char=st.characters(codec=None))
 def test_hostile_names_stay_text(name: str, char: str) -> None:
     frame = {"kind": "grid", "size": [1, 1], "cells": [char], "legend": {char: name}}
     overlays = [{"is": name, "at": [0, 0]}]
-    parse(board_svg(json.dumps(frame | {"overlays": overlays})))
+    assert parse(board_svg(json.dumps(frame | {"overlays": overlays}))).tag == f"{SVG}svg"

@@ -145,8 +145,10 @@ def test_an_unchanged_run_is_not_drawn_anew(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = open_page("live", tmp_path, run="live")
+    before = specs(page)
     monkeypatch.setattr(live_charts.charts, "line_spec", None)  # calling it would fail
     shown(page.run())
+    assert specs(page) == before
 
 
 def test_a_run_that_is_faster_than_the_page_is_still_drawn_to_the_end(

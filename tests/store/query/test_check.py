@@ -135,7 +135,7 @@ def test_d1_several_runs_are_guarded_as_one(work: Path, finished_run: Path) -> N
     ],
 )
 def test_what_reads_is_welcome(finished_run: Path, sql: str) -> None:
-    open_run(finished_run).sql(sql)
+    assert open_run(finished_run).sql(sql).num_columns > 0
 
 
 def test_a_pivot_without_values_says_what_to_write() -> None:
