@@ -247,8 +247,8 @@ def main() -> None:
     style()
     args.out.mkdir(parents=True, exist_ok=True)
     sets: dict[str, list[LabelledRun]] = {
-        "made runs": made_set(range(REPORT_SEED, REPORT_SEED + args.seeds)),
-        "small runs": small_set(),
+        "synthetic runs": made_set(range(REPORT_SEED, REPORT_SEED + args.seeds)),
+        "recorded runs": small_set(),
     }
     if args.curves:
         sets["public runs"] = load_curves(args.curves)

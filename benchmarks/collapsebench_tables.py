@@ -22,6 +22,9 @@ from echoscope.diagnostics.bench.resampling import resampled_false_alarms
 from echoscope.diagnostics.bench.tables import Grid, in_time, number
 from echoscope.diagnostics.judge.calibration import CALMS, HORIZON, KINDS, Count, quiet_level
 
+SETS = {"made": "synthetic runs", "small": "recorded runs", "public": "public runs"}
+"""Marker in the page and name in `calibration.py` -> name of the set."""
+
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return Grid(head=tuple(head), rows=tuple(tuple(row) for row in rows)).markdown()
@@ -61,9 +64,9 @@ def said_tables(reports: Mapping[str, BenchReport]) -> str:
     ]
     return "\n\n".join(
         [
-            table(["verdict", "confidence", *(f"wrong, {name} runs" for name in names)], levels),
-            f"A collapse within {HORIZON} steps of a quiet step:",
-            table(["signals", "kinds", *(f"{name} runs" for name in names), "confidence"], rows),
+            table(["verdict", "confidence", *(f"wrong, {SETS[name]}" for name in names)], levels),
+            f"Steps without an alarm that a collapse followed within {HORIZON} steps:",
+            table(["signals", "kinds", *(SETS[name] for name in names), "confidence"], rows),
         ]
     )
 

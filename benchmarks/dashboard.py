@@ -1,8 +1,8 @@
-"""What the dashboard promises, measured with a real Chromium on made runs of full size.
+"""What the dashboard promises, measured with a real Chromium on generated runs of full size.
 
     python benchmarks/dashboard.py [--only start,million,...] [--folder DIR] [--json]
 
-Needs Playwright and a Chromium. The made runs take a few minutes and 2.3 GB the first time, and are
+Needs Playwright and a Chromium. The generated runs take a few minutes and 2.3 GB the first time, and are
 used again where they are; `--scale 0.01` is for trying it out. Times of pages are the browser's
 own, from the start of the navigation to the first frame in which a curve, the list or the text is
 there. Each visit is of somebody with an empty cache; `warm` means a dashboard that has answered the
@@ -93,7 +93,7 @@ def row(what: str, found: Sequence[float], limit: float | None = None, note: str
 
 
 class Bench:
-    """The made runs, a browser, and what was measured so far."""
+    """The generated runs, a browser, and what was measured so far."""
 
     def __init__(self, browser: Browser, folder: Path, work: Path, scale: float) -> None:
         self._browser = browser

@@ -1,6 +1,6 @@
 """Distances and persistence of the alarm channels, tuned on even seeds and reported on odd ones.
 
-Made runs of seeds that the bench does not report, and the recorded small runs. A coordinate sweep
+Synthetic runs of seeds that the bench does not report, and the recorded small runs. A coordinate sweep
 over factors on the channels' distances (`tuning.py`): false critical alarms
 first, then collapses called in time, then lead. With --curves, labelled runs of others are a gate:
 no value is kept that calls fewer of them in time, with less lead, fewer kinds right or more false
@@ -95,7 +95,7 @@ def table_of(reports: Sequence[tuple[str, str, BenchReport]]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--seeds", type=int, default=12, help="made runs of every kind, both halves"
+        "--seeds", type=int, default=12, help="synthetic runs of every kind, both halves"
     )
     parser.add_argument("--passes", type=int, default=1, help="through all knobs")
     parser.add_argument("--curves", type=Path, help="labelled runs of others, as a gate")

@@ -1,6 +1,6 @@
 """CollapseBench over a set of runs: the verdict, every rule, the regimes, and what else there is.
 
-A set is made runs, the recorded small runs, or a folder of labelled curves; all are measured alike.
+A set is synthetic runs, the recorded small runs, or a folder of labelled curves; all are measured alike.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .scores import Call, Scores, score
 from .synthetic_runs import COLLAPSES, HEALTHY, make
 
 REPORT_SEED = 2000
-"""Made runs with seeds below this one were looked at while rules were written."""
+"""Synthetic runs with seeds below this one were used while rules were written."""
 TARGET_DETECTION = 0.95
 TARGET_FALSE_PER_1000 = 1.0
 MOST_WITH_LESS = 60
@@ -92,7 +92,7 @@ class BenchReport:
 
 
 def made_set(seeds: Sequence[int]) -> list[LabelledRun]:
-    """A made run of every kind for every seed."""
+    """A synthetic run of every kind for every seed."""
     return [make(kind, seed) for kind in (*COLLAPSES, *HEALTHY) for seed in seeds]
 
 

@@ -1,4 +1,4 @@
-"""Made runs with a known schedule: every collapse, and what looks like one and is none.
+"""Synthetic runs with a known schedule: every collapse, and runs that only look like one.
 
 What they share with real runs: two thirds of the step-to-step variance of success comes from which
 tasks were drawn, validity is binomial noise on a slowly correlated rate, gradient norms are
@@ -31,7 +31,7 @@ NUM_PROMPTS = 8
 
 @dataclass(slots=True, kw_only=True)
 class Schedule:
-    """Noise-free courses, each (T,), that a made run is drawn from."""
+    """Noise-free courses, each (T,), that a synthetic run is drawn from."""
 
     success: Values
     valid: Values
