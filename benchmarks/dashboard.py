@@ -2,8 +2,8 @@
 
     python benchmarks/dashboard.py [--only start,million,...] [--folder DIR] [--json]
 
-Needs Playwright and a Chromium. The generated runs take a few minutes and 2.3 GB the first time, and are
-used again where they are; `--scale 0.01` is for trying it out. Times of pages are the browser's
+Needs Playwright and a Chromium. The generated runs take a few minutes and 2.3 GB the
+first time, and are used again where they are; `--scale 0.01` is for trying it out. Times of pages are the browser's
 own, from the start of the navigation to the first frame in which a curve, the list or the text is
 there. Each visit is of somebody with an empty cache; `warm` means a dashboard that has answered the
 same question before, `first` one that was just started.
@@ -379,8 +379,10 @@ def main() -> None:
     parts = ("start", "million", "wide", "visible", "many", "viewers")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(parts), help="some of the parts, with commas")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the made runs")
-    parser.add_argument("--folder", type=Path, help="of the made runs; else a temporary one, kept")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the generated runs")
+    parser.add_argument(
+        "--folder", type=Path, help="of the generated runs; else a temporary one, kept"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     name = "echoscope-dashboard-bench" + ("" if options.scale == 1.0 else f"-{options.scale:g}")

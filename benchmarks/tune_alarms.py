@@ -1,7 +1,7 @@
 """Distances and persistence of the alarm channels, tuned on even seeds and reported on odd ones.
 
-Synthetic runs of seeds that the bench does not report, and the recorded small runs. A coordinate sweep
-over factors on the channels' distances (`tuning.py`): false critical alarms
+Synthetic runs of seeds that the bench does not report, and the recorded small runs. A coordinate
+sweep over factors on the channels' distances (`tuning.py`): false critical alarms
 first, then collapses called in time, then lead. With --curves, labelled runs of others are a gate:
 no value is kept that calls fewer of them in time, with less lead, fewer kinds right or more false
 alarms, at these distances or at ones a tenth smaller. It changes nothing: it says what it found,

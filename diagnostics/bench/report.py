@@ -1,6 +1,7 @@
 """CollapseBench over a set of runs: the verdict, every rule, the regimes, and what else there is.
 
-A set is synthetic runs, the recorded small runs, or a folder of labelled curves; all are measured alike.
+A set is synthetic runs, the recorded small runs, or a folder of labelled curves; all are measured
+alike.
 """
 
 from __future__ import annotations
