@@ -2,11 +2,11 @@
 
     python benchmarks/dashboard.py [--only start,million,...] [--folder DIR] [--json]
 
-Needs Playwright and a Chromium. The generated runs take a few minutes and 2.3 GB the
-first time, and are used again where they are; `--scale 0.01` is for trying it out. Times of pages
-are the browser's own, from the start of the navigation to the first frame in which a curve, the list or the text is
-there. Each visit is of somebody with an empty cache; `warm` means a dashboard that has answered the
-same question before, `first` one that was just started.
+Needs Playwright and a Chromium. The generated runs take a few minutes and 2.3 GB the first time,
+and are used again where they are; `--scale 0.01` is for trying it out. Times of pages are the
+browser's own, from the start of the navigation to the first frame in which a curve, the list or
+the text is there. Each visit is of somebody with an empty cache; `warm` means a dashboard that
+has answered the same question before, `first` one that was just started.
 """
 
 from __future__ import annotations
