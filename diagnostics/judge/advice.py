@@ -33,7 +33,7 @@ RATE_RISE = 1.5
 """Learning rate now over the one at the best success (or at the first step) that is a rise."""
 USUAL_RATES = {"tiny": 3e-4, "lora": 1e-4, "": 1e-5}
 """Highest learning rates of the recipes: the shipped policy, adapters, and full larger models."""
-TASK_MUST_CHANGE = "The settings of the trainer cannot cure this; the task must change. "
+TASK_MUST_CHANGE = "No setting of the trainer can cure this; the task must change. "
 LUCK_PARAMS = ("slip",)
 """Parameters of environments that make the world ignore an action."""
 
