@@ -5,13 +5,13 @@ from __future__ import annotations
 import streamlit as st
 
 from echoscope.dashboard.escaping import visible
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import links, ui
 
 
 def main() -> None:
     pages = [
-        st.Page(ui.script(name), title=title, url_path=name, default=name == ui.FRONT_PAGE)
-        for name, (title, _) in ui.PAGES.items()
+        st.Page(links.script(name), title=title, url_path=name, default=name == links.FRONT_PAGE)
+        for name, (title, _) in links.PAGES.items()
     ]
     page = st.navigation(pages, position="top")
     run_id = st.query_params.get("run")

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..charts.charts import figure_text
-from ..page.config_view import value_words
+from ..words import setting_words
 from .diagnosis import RegimePath
 
 MISSING = "not set"
@@ -35,7 +35,7 @@ def config_diff(configs: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _shown(config: Mapping[str, Any], key: str) -> str:
-    return value_words(config[key])[:200] if key in config else MISSING
+    return setting_words(config[key])[:200] if key in config else MISSING
 
 
 def relative_change(

@@ -46,10 +46,10 @@ from echoscope.store.records import (
 from echoscope.store.status import RUNNING, RunStatus
 from echoscope.store.steer.settings import live_settings
 
-from ..page.config_view import plain_config
 from ..page.problems import Problem
 from ..replay.pieces import TokenTexts
 from ..web.settings import settings
+from ..words import plain_config
 from .cache import AnswerCache
 from .run_details import RunDetails, details_of
 from .run_details import row_status as status_of_row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import streamlit as st
 
@@ -16,20 +16,11 @@ from ..data import queries
 from ..escaping import escape
 from ..live import lines as live_lines
 from ..live import pulses
-from . import ui
+from . import links, ui
 from .verdict_box import apply_button
 
 MAX_FACTS = 3
 """Pieces of evidence in the bar; the page Diagnosis has all of them."""
-TONES: Mapping[str, str] = {
-    "healthy": "green",
-    "converged": "green",
-    "watch": "orange",
-    "collapsing": "red",
-    "collapsed": "red",
-    "not learning": "red",
-}
-"""State of a verdict -> colour of the bar; grey for any other."""
 STYLE = """<style>
 [class*="st-key-verdict_bar_"] { height: 9.3rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.45rem 0.9rem 0.35rem; gap: 0.1rem; }
@@ -70,7 +61,7 @@ def bar(run_id: str) -> Verdict:
     """What is the matter, the numbers behind it, and the way on: three lines of fixed height."""
     found = queries.verdict(run_id)
     is_first = queries.is_judging(run_id) and found.last_step is None
-    tone = "gray" if is_first else TONES.get(found.state.value, "gray")
+    tone = "gray" if is_first else ui.STATE_COLOURS.get(found.state.value, "gray")
     with st.container(key=f"verdict_bar_{tone}"):
         if is_first:
             st.html(_html("The run is being judged.", (), ""))
@@ -125,11 +116,11 @@ def _words(found: Verdict) -> tuple[str, list[str]]:
 def _ways_on(run_id: str, found: Verdict) -> None:
     if found.exemplars:
         shown, many = found.exemplars[0], len(found.exemplars)
-        ui.link(
+        links.link(
             f"See {many} examples" if many > 1 else "See an example",
             "replay",
             run=run_id,
             trajectory=shown.trajectory_id,
             turn=shown.turn,
         )
-    ui.link("Why", "diagnosis", run=run_id)
+    links.link("Why", "diagnosis", run=run_id)

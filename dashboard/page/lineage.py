@@ -14,7 +14,7 @@ from echoscope.store.status import after_step
 from ..data import queries
 from ..escaping import visible
 from ..words import plain
-from . import ui, url_state
+from . import links, url_state
 from .problems import Problem
 
 MAX_BRANCHES = 5
@@ -43,7 +43,7 @@ def parent_line(text: str, run_id: str) -> None:
     row = _row(text)
     if _is_here(run_id):
         with row:
-            ui.link("Open that run", "live", run=run_id, step=None, trajectory=None, turn=None)
+            links.link("Open that run", "live", run=run_id, step=None, trajectory=None, turn=None)
 
 
 def open_button(label: str, run_id: str) -> None:

@@ -29,11 +29,9 @@ from ..data.curves import Curve, curve, step_axis
 from ..escaping import visible
 from ..labels import value_words
 from ..live import figures
-from ..words import NONE
-from .config_view import flat
-from .config_view import value_words as setting_words
+from ..words import NONE, flat, setting_words
 from .problems import Problem
-from .ui import list_param
+from .url_state import list_param
 
 PARAM = "columns"
 """Of the address: names with commas."""

@@ -15,13 +15,9 @@ goes through `plain` first, or into `st.text`, `st.code` or `st.dataframe`, whic
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from urllib.parse import urlencode
+from collections.abc import Callable, Mapping
 
 import streamlit as st
-from streamlit.errors import StreamlitAPIException
 
 from echoscope.store.errors import StoreError
 from echoscope.store.listing import RunRow
@@ -35,23 +31,9 @@ from ..live import pulses
 from ..live.refreshing import LISTENER, follow, guarded, timed
 from ..web.settings import settings
 from ..words import Colour, plain
+from . import links
 from .problems import Problem
 
-PAGES: Mapping[str, tuple[str, str]] = {
-    "runs": ("Runs", "views/runs.py"),
-    "live": ("Live", "views/live.py"),
-    "diagnosis": ("Diagnosis", "views/diagnosis.py"),
-    "replay": ("Replay", "views/replay.py"),
-    "compare": ("Compare", "views/compare.py"),
-    "alarms": ("Alarms", "views/alarms.py"),
-    "evaluations": ("Evaluations", "views/evaluations.py"),
-    "sql": ("SQL", "views/sql.py"),
-}
-"""URL path -> title and script, in the order of the menu."""
-FRONT_PAGE = "runs"
-HERE = Path(__file__).parents[1]
-CARRIED = ("run", "step", "trajectory", "turn")
-"""URL parameters that a link keeps unless it sets them."""
 IDLE_S = 5.0
 """Between two looks at a run that is not live."""
 MAX_PICKED = 200
@@ -232,7 +214,7 @@ def missing_run() -> None:
         queries.path_of(asked)
     except Problem as found:
         empty(f"{capitalised(found.text)}. {found.advice}")
-        link("All runs", "runs", run=None, step=None, trajectory=None, turn=None)
+        links.link("All runs", "runs", run=None, step=None, trajectory=None, turn=None)
 
 
 def _label(row: RunRow) -> str:
@@ -283,81 +265,6 @@ def warnings(run_id: str) -> None:
             for text in found[:50]:
                 st.text(visible(text, 500))
             st.code(visible(f"echoscope runs verify {queries.typed(run_id)}"), language="bash")
-
-
-def link(label: str, page: str, **params: object) -> None:
-    """A link to one of PAGES that carries run, step, trajectory and turn; None drops one."""
-    query = link_params(**params)
-    title = PAGES[page][0]
-    try:
-        st.page_link(script(page), label=plain(label or title), query_params=query)
-    except StreamlitAPIException:  # this page runs by itself, without the menu
-        st.markdown(f"[{plain(label or title)}]({url(page, **params)})")
-
-
-def script(page: str) -> Path:
-    """The script of one of PAGES, as `st.switch_page` takes it."""
-    return HERE / PAGES[page][1]
-
-
-def link_params(**params: object) -> dict[str, str]:
-    """The URL parameters of a link: what is carried, with `params` over it."""
-    carried = {name: st.query_params.get(name) for name in CARRIED}
-    chosen = {**carried, **params}
-    return {name: str(value) for name, value in chosen.items() if value not in (None, "")}
-
-
-def url(page: str, **params: object) -> str:
-    """The same as text, relative to the page one is on: for tables of links."""
-    path = "" if page == FRONT_PAGE else page
-    return f"/{path}?{urlencode(link_params(**params))}"
-
-
-def text_param(name: str, default: str = "", *, most: int = 2_000) -> str:
-    """A URL parameter that is free text."""
-    value = st.query_params.get(name, default)
-    if len(value) > most:
-        notice(f"{name} in the address has {len(value)} characters, more than {most}; left out")
-        return default
-    return value
-
-
-def int_param(
-    name: str, default: int | None = None, *, least: int = 0, most: int | None = None
-) -> int | None:
-    """A URL parameter that is a whole number within bounds; a notice and the default otherwise."""
-    text = st.query_params.get(name)
-    if text is None or text == "":
-        return default
-    is_number = re.fullmatch(r"-?[0-9]{1,12}", text) is not None
-    value = int(text) if is_number else 0
-    if is_number and value >= least and (most is None or value <= most):
-        return value
-    bound = f"between {least} and {most}" if most is not None else f"of at least {least}"
-    shown = "the default" if default is None else str(default)
-    notice(f"{name}={text[:40]!r} in the address is no whole number {bound}; {shown} is used")
-    return default
-
-
-def choice_param(name: str, choices: Sequence[str], default: str) -> str:
-    """A URL parameter that is one of some words; a notice and the default otherwise."""
-    text = st.query_params.get(name)
-    if text is None or text in choices:
-        return text if text is not None else default
-    known = ", ".join(choices)
-    notice(f"{name}={text[:40]!r} in the address is none of {known}; {default} is used")
-    return default
-
-
-def list_param(name: str, *, most: int = 32) -> list[str]:
-    """A URL parameter that is a list with commas, each entry once."""
-    text = st.query_params.get(name, "")
-    entries = list(dict.fromkeys(entry for entry in text.split(",") if entry))
-    if len(entries) > most:
-        left_out = ", ".join(entries[most : most + 8])
-        more = f" and {len(entries) - most - 8} more" if len(entries) > most + 8 else ""
-        notice(f"at most {most} {name} can be shown at once; not shown: {left_out}{more}")
-    return entries[:most]
 
 
 def noting(change: Callable[[], None]) -> bool:

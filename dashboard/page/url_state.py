@@ -6,12 +6,13 @@ the URL; nothing is remembered anywhere else, so a link restores exactly what wa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import streamlit as st
 
-from . import ui
+from .ui import notice
 
 MAX_TEXT = 300
 
@@ -48,7 +49,7 @@ def choose(
     removes the parameters in `clears`.
     """
     key = f"url_{param}"
-    st.session_state[key] = ui.choice_param(param, options, default)
+    st.session_state[key] = choice_param(param, options, default)
     box: Any = st.segmented_control if is_segmented else st.selectbox
     chosen = box(
         label,
@@ -100,7 +101,7 @@ def number(
     """A whole number within bounds; `now` is its value if the URL was read already."""
     key = f"url_{param}"
     if now is None:
-        now = ui.int_param(param, default, least=least, most=most)
+        now = int_param(param, default, least=least, most=most)
     st.session_state[key] = default if now is None else now
     chosen = st.number_input(
         label,
@@ -118,9 +119,56 @@ def number(
 def flag(param: str, label: str) -> bool:
     """A switch that is off unless the URL says 1."""
     key = f"url_{param}"
-    st.session_state[key] = ui.choice_param(param, ("0", "1"), "0") == "1"
+    st.session_state[key] = choice_param(param, ("0", "1"), "0") == "1"
     return bool(st.toggle(label, key=key, on_change=_store_flag, args=(param, key)))
 
 
 def _store_flag(param: str, key: str) -> None:
     go(**{param: "1" if st.session_state[key] else None})
+
+
+def text_param(name: str, default: str = "", *, most: int = 2_000) -> str:
+    """A URL parameter that is free text."""
+    value = st.query_params.get(name, default)
+    if len(value) > most:
+        notice(f"{name} in the address has {len(value)} characters, more than {most}; left out")
+        return default
+    return value
+
+
+def int_param(
+    name: str, default: int | None = None, *, least: int = 0, most: int | None = None
+) -> int | None:
+    """A URL parameter that is a whole number within bounds; a notice and the default otherwise."""
+    text = st.query_params.get(name)
+    if text is None or text == "":
+        return default
+    is_number = re.fullmatch(r"-?[0-9]{1,12}", text) is not None
+    value = int(text) if is_number else 0
+    if is_number and value >= least and (most is None or value <= most):
+        return value
+    bound = f"between {least} and {most}" if most is not None else f"of at least {least}"
+    shown = "the default" if default is None else str(default)
+    notice(f"{name}={text[:40]!r} in the address is no whole number {bound}; {shown} is used")
+    return default
+
+
+def choice_param(name: str, choices: Sequence[str], default: str) -> str:
+    """A URL parameter that is one of some words; a notice and the default otherwise."""
+    text = st.query_params.get(name)
+    if text is None or text in choices:
+        return text if text is not None else default
+    known = ", ".join(choices)
+    notice(f"{name}={text[:40]!r} in the address is none of {known}; {default} is used")
+    return default
+
+
+def list_param(name: str, *, most: int = 32) -> list[str]:
+    """A URL parameter that is a list with commas, each entry once."""
+    text = st.query_params.get(name, "")
+    entries = list(dict.fromkeys(entry for entry in text.split(",") if entry))
+    if len(entries) > most:
+        left_out = ", ".join(entries[most : most + 8])
+        more = f" and {len(entries) - most - 8} more" if len(entries) > most + 8 else ""
+        notice(f"at most {most} {name} can be shown at once; not shown: {left_out}{more}")
+    return entries[:most]

@@ -23,10 +23,10 @@ from ..escaping import visible
 from ..live import lines as live_lines
 from ..live import pulses
 from ..steer import branch_form, steering
-from ..steer.branch_orders import setting_words
+from ..steer.branch_orders import override_words
 from ..web.settings import settings
 from ..words import plain
-from . import ui
+from . import links, ui
 from .ui import STATE_COLOURS
 
 _STYLE = """<style>
@@ -116,13 +116,13 @@ def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
             branch_form.suggest(run_id, action.checkpoint, changes, action.why)
     if is_live_page:
         st.rerun()  # the question is asked elsewhere on the page
-    st.switch_page(ui.script("live"), query_params=ui.link_params(run=run_id, step=None))
+    st.switch_page(links.script("live"), query_params=links.link_params(run=run_id, step=None))
 
 
 def _button_words(run_id: str, action: Action) -> str:
     """`Apply: branch from checkpoint 20 with optim.lr=0.0001`; empty where nothing can be done."""
     given = settings()
-    pairs = " ".join(setting_words(action.settings))
+    pairs = " ".join(override_words(action.settings))
     if not pairs or given.is_read_only:
         return ""
     if action.verb == "set":
@@ -150,7 +150,7 @@ def _earlier(run_id: str, step: int) -> Verdict:
         line.badge(state, color=STATE_COLOURS.get(state, "gray"))
         line.caption(plain(f"after step {step}, confidence {found.confidence}"))
         with line:
-            ui.link("Newest verdict", "diagnosis", run=run_id, step=None)
+            links.link("Newest verdict", "diagnosis", run=run_id, step=None)
         parts = [part for part in verdict_parts(found.text) if part[0] != "What to do"]
         st.markdown(f"**{plain(parts[0][1], 400)}**")
         for title, words in parts[1:]:

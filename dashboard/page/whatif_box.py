@@ -22,7 +22,7 @@ from ..data import queries
 from ..data.diagnosis import thin
 from ..steer import branch_form
 from ..words import NONE, plain
-from . import ui
+from . import links, ui
 
 MAX_STEPS = 24
 """Steps that are simulated at once, evenly spread: a few milliseconds each."""
@@ -108,7 +108,7 @@ def _apply(run_id: str, changes: dict[str, Any]) -> None:
     if info.status == "running":
         st.caption("The run is live. This changes its filter from the next step on:")
         st.code(f"echoscope ctl {queries.typed(run_id)} set {words}", language="bash")
-        ui.link("Change it on the page Live", "live", run=run_id)
+        links.link("Change it on the page Live", "live", run=run_id)
     else:
         st.caption("The run has ended. This trains on from its last checkpoint with this filter:")
         steps = info.config.get("steps")
@@ -117,4 +117,4 @@ def _apply(run_id: str, changes: dict[str, Any]) -> None:
         st.code(f"echoscope ctl {queries.typed(run_id)} branch {words}", language="bash")
         if st.button("Branch with this filter", key="wf_branch"):
             branch_form.preset(run_id, changes)
-            st.switch_page(ui.script("live"), query_params=ui.link_params(run=run_id))
+            st.switch_page(links.script("live"), query_params=links.link_params(run=run_id))

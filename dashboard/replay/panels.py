@@ -11,7 +11,7 @@ from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
 
 from ..data import queries
 from ..live import keyboard
-from ..page import ui
+from ..page import url_state
 from ..page.url_state import choose, flag, go, number
 from ..words import NONE, plain
 from . import html as replay_html
@@ -94,7 +94,7 @@ def heat_choice(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> No
 
 
 def _heat() -> Heat | None:
-    return HEATS.get(ui.text_param("heat"))
+    return HEATS.get(url_state.text_param("heat"))
 
 
 def _scale(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> Scale | None:
@@ -151,9 +151,9 @@ def _reply(
 
 def as_sent(run_id: str, turn: Turn) -> None:
     """The prompt of a turn as the policy saw it, and the response to copy, if asked for."""
-    if ui.text_param("prompt") == "1" and turn.prompt_tokens is not None:
+    if url_state.text_param("prompt") == "1" and turn.prompt_tokens is not None:
         _prompt(run_id, turn)
-    if ui.text_param("copy") == "1":
+    if url_state.text_param("copy") == "1":
         st.code(turn.response[:_MAX_COPY], language=None, wrap_lines=True)
 
 

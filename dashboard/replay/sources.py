@@ -15,7 +15,7 @@ from ..data import queries
 from ..escaping import visible
 from ..live import keyboard
 from ..live.refreshing import problem
-from ..page import ui
+from ..page import ui, url_state
 from ..page.problems import Problem
 from ..page.url_state import MAX_TEXT, choose, go, number, type_in
 from ..words import plain
@@ -96,8 +96,8 @@ def choose_source(run_id: str) -> Source:
     last_step = max(queries.info(run_id).last_step, 0)
     follow_trajectory()
     mode = _mode()
-    words = ui.text_param(PARAM_OF[mode], most=MAX_TEXT).strip()
-    alarm_id = ui.text_param("alarm", most=200)
+    words = url_state.text_param(PARAM_OF[mode], most=MAX_TEXT).strip()
+    alarm_id = url_state.text_param("alarm", most=200)
     stepper, split_place, seek, order_place, more = st.container(key="replay_controls").columns(
         [13, 14, 20, 9, 6], vertical_alignment="center"
     )
@@ -233,7 +233,7 @@ def follow_trajectory() -> None:
 def _stepper(newest: int, last_step: int) -> int:
     """Step number between its two buttons."""
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall"):
-        now = ui.int_param("step", newest, least=0, most=last_step)
+        now = url_state.int_param("step", newest, least=0, most=last_step)
         now = newest if now is None else now
         _step_button("[", keyboard.PREVIOUS_STEP, now - 1, last_step)
         with st.container(width=120):
@@ -265,7 +265,7 @@ def _step_button(sign: str, key: str, target: int, last_step: int) -> None:
 def _mode() -> str:
     """The way to search that the URL has words for, or that was chosen last."""
     given = [mode for mode in MODES if st.query_params.get(PARAM_OF[mode])]
-    return given[0] if given else ui.choice_param("by", MODES, "text")
+    return given[0] if given else url_state.choice_param("by", MODES, "text")
 
 
 def _search_field(mode: str, words: str) -> None:

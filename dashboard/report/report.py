@@ -27,11 +27,12 @@ from echoscope.text.titles import capitalised
 
 from ..charts import charts
 from ..charts import diagnosis as diagnosis_charts
+from ..charts.alarm_timeline import timeline
 from ..charts.curated import CHARTS, chart_curves, chart_keys
 from ..charts.marks import alarm_marks, command_marks, command_words, outcome_words, rewind_marks
 from ..charts.theme import STATES
 from ..data import queries
-from ..data.alarm_history import AlarmHistory, histories, timeline
+from ..data.alarm_history import AlarmHistory, histories
 from ..data.curves import describe, step_axis
 from ..data.diagnosis import (
     MAX_GROUP_STEPS,
@@ -44,12 +45,10 @@ from ..data.diagnosis import (
 from ..escaping import escape, visible
 from ..labels import interval_words, value_words
 from ..live import pulses
-from ..page.config_view import plain_config
-from ..page.config_view import value_words as setting_words
 from ..replay import html as replay_html
 from ..replay import tokens
 from ..replay.heat import HEATS, available, trajectory_scale
-from ..words import NONE
+from ..words import NONE, plain_config, setting_words
 from .page import PAGE, SCRIPT, STYLE
 
 MAX_CHOSEN = 8

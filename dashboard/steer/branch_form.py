@@ -16,19 +16,18 @@ from echoscope.text.amounts import duration
 from ..data import queries
 from ..escaping import visible
 from ..page import ui
-from ..page.config_view import value_words
 from ..page.lineage import open_button
 from ..page.problems import Problem
 from ..web.settings import settings
-from ..words import plain
+from ..words import plain, setting_words
 from . import knobs, question
 from .branch_orders import (
     BranchError,
     BranchOrder,
     check_setting,
     command,
+    override_words,
     parse_lines,
-    setting_words,
     settings_at,
     value_at,
 )
@@ -48,7 +47,7 @@ def preset(run_id: str, changes: Mapping[str, Any]) -> None:
     """Fill in the form for the next time that the page Live is drawn, and open it."""
     st.session_state["branch_form"] = True
     ui.open_panel()
-    st.session_state[_lines_key(run_id)] = "\n".join(setting_words(changes))
+    st.session_state[_lines_key(run_id)] = "\n".join(override_words(changes))
 
 
 def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: str) -> None:
@@ -67,7 +66,7 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
         st.session_state[_at_key(run_id)] = at
         steps = {"steps": _last_step(config, at)}
         form = {key: value for key, value in steps.items() if value != value_at(config, key)}
-        words = (*setting_words(form), *setting_words(changes))
+        words = (*override_words(form), *override_words(changes))
         order = BranchOrder(parent=queries.path_of(run_id), checkpoint=at, settings=words)
         _propose(run_id, order, _preview(config, order), reason)
     except (BranchError, Problem) as error:
@@ -179,7 +178,7 @@ def _offer(
     try:
         if live_changes:
             check_settings(queries.info(run_id).live_knobs, live_changes)
-        words = (*setting_words(changes), *parse_lines(lines))
+        words = (*override_words(changes), *parse_lines(lines))
         order = BranchOrder(
             parent=queries.path_of(run_id), checkpoint=at, settings=words, name=name.strip()
         )
@@ -213,7 +212,7 @@ def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
         lines.append(f"name: {config.get('name')} -> {order.name}")
     for word in order.settings:
         key, _, new = word.partition("=")
-        old = value_words(value_at(config, key.strip()))
+        old = setting_words(value_at(config, key.strip()))
         lines.append(f"{key.strip()}: {old} -> {new.strip()}")
     return visible("\n".join(lines), MAX_LINES)
 

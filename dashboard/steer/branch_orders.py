@@ -48,16 +48,16 @@ class BranchOrder:
     author: str = ""
 
 
-def setting_words(changes: Mapping[str, Any]) -> tuple[str, ...]:
+def override_words(changes: Mapping[str, Any]) -> tuple[str, ...]:
     """Settings as KEY=VALUE words; those of a mapping one by one.
 
-    >>> setting_words({"optim.lr": 1e-05, "rules": {"KL_DRIFT": "stop"}, "enabled": True})
+    >>> override_words({"optim.lr": 1e-05, "rules": {"KL_DRIFT": "stop"}, "enabled": True})
     ('optim.lr=1e-05', 'rules.KL_DRIFT=stop', 'enabled=true')
     """
     out: list[str] = []
     for key, value in changes.items():
         if isinstance(value, Mapping):
-            out += setting_words({f"{key}.{name}": entry for name, entry in value.items()})
+            out += override_words({f"{key}.{name}": entry for name, entry in value.items()})
         else:
             out.append(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
     return tuple(out)

@@ -9,8 +9,7 @@ from typing import Any
 import streamlit as st
 
 from ..escaping import visible
-from ..page.config_view import value_words
-from ..words import plain
+from ..words import plain, setting_words
 
 _GROUPS: Mapping[str, str] = {
     "selection": "Selection (the filter)",
@@ -96,7 +95,12 @@ def _widget(run_id: str, key: str, schema: Mapping[str, Any], value: Any) -> Any
     if isinstance(choices, list):
         options = choices if value in choices else [value, *choices]
         return st.selectbox(
-            label, options, options.index(value), key=identity, help=words, format_func=value_words
+            label,
+            options,
+            options.index(value),
+            key=identity,
+            help=words,
+            format_func=setting_words,
         )
     if schema.get("type") == "boolean":
         return st.toggle(label, bool(value), key=identity, help=words)
@@ -104,8 +108,8 @@ def _widget(run_id: str, key: str, schema: Mapping[str, Any], value: Any) -> Any
         return _mapping_widget(identity, label, words, schema, value)
     if schema.get("type") == "object" and (defaults := _numbers_by_name(schema)) is not None:
         return _numbers_widget(identity, label, words, defaults, value)
-    text = st.text_input(label, value_words(value), key=identity, help=words, max_chars=200)
-    if text == value_words(value):
+    text = st.text_input(label, setting_words(value), key=identity, help=words, max_chars=200)
+    if text == setting_words(value):
         return value
     if schema.get("type") in ("integer", "number"):
         return parse_number(text)
@@ -177,8 +181,8 @@ def _numbers_widget(
     new = {name: entry for name, entry in old.items() if name in picked or name not in moved}
     new |= {name: defaults[name] for name in moved if name not in picked}
     for name in picked:
-        usual = value_words(defaults[name])
-        shown = value_words(old.get(name, defaults[name]))
+        usual = setting_words(defaults[name])
+        shown = setting_words(old.get(name, defaults[name]))
         text = st.text_input(
             plain(f"{name} (usually {usual})"), shown, key=f"{identity}:{name}", max_chars=40
         )

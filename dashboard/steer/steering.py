@@ -31,9 +31,8 @@ from ..data import queries
 from ..escaping import visible
 from ..live.refreshing import follow, guarded
 from ..page import ui
-from ..page.config_view import value_words
 from ..web.settings import settings
-from ..words import NONE, Colour
+from ..words import NONE, Colour, setting_words
 from . import branch_form, knobs, question
 from .question import Draft, line
 
@@ -189,7 +188,7 @@ def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
     """`key: value -> new value`, one line each."""
     current = queries.current_settings(run_id)
     lines = [
-        f"{key}: {value_words(current.get(key))} -> {value_words(value)}"
+        f"{key}: {setting_words(current.get(key))} -> {setting_words(value)}"
         for key, value in changes.items()
     ]
     st.code(visible("\n".join(lines), 4000), language=None)

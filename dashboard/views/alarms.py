@@ -6,13 +6,14 @@ import time
 
 import streamlit as st
 
+from echoscope.dashboard.charts.alarm_timeline import timeline
 from echoscope.dashboard.charts.charts import export_config
 from echoscope.dashboard.charts.marks import command_words, outcome_words
 from echoscope.dashboard.data import queries
-from echoscope.dashboard.data.alarm_history import AlarmHistory, histories, timeline
+from echoscope.dashboard.data.alarm_history import AlarmHistory, histories
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import links, ui
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
 from echoscope.store.annotations import Acknowledge, Snooze, annotate, read_annotations
@@ -110,11 +111,13 @@ def _links(run_id: str, one: AlarmHistory) -> None:
     row = st.container(horizontal=True, vertical_alignment="center")
     with row:
         step = one.raised.step
-        ui.link("Diagnosis at this step", "diagnosis", run=run_id, step=step, trajectory=None)
+        links.link("Diagnosis at this step", "diagnosis", run=run_id, step=step, trajectory=None)
         if one.latest.evidence:
             st.caption("Evidence:")
         for trajectory in one.latest.evidence[:6]:
-            ui.link(trajectory, "replay", run=run_id, trajectory=trajectory, step=None, turn=None)
+            links.link(
+                trajectory, "replay", run=run_id, trajectory=trajectory, step=None, turn=None
+            )
 
 
 def _note(run_id: str, one: AlarmHistory, standing: str) -> None:

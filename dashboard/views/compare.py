@@ -26,10 +26,9 @@ from echoscope.dashboard.data.evaluating import task_settings
 from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.labels import change_words, value_words
 from echoscope.dashboard.live import figures
-from echoscope.dashboard.page import ui
-from echoscope.dashboard.page.config_view import plain_config
+from echoscope.dashboard.page import links, ui, url_state
 from echoscope.dashboard.page.problems import Problem
-from echoscope.dashboard.words import NONE, plain
+from echoscope.dashboard.words import NONE, plain, plain_config
 from echoscope.diagnostics.catalogue import metric
 
 MAX_RUNS = len(theme.SERIES) * len(theme.DASHES)
@@ -96,7 +95,7 @@ def _pick_runs() -> list[str]:
     rows = [row for row in queries.runs() if not row.problem]
     ids = [row.run_id for row in rows[: ui.MAX_PICKED]]
     asked = []
-    for run in ui.list_param("runs"):
+    for run in url_state.list_param("runs"):
         try:
             queries.path_of(run)
         except Problem as problem:
@@ -274,7 +273,7 @@ def _tasks(runs: list[str]) -> None:
 def _link(run: str, identity: object) -> str | None:
     if not isinstance(identity, str) or pd.isna(identity):
         return None
-    return ui.url("replay", run=run, trajectory=identity, step=None, turn=None)
+    return links.url("replay", run=run, trajectory=identity, step=None, turn=None)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from echoscope.dashboard.escaping import cut, visible
 from echoscope.dashboard.labels import interval_words, value_words
 from echoscope.dashboard.live import figures, pulses
 from echoscope.dashboard.live.refreshing import follow
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import links, ui, url_state
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.verdict_box import verdict_box
 from echoscope.dashboard.page.whatif_box import whatif_box
@@ -95,7 +95,7 @@ def _measured_steps(run_id: str) -> list[int]:
 
 def _earlier_step(measured: list[int]) -> int | None:
     """The measured step that the address asks for, if it is not the newest of them."""
-    asked = ui.int_param("step", None)
+    asked = url_state.int_param("step", None)
     if asked is None or not measured:
         return None
     step = _nearest(measured, asked)
@@ -148,7 +148,7 @@ def _typical(run_id: str, step: int | None) -> list[Shown]:
 
 def _example(run_id: str, example: Shown) -> None:
     identity, place = example.trajectory_id, example.turn
-    ui.link(
+    links.link(
         f"Step {step_of(example)}, turn {place}: {identity}",
         "replay",
         run=run_id,
@@ -205,7 +205,7 @@ def _why(verdict: Verdict) -> None:
 
 def _pick_step(measured: list[int]) -> int:
     """The measured step nearest to the one in the address; moving the slider changes that."""
-    asked = ui.int_param("step", measured[-1])
+    asked = url_state.int_param("step", measured[-1])
     near = _nearest(measured, measured[-1] if asked is None else asked)
     if len(measured) == 1:
         return measured[0]
@@ -324,7 +324,7 @@ def _posterior(run_id: str, families: list[data.FamilyInformation], step: int) -
     with st.container(horizontal=True):
         for number, (trajectory, turn) in enumerate(one.prompts[:16], start=1):
             if trajectory:
-                ui.link(
+                links.link(
                     f"{number}", "replay", run=run_id, trajectory=trajectory, turn=turn, step=None
                 )
 
@@ -346,7 +346,7 @@ def _template(run_id: str, step: int) -> None:
     with st.container(horizontal=True):
         for shown in template.exemplars.get("template", ()):
             if shown.trajectory_id:
-                ui.link(
+                links.link(
                     shown.trajectory_id,
                     "replay",
                     run=run_id,

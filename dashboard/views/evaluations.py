@@ -18,7 +18,7 @@ from echoscope.dashboard.data.evaluating import (
     on_their_tasks,
 )
 from echoscope.dashboard.live import figures
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import links, ui, url_state
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import NONE, plain
 from echoscope.diagnostics.catalogue import SHARE
@@ -30,7 +30,7 @@ SQL = "SELECT step, key, value FROM metrics WHERE starts_with(key, 'eval/') ORDE
 
 
 def draw() -> None:
-    rows = [row for row in queries.runs(ui.text_param("filter")) if not row.problem]
+    rows = [row for row in queries.runs(url_state.text_param("filter")) if not row.problem]
     if not rows:
         ui.empty_root()
         return
@@ -85,7 +85,7 @@ def _board(board: list[Evaluated]) -> None:
                 else NONE,
                 **{f"pass@{k}": 100 * one.passes.get(k, np.nan) for k in ks},
                 "number of tasks": one.num_tasks,
-                "trajectories": ui.url(
+                "trajectories": links.url(
                     "replay",
                     run=one.run_id,
                     step=one.step,

@@ -12,7 +12,7 @@ from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import tiles
 from echoscope.dashboard.live.refreshing import follow, guarded
-from echoscope.dashboard.page import bar, lineage, metric_sections, ui
+from echoscope.dashboard.page import bar, lineage, links, metric_sections, ui
 from echoscope.dashboard.steer import steering
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
@@ -118,7 +118,7 @@ def open_alarms(run_id: str) -> None:
     with st.expander(_alarms_title(worst), key="open_alarms"):
         for alarm in worst:
             _alarm(run_id, alarm)
-        ui.link("All alarms", "alarms", run=run_id)
+        links.link("All alarms", "alarms", run=run_id)
 
 
 def _alarms_title(worst: Sequence[Alarm]) -> str:
@@ -143,9 +143,9 @@ def _alarm(run_id: str, alarm: Alarm) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if alarm.evidence:
             at = alarm.evidence[0]
-            ui.link("Evidence", "replay", run=run_id, step=alarm.step, trajectory=at)
+            links.link("Evidence", "replay", run=run_id, step=alarm.step, trajectory=at)
         else:
-            ui.link("Evidence", "diagnosis", run=run_id, step=alarm.step)
+            links.link("Evidence", "diagnosis", run=run_id, step=alarm.step)
         wish = advice.wish
         if wish is not None and not settings().is_read_only:
             words = plain(f"Apply: {command_words(CommandState(command=wish, ack=None))}", 80)

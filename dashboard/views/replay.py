@@ -10,7 +10,7 @@ import streamlit as st
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.live import keyboard, pulses
 from echoscope.dashboard.live.refreshing import guarded
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import ui, url_state
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.url_state import choose, go, number
 from echoscope.dashboard.replay import html as replay_html
@@ -108,7 +108,7 @@ def _list_and_trajectory(run_id: str, source: Source) -> None:
 def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
     """The trajectory of the URL, or the first of the list."""
     first = str(rows["id"].iloc[0]) if len(rows) else None
-    asked = ui.text_param("trajectory", most=40)
+    asked = url_state.text_param("trajectory", most=40)
     if not asked or asked in set(rows["id"]):
         return asked or first
     try:
@@ -182,7 +182,7 @@ def _trajectory(run_id: str, shown: str, source: Source) -> None:
     num_turns = trajectory.num_turns
     turn = first = _first_turn(rows, shown, num_turns)
     if num_turns:
-        asked = ui.int_param("turn", first, least=0, most=num_turns - 1)
+        asked = url_state.int_param("turn", first, least=0, most=num_turns - 1)
         turn = first if asked is None else asked
     chosen = trajectory.turns[turn] if trajectory.turns else None
     with st.container(key="replay_head", horizontal=True, vertical_alignment="center"):

@@ -10,7 +10,7 @@ import streamlit as st
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live.refreshing import beat
-from echoscope.dashboard.page import lineage, ui
+from echoscope.dashboard.page import lineage, links, ui
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.runs_columns import (
     curves,
@@ -139,7 +139,7 @@ def _table(rows: Sequence[RunRow], columns: Sequence[str]) -> tuple[str, ...]:
     """Draw the table and the curves of its ticked runs, or of the first ones; the ticked runs."""
     picked = tick_table(rows, key="run_table", extra=columns)
     if picked.opened:
-        st.switch_page(ui.script("live"), query_params={"run": picked.opened})
+        st.switch_page(links.script("live"), query_params={"run": picked.opened})
     st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
     shown = [row for row in rows if row.run_id in picked.ticked] or rows[:UNTICKED]
     curves([[row] for row in shown])
@@ -156,10 +156,10 @@ def _actions(rows: Sequence[RunRow]) -> None:
         with line:
             st.text(f"{len(rows)} ticked" if len(rows) > 1 else visible(ids[0]))
             if len(rows) > 1:
-                ui.link("Compare", "compare", runs=",".join(ids), run=ids[0])
+                links.link("Compare", "compare", runs=",".join(ids), run=ids[0])
             else:
                 for page in ("live", "diagnosis", "replay", "alarms"):
-                    ui.link("", page, run=ids[0], step=None, trajectory=None, turn=None)
+                    links.link("", page, run=ids[0], step=None, trajectory=None, turn=None)
         if len(rows) == 1 and rows[0].parent_run_id:
             lineage.parent_line(f"Branched from {branched_from(rows[0])}", rows[0].parent_run_id)
         if settings().is_read_only:

@@ -20,7 +20,7 @@ from echoscope.dashboard.data import sql as sql_box
 from echoscope.dashboard.data.sql import EXAMPLES, MAX_SQL, Answer
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import problem
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import links, ui, url_state
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.schema import TABLES
@@ -36,7 +36,7 @@ def draw(run_id: str) -> None:
     if _TEXT not in st.session_state:
         # What a link says is only typed in: it runs when a person says so.
         first = next(iter(EXAMPLES.values()))
-        st.session_state[_TEXT] = ui.text_param("sql", most=MAX_SQL) or first
+        st.session_state[_TEXT] = url_state.text_param("sql", most=MAX_SQL) or first
     left, right = st.columns([3, 2])
     with left:
         _question(run_id)
@@ -165,7 +165,7 @@ def _show(table: pa.Table) -> None:
     if rows and rows[0] < table.num_rows:
         turn = table.column("turn")[rows[0]].as_py() if "turn" in table.column_names else None
         found = str(table.column(key)[rows[0]].as_py())
-        ui.link(f"Replay {found}", "replay", trajectory=found, turn=turn, step=None)
+        links.link(f"Replay {found}", "replay", trajectory=found, turn=turn, step=None)
 
 
 def _chart(table: pa.Table) -> None:

@@ -9,7 +9,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..escaping import escape
-from ..page.ui import FRONT_PAGE, PAGES
+from ..page.links import FRONT_PAGE, PAGES
 
 _MISSING = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Echoscope: no such page</title>

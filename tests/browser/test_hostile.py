@@ -10,7 +10,7 @@ import pytest
 from browsing import DashboardProcess, until, visit
 from made_run import make_run
 
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import links
 
 SCRIPT = "<script>window.hurt=1</script>"
 HANDLER = '<img id=hurt src="http://evil.example/a.png" onerror="window.hurt=1">'
@@ -33,7 +33,7 @@ def hostile(tmp_path: Path, serve: Callable[..., DashboardProcess]) -> str:
 
 def test_no_page_gives_life_to_it(hostile: str, page: Any) -> None:
     page.set_viewport_size({"width": 1440, "height": 6000})
-    for name in ui.PAGES:
+    for name in links.PAGES:
         path = "" if name == "runs" else name
         visit(page, f"{hostile}/{path}?trajectory=t00000003-00001&step=3&q={SCRIPT}")
         until(lambda: page.evaluate(ALL_DRAWN), f"charts of {name}", page=page)

@@ -12,7 +12,7 @@ import pytest
 from browsing import DashboardProcess, Watch, table_rows, until, visit
 from made_run import make_run
 
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import links
 
 WIDTHS = ((1440, 900), (390, 844))
 
@@ -23,13 +23,13 @@ def asked(page: Any) -> dict[str, str]:
     return {name: values[-1] for name, values in parse_qs(query).items()}
 
 
-@pytest.mark.parametrize("name", list(ui.PAGES))
+@pytest.mark.parametrize("name", list(links.PAGES))
 def test_a_page_is_drawn_in_both_widths(name: str, dashboard: DashboardProcess, page: Any) -> None:
     for width, height in WIDTHS:
         page.set_viewport_size({"width": width, "height": height})
         path = "" if name == "runs" else name
         visit(page, f"{dashboard.url}/{path}?run=tiny&runs=tiny")
-        assert page.locator("h1").first.inner_text() == ui.PAGES[name][0]
+        assert page.locator("h1").first.inner_text() == links.PAGES[name][0]
         assert page.locator("[data-testid=stException]").count() == 0
         overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(overflow) <= 0

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from echoscope.core.config.settings import RunConfig
 from echoscope.dashboard.data import queries
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import links, ui
 from echoscope.dashboard.web import settings
 
 APP = Path(ui.__file__).parents[1] / "app.py"
@@ -71,7 +71,7 @@ def open_page(serve_root: Callable[..., None]) -> OpenPage:
 
     def open_it(name: str, root: Path, /, *, options: Any = None, **params: str) -> AppTest:
         serve_root(root, **(options or {}))
-        page = AppTest.from_file(str(ui.script(name)), default_timeout=PATIENCE_S)
+        page = AppTest.from_file(str(links.script(name)), default_timeout=PATIENCE_S)
         if name == "live":
             params.setdefault("panel", "true")
         for key, value in params.items():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from echoscope.dashboard.data.alarm_history import AlarmHistory, histories, timeline
+from echoscope.dashboard.charts.alarm_timeline import timeline
+from echoscope.dashboard.data.alarm_history import AlarmHistory, histories
 from echoscope.store.annotations import AlarmNote
 from echoscope.store.reader import CommandState
 from echoscope.store.records import (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import ui, url_state
 from echoscope.dashboard.words import plain, status_words
 from echoscope.store.status import RunStatus, Status
 
@@ -103,14 +103,12 @@ def asking(**params: str) -> AppTest:
     def page() -> None:
         import streamlit as st
 
-        from echoscope.dashboard.page import ui
-
         st.json(
             {
-                "step": ui.int_param("step", 7, least=1, most=99),
-                "x": ui.choice_param("x", ("step", "time"), "step"),
-                "runs": ui.list_param("runs", most=2),
-                "q": ui.text_param("q", most=5),
+                "step": url_state.int_param("step", 7, least=1, most=99),
+                "x": url_state.choice_param("x", ("step", "time"), "step"),
+                "runs": url_state.list_param("runs", most=2),
+                "q": url_state.text_param("q", most=5),
             }
         )
 

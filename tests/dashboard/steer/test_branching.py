@@ -26,8 +26,8 @@ from echoscope.dashboard.steer.branch_orders import (
     BranchOrder,
     check_setting,
     command,
+    override_words,
     parse_lines,
-    setting_words,
     settings_at,
     value_at,
 )
@@ -130,7 +130,7 @@ def test_what_names_code_files_or_options_is_refused(word: str, said: str) -> No
 def test_settings_become_words_those_of_a_mapping_one_by_one() -> None:
     changes = {"lr": 1e-05, "actions": {"KL": "stop"}, "on": False, "k": 3, "s": "top_p"}
     words = ("lr=1e-05", "actions.KL=stop", "on=false", "k=3", "s=top_p")
-    assert setting_words(changes) == words
+    assert override_words(changes) == words
     for word in words:
         check_setting(word)
 
@@ -422,6 +422,6 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path, open_page: OpenPage)
 
 def test_the_form_may_be_filled_in_from_another_page(root: Path, open_page: OpenPage) -> None:
     page = open_page("live", root, run="tiny")
-    page.session_state["branch_lines:tiny"] = "\n".join(setting_words({"selection.value": 0.5}))
+    page.session_state["branch_lines:tiny"] = "\n".join(override_words({"selection.value": 0.5}))
     page.session_state["branch_form"] = True
     assert "selection.value: " in shown(page.run())

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from echoscope.dashboard.page.config_view import value_words
 from echoscope.dashboard.steer.knobs import group_of, parse_number, rule_words
+from echoscope.dashboard.words import setting_words
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ from echoscope.dashboard.steer.knobs import group_of, parse_number, rule_words
     ],
 )
 def test_values_as_a_person_would_type_them(value: Any, words: str) -> None:
-    assert value_words(value) == words
+    assert setting_words(value) == words
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, 1 / 3, 1e-12, 123456.789])
 def test_a_number_survives_being_shown_and_typed_again(value: float) -> None:
-    assert parse_number(value_words(value)) == pytest.approx(value, rel=1e-11)
+    assert parse_number(setting_words(value)) == pytest.approx(value, rel=1e-11)
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1,5", "0x1f", "1e", "__import__('os')"])

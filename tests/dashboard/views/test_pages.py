@@ -10,10 +10,10 @@ import pytest
 from made_run import make_run
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import links
 
 OpenPage = Callable[..., AppTest]
-PAGES = list(ui.PAGES)
+PAGES = list(links.PAGES)
 WITH_RUN = [name for name in PAGES if name not in ("runs", "compare", "evaluations")]
 HOSTILE = "<img src=x onerror=alert(1)> **b** [a](http://evil.example) `x` :smile: $x$"
 
@@ -25,14 +25,14 @@ def words(page: AppTest) -> str:
 
 
 def test_all_pages_are_there() -> None:
-    assert [name for name in PAGES if not ui.script(name).is_file()] == []
+    assert [name for name in PAGES if not links.script(name).is_file()] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_recorded_run_is_shown(name: str, recorded_root: Path, open_page: OpenPage) -> None:
     page = open_page(name, recorded_root, run="tiny")
     assert not page.exception
-    assert page.title[0].value == ui.PAGES[name][0]
+    assert page.title[0].value == links.PAGES[name][0]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -95,7 +95,7 @@ def test_c1_a_folder_may_have_two_underscores_in_its_name(
     make_run(tmp_path / run_id, values=lambda step: {"policy/entropy": 0.5, "odd__name/x__y": step})
     page = open_page(name, tmp_path, run=run_id, section="odd__name")
     assert not page.exception
-    assert page.title[0].value == ui.PAGES[name][0]
+    assert page.title[0].value == links.PAGES[name][0]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -18,7 +18,7 @@ import pytest
 from made_run import make_run
 from started import started
 
-from echoscope.dashboard.page import ui
+from echoscope.dashboard.page import links
 from echoscope.dashboard.web.server import PortError, open_port
 
 PATIENCE_S = 60.0
@@ -107,7 +107,7 @@ def test_it_prints_where_it_is(served: Served) -> None:
 
 
 def test_pages_json_and_web_socket_are_served(served: Served) -> None:
-    for path in ("/", *(f"/{name}" for name in ui.PAGES if name != ui.FRONT_PAGE)):
+    for path in ("/", *(f"/{name}" for name in links.PAGES if name != links.FRONT_PAGE)):
         status, page, _ = served.ask(path)
         assert (status, "<title>Streamlit</title>" in page) == (200, True), path
     assert '"run_id":"a"' in served.ask("/api/runs")[1]
@@ -287,11 +287,11 @@ def test_no_page_imports_torch(root: Path) -> None:
         import sys
         from pathlib import Path
         from streamlit.testing.v1 import AppTest
-        from echoscope.dashboard.page import ui
+        from echoscope.dashboard.page import links
         from echoscope.dashboard.web import api, server, settings
         settings.configure(settings.DashboardSettings(root=Path({str(root)!r})))
-        for name in ui.PAGES:
-            page = AppTest.from_file(str(ui.script(name)), default_timeout=60)
+        for name in links.PAGES:
+            page = AppTest.from_file(str(links.script(name)), default_timeout=60)
             page.query_params["run"] = "a"
             page.run()
             assert not page.exception, (name, page.exception)

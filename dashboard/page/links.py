@@ -1,0 +1,56 @@
+"""Links between the pages: each carries the run, and what of it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlencode
+
+import streamlit as st
+from streamlit.errors import StreamlitAPIException
+
+from ..words import plain
+
+PAGES: Mapping[str, tuple[str, str]] = {
+    "runs": ("Runs", "views/runs.py"),
+    "live": ("Live", "views/live.py"),
+    "diagnosis": ("Diagnosis", "views/diagnosis.py"),
+    "replay": ("Replay", "views/replay.py"),
+    "compare": ("Compare", "views/compare.py"),
+    "alarms": ("Alarms", "views/alarms.py"),
+    "evaluations": ("Evaluations", "views/evaluations.py"),
+    "sql": ("SQL", "views/sql.py"),
+}
+"""URL path -> title and script, in the order of the menu."""
+FRONT_PAGE = "runs"
+HERE = Path(__file__).parents[1]
+CARRIED = ("run", "step", "trajectory", "turn")
+"""URL parameters that a link keeps unless it sets them."""
+
+
+def link(label: str, page: str, **params: object) -> None:
+    """A link to one of PAGES that carries run, step, trajectory and turn; None drops one."""
+    query = link_params(**params)
+    title = PAGES[page][0]
+    try:
+        st.page_link(script(page), label=plain(label or title), query_params=query)
+    except StreamlitAPIException:  # this page runs by itself, without the menu
+        st.markdown(f"[{plain(label or title)}]({url(page, **params)})")
+
+
+def script(page: str) -> Path:
+    """The script of one of PAGES, as `st.switch_page` takes it."""
+    return HERE / PAGES[page][1]
+
+
+def link_params(**params: object) -> dict[str, str]:
+    """The URL parameters of a link: what is carried, with `params` over it."""
+    carried = {name: st.query_params.get(name) for name in CARRIED}
+    chosen = {**carried, **params}
+    return {name: str(value) for name, value in chosen.items() if value not in (None, "")}
+
+
+def url(page: str, **params: object) -> str:
+    """The same as text, relative to the page one is on: for tables of links."""
+    path = "" if page == FRONT_PAGE else page
+    return f"/{path}?{urlencode(link_params(**params))}"
