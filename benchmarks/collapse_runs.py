@@ -58,7 +58,6 @@ KEPT = (
     "reward/group_std_mean",
     "reward/group_std_std",
     "reward/*_frac",
-    "reward/between_within_ratio",
     "policy/entropy",
     "policy/success_logprob",
     "policy/mismatch_kl",

@@ -149,26 +149,6 @@ METRICS: tuple[Metric, ...] = (
         "then.",
         "down",
     ),
-    _of(
-        "reward/within_var",
-        "Variance within groups",
-        "reward squared",
-        "Variance of the return within a group, mean over groups. A group-relative advantage "
-        "(GRPO, RLOO) learns from nothing else.",
-    ),
-    _of(
-        "reward/between_var",
-        "Variance between groups",
-        "reward squared",
-        "Variance of the mean return between groups: how much the tasks differ in difficulty.",
-    ),
-    _of(
-        "reward/between_within_ratio",
-        "Between-within ratio",
-        "",
-        "Variance between groups over variance within groups. If large, most tasks are solved or "
-        "failed by all, and little is learned from each.",
-    ),
     # --- replies
     _share(
         "rollout/reasoning_closed_frac",
@@ -298,13 +278,6 @@ METRICS: tuple[Metric, ...] = (
         "Mutual information I(X;Z): how much the reasoning of the first turn tells about its "
         "prompt; at most ln N for N prompts. Worry when it falls below a quarter of its best.",
         "up",
-    ),
-    _of(
-        "info/*/population_upper_bound",
-        "",
-        _NATS,
-        "Estimated upper bound of I(X;Z) over all prompts of the environment, while I(X;Z) of "
-        "N prompts is at most ln N.",
     ),
     _share(
         "info/*/dependence",
@@ -446,18 +419,6 @@ METRICS: tuple[Metric, ...] = (
         "task. Worry above 1.",
         "down",
         "KL and entropy gradient over the task gradient",
-    ),
-    _of(
-        "gradient/trajectory/norm_p50",
-        "Trajectory gradient, median",
-        "norm",
-        "Gradient norm of a single trajectory, median over trajectories.",
-    ),
-    _of(
-        "gradient/trajectory/norm_max",
-        "Trajectory gradient, largest",
-        "norm",
-        "Gradient norm of a single trajectory, the largest of the step.",
     ),
     _share(
         "gradient/trajectory/max_share",

@@ -48,8 +48,6 @@ class StepGradients:
         norms = self.norms_PG[np.isfinite(self.norms_PG)]
         squares = float(np.square(norms).sum())
         return self.report.metrics() | {
-            "gradient/trajectory/norm_p50": float(np.median(norms)) if norms.size else math.nan,
-            "gradient/trajectory/norm_max": float(norms.max()) if norms.size else math.nan,
             "gradient/trajectory/max_share": (
                 float(np.square(norms).max()) / squares if squares > 0 else math.nan
             ),

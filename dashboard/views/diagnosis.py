@@ -84,6 +84,7 @@ def draw(run_id: str) -> None:
 
 
 KINDS = ("information", "text", "gradients")
+SHARE = "gradient/trajectory/max_share"
 EVERY = "diagnostics.gradient.every"
 GRADIENT_EVERY = 5  # a cadence to suggest: often enough for a curve, rare enough to be cheap
 
@@ -437,7 +438,7 @@ def _gradients(run_id: str, step: int) -> None:
             placeholder=NONE,
             column_config={name: st.column_config.NumberColumn(format="%.2g") for name in numbers},
         )
-        st.caption(f"Step {step}. {_noise_words(values)}")
+        st.caption(f"Step {step}. {_noise_words(values)} {_share_words(values)}".strip())
 
 
 def _noise_words(values: dict[str, float]) -> str:
@@ -454,6 +455,17 @@ def _noise_words(values: dict[str, float]) -> str:
     return (
         f"Signal-to-noise ratio of the policy gradient: {snr:.2g}. It reaches 1 at about "
         f"{scale:.3g} groups. A norm alone grows with noise: read the signal share beside it."
+    )
+
+
+def _share_words(values: dict[str, float]) -> str:
+    """How much of the gradient one trajectory makes, in words; empty where it was not measured."""
+    share = values.get(SHARE, math.nan)
+    if math.isnan(share):
+        return ""
+    return (
+        f"One trajectory makes up {value_words(SHARE, share)} of the squared gradient norms, the "
+        "largest of the step. Above a third, a single episode steers the update."
     )
 
 

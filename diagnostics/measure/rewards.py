@@ -37,10 +37,6 @@ class RewardStats:
     hopeless_P: BoolArray  # (P,) equal returns, all failed
     constant_P: BoolArray  # (P,) equal returns for another reason, or success is not known
     identical_P: BoolArray  # (P,) all siblings wrote the same
-    within_var: float
-    """Mean over groups of the variance within; NaN without a group of two."""
-    between_var: float
-    """Variance of the group means, less what within-group noise alone would give; at least 0."""
     advantage_share_P: FloatArray64  # (P,) share of the total of |advantage|; NaN without any
     positive_frac: float
     """Share of positive ones among advantages that are not zero; NaN without any."""
@@ -81,11 +77,6 @@ class RewardStats:
             "reward/hopeless_frac": _mean(self.hopeless_P[known]),
             "reward/constant_frac": _mean(self.constant_P[known]),
             "reward/identical_frac": _mean(self.identical_P[known]),
-            "reward/within_var": self.within_var,
-            "reward/between_var": self.between_var,
-            "reward/between_within_ratio": self.between_var / self.within_var
-            if self.within_var > 0
-            else NAN,
             "reward/num_effective_groups": self.num_effective_groups,
             "reward/advantage_top_frac": float(share.max())
             if share.size and np.isfinite(share).all()
@@ -121,7 +112,6 @@ def reward_stats(batch: RolloutBatch, advantages_PG: FloatArray64 | None = None)
     equal_P = std_P == 0
     solved_P = equal_P & ((success_PG == 1) | ~good_PG).all(axis=1)
     hopeless_P = equal_P & ((success_PG == 0) | ~good_PG).all(axis=1)
-    within_var, between_var = _components(rows)
     share_P, positive_frac = _advantage_mass(advantages_PG, good_PG)
     return RewardStats(
         std_P=std_P,
@@ -132,8 +122,6 @@ def reward_stats(batch: RolloutBatch, advantages_PG: FloatArray64 | None = None)
         hopeless_P=hopeless_P,
         constant_P=equal_P & ~solved_P & ~hopeless_P,
         identical_P=np.array([_are_identical(batch, p) for p in range(batch.num_groups)], bool),
-        within_var=within_var,
-        between_var=between_var,
         advantage_share_P=share_P,
         positive_frac=positive_frac,
         luck_frac=luck_share(batch),
@@ -164,18 +152,6 @@ def luck_share(batch: RolloutBatch) -> float:
     if not same or not any(every):
         return NAN
     return min(float(np.mean(same)) / float(np.mean(every)), 1.0)
-
-
-def _components(rows: list[FloatArray64]) -> tuple[float, float]:
-    """One-way analysis of variance: within groups, and between their true means."""
-    usable = [row for row in rows if row.size > 1]
-    if not usable:
-        return NAN, NAN
-    within = float(np.mean([row.var(ddof=1) for row in usable]))
-    if len(usable) < 2:
-        return within, NAN
-    noise = float(np.mean([row.var(ddof=1) / row.size for row in usable]))
-    return within, max(float(np.var([row.mean() for row in usable], ddof=1)) - noise, 0.0)
 
 
 def _advantage_mass(advantages_PG: FloatArray64, good_PG: BoolArray) -> tuple[FloatArray64, float]:

@@ -119,20 +119,6 @@ def without_each_cluster(
     return out
 
 
-def leave_own_cluster_out(sums_MN: FloatArray64, terms_: Terms, cluster_N: IntArray64) -> float:
-    """Mean of log p(z|x) minus the log mixture over prompts of other clusters.
-
-    Bounds the population's I(X;Z) from above: E[-log mean] >= -log E[mean] (Jensen). Infinite where
-    no other prompt could have given some reasoning; NaN if all prompts are of one cluster.
-    """
-    others_MN = cluster_N[terms_.column_M][:, None] != cluster_N
-    if not others_MN.any(axis=1).all():
-        return float("nan")
-    masked_MN = np.where(others_MN, sums_MN, -np.inf)
-    rest_M = log_mean_exp(masked_MN, others_MN.sum(axis=1))
-    return float(terms_.weights_M @ (terms_.own_M - rest_M))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PrefixTerms:
     """The same on the first tokens only. A finished reasoning keeps its last value."""
@@ -212,8 +198,6 @@ class InformationEstimate:
     marginal_entropy: float = NAN
     conditional_entropy_per_token: float = NAN
     """Nats of all reasonings over their tokens: a ratio of sums."""
-    population_upper_bound: float = NAN
-    """Own task left out of the mixture; may be infinite."""
     retrieval: Retrieval | None = None
     batch: Mapping[str, Interval] = field(default_factory=dict)
     """By name of the statistic: for the batch's own value."""
@@ -265,7 +249,6 @@ class InformationEstimate:
             "conditional_entropy": self.conditional_entropy,
             "conditional_entropy_per_token": self.conditional_entropy_per_token,
             "marginal_entropy": self.marginal_entropy,
-            "population_upper_bound": self.population_upper_bound,
             "identification_length": self.identification_length,
             "retrieval_p_value": self.retrieval.p_value if self.retrieval else NAN,
             "saturated": float(self.is_saturated) if self.is_available else NAN,
@@ -345,7 +328,6 @@ def estimate(
         entropies,
         mutual_information=value["mutual_information"],
         marginal_entropy=value["marginal_entropy"],
-        population_upper_bound=leave_own_cluster_out(sums_MN, found, scores.clusters_N),
         retrieval=retrieve(sums_MN, scores.column_M, num_permutations, rng),
         posterior_NN=posterior(sums_MN, scores.column_M),
         **_by_token(scores, found),

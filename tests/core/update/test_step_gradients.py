@@ -113,7 +113,7 @@ def test_trajectory_norms_can_be_left_out(rollouts, make_config, chat) -> None:
     config = make_config()
     found = step_gradients(policy_of(config), rollouts, config, chat, GradientConfig())
     assert np.isnan(found.norms_PG).all()
-    assert found.reasons["gradient/trajectory/norm_p50"] == "gradient.trajectories is off"
+    assert found.reasons["gradient/trajectory/max_share"] == "gradient.trajectories is off"
 
 
 def test_no_groups_give_no_numbers(make_config, chat) -> None:

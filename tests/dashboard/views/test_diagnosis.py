@@ -120,6 +120,21 @@ def test_c11_the_cadence_of_the_gradient_is_the_setting_of_the_run(
     assert len(commands) == (every != 2)
 
 
+def test_the_largest_trajectory_of_a_gradient_is_named_in_words(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    values = {"gradient/policy/all/norm": 1.0, "gradient/trajectory/max_share": 0.5}
+    writer = open_writer(tmp_path / "made")
+    metrics = StepMetrics(
+        run_id="made", step=1, phase="train", policy_version=1, wall_time=1.0, values=values
+    )
+    writer.commit_step(metrics=[metrics], diagnostics=[text_record(1, 0.3)])
+    writer.close(status="finished")
+    page = open_page("diagnosis", tmp_path, run="made")
+    assert not page.exception
+    assert "One trajectory makes up 50 % of the squared gradient norms" in words(page)
+
+
 def test_c14_finding_c22_one_share_for_one_template(root: Path, open_page: OpenPage) -> None:
     """The verdict quotes the share that the monitor stored, as the page does."""
     page = open_page("diagnosis", root, run="made")

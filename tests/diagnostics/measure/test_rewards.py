@@ -96,14 +96,6 @@ def test_identical_siblings() -> None:
     assert reward_stats(batch_of([1, 1])).metrics()["reward/identical_frac"] == 0.0
 
 
-def test_variance_within_and_between() -> None:
-    """Groups [0, 2] and [4, 6]: within 2 each; means 1 and 5, variance 8, less 2 / 2 of noise."""
-    stats = reward_stats(batch_of([0, 2], [4, 6]))
-    assert stats.within_var == pytest.approx(2)
-    assert stats.between_var == pytest.approx(7)
-    assert stats.metrics()["reward/between_within_ratio"] == pytest.approx(3.5)
-
-
 def test_advantage_mass_and_effective_groups() -> None:
     """|A| is 2 + 2 and 1 + 1: shares 2/3 and 1/3, so 1 / (4/9 + 1/9) = 1.8 groups."""
     stats = reward_stats(batch_of([-2, 2], [-1, 1], [3, 3]))
@@ -144,5 +136,4 @@ def test_failed_siblings_count_in_nothing() -> None:
 def test_nothing_to_compare_is_not_a_number(batch: RolloutBatch) -> None:
     metrics = reward_stats(batch).metrics()
     assert math.isnan(metrics["reward/zero_std_frac"])
-    assert math.isnan(metrics["reward/within_var"])
     assert math.isnan(metrics["reward/positive_frac"])
