@@ -13,7 +13,7 @@ from .terminal import print_json
 
 if TYPE_CHECKING:
     from echoscope.envs.checks.check_env import CheckReport
-    from echoscope.envs.pool import EnvGroup
+    from echoscope.envs.settings import EnvGroup
     from echoscope.envs.turns.turn import TurnEnv, TurnResult
 
 app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
@@ -193,7 +193,7 @@ def _group(
     max_turns: int | None,
     max_actions_per_turn: int | None,
 ) -> EnvGroup:
-    from echoscope.envs.pool import EnvGroup
+    from echoscope.envs.settings import EnvGroup
 
     return EnvGroup(
         tag=env_id,

@@ -11,75 +11,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from threading import Thread
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from . import registry
 from .base import EnvParamsError, EnvUnavailableError, Observation, SiblingMismatchError, shorten
 from .reserving import MAX_DRAWS, TaskVariety, gave_up, may_play, variety_of
-from .turns.turn import TurnEnv, TurnResult, TurnSettings
+from .settings import EnvGroup
+from .turns.turn import TurnEnv, TurnResult
 from .turns.wrappers import runner_of, wrap
 
 T = TypeVar("T")
 _SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
 _TASK_STREAM, _NOISE_STREAM = 0, 1
 _MAX_THREADS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvGroup:
-    """`groups` prompts per step of one environment.
-
-    `env` is an id or `module:Class`, `params` its configuration. `max_turns` and
-    `max_actions_per_turn` are the spec's where None; `max_actions` counts over the episode (None:
-    no limit). Siblings draw their own transition noise unless `shared_noise`. `parallel="threads"`
-    helps only environments that wait (network, subprocesses); results are the same.
-    """
-
-    tag: str
-    env: str
-    groups: int
-    params: Mapping[str, Any] = field(default_factory=dict)
-    max_turns: int | None = None
-    max_actions_per_turn: int | None = None
-    max_actions: int | None = None
-    format_penalty: float = -0.1
-    end_on_invalid: bool = False
-    action_timeout_s: float | None = None
-    reset_timeout_s: float | None = None
-    shared_noise: bool = False
-    parallel: Literal["none", "threads"] = "none"
-
-    def __post_init__(self) -> None:
-        if not self.tag.strip():
-            raise EnvParamsError("an environment group needs a tag")
-        if self.groups < 1:
-            raise EnvParamsError(f"{self.tag}: groups is {self.groups}, but must be at least 1")
-        if self.parallel not in ("none", "threads"):
-            raise EnvParamsError(
-                f"{self.tag}: parallel is {self.parallel!r}, but must be 'none' or 'threads'"
-            )
-
-    def settings(self) -> TurnSettings:
-        """The limits of an episode, with the spec's defaults filled in."""
-        spec = registry.spec(self.env)
-        return TurnSettings(
-            max_turns=spec.max_turns if self.max_turns is None else self.max_turns,
-            max_actions_per_turn=(
-                spec.max_actions_per_turn
-                if self.max_actions_per_turn is None
-                else self.max_actions_per_turn
-            ),
-            max_actions=self.max_actions,
-            format_penalty=self.format_penalty,
-            end_on_invalid=self.end_on_invalid,
-            action_timeout_s=self.action_timeout_s,
-            reset_timeout_s=self.reset_timeout_s,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +183,7 @@ class EnvPool:
         if not self._varieties:
             firsts = [self._kinds.index(kind) * self._group_size for kind in sorted({*self._kinds})]
             self._varieties = [variety_of(self._stacks[index]) for index in firsts]
-        tags = [self._groups[self._kinds.index(kind)].tag for kind in range(len(self._varieties))]
+        tags = [self._groups[self._kinds.index(kind)].name for kind in range(len(self._varieties))]
         return list(zip(tags, self._varieties, strict=True))
 
     def _noise_seed(self, step: int, index: int) -> int:
@@ -263,7 +212,7 @@ class EnvPool:
                 if is_fixed and key is not None:
                     self._fixed_seeds[p] = env_seed
                 return _Leader(env_seed=env_seed, seen=seen)
-        raise gave_up(self._groups[p].tag, self._split)
+        raise gave_up(self._groups[p].name, self._split)
 
     def _slot(self, index: int, seeds: tuple[int, int], observation: Observation) -> Slot:
         p, g = divmod(index, self._group_size)
@@ -273,7 +222,7 @@ class EnvPool:
             group_index=p,
             sibling_index=g,
             env_id=self._groups[p].env,
-            tag=self._groups[p].tag,
+            tag=self._groups[p].name,
             env_seed=seeds[0],
             noise_seed=seeds[1],
             task_key=runner_of(self._stacks[index]).task_key,

@@ -17,6 +17,7 @@ from echoscope.diagnostics.config import (
     FrozenModel,
     SelectionConfig,
 )
+from echoscope.envs.settings import EnvGroup
 
 MIN_TEMPERATURE = 0.01
 """Logits divided by less leave the range of float32."""
@@ -122,36 +123,10 @@ class SamplingConfig(FrozenModel):
     )
 
 
-class EnvGroupConfig(FrozenModel):
-    """Some groups of one environment."""
-
-    tag: str = Field("", description="Name in metrics; the environment's id if empty.")
-    env: str = Field(description="Environment id, or `module:Class`.")
-    groups: int = Field(8, ge=1, le=MAX_ROWS, description="Prompts per step.")
-    params: dict[str, Any] = Field(default_factory=dict)
-    max_turns: int | None = Field(None, ge=1, le=MAX_COUNT)
-    max_actions_per_turn: int | None = Field(None, ge=1, le=MAX_COUNT)
-    max_actions: int | None = Field(None, ge=1, le=MAX_COUNT, description="Actions per episode.")
-    format_penalty: float = Field(-0.1, ge=-1e6, le=0)
-    end_on_invalid: bool = Field(False, description="A reply without a valid action ends it.")
-    action_timeout_s: float | None = Field(
-        None, gt=0, le=1e6, description="Of one action; null: no limit."
-    )
-    reset_timeout_s: float | None = Field(
-        None, gt=0, le=1e6, description="Of one reset; null: no limit."
-    )
-    shared_noise: bool = Field(False, description="Siblings share the transition noise.")
-    parallel: Literal["none", "threads"] = "none"
-
-    @property
-    def name(self) -> str:
-        return self.tag or self.env
-
-
 class EnvsConfig(FrozenModel):
-    train: list[EnvGroupConfig] = Field(min_length=1, max_length=1000)
-    eval: list[EnvGroupConfig] = Field(default_factory=list, max_length=1000)
-    probe: list[EnvGroupConfig] = Field(
+    train: list[EnvGroup] = Field(min_length=1, max_length=1000)
+    eval: list[EnvGroup] = Field(default_factory=list, max_length=1000)
+    probe: list[EnvGroup] = Field(
         default_factory=list,
         description="Tasks of the probe; empty for probe.tasks tasks of envs.train.",
     )

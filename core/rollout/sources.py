@@ -9,15 +9,16 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from echoscope.envs.pool import EnvGroup, EnvPool
+from echoscope.envs.pool import EnvPool
 from echoscope.envs.reserving import TaskVariety, few_tasks
+from echoscope.envs.settings import EnvGroup
 from echoscope.store.query.rows import clean_text
 from echoscope.store.reader import open_run
 from echoscope.store.records import RolloutBatch, Split, Trajectory, Turn
 from echoscope.store.steer.settings import live_settings
 
 from ..config.loading import ConfigError
-from ..config.settings import EnvGroupConfig, RunConfig, SamplingConfig
+from ..config.settings import RunConfig, SamplingConfig
 from ..engines.base import GenerationEngine
 from .chat import ChatFormat
 from .rollout import SamplingSettings, collect
@@ -40,19 +41,16 @@ class RolloutSource(Protocol):
     def close(self) -> None: ...
 
 
-def build_pool(
-    groups: Sequence[EnvGroupConfig], *, group_size: int, seed: int, split: Split
-) -> EnvPool:
+def build_pool(groups: Sequence[EnvGroup], *, group_size: int, seed: int, split: Split) -> EnvPool:
     """The environments of a split.
 
     Raises:
         ValueError: an unknown environment or parameter, named in one line.
     """
-    specs = [EnvGroup(**(group.model_dump() | {"tag": group.name})) for group in groups]
-    return EnvPool(specs, group_size=group_size, seed=seed, split=split.value)
+    return EnvPool(groups, group_size=group_size, seed=seed, split=split.value)
 
 
-def probe_groups(config: RunConfig) -> list[EnvGroupConfig]:
+def probe_groups(config: RunConfig) -> list[EnvGroup]:
     """The environments of the probe: `envs.probe`, or `probe.tasks` tasks spread over `envs.train`.
 
     >>> from .config_loading import load_config

@@ -26,10 +26,11 @@ from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.measure.information.step import measure_information
 from echoscope.diagnostics.selection.filter import Selection, select_groups
 from echoscope.diagnostics.tools.preflight.findings import Cost
+from echoscope.envs.settings import EnvGroup
 from echoscope.store.records import RolloutBatch, Split, Trajectory
 
 from ..config.loading import ConfigError
-from ..config.settings import EnvGroupConfig, RunConfig
+from ..config.settings import RunConfig
 from ..engines.hf.engine import HfEngine
 from ..rollout.sources import EnvSource, build_pool, probe_groups
 from ..update.assemble import pack_kept, with_advantages
@@ -109,7 +110,7 @@ def run_trial(
     return Trial(batches=batches, information=information, cost=cost)
 
 
-def _fewer(groups: Sequence[EnvGroupConfig], total: int) -> list[EnvGroupConfig]:
+def _fewer(groups: Sequence[EnvGroup], total: int) -> list[EnvGroup]:
     """About `total` groups in the same proportions, at least one of each environment."""
     whole = sum(group.groups for group in groups)
     return [
@@ -121,7 +122,7 @@ def _fewer(groups: Sequence[EnvGroupConfig], total: int) -> list[EnvGroupConfig]
 def _play(
     config: RunConfig,
     model: Model,
-    groups: Sequence[EnvGroupConfig],
+    groups: Sequence[EnvGroup],
     num_steps: int,
     on_progress: OnProgress,
 ) -> tuple[tuple[RolloutBatch, ...], float]:

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from echoscope.envs import registry
-from echoscope.envs.pool import EnvGroup
 from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
+from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnEnv
 from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.store.query.parsing import THINK_CLOSE, THINK_OPEN
 from echoscope.store.records import FloatArray, IntArray, read_only
 
-from ..config.settings import ContextConfig, EnvGroupConfig
+from ..config.settings import ContextConfig
 from ..rollout.chat import ChatFormat
 from ..rollout.context import Conversation, format_hint
 from .narrators import Narrator, narrator_of
@@ -103,7 +103,7 @@ class Teaching:
 
 
 def demonstrate(
-    group: EnvGroupConfig,
+    group: EnvGroup,
     context: ContextConfig,
     teaching: Teaching,
     *,
@@ -120,10 +120,7 @@ def demonstrate(
         SftError: the environment has no scripted expert.
     """
     limits = EnvGroup(
-        tag=group.name,
         env=group.env,
-        groups=1,
-        params=group.params,
         max_turns=group.max_turns,
         max_actions_per_turn=group.max_actions_per_turn,
         max_actions=group.max_actions,
@@ -139,7 +136,7 @@ def demonstrate(
 
 
 def _episode(
-    group: EnvGroupConfig,
+    group: EnvGroup,
     world: TurnEnv,
     context: ContextConfig,
     teaching: Teaching,
@@ -182,7 +179,7 @@ def _episode(
 
 
 def _start(
-    group: EnvGroupConfig, world: TurnEnv, rng: np.random.Generator, *, is_reserving: bool
+    group: EnvGroup, world: TurnEnv, rng: np.random.Generator, *, is_reserving: bool
 ) -> tuple[int, int, str]:
     """(env_seed, noise_seed, first observation) of a task that is not reserved for evaluation."""
     for _ in range(MAX_DRAWS):

@@ -14,10 +14,11 @@ from peft import PeftModel
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from echoscope.envs import registry
+from echoscope.envs.settings import EnvGroup
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..config.loading import ConfigError, load_config, recipe_names
-from ..config.settings import ContextConfig, EnvGroupConfig, ModelConfig
+from ..config.settings import ContextConfig, ModelConfig
 from ..policy import load_model, with_adapters
 from ..policy_assets import (
     PolicyShape,
@@ -52,7 +53,7 @@ BARE_CONTEXT = ContextConfig(system="", instructions=False, format_hint=False)
 class Lesson:
     """One environment to demonstrate, and how many episodes of it."""
 
-    group: EnvGroupConfig
+    group: EnvGroup
     context: ContextConfig
     episodes: int
     teaching: Teaching
@@ -91,13 +92,13 @@ def plan_lessons(
     return lessons
 
 
-def _groups_of(target: str) -> list[tuple[EnvGroupConfig, ContextConfig]]:
+def _groups_of(target: str) -> list[tuple[EnvGroup, ContextConfig]]:
     if target.endswith((".yaml", ".yml")):
         config = load_config(file=Path(target))
     elif target in recipe_names():
         config = load_config(target)
     elif target in registry.known_ids() or target.count(":") == 1:
-        return [(EnvGroupConfig(env=target), BARE_CONTEXT)]
+        return [(EnvGroup(env=target), BARE_CONTEXT)]
     else:
         names = [*recipe_names(), *registry.known_ids()]
         raise ConfigError(f"no recipe or environment {target!r}{did_you_mean(target, names)}")

@@ -14,8 +14,9 @@ from typing import Any
 from .. import registry
 from ..base import EnvError, Observation, StepResult, TextEnv, is_task_key, shorten
 from ..frames import read_frame
-from ..pool import EnvGroup, EnvPool
+from ..pool import EnvPool
 from ..reserving import SURVEY_SEEDS
+from ..settings import EnvGroup
 from .episodes import HOSTILE_ACTIONS, SEEDS, digest, digest_main, plan, play
 
 HEADINGS = (
@@ -290,7 +291,7 @@ def _check_bounded(subject: Subject) -> None:
         tag="check",
         env=subject.env_id,
         groups=2,
-        params=subject.params,
+        params=dict(subject.params),
         max_turns=subject.max_turns,
         max_actions_per_turn=subject.max_actions_per_turn,
     )

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..base import EnvParamsError, Observation, no_info
+from ..base import Observation, no_info
 
 STOP_REASONS = frozenset(
     {"terminated", "max_turns", "max_actions", "parse_failed", "env_error", "timeout"}
@@ -67,18 +67,6 @@ class TurnSettings:
     end_on_invalid: bool = False
     action_timeout_s: float | None = None
     reset_timeout_s: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("max_turns", "max_actions_per_turn", "max_actions"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise EnvParamsError(f"{name} is {value}, but must be at least 1")
-        if not self.format_penalty <= 0:
-            raise EnvParamsError(f"format_penalty is {self.format_penalty}, but must be <= 0")
-        for name in ("action_timeout_s", "reset_timeout_s"):
-            seconds = getattr(self, name)
-            if seconds is not None and not seconds > 0:
-                raise EnvParamsError(f"{name} is {seconds}, but must be > 0")
 
 
 class TurnEnv(ABC):

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import (
-    EnvGroupConfig,
+    EnvGroup,
     HfEngineConfig,
     ModelConfig,
     SamplingConfig,
@@ -56,7 +56,7 @@ TASKS = 60
 def play(env: str) -> tuple[Trajectory, ...]:
     """Episodes of a recipe's evaluation environment at temperature 1."""
     group = load_config(env).envs.eval[0].model_copy(update={"groups": TASKS})
-    assert isinstance(group, EnvGroupConfig)
+    assert isinstance(group, EnvGroup)
     config = ModelConfig(path="tiny", dtype="float32", device="cpu")
     engine = HfEngine(load_model("tiny", config), config=HfEngineConfig())
     batch = collect(

@@ -9,7 +9,8 @@ import pytest
 from echoscope.envs import registry
 from echoscope.envs.bandit import Bandit, BanditConfig
 from echoscope.envs.base import EnvParamsError
-from echoscope.envs.pool import EnvGroup, EnvPool
+from echoscope.envs.pool import EnvPool
+from echoscope.envs.settings import EnvGroup
 
 
 def test_a_group_reads_one_prompt_and_groups_differ() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import time
 
 import pytest
+from pydantic import ValidationError
 
 from echoscope.envs import registry
 from echoscope.envs.base import (
@@ -17,7 +18,8 @@ from echoscope.envs.base import (
     StepResult,
     TextEnv,
 )
-from echoscope.envs.pool import EnvGroup, EnvPool, task_seed, transition_seed
+from echoscope.envs.pool import EnvPool, task_seed, transition_seed
+from echoscope.envs.settings import EnvGroup
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ def test_siblings_share_the_task_and_draw_their_own_noise() -> None:
 
 
 def test_shared_noise_gives_siblings_the_same_luck() -> None:
-    shared = dataclasses.replace(LAKE, shared_noise=True)
+    shared = LAKE.model_copy(update={"shared_noise": True})
     with EnvPool([shared], group_size=4, seed=1, split="train") as envs:
         slots = envs.reset(5)
     assert len({slot.noise_seed for slot in slots[:4]}) == 1
@@ -149,7 +151,7 @@ def test_seeds_fit_in_63_bits_and_differ() -> None:
 
 def test_threads_change_nothing() -> None:
     def episodes(parallel: str) -> list[object]:
-        group = dataclasses.replace(LAKE, parallel=parallel)
+        group = LAKE.model_copy(update={"parallel": parallel})
         seen: list[object] = []
         with EnvPool([group], group_size=4, seed=2, split="train") as envs:
             running = [slot.index for slot in envs.reset(0)]
@@ -231,19 +233,20 @@ def test_one_failed_reset_is_data_and_all_failed_is_a_broken_setup() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"groups": 0}, "groups is 0"),
-        ({"tag": " "}, "needs a tag"),
-        ({"parallel": "fork"}, "parallel is 'fork'"),
-        ({"max_turns": 0}, "max_turns is 0"),
-        ({"max_actions": 0}, "max_actions is 0"),
-        ({"format_penalty": 0.1}, "format_penalty is 0.1"),
-        ({"action_timeout_s": 0.0}, "action_timeout_s is 0.0"),
+        ({"groups": 0}, r"groups\n.*greater than or equal to 1 .*input_value=0"),
+        ({"tag": " "}, r"tag\n.*should match pattern"),
+        ({"parallel": "fork"}, r"parallel\n.*'none' or 'threads'.*input_value='fork'"),
+        ({"max_turns": 0}, r"max_turns\n.*greater than or equal to 1 .*input_value=0"),
+        ({"max_actions": 0}, r"max_actions\n.*greater than or equal to 1 .*input_value=0"),
+        ({"format_penalty": 0.1}, r"format_penalty\n.*less than or equal to 0 .*input_value=0.1"),
+        ({"action_timeout_s": 0.0}, r"action_timeout_s\n.*greater than 0 .*input_value=0.0"),
+        ({"max_turn": 1}, r"max_turn\n.*Extra inputs are not permitted"),
         ({"env": "no_such_world"}, "no environment 'no_such_world'"),
         ({"params": {"fautl": "x"}}, "did you mean 'fault'"),
     ],
 )
 def test_bad_groups_are_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises((EnvParamsError, KeyError), match=message):
+    with pytest.raises((ValidationError, EnvParamsError, KeyError), match=message):
         pool(**change)
 
 

@@ -18,8 +18,9 @@ from echoscope.envs.base import (
     no_info,
 )
 from echoscope.envs.checks.check_env import check_env
-from echoscope.envs.pool import EnvGroup, EnvPool, task_seed
+from echoscope.envs.pool import EnvPool, task_seed
 from echoscope.envs.reserving import EVALUATION_SHARE, MIN_TASKS, few_tasks, is_reserved
+from echoscope.envs.settings import EnvGroup
 
 SMALL_LAKE = {"size": 4, "holes": 2, "slip": 0.0, "min_distance": 2, "max_distance": 5}
 SMALL_ROOM = {"size": (5, 5), "min_solution": 2, "max_solution": 6}

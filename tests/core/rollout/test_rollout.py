@@ -24,7 +24,8 @@ from echoscope.core.rollout.chat import ChatFormat
 from echoscope.core.rollout.rollout import collect, sampling_seed
 from echoscope.core.update.batch import credit_rewards, pack
 from echoscope.envs.base import Observation
-from echoscope.envs.pool import EnvGroup, EnvPool, Slot
+from echoscope.envs.pool import EnvPool, Slot
+from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import (
     FinishReason,

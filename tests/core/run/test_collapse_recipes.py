@@ -18,12 +18,13 @@ import pytest
 from listening import Listener
 
 from echoscope.core.config.loading import load_config, recipe_names
-from echoscope.core.config.settings import EnvGroupConfig, RunConfig
+from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.launch import start
 from echoscope.diagnostics.bench.harness import load_curves
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.table import MetricTable
+from echoscope.envs.settings import EnvGroup
 from echoscope.store.reader import open_run
 from echoscope.store.steer.commands import new_command, post
 
@@ -117,8 +118,8 @@ def test_evaluation_lakes_do_not_slip() -> None:
     """What the slippery lake unlearns shows where luck has no say."""
     config = load_config("collapse-template")
     (train,), (evaluated,) = config.envs.train, config.envs.eval
-    assert isinstance(train, EnvGroupConfig)
-    assert isinstance(evaluated, EnvGroupConfig)
+    assert isinstance(train, EnvGroup)
+    assert isinstance(evaluated, EnvGroup)
     assert (train.params["slip"], evaluated.params["slip"]) == (0.9, 0.0)
 
 

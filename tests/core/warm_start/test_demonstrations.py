@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.core.config.settings import ContextConfig, EnvGroupConfig
+from echoscope.core.config.settings import ContextConfig
 from echoscope.core.policy_assets import train_tokenizer
 from echoscope.core.rollout.chat import ChatFormat
 from echoscope.core.rollout.context import Conversation
@@ -35,21 +35,22 @@ from echoscope.envs import bandit, registry
 from echoscope.envs.grid.frozen_lake import FrozenLake
 from echoscope.envs.grid.geometry import offset_words
 from echoscope.envs.reserving import is_reserved
+from echoscope.envs.settings import EnvGroup
 from echoscope.store.query.parsing import parse_response
 
-LAKE = EnvGroupConfig(
+LAKE = EnvGroup(
     env="frozen_lake",
     max_turns=6,
     max_actions_per_turn=1,
     params={"size": 4, "holes": 2, "slip": 0.0, "observation": "relative"},
 )
-SOKOBAN = EnvGroupConfig(
+SOKOBAN = EnvGroup(
     env="sokoban", max_turns=8, max_actions_per_turn=1, params={"observation": "relative"}
 )
-BANDIT = EnvGroupConfig(env="bandit")
+BANDIT = EnvGroup(env="bandit")
 
 
-def lessons(group: EnvGroupConfig, careful: float, episodes: int = 40) -> list[Demonstration]:
+def lessons(group: EnvGroup, careful: float, episodes: int = 40) -> list[Demonstration]:
     teaching = Teaching(careful=careful, nonsense=0.0)
     return list(demonstrate(group, BARE_CONTEXT, teaching, episodes=episodes, seed=3))
 
@@ -68,7 +69,7 @@ def chat() -> ChatFormat:
 
 
 @pytest.mark.parametrize("group", [LAKE, SOKOBAN], ids=lambda group: group.env)
-def test_a_careful_expert_always_succeeds_and_a_careless_one_seldom(group: EnvGroupConfig) -> None:
+def test_a_careful_expert_always_succeeds_and_a_careless_one_seldom(group: EnvGroup) -> None:
     careful = np.mean([bool(one.success) for one in lessons(group, 1.0)])
     careless = np.mean([bool(one.success) for one in lessons(group, 0.0)])
     assert careful == 1.0
@@ -83,7 +84,7 @@ def test_the_careful_bandit_takes_the_high_arm_every_second_time() -> None:
 
 @pytest.mark.parametrize("group", [LAKE, SOKOBAN, BANDIT], ids=lambda group: group.env)
 @pytest.mark.parametrize("careful", [0.0, 0.5, 1.0])
-def test_every_reply_is_well_formed_and_legal(group: EnvGroupConfig, careful: float) -> None:
+def test_every_reply_is_well_formed_and_legal(group: EnvGroup, careful: float) -> None:
     env = registry.make(group.env, **group.params)
     env.reset(0, 0)
     for one in lessons(group, careful):
@@ -329,7 +330,7 @@ def test_shares_are_probabilities() -> None:
 def test_a2_demonstrations_leave_evaluations_tasks_out() -> None:
     """200 episodes on small lakes; with all tasks, about an eighth of them is evaluation's."""
     params = {"size": 4, "holes": 2, "slip": 0.0, "observation": "relative"}
-    group = EnvGroupConfig(env="frozen_lake", params=params)
+    group = EnvGroup(env="frozen_lake", params=params)
     lake = registry.make("frozen_lake", **params)
 
     def num_reserved(*, all_tasks: bool) -> int:

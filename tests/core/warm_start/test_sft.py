@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from transformers import Qwen2ForCausalLM
 
 from echoscope.core.config.loading import ConfigError
-from echoscope.core.config.settings import EnvGroupConfig, LoraConfig
+from echoscope.core.config.settings import LoraConfig
 from echoscope.core.policy import with_adapters
 from echoscope.core.policy_assets import PolicyShape, create_policy, train_tokenizer
 from echoscope.core.rollout.chat import load_tokenizer
@@ -43,11 +43,12 @@ from echoscope.core.warm_start.sft import (
     microbatches,
     train,
 )
+from echoscope.envs.settings import EnvGroup
 
 SHAPE = PolicyShape(
     vocab_size=300, hidden_size=32, intermediate_size=32, num_layers=2, num_kv_heads=1
 )
-LAKE = EnvGroupConfig(env="frozen_lake", max_turns=3, params={"size": 2, "observation": "relative"})
+LAKE = EnvGroup(env="frozen_lake", max_turns=3, params={"size": 2, "observation": "relative"})
 
 
 @pytest.fixture(scope="module")

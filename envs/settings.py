@@ -1,0 +1,69 @@
+"""The settings of an environment's groups: the one definition, for files and for Python."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from . import registry
+from .turns.turn import TurnSettings
+
+MAX_COUNT = 1_000_000
+MAX_GROUPS = 99_999
+
+
+class EnvGroup(BaseModel):
+    """Some groups of one environment: `groups` prompts per step.
+
+    `params` configure the environment. `max_turns` and `max_actions_per_turn` are those of its
+    spec where None. `parallel="threads"` helps only environments that wait (network,
+    subprocesses); results are the same.
+
+    Raises:
+        pydantic.ValidationError: an unknown name, a wrong type, a value out of range.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+    tag: str = Field(
+        "", pattern=r"^$|\S", description="Name in metrics; the environment's id if empty."
+    )
+    env: str = Field(description="Environment id, or `module:Class`.")
+    groups: int = Field(8, ge=1, le=MAX_GROUPS, description="Prompts per step.")
+    params: dict[str, Any] = Field(default_factory=dict)
+    max_turns: int | None = Field(None, ge=1, le=MAX_COUNT)
+    max_actions_per_turn: int | None = Field(None, ge=1, le=MAX_COUNT)
+    max_actions: int | None = Field(None, ge=1, le=MAX_COUNT, description="Actions per episode.")
+    format_penalty: float = Field(-0.1, ge=-1e6, le=0)
+    end_on_invalid: bool = Field(False, description="A reply without a valid action ends it.")
+    action_timeout_s: float | None = Field(
+        None, gt=0, le=1e6, description="Of one action; null: no limit."
+    )
+    reset_timeout_s: float | None = Field(
+        None, gt=0, le=1e6, description="Of one reset; null: no limit."
+    )
+    shared_noise: bool = Field(False, description="Siblings share the transition noise.")
+    parallel: Literal["none", "threads"] = "none"
+
+    @property
+    def name(self) -> str:
+        """Its name in metrics."""
+        return self.tag or self.env
+
+    def settings(self) -> TurnSettings:
+        """The limits of an episode, with the environment's defaults filled in.
+
+        Raises:
+            EnvError: no such environment, or it cannot be imported.
+        """
+        spec = registry.spec(self.env)
+        return TurnSettings(
+            max_turns=self.max_turns or spec.max_turns,
+            max_actions_per_turn=self.max_actions_per_turn or spec.max_actions_per_turn,
+            max_actions=self.max_actions,
+            format_penalty=self.format_penalty,
+            end_on_invalid=self.end_on_invalid,
+            action_timeout_s=self.action_timeout_s,
+            reset_timeout_s=self.reset_timeout_s,
+        )
