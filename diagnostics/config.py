@@ -36,38 +36,47 @@ class SelectionConfig(FrozenModel):
     )
     strategy: Literal["none", "top_p", "top_k", "top_k_abs", "min_p"] = Field(
         "none",
-        description="top_p keeps the smallest prefix holding `value` of the metric's mass, top_k a "
-        "fraction of the units, top_k_abs a number of them, min_p those above value * max.",
+        description="none: keep all. top_p: keep the best units that hold `value` of the metric's "
+        "sum. top_k: keep this share of the units. top_k_abs: keep this many. min_p: keep units "
+        "above value * max.",
         json_schema_extra=LIVE,
     )
     metric: Literal["reward_std", "reward_mean", "reward_sum", "entropy", "length"] = Field(
-        "reward_std", description="What a unit is ranked by.", json_schema_extra=LIVE
+        "reward_std", description="Metric that ranks the units.", json_schema_extra=LIVE
     )
     value: float = Field(
-        0.9, gt=0, le=1e6, description="The strategy's threshold.", json_schema_extra=LIVE
+        0.9,
+        gt=0,
+        le=1e6,
+        description="Threshold of the strategy: a share, or with top_k_abs a number.",
+        json_schema_extra=LIVE,
     )
     mode: Literal["linear", "softmax"] = Field(
-        "linear", description="How top_p turns the metric into mass.", json_schema_extra=LIVE
+        "linear",
+        description="How top_p weighs the units: by the metric itself, or by its softmax.",
+        json_schema_extra=LIVE,
     )
     scope: Literal["batch", "tag"] = Field(
         "batch",
-        description="Apply the rule to all units of the batch, or to those of each environment tag "
-        "apart, so that large rewards of one do not drop the others.",
+        description="Rank all units of the batch together, or those of each environment (tag) by "
+        "themselves, so that large rewards of one do not drop the others.",
         json_schema_extra=LIVE,
     )
     keep: Literal["largest", "smallest"] = Field(
-        "largest", description="Which end of the ranking is kept.", json_schema_extra=LIVE
+        "largest",
+        description="Keep the units with the largest, or with the smallest metric.",
+        json_schema_extra=LIVE,
     )
     include_zero: bool = Field(
         False,
-        description="Whether units whose metric is zero are candidates at all.",
+        description="Also consider units whose metric is zero.",
         json_schema_extra=LIVE,
     )
     eps: float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="Tolerance of linear top_p, relative to the total mass.",
+        description="Tolerance of linear top_p, as a share of the metric's sum.",
         json_schema_extra=LIVE,
     )
 
@@ -91,8 +100,8 @@ class InformationConfig(FrozenModel):
         5,
         ge=0,
         le=MAX_STEPS,
-        description="Steps between two measurements, or more where they exceed their budget; 0 "
-        "turns them off.",
+        description="Steps between two measurements of I(X;Z), or more if they exceed "
+        "diagnostics.budget_frac; 0 turns them off.",
         json_schema_extra=LIVE,
     )
     families: tuple[Literal["first_turn", "all_turns", "state"], ...] = Field(
@@ -112,27 +121,28 @@ class InformationConfig(FrozenModel):
         1,
         ge=1,
         le=4096,
-        description="Reasonings per such prompt; with a history of its own it has one.",
+        description="Reasonings per prompt of these families.",
     )
     permutations: int = Field(
         1000,
         ge=19,
         le=MAX_PERMUTATIONS,
-        description="Of the labels, for the p-value of the retrieval accuracy.",
+        description="Permutations for the p-value of the retrieval accuracy.",
     )
-    level: float = Field(0.95, gt=0.5, lt=1, description="Of the intervals.")
+    level: float = Field(0.95, gt=0.5, lt=1, description="Confidence level of the intervals.")
     ragen_samples: tuple[Literal["first_turn", "trajectory"], ...] = Field(
         ("first_turn",),
         strict=False,
-        description="Also write RAGEN's metrics of these of its samples, by its own formulas. Its "
-        "trajectory sample costs several times all else (64 x 64 pairs with their history).",
+        description="Samples of RAGEN for which its metrics are written, too, by its formulas. The "
+        "trajectory sample costs several times as much as all else (64 x 64 pairs with history).",
     )
     memory_budget_mib: int = Field(
-        1024, ge=16, le=10_000_000, description="For keys, values and logits of one scoring pass."
+        1024,
+        ge=16,
+        le=10_000_000,
+        description="Memory for keys, values and logits of one scoring pass.",
     )
-    seed: int = Field(
-        20_260, ge=0, lt=2**63, description="Of the draws and permutations; nothing else's."
-    )
+    seed: int = Field(20_260, ge=0, lt=2**63, description="Seed of these draws and permutations.")
 
 
 class TextConfig(FrozenModel):
@@ -142,13 +152,13 @@ class TextConfig(FrozenModel):
         2,
         ge=0,
         le=MAX_STEPS,
-        description="Steps between two measurements; 0 turns them off.",
+        description="Steps between two measurements of the text; 0 turns them off.",
         json_schema_extra=LIVE,
     )
     family: Literal["first_turn", "all_turns"] = Field(
         "first_turn",
         description="Which reasoning of an episode is compared: that of its first turn, or that of "
-        "one turn drawn evenly, so that long episodes do not count more.",
+        "one turn drawn at random.",
     )
     prompts: int = Field(8, ge=2, le=64, description="Distinct prompts compared, at most.")
     siblings: int = Field(8, ge=2, le=64, description="Reasonings of each prompt, at most.")
@@ -162,11 +172,14 @@ class TextConfig(FrozenModel):
         description="Characters of one reasoning, response or observation that count.",
     )
     permutations: int = Field(
-        200, ge=20, le=MAX_PERMUTATIONS, description="Label shuffles behind a p-value."
+        200, ge=20, le=MAX_PERMUTATIONS, description="Permutations for a p-value."
     )
-    template_words: int = Field(5, ge=2, le=100, description="Words in one n-gram of a template.")
+    template_words: int = Field(5, ge=2, le=100, description="Words in a phrase of a template.")
     near_duplicate: float = Field(
-        0.9, gt=0, le=1, description="TF-IDF similarity from which two siblings are duplicates."
+        0.9,
+        gt=0,
+        le=1,
+        description="TF-IDF similarity from which two reasonings of one task are near duplicates.",
     )
 
 
@@ -242,21 +255,23 @@ class AlarmConfig(FrozenModel):
         20,
         ge=0,
         le=MAX_STEPS,
-        description="Steps before a collapse may be called on anything but a loss of success: "
-        "early batches differ more than the policy does.",
+        description="During these first steps only a loss of success can make an alarm critical, "
+        "because early batches differ more than the policy does.",
     )
-    disabled: tuple[RuleName, ...] = Field((), strict=False, description="Rules that stay silent.")
+    disabled: tuple[RuleName, ...] = Field(
+        (), strict=False, description="Alarms that are turned off."
+    )
     thresholds: dict[ChannelName, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         default_factory=dict,
-        description="How far a channel must move to count, where its default (docs/alarms.md) does "
-        "not suit: points of a rate, nats of the logarithm of an entropy or a length, a share of "
-        "the best for success, dependence and reward spread.",
+        description="How far a metric must move before it counts, instead of the default "
+        "(docs/alarms.md): a difference for rates, a difference of logarithms for entropy and "
+        "length, a share of the best for success, dependence and reward spread.",
         json_schema_extra=LIVE
         | {"defaults": {spec.name: round(spec.raise_at, 4) for spec in CHANNELS}},
     )
     actions: dict[RuleName, Literal["notify", "pause", "stop"]] = Field(
         default_factory=dict,
-        description="What a rule does when raised as a warning or worse; notify unless named.",
+        description="What an alarm does when it is raised: notify (default), pause or stop.",
         json_schema_extra=LIVE,
     )
 
@@ -268,25 +283,27 @@ class GradientConfig(FrozenModel):
         25,
         ge=0,
         le=MAX_STEPS,
-        description="Steps between two decompositions; 0 turns them off.",
+        description="Steps between two gradient breakdowns; 0 turns them off.",
         json_schema_extra=LIVE,
     )
     buckets: int = Field(
         4,
         ge=1,
         le=1000,
-        description="Buckets of equally many groups by reward std, unless edges are set.",
+        description="Number of buckets: groups in order of reward std, equally many in each, "
+        "unless edges are set.",
     )
     edges: tuple[Annotated[float, Field(strict=True, le=1e9)], ...] | None = Field(
         None,
         strict=False,
-        description="Increasing reward stds between buckets, instead of quantiles.",
+        description="Reward stds that separate the buckets, in increasing order.",
     )
     trajectories: bool = Field(
-        False, description="Whether each trajectory's norm is taken too, in one more backward pass."
+        False,
+        description="Also measure the gradient norm of each trajectory (one more backward pass).",
     )
     layer_bands: int = Field(
-        4, ge=1, le=1000, description="Bands of layers, each with its own norm."
+        4, ge=1, le=1000, description="Number of bands of layers, each with its own norm."
     )
     max_buffer_gb: float = Field(
         8.0, gt=0, le=1e6, description="Memory for summed gradients; a larger need is refused."
@@ -303,13 +320,13 @@ class GradientConfig(FrozenModel):
 class DiagnosticsConfig(FrozenModel):
     """What a training run measures of itself, when, and who judges it (`monitor.py`)."""
 
-    enabled: bool = Field(True, description="Whether the run is measured and judged at all.")
+    enabled: bool = Field(True, description="Measure and judge the run.")
     budget_frac: float = Field(
         0.05,
         gt=0,
         le=1,
-        description="Share of the training's work that information and gradients may take: "
-        "where they need more, they are measured less often than `every` says.",
+        description="Share of the training's work that information and gradients may take. If they "
+        "need more, they are measured less often than `every` says.",
     )
     text: TextConfig = Field(default_factory=TextConfig)
     information: InformationConfig = Field(default_factory=InformationConfig)

@@ -57,8 +57,8 @@ class ModelConfig(FrozenModel):
     lora: LoraConfig | None = None
     gradient_checkpointing: bool | None = Field(
         None,
-        description="Compute activations again in backward, of the critic's model too: a third "
-        "more time, a fraction of the memory. null for on with CUDA, off elsewhere.",
+        description="Recompute activations in the backward pass: a third more time, a fraction of "
+        "the memory. null: on with CUDA, off elsewhere.",
     )
 
     def checkpoints_activations(self, device_type: str) -> bool:
@@ -103,7 +103,9 @@ class ContextConfig(FrozenModel):
     on_long_prompt: Literal["end", "drop_oldest"] = Field(
         "end", description="End the episode, or drop whole oldest turns."
     )
-    max_response_tokens: int = Field(400, ge=1, le=MAX_TOKENS)
+    max_response_tokens: int = Field(
+        400, ge=1, le=MAX_TOKENS, description="Longest reply of a turn; a longer one is cut."
+    )
     max_episode_tokens: int | None = Field(
         None, ge=1, le=MAX_TOKENS, description="Sampled tokens per episode."
     )
@@ -111,9 +113,27 @@ class ContextConfig(FrozenModel):
 
 
 class SamplingConfig(FrozenModel):
-    temperature: float = Field(1.0, ge=MIN_TEMPERATURE, le=10, json_schema_extra=LIVE)
-    top_p: float = Field(1.0, ge=1e-6, le=1, json_schema_extra=LIVE)
-    top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.", json_schema_extra=LIVE)
+    temperature: float = Field(
+        1.0,
+        ge=MIN_TEMPERATURE,
+        le=10,
+        description="Sampling temperature: higher varies the replies more.",
+        json_schema_extra=LIVE,
+    )
+    top_p: float = Field(
+        1.0,
+        ge=1e-6,
+        le=1,
+        description="Sample from the likeliest tokens that hold this probability; 1 for all.",
+        json_schema_extra=LIVE,
+    )
+    top_k: int = Field(
+        0,
+        ge=0,
+        le=MAX_COUNT,
+        description="Sample from this many likeliest tokens; 0 for all.",
+        json_schema_extra=LIVE,
+    )
     min_p: float = Field(
         0.0,
         ge=0,
@@ -128,9 +148,11 @@ class EnvsConfig(FrozenModel):
     eval: list[EnvGroup] = Field(default_factory=list, max_length=1000)
     probe: list[EnvGroup] = Field(
         default_factory=list,
-        description="Tasks of the probe; empty for probe.tasks tasks of envs.train.",
+        description="Environments of the probe; empty: probe.tasks tasks of envs.train.",
     )
-    group_size: int = Field(8, ge=1, le=MAX_ROWS, description="G: siblings that share a task.")
+    group_size: int = Field(
+        8, ge=1, le=MAX_ROWS, description="G: trajectories of one task (siblings)."
+    )
     eval_group_size: int = Field(1, ge=1, le=MAX_ROWS)
 
 
@@ -146,12 +168,14 @@ class ShapingTerm(FrozenModel):
 class RewardConfig(FrozenModel):
     credit: Literal["trajectory", "turn"] = "trajectory"
     normalization: Literal["arpo", "brpo", "grpo", "mean", "asym_clip"] = Field(
-        "arpo", description="RICO names: arpo raw, brpo over the batch, grpo over the group."
+        "arpo",
+        description="arpo: raw returns; brpo: standardised over the batch; grpo: over the group; "
+        "mean: minus the group's mean; asym_clip: grpo, limited to -1 to 3.",
     )
     normalization_scope: Literal["batch", "tag"] = Field(
         "batch",
-        description="What brpo standardises over: the batch, or each environment tag apart, so "
-        "that one with larger rewards does not drown the others.",
+        description="brpo standardises over the batch, or over each environment (tag) by itself, "
+        "so that large rewards of one do not outweigh the others.",
     )
     shaping: list[ShapingTerm] = Field(default_factory=list, max_length=100)
 
@@ -200,21 +224,39 @@ Aggregation = Literal[
 ]
 
 
+_CLIP_LOW = "The importance ratio is clipped at 1 minus this."
+_CLIP_HIGH = "The importance ratio is clipped at 1 plus this; higher keeps more exploration."
+
+
 class _SurrogateConfig(FrozenModel):
-    clip_low: float = Field(0.2, ge=0, le=1, json_schema_extra=LIVE)
-    clip_high: float = Field(0.28, ge=0, le=1e3, json_schema_extra=LIVE)
+    clip_low: float = Field(0.2, ge=0, le=1, description=_CLIP_LOW, json_schema_extra=LIVE)
+    clip_high: float = Field(0.28, ge=0, le=1e3, description=_CLIP_HIGH, json_schema_extra=LIVE)
     aggregation: Aggregation = "token_mean"
     norm_tokens: int | None = Field(
         None,
         ge=1,
         le=1_000_000_000,
-        description="What seq_mean_token_sum_norm divides each trajectory's sum by; null for the "
-        "tokens that an episode may sample at most, by the context limits.",
+        description="seq_mean_token_sum_norm divides each trajectory's sum by this; null for the "
+        "most tokens that an episode may sample.",
     )
-    kl_coef: float = Field(0.0, ge=0, le=1e3, json_schema_extra=LIVE)
+    kl_coef: float = Field(
+        0.0,
+        ge=0,
+        le=1e3,
+        description="Weight of the KL penalty against the reference policy.",
+        json_schema_extra=LIVE,
+    )
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    entropy_coef: float = Field(0.0, ge=-1e3, le=1e3, json_schema_extra=LIVE)
-    value_coef: float = Field(0.5, ge=0, le=1e3, json_schema_extra=LIVE)
+    entropy_coef: float = Field(
+        0.0,
+        ge=-1e3,
+        le=1e3,
+        description="Weight of the entropy bonus; too high, and replies become random.",
+        json_schema_extra=LIVE,
+    )
+    value_coef: float = Field(
+        0.5, ge=0, le=1e3, description="Weight of the critic's loss.", json_schema_extra=LIVE
+    )
     value_clip: float | None = Field(0.5, gt=0, le=1e6)
 
 
@@ -230,8 +272,8 @@ class GspoLossConfig(_SurrogateConfig):
 
     kind: Literal["gspo"] = "gspo"
     # A ratio of whole sequences hardly moves: the paper's limits are a thousandth of PPO's.
-    clip_low: float = Field(3e-4, ge=0, le=1, json_schema_extra=LIVE)
-    clip_high: float = Field(4e-4, ge=0, le=1e3, json_schema_extra=LIVE)
+    clip_low: float = Field(3e-4, ge=0, le=1, description=_CLIP_LOW, json_schema_extra=LIVE)
+    clip_high: float = Field(4e-4, ge=0, le=1e3, description=_CLIP_HIGH, json_schema_extra=LIVE)
     # The paper averages over sequences (Zheng et al. 2025, equation 5).
     aggregation: Aggregation = "seq_mean_token_mean"
 
@@ -244,7 +286,7 @@ class CispoLossConfig(_SurrogateConfig):
         1.0,
         ge=0,
         le=1,
-        description="1 for no lower bound, as in MiniMax-M1.",
+        description="The importance ratio is clipped at 1 minus this; 1: no lower limit (MiniMax-M1).",
         json_schema_extra=LIVE,
     )
 
@@ -263,7 +305,7 @@ class HeadCriticConfig(FrozenModel):
 
     kind: Literal["head"] = "head"
     lr: float = Field(1e-3, gt=0, le=MAX_LR)
-    detach: bool = Field(False, description="Keep the value loss out of the trunk.")
+    detach: bool = Field(False, description="The value loss does not train the trunk.")
 
 
 class ModelCriticConfig(FrozenModel):
@@ -280,10 +322,22 @@ CriticConfig = Annotated[
 
 
 class OptimConfig(FrozenModel):
-    lr: float = Field(1e-6, gt=0, le=MAX_LR, json_schema_extra=LIVE)
+    lr: float = Field(
+        1e-6,
+        gt=0,
+        le=MAX_LR,
+        description="Learning rate of the policy.",
+        json_schema_extra=LIVE,
+    )
     betas: tuple[Decay, Decay] = Field((0.9, 0.99), strict=False)
     weight_decay: float = Field(0.0, ge=0, le=1e3)
-    grad_clip: float = Field(1.0, ge=1e-9, le=1e9, json_schema_extra=LIVE)
+    grad_clip: float = Field(
+        1.0,
+        ge=1e-9,
+        le=1e9,
+        description="Gradients with a larger norm are scaled down to it.",
+        json_schema_extra=LIVE,
+    )
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = Field(0, ge=0, le=MAX_STEPS)
     epochs: int = Field(1, ge=1, le=1000, description="Passes over the step's batch.")
@@ -292,8 +346,8 @@ class OptimConfig(FrozenModel):
         None,
         ge=1,
         le=1_000_000_000,
-        description="Padded tokens per forward pass; null for 1024 on CPU, where small "
-        "ones waste less padding and stay in the cache, and for what fits the memory on CUDA.",
+        description="Padded tokens per forward pass; null for 1024 on the CPU, and for as many as "
+        "fit into the memory on CUDA.",
     )
     max_nonfinite_steps: int = Field(
         5,
@@ -348,14 +402,15 @@ class CheckpointConfig(FrozenModel):
         20,
         ge=0,
         le=MAX_STEPS,
-        description="Steps between checkpoints; 0 for the last only.",
+        description="Steps between checkpoints; 0: only one, at the end.",
         json_schema_extra=LIVE,
     )
     keep: int = Field(
         3,
         ge=1,
         le=10_000,
-        description="Newest checkpoints kept, beside those that docs/training.md names.",
+        description="How many of the newest checkpoints are kept. Those before an open alarm, the "
+        "best one and requested ones are kept, too.",
     )
 
 
@@ -375,7 +430,9 @@ class RunConfig(FrozenModel):
 
     name: str = Field("run", min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     seed: int = Field(0, ge=0, lt=2**63)
-    steps: int = Field(100, ge=1, le=MAX_STEPS, json_schema_extra=LIVE)
+    steps: int = Field(
+        100, ge=1, le=MAX_STEPS, description="The last step of the run.", json_schema_extra=LIVE
+    )
     threads: int | None = Field(
         None, ge=1, le=256, description="Torch threads; null leaves torch's choice."
     )
@@ -412,7 +469,7 @@ class RunConfig(FrozenModel):
         if self.reward.credit == "turn" and self.reward.normalization != "arpo":
             raise ValueError(
                 f"reward.credit is turn, so reward.normalization must be arpo, not "
-                f"{self.reward.normalization}: returns of whole episodes are what it normalises"
+                f"{self.reward.normalization}: it normalises returns of whole episodes"
             )
         if self.reward.normalization_scope == "tag" and self.reward.normalization != "brpo":
             raise ValueError(

@@ -320,6 +320,7 @@ def test_the_live_schema_tells_a_form_all_it_needs(kind: str) -> None:
     schema = live_schema(config)
     assert set(schema) == set(live_fields())
     assert schema["optim.lr"] == {
+        "description": "Learning rate of the policy.",
         "exclusiveMinimum": 0,
         "maximum": 10.0,
         "type": "number",
