@@ -286,7 +286,7 @@ class CispoLossConfig(_SurrogateConfig):
         1.0,
         ge=0,
         le=1,
-        description="The importance ratio is clipped at 1 minus this; 1: no lower limit (MiniMax-M1).",
+        description="The importance ratio is clipped at 1 minus this; 1 for no limit (MiniMax-M1).",
         json_schema_extra=LIVE,
     )
 
