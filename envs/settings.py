@@ -30,20 +30,26 @@ class EnvGroup(BaseModel):
         "", pattern=r"^$|\S", description="Name in metrics; the environment's id if empty."
     )
     env: str = Field(description="Environment id, or `module:Class`.")
-    groups: int = Field(8, ge=1, le=MAX_GROUPS, description="Prompts per step.")
+    groups: int = Field(8, ge=1, le=MAX_GROUPS, description="Tasks (groups) per step.")
     params: dict[str, Any] = Field(default_factory=dict)
     max_turns: int | None = Field(None, ge=1, le=MAX_COUNT)
     max_actions_per_turn: int | None = Field(None, ge=1, le=MAX_COUNT)
     max_actions: int | None = Field(None, ge=1, le=MAX_COUNT, description="Actions per episode.")
-    format_penalty: float = Field(-0.1, ge=-1e6, le=0)
-    end_on_invalid: bool = Field(False, description="A reply without a valid action ends it.")
+    format_penalty: float = Field(
+        -0.1, ge=-1e6, le=0, description="Reward of a reply that has no valid action."
+    )
+    end_on_invalid: bool = Field(
+        False, description="A reply without a valid action ends the episode."
+    )
     action_timeout_s: float | None = Field(
-        None, gt=0, le=1e6, description="Of one action; null: no limit."
+        None, gt=0, le=1e6, description="Seconds that one action may take; null for no limit."
     )
     reset_timeout_s: float | None = Field(
-        None, gt=0, le=1e6, description="Of one reset; null: no limit."
+        None, gt=0, le=1e6, description="Seconds that one reset may take; null for no limit."
     )
-    shared_noise: bool = Field(False, description="Siblings share the transition noise.")
+    shared_noise: bool = Field(
+        False, description="All trajectories of a group meet the same random events."
+    )
     parallel: Literal["none", "threads"] = "none"
 
     @property
