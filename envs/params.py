@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections.abc import Mapping
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, InstanceOf, PydanticUserError, TypeAdapter, ValidationError
 
 from echoscope.text.did_you_mean import did_you_mean
 
@@ -18,27 +21,20 @@ def build_config(env_id: str, config_type: type[Any], params: Mapping[str, Any])
     Raises `EnvParamsError` for an unknown name, a wrong type, or a value that the dataclass
     refuses. Integers pass for floats and lists for tuples, nothing else is converted.
     """
-    hints = get_type_hints(config_type)
-    fields = {field.name for field in dataclasses.fields(config_type) if field.init}
+    fields = _fields(config_type)  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for name, value in params.items():
         if name not in fields:
             raise EnvParamsError(
                 f"{env_id} has no parameter {name!r}{did_you_mean(str(name), fields, most=3)}"
             )
-        ok, values[name] = _convert(value, hints[name])
-        if not ok:
+        try:
+            values[name] = _converted(value, fields[name].adapter)
+        except ValidationError:
             raise EnvParamsError(
-                f"{env_id}: {name} is {value!r}, but must be {_describe(hints[name])}"
-            )
-    missing = [
-        field.name
-        for field in dataclasses.fields(config_type)
-        if field.init
-        and field.name not in values
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    ]
+                f"{env_id}: {name} is {value!r}, but must be {_describe(fields[name].hint)}"
+            ) from None
+    missing = [name for name in fields if fields[name].is_required and name not in values]
     if missing:
         raise EnvParamsError(f"{env_id} needs the parameter {missing[0]!r}")
     try:
@@ -53,41 +49,47 @@ def require(condition: bool, message: str) -> None:
         raise EnvParamsError(message)
 
 
-def _convert(value: Any, hint: Any) -> tuple[bool, Any]:
-    """(whether `value` fits `hint`, the converted value)."""
-    origin = get_origin(hint)
-    if hint is Any:
-        return True, value
-    if hint is None or hint is type(None):
-        return value is None, value
-    if origin is Literal:
-        return any(type(value) is type(arg) and value == arg for arg in get_args(hint)), value
-    if origin in (Union, types.UnionType):
-        for option in get_args(hint):
-            ok, converted = _convert(value, option)
-            if ok:
-                return True, converted
-        return False, value
-    if origin is tuple:
-        return _convert_tuple(value, get_args(hint))
-    if origin is not None:  # Mapping[str, Any] and the like
-        return isinstance(value, origin), value
-    if hint is float and type(value) is int:
-        return True, float(value)
-    if isinstance(value, bool) and hint is not bool:
-        return False, value
-    return isinstance(value, hint), value
+_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 
-def _convert_tuple(value: Any, hints: tuple[Any, ...]) -> tuple[bool, Any]:
-    if not isinstance(value, list | tuple):
-        return False, value
-    if len(hints) == 2 and hints[1] is Ellipsis:
-        hints = (hints[0],) * len(value)
-    if len(hints) != len(value):
-        return False, value
-    pairs = [_convert(item, hint) for item, hint in zip(value, hints, strict=True)]
-    return all(ok for ok, _ in pairs), tuple(item for _, item in pairs)
+class _Field(NamedTuple):
+    hint: Any
+    adapter: TypeAdapter[Any]
+    is_required: bool
+
+
+@functools.lru_cache
+def _fields(config_type: type[Any]) -> Mapping[str, _Field]:
+    """What a config can be given, by name."""
+    hints = get_type_hints(config_type)
+    return {
+        field.name: _Field(
+            hints[field.name],
+            _adapter(hints[field.name]),
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(config_type)
+        if field.init
+    }
+
+
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(hint, config=_STRICT)
+    except PydanticUserError:  # a dataclass or a model, which has a configuration of its own
+        return TypeAdapter(InstanceOf[hint])
+
+
+def _converted(value: Any, adapter: TypeAdapter[Any]) -> Any:
+    """The value as its field has it. Raises ValidationError where it does not fit."""
+    try:
+        return adapter.validate_python(value)
+    except ValidationError:  # YAML and JSON have lists where a config has tuples
+        return adapter.validate_python(_with_tuples(value))
+
+
+def _with_tuples(value: Any) -> Any:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def _describe(hint: Any) -> str:

@@ -149,6 +149,8 @@ class Wide:
     sizes: tuple[int, ...] = ()
     pair: tuple[int, str] | None = None
     free: Any = None
+    inner: BanditConfig | None = None
+    config: BanditConfig = dataclasses.field(default_factory=BanditConfig)
 
 
 def test_parameters_are_converted_only_where_nothing_is_lost() -> None:
@@ -156,6 +158,8 @@ def test_parameters_are_converted_only_where_nothing_is_lost() -> None:
     assert config == Wide(needed=1, ratio=1.0, sizes=(1, 2), pair=(3, "x"))
     assert type(config.ratio) is float
     assert build_config("w", Wide, {"needed": 1, "pair": None, "free": {"a": 1}}).free == {"a": 1}
+    inner = BanditConfig(pairs="test")
+    assert build_config("w", Wide, {"needed": 1, "inner": inner, "config": inner}).inner is inner
 
 
 @pytest.mark.parametrize(
