@@ -173,7 +173,7 @@ def _measure_template(
             _in_reasoning(
                 sample.reasonings[k],
                 _covered(sample.reasonings[k], grams),
-                f"{shares[k]:.0%} of its {config.template_words}-grams stand under most prompts",
+                f"{100 * shares[k]:.0f} % of its phrases also stand under most other prompts",
             )
             for k in order
             if shares[k] > 0
@@ -216,7 +216,7 @@ def _measure_siblings(
             _in_reasoning(
                 sample.reasonings[rows[k]],
                 [(0, len(sample.reasonings[rows[k]].text))],
-                f"similarity {alike[k]:.2f} to {sample.reasonings[columns[k]].trajectory_id}",
+                f"similarity {alike[k]:.2f} with {sample.reasonings[columns[k]].trajectory_id}",
             )
             for k in np.argsort(-alike, kind="stable")[:MAX_EXEMPLARS].tolist()
             if alike[k] >= config.near_duplicate
