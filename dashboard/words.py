@@ -25,7 +25,7 @@ _STATUS_COLOURS: Mapping[Status, Colour] = {
     Status.WAITING: "blue",
     Status.PAUSED: "orange",
     Status.STALE: "orange",
-    Status.FINISHED: "green",
+    Status.FINISHED: "gray",
     Status.STOPPED: "gray",
     Status.INTERRUPTED: "orange",
     Status.FAILED: "red",

@@ -406,7 +406,7 @@ METRICS: tuple[Metric, ...] = (
     _of(
         "optim/grad_norm",
         "Gradient norm",
-        "norm",
+        "",
         "Norm of the policy's gradient before clipping. A single jump is no reason to worry.",
         "steady",
         "gradient norm",
@@ -530,7 +530,6 @@ _UNITS: Sequence[tuple[str, str]] = (
     (r"_s$", "s"),
     (r"entropy|mutual_information|kl$|logprob", _NATS),
     (r"(^|/)num_tokens|_tokens(_mean)?$|length", "tokens"),
-    (r"norm(_max|_p50)?$", "norm"),
 )
 
 
@@ -559,7 +558,7 @@ def _from_key(key: str) -> Metric:
         return Metric(
             key=key,
             name=f"{_sentence(parts[1])} term",
-            unit="norm",
+            unit="",
             help=f"Norm of the gradient of the {parts[1]} term alone, over all groups.",
         )
     if len(parts) < 2:

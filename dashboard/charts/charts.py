@@ -36,6 +36,8 @@ _MARKED_BELOW = 60
 """A curve with fewer points than this shows each of them."""
 _BAND_OPACITY = 0.16
 _LEGEND_ROW = 20
+EACH_STEP = "each step"
+"""Name of the faint curve behind the level that a verdict reads."""
 _NARROWEST = 270
 """Pixels between the axes of a chart on a telephone."""
 _MARK_LAYOUT = MARK_AXIS.replace("y", "yaxis")
@@ -119,6 +121,8 @@ def line_spec(
         for one in drawn
         for trace in _curve_traces(one, axis, options, yaxis="y2" if one in right else "y")
     ]
+    for trace in [trace for trace in traces if trace.get("name") == EACH_STEP][1:]:
+        trace["showlegend"] = False
     named = drawn if options.has_legend else []
     layout = _layout(axis, options) | _y_axes(left, right, axis, options) | _legend(named)
     notes = []
@@ -153,12 +157,13 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -
             scatter(
                 x=axis.at(one.steps[raw]),
                 y=_drawable(one.values[raw], options),
-                name=f"{name}, raw",
+                name=EACH_STEP,
                 mode="lines",
                 opacity=theme.RAW_OPACITY,
                 line={"color": one.color, "width": 1},
                 hoverinfo="skip",
-                showlegend=False,
+                showlegend=one.level is not None,
+                legendgroup=EACH_STEP,
                 yaxis=yaxis,
             )
         )
@@ -346,6 +351,7 @@ def _onset(axis: Axis, steps: tuple[int, int]) -> dict[str, Any]:
         "fillcolor": theme.SEVERITIES["critical"],
         "opacity": 0.14,
         "line": {"width": 1, "color": theme.SEVERITIES["critical"]},
+        "label": {"text": "began", "textposition": "bottom left", "font": {"size": 10}},
     }
 
 

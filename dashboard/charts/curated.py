@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,11 @@ class Line:
     has_interval: bool = False
     """The run stores `KEY_low` and `KEY_high`."""
     is_right: bool = False
+    is_rest: bool = False
+    """What is left of a share is drawn: 1 - value."""
+    is_shown_below: float = math.inf
+    """Only where a value is less than this, after `is_rest`."""
+    least_points: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +79,14 @@ CHARTS: tuple[Chart, ...] = (
         name="groups",
         title="Groups by outcome",
         help=(
-            "Share of groups in which all siblings succeeded, in which all failed, and which the"
-            " filter let into the update. Only groups with different rewards give a gradient."
+            "Share of groups in which all siblings succeeded, in which all failed, and in which"
+            " rewards differ: only these give a gradient. With a filter: the share that it keeps."
         ),
         lines=(
             Line(key="reward/solved_frac", name="all solved"),
             Line(key="reward/hopeless_frac", name="all failed"),
-            Line(key="selection/kept_frac", name="trained on"),
+            Line(key="reward/zero_std_frac", name="rewards differ", is_rest=True),
+            Line(key="selection/kept_frac", name="kept by the filter", is_shown_below=1.0),
         ),
         missing="Needs groups of at least two siblings.",
     ),
@@ -98,8 +105,13 @@ CHARTS: tuple[Chart, ...] = (
             " H(Z|X): how varied it is for one prompt. Bands are 95 % intervals."
         ),
         lines=(
-            Line(key=f"{_INFO}/conditional_entropy", has_interval=True),
-            Line(key=f"{_INFO}/mutual_information", has_interval=True, is_right=True),
+            Line(key=f"{_INFO}/conditional_entropy", name="variety H(Z|X)", has_interval=True),
+            Line(
+                key=f"{_INFO}/mutual_information",
+                name="dependence on the prompt I(X;Z)",
+                has_interval=True,
+                is_right=True,
+            ),
         ),
         missing="Needs cross-scoring: set diagnostics.information.every, with several prompts.",
     ),
@@ -109,10 +121,10 @@ CHARTS: tuple[Chart, ...] = (
         help="Norm before clipping; the terms are decomposed every few steps.",
         lines=(
             Line(key="optim/grad_norm", name="all terms"),
-            Line(key="gradient/policy/all/norm", name="policy"),
-            Line(key="gradient/entropy/all/norm", name="entropy"),
-            Line(key="gradient/kl/all/norm", name="KL"),
-            Line(key="gradient/value/all/norm", name="value"),
+            Line(key="gradient/policy/all/norm", name="policy", least_points=2),
+            Line(key="gradient/entropy/all/norm", name="entropy", least_points=2),
+            Line(key="gradient/kl/all/norm", name="KL", least_points=2),
+            Line(key="gradient/value/all/norm", name="value", least_points=2),
         ),
         missing="No update was made yet.",
     ),
@@ -253,7 +265,9 @@ def chart_curves(
             color=theme.SERIES[place % len(theme.SERIES)],
             is_right=line.is_right,
         )
-        if not len(one.steps):
+        if line.is_rest:
+            one = replace(one, values=1.0 - one.values)
+        if len(one.steps) < line.least_points or not (one.values < line.is_shown_below).any():
             continue
         if line.key == "rollout/success_rate":
             one = _with_interval(one, *_success_interval(one, steps))
@@ -293,7 +307,8 @@ def _level(one: Curve, steps: pd.DataFrame) -> Values | None:
 
 def _eval_name(key: str, *, has_tags: bool) -> str:
     split, tag = key.split("/")[:2]
-    return f"{split} {tag}" if has_tags else split
+    name = {"eval": "evaluation", "probe": "probe, same seeds"}.get(split, split)
+    return f"{name} {tag}" if has_tags else name
 
 
 def _with_interval(one: Curve, low: Values, high: Values) -> Curve:

@@ -163,7 +163,7 @@ def _value(key: str, series: Mapping[str, pd.DataFrame], values: NDArray[np.floa
     low, high = (_points(series.get(f"{key}_{end}"))[1] for end in ("low", "high"))
     if not len(low) or not len(high):
         return words
-    return f"{words} ± {50 * (high[-1] - low[-1]):.2g}"
+    return f"{words} ({100 * low[-1]:.0f} to {100 * high[-1]:.0f})"
 
 
 def _change(
@@ -174,7 +174,7 @@ def _change(
         return f"measured once, at step {steps[0]}"
     first, best, now = float(values[0]), float(values.max()), float(values[-1])
     if metric(key).unit != SHARE:
-        return f"{value_words(key, first)} at step {steps[0]}"
+        return f"was {value_words(key, first)} at step {steps[0]}"
     rise = f"{_points_words(100 * (now - first), '+')} since step {steps[0]}"
     if not is_from_best:
         return rise

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.sentences import NEAREST
 from echoscope.store.reader import info_status
 from echoscope.store.records import Alarm
 from echoscope.store.status import RunStatus
@@ -129,8 +128,10 @@ def verdict_line(run_id: str) -> Line:
     found = _verdict(run_id)
     if found is None or found.last_step is None:
         return Line(text="")
-    why = ": some signals are near an alarm" if NEAREST in found.text else ""
-    return Line(text=f"after step {found.last_step}, confidence {found.confidence}{why}")
+    words = f"after step {found.last_step}"
+    if not found.state.is_collapse:
+        return Line(text=words)  # the signals to watch stand beside it
+    return Line(text=f"{words}, confidence in this verdict: {found.confidence}")
 
 
 def newest_line(run_id: str) -> Line:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.sentences import verdict_parts
+from echoscope.diagnostics.judge.sentences import NEAREST, verdict_parts
 from echoscope.store.status import RUNNING
 from echoscope.text.titles import capitalised
 
@@ -86,9 +86,11 @@ def _to_do(run_id: str, found: Verdict) -> str:
         return f"To do: {found.actions[0].text}"
     if found.state.value not in ("healthy", "converged"):
         return ""
+    near = re.search(rf"{NEAREST}: ([^.]*)\.", found.text)
+    watch = f" Watch {near[1]}." if near else ""
     if queries.info(run_id).status == RUNNING:
-        return "To do: nothing. Let the run go on."
-    return "To do: nothing."
+        return f"To do: nothing now. Let the run go on.{watch}"
+    return f"To do: nothing.{watch}"
 
 
 def _html(headline: str, facts: Sequence[str], to_do: str) -> str:
@@ -110,7 +112,8 @@ def _words(found: Verdict) -> tuple[str, list[str]]:
     if evidence:
         return first, [capitalised(fact) for fact in evidence.rstrip(".").split("; ")[:MAX_FACTS]]
     sentences = re.split(r"(?<=[.])\s+(?=[A-Z])", first)
-    return " ".join(sentences[:2]), [sentence.rstrip(".") for sentence in sentences[2:]]
+    rest = [text for text in sentences[2:] if not text.startswith(NEAREST)]  # stands in "To do"
+    return " ".join(sentences[:2]), [sentence.rstrip(".") for sentence in rest]
 
 
 def _ways_on(run_id: str, found: Verdict) -> None:

@@ -20,7 +20,7 @@ import plotly.offline
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.sentences import onset_words, verdict_parts
+from echoscope.diagnostics.judge.sentences import STARTING, onset_words, verdict_parts
 from echoscope.store.reader import RunInfo
 from echoscope.store.records import Trajectory, TrajectoryOutcome
 from echoscope.text.titles import capitalised
@@ -210,8 +210,8 @@ def _parts(verdict: Verdict) -> str:
     """What, since when, the evidence, what to do; then the rest. Commands stand by themselves."""
     since = onset_words(verdict.onset_step, verdict.onset_interval)
     (_, what), *others = verdict_parts(verdict.text)
-    rows = [("What", what.replace(since, "", 1) if since else what)]
-    rows += [("Since when", since.removeprefix(" since "))] if since else []
+    rows = [("What", what.replace(f"{STARTING}{since}", "", 1) if since else what)]
+    rows += [("Since when", capitalised(since))] if since else []
     rest = [part for part in others if part[0] not in _LISTED]
     rows += sorted(rest, key=lambda part: _ORDER.get(part[0], len(_ORDER)))
     out = []

@@ -18,6 +18,8 @@ Onset = tuple[int | None, tuple[int, int] | None]
 MAX_EVIDENCE = 4
 MAX_CAUSES = 3
 MAX_UNSEEN = 2
+STARTING = ", starting "
+"""Between the title of a collapse and when it began."""
 NEAREST = "Nearest to an alarm"
 """How the sentence begins that names them."""
 MAX_NEAREST = 2
@@ -67,7 +69,8 @@ def verdict_text(
     if state is RunState.INSUFFICIENT:
         parts = [_too_little(num_rows, *needed)]
     elif state is RunState.HEALTHY:
-        parts = [" ".join([_healthy(measured, view, nearest), _REASONING.get(regime, "")]).strip()]
+        reasoning = "" if nearest else _REASONING.get(regime, "")
+        parts = [" ".join([_healthy(measured, view, nearest), reasoning]).strip()]
         notes = [f"{RULES_BY_NAME[a.rule].title} ({a.words})" for a in open_alarms]
         parts += [f"Also seen, and no problem by itself: {'; '.join(notes)}."] if notes else []
     else:
@@ -114,9 +117,9 @@ def _healthy(measured: Sequence[str], view: View, nearest: Sequence[str]) -> str
     best = ""
     if success is not None and success.spec.unit == SHARE and success.high_step is not None:
         first, high = (amount(value, SHARE) for value in (success.opening, success.high))
-        now = " and is at its best" if view.is_success_at_best else ""
+        now = " and holds" if view.is_success_at_best else ""
         if success.high > success.opening:
-            best = f" Success has risen ({first} -> {high}){now}."
+            best = f" Success rose from {first} to {high}{now}."
     near = sorted(dict.fromkeys(nearest[:MAX_NEAREST]))
     rest = f" {NEAREST}: {'; '.join(near)}." if near else ""
     return f"Healthy.{best} No problem found ({len(measured)} signals checked).{rest}"
@@ -133,7 +136,9 @@ def _alarm_parts(
     rule = RULES_BY_NAME[worst.rule]
     is_first_of = {RunState.WATCH: "Watch: ", RunState.COLLAPSING: "Collapsing: "}.get(state, "")
     title = rule.title if not is_first_of else in_sentence(rule.title)
-    since = "" if state in (RunState.CONVERGED, RunState.NOT_LEARNING) else onset_words(*onset)
+    has_onset = state not in (RunState.CONVERGED, RunState.NOT_LEARNING)
+    when = onset_words(*onset) if has_onset else ""
+    since = f"{STARTING}{when}" if when else ""
     parts = [f"{is_first_of}{title}{since}. {rule.meaning}"]
     if template and worst.rule in ("TEMPLATE_COLLAPSE", "LOW_ENTROPY_COLLAPSE", "ECHO_TRAP"):
         parts[0] += f" {template}"
@@ -170,16 +175,16 @@ def _advice_part(action: Action) -> str:
 
 
 def onset_words(onset: int | None, interval: tuple[int, int] | None) -> str:
-    """` since about step 84 (range 79 to 88)`.
+    """`between steps 79 and 88`; empty where it is not known.
 
-    >>> onset_words(84, (79, 88))
-    ' since about step 84 (range 79 to 88)'
+    >>> onset_words(84, (79, 88)), onset_words(84, (84, 84))
+    ('between steps 79 and 88', 'at about step 84')
     """
     if onset is None:
         return ""
-    is_wide = interval is not None and interval[0] != interval[1]
-    between = f" (range {interval[0]} to {interval[1]})" if interval and is_wide else ""
-    return f" since about step {onset}{between}"
+    if interval is None or interval[0] == interval[1]:
+        return f"at about step {onset}"
+    return f"between steps {interval[0]} and {interval[1]}"
 
 
 def _unseen_words(unseen: Sequence[Blindness]) -> list[str]:

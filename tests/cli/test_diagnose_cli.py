@@ -46,7 +46,7 @@ def test_a_collapse_exits_with_3(collapsed: Path) -> None:
     result = runner.invoke(app, ["diagnose", str(collapsed)])
     assert result.exit_code == 3
     assert "collapsed" in result.stdout
-    assert "Format collapse since about step" in result.stdout
+    assert "Format collapse, starting " in result.stdout
     assert "rollout/action_valid_frac" in result.stdout
 
 

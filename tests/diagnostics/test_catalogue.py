@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
     [
         ("policy/entropy", "Policy entropy", "nats per token"),
         ("eval/frozen_lake/success_rate", "Success rate, frozen_lake", "share"),
-        ("gradient/kl/all/norm", "KL term", "norm"),
+        ("gradient/kl/all/norm", "KL term", ""),
         ("time/rollout_s", "Rollout time", "s"),
         ("time/annotate_s", "Annotate", "s"),
         ("selection/num_groups_kept", "Number of groups kept", ""),

@@ -83,7 +83,7 @@ def test_evaluations_come_with_the_interval_that_was_stored() -> None:
         eval__lake__success_rate_high=[0.6],
     )
     (one,) = chart_curves(chart("success"), found, STEPS, known)
-    assert (one.name, one.low, one.high) == ("eval", [0.4], [0.6])
+    assert (one.name, one.low, one.high) == ("evaluation", [0.4], [0.6])
     assert chart_keys([chart("success")], known) == sorted(known)
 
 
@@ -91,7 +91,7 @@ def test_tags_are_named_where_there_are_several() -> None:
     known = ["eval/a/success_rate", "eval/b/success_rate"]
     found = data(eval__a__success_rate=[0.5], eval__b__success_rate=[0.5])
     curves = chart_curves(chart("success"), found, STEPS, known)
-    assert [one.name for one in curves] == ["eval a", "eval b"]
+    assert [one.name for one in curves] == ["evaluation a", "evaluation b"]
 
 
 def test_only_metrics_that_the_run_has_are_read() -> None:
@@ -101,7 +101,7 @@ def test_only_metrics_that_the_run_has_are_read() -> None:
 
 def test_curves_of_one_chart_differ_in_colour() -> None:
     keys = [line.key for line in chart("gradient").lines]
-    found = data(**{key.replace("/", "__"): [1.0] for key in keys})
+    found = data(**{key.replace("/", "__"): [1.0, 2.0] for key in keys})
     curves = chart_curves(chart("gradient"), found, STEPS, keys)
     assert len({one.color for one in curves}) == len(curves) == len(keys)
 

@@ -39,7 +39,7 @@ def test_an_evaluation_has_its_interval() -> None:
         eval__lake__success_rate_low=[0.4],
         eval__lake__success_rate_high=[0.6],
     )["Evaluation success"]
-    assert tile.value == "50 % ± 10"
+    assert tile.value == "50 % (40 to 60)"
 
 
 def test_groups_with_signal_are_those_with_spread() -> None:
@@ -48,7 +48,7 @@ def test_groups_with_signal_are_those_with_spread() -> None:
 
 
 def test_other_numbers_name_where_they_began() -> None:
-    assert made(policy__entropy=[0.4, 1.9])["Policy entropy"].change == "0.4 at step 0"
+    assert made(policy__entropy=[0.4, 1.9])["Policy entropy"].change == "was 0.4 at step 0"
 
 
 def test_what_is_not_measured_is_said() -> None:

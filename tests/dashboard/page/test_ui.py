@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard.page import ui, url_state
+from echoscope.dashboard.page import ui
 from echoscope.dashboard.words import plain, status_words
 from echoscope.store.status import RunStatus, Status
 
@@ -102,6 +102,8 @@ def asking(**params: str) -> AppTest:
 
     def page() -> None:
         import streamlit as st
+
+        from echoscope.dashboard.page import url_state
 
         st.json(
             {

@@ -22,7 +22,7 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import open_run
 
 OpenPage = Callable[..., AppTest]
-TEXT = """Echo trap since about step 2 (range 1 to 2). The group repeats itself.
+TEXT = """Echo trap, starting between steps 1 and 2. The group repeats itself.
 Evidence: reward std within groups: 0.5 (step 1) -> 0 (step 3).
 Likely cause: the learning rate is 0.001.
 What to do: Go back to checkpoint 2 and change one setting.

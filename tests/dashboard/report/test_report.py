@@ -127,7 +127,7 @@ def test_c14_finding_c20_the_verdict_is_said_in_parts() -> None:
         judging._nothing_yet(),
         onset_step=25,
         onset_interval=(23, 37),
-        text="Echo trap since about step 25 (range 23 to 37). It repeats itself.\n"
+        text="Echo trap, starting between steps 23 and 37. It repeats itself.\n"
         "Evidence: success: 9 % (step 30); reward std: 0 (step 31).\n"
         "Also: too little learning signal.\n"
         "Likely cause: luck.\n"
@@ -137,7 +137,7 @@ def test_c14_finding_c20_the_verdict_is_said_in_parts() -> None:
     said = [one for one in parts.words if one.strip()]
     assert said == [
         *("What", "Echo trap. It repeats itself."),
-        *("Since when", "About step 25 (range 23 to 37)"),
+        *("Since when", "Between steps 23 and 37"),
         *("Evidence", "Success: 9 % (step 30)", "Reward std: 0 (step 31)."),
         *("What to do", "Go back to checkpoint 20."),
         "echoscope ctl runs/a branch optim.lr=0.0001",

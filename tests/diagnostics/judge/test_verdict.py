@@ -37,7 +37,7 @@ def test_a_collapse_in_words_and_json() -> None:
     assert abs(found["onset_step"] - made.onset_step) <= 10
     assert found["onset_interval"][0] <= found["onset_step"] <= found["onset_interval"][1]
     assert found["first_watch_step"] <= found["first_critical_step"] <= made.halved_step
-    assert found["text"].startswith("Format collapse since about step")
+    assert found["text"].startswith("Format collapse, starting between steps")
     assert found["actions"][0]["command"] == ""  # a metrics file: no command of ours fits
     assert found["actions"][0]["text"].startswith("Go back to a checkpoint from before step")
     first = found["evidence"][0]
@@ -99,9 +99,7 @@ def test_nothing_alarming() -> None:
     verdict = diagnose(make("healthy", 0).table)
     assert verdict.state is RunState.HEALTHY
     assert verdict.confidence == "medium"  # 7 of 9 kinds of signals
-    assert verdict.text.startswith(
-        "Healthy. Success has risen (7 % -> 71 %) and is at its best. No problem"
-    )
+    assert verdict.text.startswith("Healthy. Success rose from 7 % to 71 % and holds. No problem")
 
 
 def test_a_step_on_which_nothing_happens_leaves_the_words_as_they_are() -> None:
