@@ -73,7 +73,7 @@ class LineOptions:
     clip: bool = False
     """Outliers do not set the range of the y axis."""
     max_points: int = 1_200
-    height: int = 260
+    height: int = 246
     zoom: Zoom | None = None
     """The part of the horizontal axis to show; None for all of it."""
     onset: tuple[int, int] | None = None
@@ -164,6 +164,7 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -
                 hoverinfo="skip",
                 showlegend=one.level is not None,
                 legendgroup=EACH_STEP,
+                legendrank=2000,  # the last of its legend
                 yaxis=yaxis,
             )
         )
@@ -410,8 +411,10 @@ def _legend_rows(curves: Sequence[Curve]) -> int:
     if not _has_legend(curves):
         return 0
     rows, used = 1, 0.0
-    for one in curves:
-        width = 48 + 6 * min(len(one.name), 80)
+    names = [one.name for one in curves]
+    names += [EACH_STEP] if any(one.level is not None for one in curves) else []
+    for name in names:
+        width = 48 + 6 * min(len(name), 80)
         if used and used + width > _NARROWEST:
             rows, used = rows + 1, 0.0
         used += width

@@ -172,12 +172,18 @@ def curated(page: Snapshot) -> None:
 
 
 def legend() -> None:
-    """What the signs on the charts mean."""
+    """What else stands on the charts, and what the mouse does."""
     st.caption(
-        "Red stretch: when the problem began. Diamond: critical alarm. Triangle: warning. "
-        "Circle: information. Open sign: the alarm "
-        "ended. Square: a command. Dashed line: resumed from a checkpoint. Bands: 95 % intervals. "
-        "Drag to zoom, double-click to zoom out."
+        "Open sign: the alarm ended. Dashed line: resumed from a checkpoint. Bands: 95 % "
+        "intervals. Drag to zoom, double-click to zoom out."
+    )
+
+
+def signs() -> None:
+    """The signs that stand on charts, in a line above them."""
+    st.html(
+        '<div class="es-signs">On the charts: \u25c6 critical alarm, \u25b2 warning, '
+        "\u25cf information, \u25a0 command; shaded in red: when the problem began</div>"
     )
 
 

@@ -22,7 +22,7 @@ from .verdict_box import apply_button
 MAX_FACTS = 3
 """Pieces of evidence in the bar; the page Diagnosis has all of them."""
 STYLE = """<style>
-[class*="st-key-verdict_bar_"] { height: 9.3rem; border-radius: 0.5rem; border-left: 6px solid;
+[class*="st-key-verdict_bar_"] { min-height: 9.5rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.45rem 0.9rem 0.35rem; gap: 0.1rem; }
 .st-key-verdict_bar_green { border-color: rgb(27, 138, 90);
   background: rgba(27, 138, 90, 0.11); }
@@ -38,6 +38,8 @@ STYLE = """<style>
 .es-do { height: 1.5rem; line-height: 1.5rem; font-size: 0.9rem; font-weight: 600;
   overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .es-facts span + span::before { content: "|"; margin: 0 0.6rem; opacity: 0.4; }
+.es-signs { font-size: 0.75rem; line-height: 1.1rem; height: 1.1rem; opacity: 0.75;
+  overflow: hidden; }
 .es-tiles { display: grid; gap: 0.5rem; grid-template-columns: repeat(6, minmax(0, 1fr)); }
 .es-tile { font: inherit; color: inherit; text-align: left; cursor: pointer; height: 6.1rem;
   padding: 0.35rem 0.6rem; border-radius: 0.5rem; overflow: hidden; background: transparent;
@@ -49,7 +51,7 @@ STYLE = """<style>
 .es-change { font-size: 0.75rem; opacity: 0.75; }
 .es-tile svg { width: 100%; height: 1.4rem; flex: none; color: var(--st-primary-color); }
 @media (max-width: 640px) {
-  [class*="st-key-verdict_bar_"] { height: auto; min-height: 15rem; }
+  [class*="st-key-verdict_bar_"] { min-height: 15rem; }
   .es-headline, .es-do { white-space: normal; height: 3rem; }
   .es-facts { max-height: none; height: 4.2rem; }
   .es-tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
@@ -87,7 +89,7 @@ def _to_do(run_id: str, found: Verdict) -> str:
     if found.state.value not in ("healthy", "converged"):
         return ""
     near = re.search(rf"{NEAREST}: ([^.]*)\.", found.text)
-    watch = f" Watch {near[1]}." if near else ""
+    watch = f" Watch: {near[1]}." if near else ""
     if queries.info(run_id).status == RUNNING:
         return f"To do: nothing now. Let the run go on.{watch}"
     return f"To do: nothing.{watch}"

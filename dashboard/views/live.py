@@ -97,6 +97,7 @@ def draw_charts(run_id: str) -> None:
         with numbers:
             live_charts.export(page)
         with shown:
+            live_charts.signs()
             live_charts.curated(page)
         part("sections", run_id, ("keys",), lambda: sections(controls))
 

@@ -33,7 +33,9 @@ RATE_RISE = 1.5
 """Learning rate now over the one at the best success (or at the first step) that is a rise."""
 USUAL_RATES = {"tiny": 3e-4, "lora": 1e-4, "": 1e-5}
 """Highest learning rates of the recipes: the shipped policy, adapters, and full larger models."""
-TASK_MUST_CHANGE = "No setting of the trainer can cure this; the task must change. "
+TASK_MUST_CHANGE = "No trainer setting cures this; the task must change. "
+NEAR_BEST = 0.7
+"""Share of the best evaluation success below which advice says that a checkpoint is far from it."""
 LUCK_PARAMS = ("slip",)
 """Parameters of environments that make the world ignore an action."""
 
@@ -205,7 +207,9 @@ def advise(
             ),
         )
     lead = TASK_MUST_CHANGE if remedy.is_task else ""
-    where = "the last good checkpoint" if step is None else f"checkpoint {step}"
+    where = "the last good checkpoint"
+    if step is not None:
+        where = f"checkpoint {step}{_evaluated(step, situation)}"
     return (
         Action(
             text=f"{lead}Branch from {where} with {_changes(settings, situation)}. {remedy.why}",
@@ -217,6 +221,17 @@ def advise(
             can_cure=can_cure,
         ),
     )
+
+
+def _evaluated(step: int, situation: Situation) -> str:
+    """` (evaluation 71 %)`: how good a checkpoint is, by the last evaluation until it."""
+    before = [earlier for earlier in situation.success if earlier <= step]
+    if not before:
+        return ""
+    here, best = situation.success[max(before)], max(situation.success.values())
+    is_far = here < NEAR_BEST * best
+    rest = f"; the best was {percent(best)}, of which no checkpoint is left" if is_far else ""
+    return f" (evaluation {percent(here)}{rest})"
 
 
 def _changes(settings: Mapping[str, Any], situation: Situation) -> str:
@@ -356,7 +371,7 @@ def _luck(history: History, situation: Situation) -> Cause | None:
             text=text,
             founded=SHOWN,
             settings={key: 0 for key, _ in params},
-            why="Once actions always do what they say, reading the prompt earns reward again.",
+            why="Once actions do what they say, reading the prompt earns reward again.",
             is_task=True,
         )
     if situation.setting("advantage.kind") == "grpo":

@@ -387,7 +387,7 @@ def test_b11_the_cause_that_the_run_shows_comes_first() -> None:
     verdict = observed(60, lambda s: broken(s) | steady, lucky).verdict()
     assert verdict.actions[0].settings == {"envs.train.0.params.slip": 0}
     assert not verdict.actions[0].can_cure
-    assert "No setting of the trainer can cure this; the task must change" in verdict.text
+    assert "No trainer setting cures this; the task must change" in verdict.text
 
 
 def test_b11_a_live_run_that_is_watched_gets_a_set_of_a_value_that_differs() -> None:
