@@ -29,7 +29,8 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.annotations import Annotations, read_annotations
 from echoscope.store.checkpoints import CheckpointChoice, last_good_checkpoint
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
-from echoscope.store.listing import RunList, RunRow, run_path
+from echoscope.store.listing import RunDetails, RunList, RunRow, details_of, run_path
+from echoscope.store.listing import row_status as status_of_row
 from echoscope.store.log.durable import is_locked
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.models import tokenizer_folders
@@ -51,8 +52,6 @@ from ..replay.pieces import TokenTexts
 from ..web.settings import settings
 from ..words import plain_config
 from .cache import AnswerCache
-from .run_details import RunDetails, details_of
-from .run_details import row_status as status_of_row
 from .verdict_cache import Judge, judge_at
 
 MAX_READERS = 12

@@ -16,12 +16,11 @@ import streamlit as st
 from echoscope.diagnostics.catalogue import SHARE, metric
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
-from echoscope.store.listing import RunRow
+from echoscope.store.listing import RunDetails, RunRow, row_status
 from echoscope.store.status import after_step
 
 from ..charts import theme
 from ..data import queries
-from ..data.run_details import RunDetails, row_status
 from ..escaping import visible
 from ..web.api import author
 from ..words import NONE, plain
