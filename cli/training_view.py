@@ -19,11 +19,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from echoscope.core.config.settings import RunConfig
+from echoscope.diagnostics.catalogue import metric
 from echoscope.store.records import StepMetrics
 from echoscope.text.amounts import clock, fixed
 
 LOST = 0.5
 """Share of the best evaluation below which a run has lost its success."""
+SUCCESS = "rollout/success_rate"
+KEPT = "selection/num_groups_kept"
+SPEED = "time/tokens_per_s"
+SHOWN = {
+    SUCCESS: ("success", 2),
+    "reward/return_mean": ("return", 3),
+    "reward/group_std_mean": ("reward std", 3),
+    "policy/entropy": ("entropy", 3),
+}
+"""Metric -> its name in a line, and its digits; the panel has the names of the catalogue."""
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -83,12 +94,11 @@ class TerminalEvents:
         values = metrics.values
         return (
             f"step {metrics.step:>4}/{self._config.steps}"
-            f"  success {fixed(values['rollout/success_rate'], 2)}"
-            f"  return {fixed(values['reward/return_mean'])}"
-            f"  reward std {fixed(values['reward/group_std_mean'])}"
-            f"  entropy {fixed(values['policy/entropy'])}"
-            f"  kept {values['selection/num_groups_kept']:.0f}/{self._num_groups}"
-            f"  {metrics.durations_s['time/tokens_per_s']:.0f} tok/s"
+            + "".join(
+                f"  {short} {fixed(values[key], digits)}" for key, (short, digits) in SHOWN.items()
+            )
+            + f"  kept {values[KEPT]:.0f}/{self._num_groups}"
+            f"  {metrics.durations_s[SPEED]:.0f} tok/s"
             f"  left {clock(self._seconds_left())}"
         )
 
@@ -110,22 +120,18 @@ class TerminalEvents:
         table.add_column()
         if self._steps:
             now, values = self._steps[-1], self._steps[-1].values
-            success = [m.values["rollout/success_rate"] for m in self._steps]
-            rate = fixed(values["rollout/success_rate"], 2)
-            kept = f"{values['selection/num_groups_kept']:.0f} of {self._num_groups}"
-            spread = fixed(values["reward/group_std_mean"])
-            speed = f"{now.durations_s['time/tokens_per_s']:.0f}"
-            table.add_row("success", f"[bold]{rate}[/]  {spark_line(success)}", "kept groups", kept)
-            table.add_row("return", fixed(values["reward/return_mean"]), "group reward std", spread)
-            table.add_row("entropy / token", fixed(values["policy/entropy"]), "tokens/s", speed)
-            table.add_row(
-                "elapsed",
-                clock(time.monotonic() - self._started),
-                "left",
-                clock(self._seconds_left()),
-            )
+            shown = {key: fixed(values[key], digits) for key, (_, digits) in SHOWN.items()}
+            success = spark_line([m.values[SUCCESS] for m in self._steps])
+            shown[SUCCESS] = f"[bold]{shown[SUCCESS]}[/]  {success}"
+            shown[KEPT] = f"{values[KEPT]:.0f} of {self._num_groups}"
+            shown[SPEED] = f"{now.durations_s[SPEED]:.0f} {metric(SPEED).unit}"
+            cells = [(metric(key).name, text) for key, text in shown.items()]
+            cells.append(("Elapsed", clock(time.monotonic() - self._started)))
+            cells.append(("Left", clock(self._seconds_left())))
+            for left, right in zip(cells[::2], cells[1::2], strict=True):
+                table.add_row(*left, *right)
         if self._evaluations:
-            table.add_row("evaluation", _rates(self._evaluations[-1], "eval"))
+            table.add_row("Evaluation", _rates(self._evaluations[-1], "eval"))
         body = Group(self._bar, table, f"[dim]{self._phase} - Ctrl-C stops after this step[/]")
         return Panel(body, title=f"echoscope {escape(self._config.name)}", title_align="left")
 

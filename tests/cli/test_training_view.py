@@ -120,7 +120,16 @@ def test_the_live_panel_shows_what_matters(config: RunConfig) -> None:
     events.phase(3, "update")
     console.print(events)
     shown = out.getvalue()
-    for text in ("echoscope lake", "2/10", "1.00  ▁█", "6 of 8", "1.234", "1234", "lake 40.0 %"):
+    for text in (
+        "echoscope lake",
+        "2/10",
+        "1.00  ▁█",
+        "6 of 8",
+        "1.234",
+        "1234",
+        "lake 40.0 %",
+        "Policy entropy",
+    ):
         assert text in shown, text
     assert "update - Ctrl-C stops after this step" in shown
 
