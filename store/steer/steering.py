@@ -153,10 +153,13 @@ def _validator_class() -> Any:
     def is_finite_number(_: Any, value: Any) -> bool:
         return checker.is_type(value, "number") and math.isfinite(value)
 
+    def is_integer(_: Any, value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool)  # as the trainer judges it
+
     return create(
         meta_schema={},
         validators={name: Draft202012Validator.VALIDATORS[name] for name in keywords},
-        type_checker=checker.redefine("number", is_finite_number),
+        type_checker=checker.redefine_many({"number": is_finite_number, "integer": is_integer}),
     )
 
 
@@ -165,7 +168,7 @@ _TYPES = {
     "boolean": "true or false",
     "string": "text",
     "object": "a mapping",
-    "integer": "a whole number",
+    "integer": "a whole number without a decimal point",
     "number": "a number",
 }
 _BOUNDS = {

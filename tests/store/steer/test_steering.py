@@ -155,6 +155,7 @@ def test_settings_in_force_are_the_first_ones_and_every_set_that_was_applied() -
         ("selection.eps", 1.0, "must be less than 1"),
         ("selection.eps", -0.1, "must be at least 0"),
         ("steps", 2.5, "must be a whole number"),
+        ("steps", 7.0, "must be a whole number without a decimal point"),
         ("selection.strategy", "best", "must be one of none, top_p"),
         ("selection.include_zero", 1, "must be true or false"),
         ("limit", 0, "limit is 0, but must be at least 1 or must be null"),
@@ -174,7 +175,6 @@ def test_a_wrong_value_is_refused_in_a_sentence(key: str, value: Any, words: str
     ("key", "value"),
     [
         ("steps", 7),
-        ("steps", 7.0),
         ("optim.lr", 1e-9),
         ("sampling.top_p", 1),
         ("selection.strategy", "top_p"),

@@ -1,0 +1,62 @@
+"""The form judges a live setting by the schema in `run.json`, the trainer by the model behind it.
+
+Both must say the same of every value, or a page would refuse what the trainer takes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from echoscope.core.config.loading import (
+    ConfigError,
+    apply_settings,
+    live_schema,
+    live_values,
+    load_config,
+)
+from echoscope.store.steer.steering import SteeringError, check_settings
+
+CONFIG = load_config("demo")
+SCHEMA = live_schema(CONFIG)
+OTHERS = (None, True, "text", "", -1, 0, 1, 7, 0.5, 2.0, 2.5, 1e9, math.nan, math.inf, {}, [1])
+
+
+def values_of(schema: dict[str, Any]) -> list[Any]:
+    """Values at, within and beyond every bound, and of every type."""
+    bounds = [schema[name] for name in schema if name.lower().endswith("imum")]
+    near = [value for bound in bounds for value in (bound, bound - 1, bound + 1, bound / 2)]
+    return [*OTHERS, *near, *schema.get("enum", ())]
+
+
+def form_takes(key: str, value: Any) -> bool:
+    try:
+        check_settings(SCHEMA, {key: value})
+    except SteeringError:
+        return False
+    return True
+
+
+def trainer_takes(key: str, value: Any) -> bool:
+    try:
+        apply_settings(CONFIG, {key: value})
+    except ConfigError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("key", SCHEMA)
+def test_form_and_trainer_agree_on_every_value(key: str) -> None:
+    differing = [
+        value
+        for value in values_of(SCHEMA[key])
+        if form_takes(key, value) != trainer_takes(key, value)
+    ]
+    assert differing == []
+
+
+def test_the_present_values_are_right() -> None:
+    check_settings(SCHEMA, live_values(CONFIG))
+    assert apply_settings(CONFIG, live_values(CONFIG)) == CONFIG
