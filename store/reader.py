@@ -35,7 +35,7 @@ from .log.index import RunIndex
 from .log.layout import Layout
 from .query.check import checked_query
 from .query.database import RunDatabase, RunningQuery, run_row
-from .query.rebuild import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
+from .query.rows import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
 from .records import (
     REQUESTED,
     Alarm,

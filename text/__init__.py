@@ -1,1 +1,1 @@
-"""How values are read and written as text: no more than that, so every package may use it."""
+"""How values and replies are read and written as text: no more, so every package may use it."""

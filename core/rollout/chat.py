@@ -34,8 +34,8 @@ from transformers import (
 )
 
 from echoscope.store.models import Detokenizer
-from echoscope.store.query.parsing import THINK_OPEN
 from echoscope.store.records import IntArray
+from echoscope.text.replies import THINK_OPEN
 
 _MARK = "\ue000{name}\ue001"
 _MARK_PATTERN = re.compile("\ue000([a-z0-9]+)\ue001")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from echoscope.store.models import token_span
-from echoscope.store.query.parsing import ParsedResponse, parse_response
 from echoscope.store.records import IntArray, Span
+from echoscope.text.replies import ParsedResponse, parse_response
 
 from ..config.settings import ContextConfig
 from .chat import ChatFormat, ChatFormatError

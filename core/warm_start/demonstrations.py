@@ -22,8 +22,8 @@ from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnEnv
 from echoscope.envs.turns.wrappers import runner_of, wrap
-from echoscope.store.query.parsing import THINK_CLOSE, THINK_OPEN
 from echoscope.store.records import FloatArray, IntArray, read_only
+from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
 
 from ..config.settings import ContextConfig
 from ..rollout.chat import ChatFormat

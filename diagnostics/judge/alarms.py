@@ -337,7 +337,7 @@ class AlarmEngine:
             onset_step=alarm.onset_step,
             metric=alarm.metric,
             value=main.shown_level if math.isfinite(main.level) else main.value,
-            baseline=main.baseline if math.isfinite(main.baseline) else None,
+            baseline=finite_or_none(main.baseline),
             threshold=main.threshold,
             window=main.window,
             message=self._ending(rule, alarm, view)

@@ -30,6 +30,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from echoscope.text.strict_json import finite_or_none
+
 from .course import LOG_FLOOR, Course, Past, median
 
 NOISE_SIGMAS = 4.0
@@ -311,8 +313,8 @@ class Channel(Course):
                 if slot.name in ("spec", "decision"):
                     continue
                 value = getattr(part, slot.name)
-                if isinstance(value, float) and not math.isfinite(value):
-                    value = None
+                if isinstance(value, float):
+                    value = finite_or_none(value)
                 out[_STORED_AS.get(slot.name, slot.name)] = copy.copy(value)
         return out
 

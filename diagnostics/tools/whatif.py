@@ -31,6 +31,7 @@ from echoscope.store.reader import RunReader
 from echoscope.store.records import StopReason
 from echoscope.store.steer.settings import live_settings
 from echoscope.text.did_you_mean import did_you_mean
+from echoscope.text.strict_json import finite_or_none
 
 from ..config import SelectionConfig
 from ..read.table import steps_with_groups
@@ -179,7 +180,7 @@ class Kept:
             "num_trajectories_kept": self.num_trajectories_kept,
             "num_tokens": self.num_tokens,
             "num_tokens_kept": self.num_tokens_kept,
-            **{name: value if value == value else None for name, value in fractions.items()},
+            **{name: finite_or_none(value) for name, value in fractions.items()},
             "drops": {str(why): count for why, count in self.drops.items()},
         }
 

@@ -140,7 +140,7 @@ def test_prompts_are_stored_once_and_rebuilt(finished_run: Path) -> None:
 
 
 def test_a_lost_turn_is_an_error_and_not_a_wrong_prompt() -> None:
-    from echoscope.store.query.rebuild import trajectory_from_rows
+    from echoscope.store.query.rows import trajectory_from_rows
 
     turn = {"trajectory_id": "t00000000-00000", "turn": 0}
     token = {"turn": 0, "prompt_prefix": 3, "prompt_tokens": [1]}

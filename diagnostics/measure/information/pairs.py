@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.query.parsing import THINK_CLOSE
 from echoscope.store.records import FinishReason, FloatArray, IntArray, Span, Trajectory, Turn
+from echoscope.text.replies import THINK_CLOSE
 
 from ...config import InformationConfig
 

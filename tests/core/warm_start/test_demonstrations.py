@@ -36,7 +36,7 @@ from echoscope.envs.grid.frozen_lake import FrozenLake
 from echoscope.envs.grid.geometry import offset_words
 from echoscope.envs.reserving import is_reserved
 from echoscope.envs.settings import EnvGroup
-from echoscope.store.query.parsing import parse_response
+from echoscope.text.replies import parse_response
 
 LAKE = EnvGroup(
     env="frozen_lake",

@@ -23,7 +23,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..records import Span
+Span = tuple[int, int]
+"""Half-open `[start, end)`."""
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"

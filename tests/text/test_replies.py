@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.store.query.parsing import ParsedResponse, parse_response, split_actions
+from echoscope.text.replies import ParsedResponse, parse_response, split_actions
 
 
 def parse(text: str, **settings: Any) -> ParsedResponse:
