@@ -52,11 +52,11 @@ def alarms(
     for event in reader.alarms():
         by_id.setdefault(event.alarm_id, []).append(event)
     is_live, current = reader.info().status == RUNNING, live_settings(reader).now
-    found = [
+    rows = [
         _row(events, notes.get(alarm_id, AlarmNote()), context.obj, is_live, current)
         for alarm_id, events in by_id.items()
     ]
-    shown = [row for row in found if is_all or row["state"] != "cleared"]
+    shown = [row for row in rows if is_all or row["state"] != "cleared"]
     shown.sort(key=lambda row: (row["state"] == "cleared", _RANK[row["severity"]], row["step"]))
     if content:
         for row in shown:
@@ -67,7 +67,7 @@ def alarms(
     for row in shown:
         _print(row)
     if not shown:
-        typer.echo("no alarms" if is_all or not found else f"no open alarms; {len(found)} over")
+        typer.echo("no alarms" if is_all or not rows else f"no open alarms; {len(rows)} over")
 
 
 _RANK = {"critical": 0, "warning": 1, "info": 2}

@@ -76,8 +76,8 @@ def _curves(folder: Path, resample: int, as_json: bool) -> None:
     report = _judged(folder.name, runs)
     chance = resampled_false_alarms(runs, draws=resample)
     if as_json:
-        found = report_json(report) | {"resampled": resampled_json(chance)}
-        print_json(found)
+        value = report_json(report) | {"resampled": resampled_json(chance)}
+        print_json(value)
         return
     show_report(output_console(TABLE_WIDTH, is_wrapped=True), report, with_runs=True)
     if chance.num_steps:
@@ -158,14 +158,14 @@ def _summary(report: BenchReport) -> str:
     from echoscope.diagnostics.bench.tables import in_time, number
     from echoscope.diagnostics.judge.calibration import HORIZON
 
-    found = report.verdict
+    scores = report.verdict
     lines = [
-        f"collapses called in time: {in_time(found)} ({found.detection:.1%}, target "
-        f"{TARGET_DETECTION:.0%}), median lead {number(found.median_lead)} steps, kind right in "
-        f"{report.num_kind_right}, median onset error {number(found.median_onset_error)} steps",
-        f"false critical alarms: {found.num_false} in {found.num_healthy_steps} healthy steps "
-        f"({number(found.false_per_1000)} per 1,000, target {TARGET_FALSE_PER_1000:g}); "
-        f"{found.num_controls_alarmed} of {found.num_controls} controls",
+        f"collapses called in time: {in_time(scores)} ({scores.detection:.1%}, target "
+        f"{TARGET_DETECTION:.0%}), median lead {number(scores.median_lead)} steps, kind right in "
+        f"{report.num_kind_right}, median onset error {number(scores.median_onset_error)} steps",
+        f"false critical alarms: {scores.num_false} in {scores.num_healthy_steps} healthy steps "
+        f"({number(scores.false_per_1000)} per 1,000, target {TARGET_FALSE_PER_1000:g}); "
+        f"{scores.num_controls_alarmed} of {scores.num_controls} controls",
     ]
     if report.regimes:
         lines.append(f"regime right in {report.regimes_right:.1%}")

@@ -26,12 +26,12 @@ def list_models(
 
     from echoscope.store.models import list_shipped
 
-    found = list_shipped()
+    shipped = list_shipped()
     if as_json:
-        print_json({"models": found}, indent=2)
+        print_json({"models": shipped}, indent=2)
         return
     table = Table("name", "parameters", "size", "description", box=None)
-    for model in found:
+    for model in shipped:
         size = f"{model.num_bytes / 1e6:.1f} MB" if model.is_present else "missing: make policy"
         table.add_row(model.name, f"{model.num_parameters / 1e6:.2f} M", size, model.description)
     Console().print(table)

@@ -69,7 +69,7 @@ def preflight(
             with_information=information,
             on_progress=lambda name, done, of: bar_of(name)(done, of),
         )
-    found = judge(
+    result = judge(
         trial.batches,
         limits_of(settings),
         command=lambda changes: train_command(recipe, config, words, changes),
@@ -78,10 +78,10 @@ def preflight(
         cost=trial.cost,
     )
     if as_json:
-        print_json(found.to_json())
+        print_json(result.to_json())
     else:
-        _show(found)
-    raise typer.Exit(Exit.OK if found.is_go else Exit.DO_NOT_START)
+        _show(result)
+    raise typer.Exit(Exit.OK if result.is_go else Exit.DO_NOT_START)
 
 
 def limits_of(settings: RunConfig) -> Limits:

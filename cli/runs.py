@@ -215,12 +215,12 @@ def note(
         changes.append(Pin(author=author, at=at, is_pinned=pin))
     if changes:
         annotate(run, *changes)
-    found = read_annotations(run)
-    value = {"tags": list(found.tags), "note": found.note, "is_pinned": found.is_pinned}
+    notes = read_annotations(run)
+    value = {"tags": list(notes.tags), "note": notes.note, "is_pinned": notes.is_pinned}
     if as_json:
         print_json(value)
     else:
-        lines = [", ".join(found.tags), *found.note.splitlines(), "pinned" * found.is_pinned]
+        lines = [", ".join(notes.tags), *notes.note.splitlines(), "pinned" * notes.is_pinned]
         for line in filter(None, lines):
             typer.echo(printable(line))
 
@@ -302,12 +302,12 @@ def _noted(info: RunInfo) -> dict[str, Any]:
     from echoscope.store.errors import StoreError
 
     try:
-        found = read_annotations(info.path)
+        notes = read_annotations(info.path)
     except StoreError as error:
         typer.echo(f"unreadable: {printable(str(error))}", err=True)
-        found = Annotations()
-    tags = list(dict.fromkeys([*info.tags, *found.tags]))
-    return {"tags": tags, "note": found.note, "is_pinned": found.is_pinned}
+        notes = Annotations()
+    tags = list(dict.fromkeys([*info.tags, *notes.tags]))
+    return {"tags": tags, "note": notes.note, "is_pinned": notes.is_pinned}
 
 
 def _numbers(row: dict[str, Any] | None) -> dict[str, Any]:

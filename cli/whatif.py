@@ -48,11 +48,11 @@ def whatif(
     settings = own_settings(reader).changed(dict(parse_override(word) for word in set_ or ()))
     chosen = within(steps, steps_with_groups(reader))
     with progress_bars() as bar:
-        found = simulate(reader, settings, chosen, progress=bar("selecting again"))
+        result = simulate(reader, settings, chosen, progress=bar("selecting again"))
     if as_json:
-        print_json(to_json(reader.run_id, found))
+        print_json(to_json(reader.run_id, result))
     else:
-        _show(found)
+        _show(result)
 
 
 def within(words: str, known: list[int]) -> list[int]:
@@ -65,13 +65,13 @@ def within(words: str, known: list[int]) -> list[int]:
         raise typer.BadParameter(
             f"{words!r} names no steps; write A:B, A:, :B or one number", param_hint="--steps"
         ) from None
-    found = [step for step in known if low <= step <= high]
-    if not found and known:
+    chosen = [step for step in known if low <= step <= high]
+    if not chosen and known:
         raise typer.BadParameter(
             f"no step of the run lies in {words}; it has steps {known[0]} to {known[-1]}",
             param_hint="--steps",
         )
-    return found
+    return chosen
 
 
 def to_json(run_id: str, found: WhatIf) -> dict[str, Any]:

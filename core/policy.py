@@ -148,8 +148,8 @@ class Policy:
     @property
     def max_positions(self) -> int | None:
         """Longest sequence the model was made for; None if its configuration does not say."""
-        found = causal_model(self.model).config.to_dict().get("max_position_embeddings")
-        return None if found is None else int(found)
+        positions = causal_model(self.model).config.to_dict().get("max_position_embeddings")
+        return None if positions is None else int(positions)
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """Trainable weights of the model, without the critic."""

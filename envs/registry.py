@@ -141,8 +141,8 @@ def resolve(env_id: str) -> Registration:
 
 def spec(env_id: str) -> EnvSpec:
     """The spec behind an id; `UnknownEnvError` or `EnvUnavailableError` if there is none."""
-    found = _load_class(resolve(env_id).entry_point).spec
-    return found if found.id == env_id else replace(found, id=env_id)
+    declared = _load_class(resolve(env_id).entry_point).spec
+    return declared if declared.id == env_id else replace(declared, id=env_id)
 
 
 def list_specs() -> list[EnvSpec]:

@@ -464,8 +464,8 @@ def _success_rates(index: RunIndex) -> list[float]:
     columns = ["step", "attempt", "success_rate"]
     tables = [_columns_of(index, file, columns) for file in _some(index.files("steps"))]
     tables.append(index.events.table("steps").select(columns))
-    found = pa.concat_tables([t for t in tables if t is not None]).drop_null()
-    ordered = found.sort_by([("step", "ascending"), ("attempt", "ascending")])
+    rates = pa.concat_tables([t for t in tables if t is not None]).drop_null()
+    ordered = rates.sort_by([("step", "ascending"), ("attempt", "ascending")])
     by_step = dict(
         zip(
             ordered.column("step").to_pylist(),

@@ -243,12 +243,12 @@ class RunReader(_SqlReader):
 
     def metrics(self, key: str, *, phase: str | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
         """One metric over the run: steps (int64) and values (float64), both (number of steps,)."""
-        found = self.sql(
+        rows = self.sql(
             "SELECT step, value FROM metrics WHERE key = $1 AND ($2 IS NULL OR phase = $2) "
             "ORDER BY step, phase",
             [key, phase],
         )
-        steps, values = found.column("step"), found.column("value")
+        steps, values = rows.column("step"), rows.column("value")
         return (
             np.asarray(steps.to_pylist(), dtype=np.int64),
             np.asarray(values.to_pylist(), dtype=np.float64),
@@ -338,10 +338,10 @@ class RunReader(_SqlReader):
     def _row_and_tokens(self, trajectory_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         _, step, _ = parse_trajectory_id(trajectory_id)
         rows = self._rows("trajectories", step)
-        found = rows.filter(pc.equal(rows.column("id"), trajectory_id))
-        if not found.num_rows:
+        matching = rows.filter(pc.equal(rows.column("id"), trajectory_id))
+        if not matching.num_rows:
             raise KeyError(f"run {self.run_id} has no trajectory {trajectory_id}")
-        row = found.sort_by("attempt").to_pylist()[-1]
+        row = matching.sort_by("attempt").to_pylist()[-1]
         return row, self._rows_of("tokens", row)
 
     def _rows_of(self, table: str, trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -385,10 +385,10 @@ def _mark_of(layout: Layout) -> _Mark:
 
     def mark(path: Path) -> tuple[int, int, int] | None:
         try:
-            found = path.stat()
+            stats = path.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return stats.st_ino, stats.st_size, stats.st_mtime_ns
 
     return tuple(mark(path) for path in (layout.run_json, layout.manifest, layout.journal))
 
@@ -518,8 +518,8 @@ def open_runs(root: str | Path) -> RunsReader:
 
 def _step_s(reader: _SqlReader, info: RunInfo) -> float:
     """Usual seconds a step, NaN where too few are done."""
-    found = reader.sql(_WALL_TIMES, [info.run_id, info.attempt]).column("wall_time")
-    return pace_of(sorted(found.to_pylist()))
+    times = reader.sql(_WALL_TIMES, [info.run_id, info.attempt]).column("wall_time")
+    return pace_of(sorted(times.to_pylist()))
 
 
 def _by_run(rows: pa.Table) -> dict[str, list[dict[str, Any]]]:

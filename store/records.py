@@ -306,9 +306,9 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         trajectory_id(self.split, self.step, self.index)
-        found = [turn.index for turn in self.turns]
-        if found != list(range(len(self.turns))):
-            raise ValueError(f"turn indices are {found}, but must count up from 0")
+        indices = [turn.index for turn in self.turns]
+        if indices != list(range(len(self.turns))):
+            raise ValueError(f"turn indices are {indices}, but must count up from 0")
 
     @property
     def id(self) -> str:

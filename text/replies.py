@@ -116,14 +116,14 @@ def _find_reasoning(text: str, forced_think: bool) -> _Block | None:
 
 def _find_answer(text: str, start: int) -> _Block | None:
     """The first answer block at or after `start`."""
-    found = _ANSWER_OPEN.search(text, start)
-    if found is None:
+    opening = _ANSWER_OPEN.search(text, start)
+    if opening is None:
         return None
-    close_tag = _CLOSE_OF[found.group()]
-    close = text.find(close_tag, found.end())
+    close_tag = _CLOSE_OF[opening.group()]
+    close = text.find(close_tag, opening.end())
     if close < 0:
-        return _Block((found.end(), len(text)), (found.start(), len(text)), False)
-    return _Block((found.end(), close), (found.start(), close + len(close_tag)), True)
+        return _Block((opening.end(), len(text)), (opening.start(), len(text)), False)
+    return _Block((opening.end(), close), (opening.start(), close + len(close_tag)), True)
 
 
 def _problem(

@@ -301,8 +301,8 @@ def live_schema(config: RunConfig) -> dict[str, Any]:
 def live_values(config: RunConfig) -> dict[str, Any]:
     """The live settings of a configuration by dotted key, as JSON values."""
     values: dict[str, Any] = config.model_dump(mode="json")
-    found = {key: _value_in(values, key) for key in live_fields()}
-    return {key: value for key, value in found.items() if value is not _MISSING}
+    live = {key: _value_in(values, key) for key in live_fields()}
+    return {key: value for key, value in live.items() if value is not _MISSING}
 
 
 _MISSING = object()

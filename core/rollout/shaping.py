@@ -180,10 +180,10 @@ def _load(name: str) -> TurnFunction:
             "your own that takes a Turn and returns a number"
         )
     if not callable(function):
-        found = [key for key, value in vars(module).items() if callable(value)]
+        functions = [key for key, value in vars(module).items() if callable(value)]
         raise ConfigError(
             f"shaping function {name!r}: {module_name!r} has no function {attribute!r}"
-            + did_you_mean(attribute, found)
+            + did_you_mean(attribute, functions)
         )
     result: TurnFunction = function
     return result

@@ -278,10 +278,10 @@ class StoredSource:
         """Refuse a step whose tokens were drawn from a part of the vocabulary that nobody noted."""
         whole = {"top_p": 1.0, "top_k": 0}
         for name, value in whole.items():
-            found = self._sampled_with(name, step)
-            if found is not None and found != value:
+            used = self._sampled_with(name, step)
+            if used is not None and used != value:
                 raise ConfigError(
-                    f"from_run: {self._run_id} sampled step {step} with {name} {found:g} and did "
+                    f"from_run: {self._run_id} sampled step {step} with {name} {used:g} and did "
                     "not record which tokens that left, so the importance ratio is not known; "
                     f"sample again, or learn from a run with sampling.{name}={value:g}"
                 )

@@ -159,20 +159,20 @@ def _origin(run_id: str, step: int, reason: str, issued_by: str) -> BranchedFrom
 
 def _checkpoint(run: RunReader, parent: Path, step: int | None) -> tuple[Path, str]:
     """The checkpoint of a step, or the last good one and why."""
-    found = list_checkpoints(parent)
-    if not found:
+    checkpoints = list_checkpoints(parent)
+    if not checkpoints:
         raise ConfigError(
             f"{parent} has no checkpoint yet; `echoscope ctl {parent} checkpoint` writes one"
         )
     if step is None:
         choice = last_good_checkpoint(run)
-        good = [path for path in found if step_of(path) == choice.step]
+        good = [path for path in checkpoints if step_of(path) == choice.step]
         if good:
             return good[0], choice.reason
-        return found[-1], f"{choice.reason} It is the newest."
+        return checkpoints[-1], f"{choice.reason} It is the newest."
     wanted = checkpoint_path(parent, step)
-    if wanted not in found:
-        steps = ", ".join(str(step_of(path)) for path in found)
+    if wanted not in checkpoints:
+        steps = ", ".join(str(step_of(path)) for path in checkpoints)
         raise ConfigError(f"{parent} has no checkpoint of step {step}; there are: {steps}")
     return wanted, ""
 

@@ -52,12 +52,12 @@ class MonitorObserver:
 
     def observe(self, seen: StepObservation) -> Observed:
         settings = seen.config.diagnostics
-        found = self._monitor.measure(seen.step, seen.rollouts, settings, self._instruments(seen))
+        report = self._monitor.measure(seen.step, seen.rollouts, settings, self._instruments(seen))
         return Observed(
-            values=found.values,
-            durations_s={f"time/diagnostics_{k}_s": s for k, s in found.seconds.items()},
-            diagnostics=found.records,
-            information=found.information,
+            values=report.values,
+            durations_s={f"time/diagnostics_{k}_s": s for k, s in report.seconds.items()},
+            diagnostics=report.records,
+            information=report.information,
         )
 
     def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
@@ -127,8 +127,8 @@ class MonitorObserver:
 
     def _tell_blind_rules(self, values: dict[str, float], config: RunConfig) -> None:
         """Say at the start which rules will never judge, and what they would need."""
-        found = blindness([*values, *_promised(config)], config.diagnostics.alarms)
-        blind = [f"{one.rule} {one.reason}" for one in found if one.is_blind]
+        unseen = blindness([*values, *_promised(config)], config.diagnostics.alarms)
+        blind = [f"{one.rule} {one.reason}" for one in unseen if one.is_blind]
         if blind:
             self._events.message(f"alarms that this run cannot raise: {'; '.join(blind)}")
 

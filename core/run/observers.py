@@ -127,11 +127,11 @@ def observe(observers: Iterable[StepObserver], seen: StepObservation) -> Observe
     """What all of them found."""
     out = Observed()
     for observer in observers:
-        found = observer.observe(seen)
-        out.values |= found.values
-        out.durations_s |= found.durations_s
-        out.diagnostics += found.diagnostics
-        out.information |= found.information
+        observed = observer.observe(seen)
+        out.values |= observed.values
+        out.durations_s |= observed.durations_s
+        out.diagnostics += observed.diagnostics
+        out.information |= observed.information
     return out
 
 
@@ -141,7 +141,7 @@ def judge(
     """What all of them say to a step's numbers."""
     out = Judged()
     for observer in observers:
-        found = observer.judge(metrics, config)
-        out.alarms += found.alarms
-        out.commands += found.commands
+        judged = observer.judge(metrics, config)
+        out.alarms += judged.alarms
+        out.commands += judged.commands
     return out

@@ -252,8 +252,8 @@ class Trainer:
                 self.events.message(f"the {noun} {when} was dropped")
                 break
             values = evaluation_metrics(played, split)
-            found = self._metrics(step, "eval", values, {f"time/{verb}_s": watch.total()})
-            out.append((split, played, found))
+            metrics = self._metrics(step, "eval", values, {f"time/{verb}_s": watch.total()})
+            out.append((split, played, metrics))
         return out
 
     def _measure_start(self) -> None:

@@ -173,7 +173,7 @@ def _information(config: RunConfig, model: Model, batch: RolloutBatch) -> Inform
         memory_budget_bytes=settings.memory_budget_mib << 20,
     )
     try:
-        found = measure_information(
+        measured = measure_information(
             scorer,
             batch.trajectories,
             settings,
@@ -185,7 +185,7 @@ def _information(config: RunConfig, model: Model, batch: RolloutBatch) -> Inform
         )
     except torch.OutOfMemoryError:
         return estimate(CrossScores.missing("memory ran out", family="first_turn"))
-    return found.estimates["first_turn"]
+    return measured.estimates["first_turn"]
 
 
 def _dry_update(config: RunConfig, model: Model, batch: RolloutBatch) -> tuple[float, int, str]:

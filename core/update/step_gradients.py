@@ -157,13 +157,13 @@ class _Step:
             micro = select_rows(self._batch, rows)
             owners, sample_of_row = micro.trajectory_index.unique(return_inverse=True)
             token_rows = micro.loss_mask[:, 1:].nonzero()[:, 0]
-            found = trajectory_norms(
+            norms = trajectory_norms(
                 lambda micro=micro: self._terms(micro).total,  # type: ignore[misc]
                 self._modules,
                 sample_of_row=sample_of_row,
                 sample_of_token=sample_of_row[token_rows],
             )
-            out[owners.cpu().numpy()] = found.norms_n
+            out[owners.cpu().numpy()] = norms.norms_n
         return out
 
     def _terms(self, micro: TokenBatch) -> LossTerms:

@@ -82,10 +82,10 @@ class FrozenLakeNarrator(PlainNarrator):
     def careful(
         self, observation: str, plan: Sequence[str], rng: np.random.Generator
     ) -> tuple[str, str]:
-        found = _GOAL.search(observation)
-        if found is None or not _near(observation):
+        match = _GOAL.search(observation)
+        if match is None or not _near(observation):
             return super().careful(observation, plan, rng)
-        where, move = found.group(1), plan[0]
+        where, move = match.group(1), plan[0]
         near = _near(observation)
         wanted = [word for word in where.split(" ") if word in MOVES]
         # What stands in the way is said before the choice, so that a policy which has learned to
@@ -149,10 +149,10 @@ class SokobanNarrator(PlainNarrator):
     def careful(
         self, observation: str, plan: Sequence[str], rng: np.random.Generator
     ) -> tuple[str, str]:
-        found = _BOX.search(observation)
-        if found is None or found.group(2) is None or not _near(observation):
+        match = _BOX.search(observation)
+        if match is None or match.group(2) is None or not _near(observation):
             return super().careful(observation, plan, rng)
-        box, where, move = parse_offset(found.group(1)), found.group(2), plan[0]
+        box, where, move = parse_offset(match.group(1)), match.group(2), plan[0]
         push = first_push(box, plan)
         if push is None:
             return super().careful(observation, plan, rng)
@@ -168,9 +168,9 @@ class SokobanNarrator(PlainNarrator):
             stand = offset_words((0, 0), shift(box, behind))
             near = _near(observation)
             phrases = (
-                f"The box must go {push}, so I stand {behind} of it. {found.group(1)} and "
+                f"The box must go {push}, so I stand {behind} of it. {match.group(1)} and "
                 f"1 {behind} is {stand}. {move} is {near[move]}, so I go {move}.",
-                f"Target {where} of the box: push {push}. {found.group(1)} and 1 {behind} makes "
+                f"Target {where} of the box: push {push}. {match.group(1)} and 1 {behind} makes "
                 f"{stand}. {move} is {near[move]}: go {move}.",
             )
         return _pick(phrases, rng), move
@@ -178,8 +178,8 @@ class SokobanNarrator(PlainNarrator):
 
 def _near(observation: str) -> dict[str, str]:
     """`"Near: up ice, down wall."` as direction to kind; empty where nothing is said."""
-    found = _NEAR.search(observation)
-    return dict(part.split(" ") for part in found.group(1).split(", ")) if found else {}
+    match = _NEAR.search(observation)
+    return dict(part.split(" ") for part in match.group(1).split(", ")) if match else {}
 
 
 def parse_offset(words: str) -> Position:

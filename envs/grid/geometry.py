@@ -31,16 +31,16 @@ def offset_words(start: Position, end: Position) -> str:
 
 def distances(target: Position, free: Collection[Position]) -> dict[Position, int]:
     """Length of the shortest walk from every reachable free cell to `target`."""
-    found = {target: 0}
+    lengths = {target: 0}
     queue = deque([target])
     while queue:
         at = queue.popleft()
         for move in MOVES:
             neighbour = shift(at, move)
-            if neighbour in free and neighbour not in found:
-                found[neighbour] = found[at] + 1
+            if neighbour in free and neighbour not in lengths:
+                lengths[neighbour] = lengths[at] + 1
                 queue.append(neighbour)
-    return found
+    return lengths
 
 
 def point(at: Position) -> str:

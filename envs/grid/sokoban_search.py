@@ -70,18 +70,18 @@ def _push_distances(
     target: int, neighbours: Sequence[Sequence[int]], num_cells: int
 ) -> tuple[int, ...]:
     """Pushes from each cell to `target` for a lone box, ignoring how the player gets there."""
-    found = [-1] * num_cells
-    found[target] = 0
+    pushes = [-1] * num_cells
+    pushes[target] = 0
     queue = deque([target])
     while queue:
         at = queue.popleft()
         for d in range(4):
             origin = neighbours[_BACK[d]][at]
             # The player stood behind the box, on the far side of where it came from.
-            if origin >= 0 and neighbours[_BACK[d]][origin] >= 0 and found[origin] < 0:
-                found[origin] = found[at] + 1
+            if origin >= 0 and neighbours[_BACK[d]][origin] >= 0 and pushes[origin] < 0:
+                pushes[origin] = pushes[at] + 1
                 queue.append(origin)
-    return tuple(found)
+    return tuple(pushes)
 
 
 def solve(

@@ -212,14 +212,14 @@ class RunIndex:
 
     def files(self, table: str) -> list[VisibleFile]:
         """The files that hold visible rows of a table, packs first."""
-        found = []
+        visible = []
         for pack in self.manifest.packs:
             limit = None if self._all_attempts else self.state.limit(pack.attempt)
             is_cut = limit is not None and pack.last_step > limit and not TABLES[table].is_audit
             # Events may be dated before the first step of their pack.
             if is_cut and limit is not None and pack.first_step > limit and table in DATA_TABLES:
                 continue
-            found += [
+            visible += [
                 VisibleFile(e, limit if is_cut else None, pack.first_step, pack.last_step)
                 for e in pack.files
                 if e.table == table
@@ -227,13 +227,13 @@ class RunIndex:
         state = self.state
         for segment in (*self.manifest.loose, *state.committed, *state.unfinished.values()):
             if self._all_attempts or state.is_visible(segment):
-                found += [
+                visible += [
                     VisibleFile(e, None, segment.step, segment.step)
                     for e in segment.files
                     if e.table == table
                 ]
         left_out = self.bad_paths | self._unreadable.keys()
-        return [file for file in found if file.entry.path not in left_out]
+        return [file for file in visible if file.entry.path not in left_out]
 
     def packed_rows(self, table: str) -> list[dict[str, Any]]:
         """Rows of an event table that are in packs. Damaged packs are left out, with a warning."""
@@ -255,10 +255,10 @@ class RunIndex:
 
     def _mark(self) -> tuple[int, int, int] | None:
         try:
-            found = os.stat(self.layout.manifest)
+            stats = os.stat(self.layout.manifest)
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return stats.st_ino, stats.st_mtime_ns, stats.st_size
 
     def _load(self) -> None:
         for _ in range(_LOAD_ATTEMPTS):
@@ -415,11 +415,11 @@ class RunIndex:
         """Number, inode and news of the live piece; None where nothing is new."""
         try:
             with open_regular(self.layout.journal) as file:
-                found = os.fstat(file.fileno())
-                if found.st_ino == self._inode:
-                    if found.st_size == self._offset:
+                stats = os.fstat(file.fileno())
+                if stats.st_ino == self._inode:
+                    if stats.st_size == self._offset:
                         return None
-                    if found.st_size < self._offset:
+                    if stats.st_size < self._offset:
                         raise _MovedError
                     return self._piece, self._inode, read_chunk_of(file, self._offset)
                 chunk = read_chunk_of(file, 0)
@@ -434,7 +434,7 @@ class RunIndex:
             raise _MovedError
         if number == self._piece and self._offset:
             raise _MovedError
-        return number, found.st_ino, chunk
+        return number, stats.st_ino, chunk
 
     def _note(self, problem: Problem) -> None:
         if problem not in self.problems:

@@ -42,15 +42,15 @@ class FileChecks:
             FileNotFoundError: it is gone, perhaps because it was packed.
         """
         path = root / entry.path
-        found = os.stat(path)
-        mark = _mark(entry, found)
+        stats = os.stat(path)
+        mark = _mark(entry, stats)
         if self._whole.get(path) == mark:
             return ""
-        if found.st_size != entry.num_bytes:
-            return f"it has {found.st_size} bytes, not {entry.num_bytes}"
+        if stats.st_size != entry.num_bytes:
+            return f"it has {stats.st_size} bytes, not {entry.num_bytes}"
         if sha256_of(path) != entry.sha256:
             return "its content changed after it was written"
-        if time.time_ns() - found.st_mtime_ns > _SETTLED_NS:
+        if time.time_ns() - stats.st_mtime_ns > _SETTLED_NS:
             with self._lock:
                 while len(self._whole) >= _MAX_REMEMBERED:
                     del self._whole[next(iter(self._whole))]

@@ -119,8 +119,8 @@ class Layout:
         """Numbers of the complete pieces, in order."""
         if not self.pieces.is_dir():
             return []
-        found = [_PIECE.fullmatch(entry.name) for entry in self.pieces.iterdir()]
-        return sorted(int(match[1]) for match in found if match)
+        matches = [_PIECE.fullmatch(entry.name) for entry in self.pieces.iterdir()]
+        return sorted(int(match[1]) for match in matches if match)
 
     def require_text(self) -> None:
         """Raises NotARunError where the path is not valid UTF-8: journal and views hold text."""

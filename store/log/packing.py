@@ -232,18 +232,18 @@ def _complete_pieces(
         successor = headers.get(number + 1, {})
         if successor.get("kind") != "journal":
             successor = {}
-        found = [*follower.problems, *follower.check_end(successor, chunk.end)]
+        faults = [*follower.problems, *follower.check_end(successor, chunk.end)]
         digest = hashlib.sha256(data).hexdigest()
         previous = successor.get("previous") or {}
-        if not found and previous.get("sha256", digest) != digest:
-            found = ["its content changed after it was written"]
+        if not faults and previous.get("sha256", digest) != digest:
+            faults = ["its content changed after it was written"]
         if not records or records[0]["kind"] != "journal" or records[0]["run_id"] != run_id:
-            found = found or ["it has lost its first record"]
+            faults = faults or ["it has lost its first record"]
         is_bound = bool(previous) or not records or not records[0].get("format")
-        if not found and not is_bound:
-            found = ["the piece behind it, which says how long it is, is damaged"]
+        if not faults and not is_bound:
+            faults = ["the piece behind it, which says how long it is, is damaged"]
         path = layout.piece(number)
-        problems += [f"{path}: {what}" for what in found]
+        problems += [f"{path}: {what}" for what in faults]
         state = None
         if successor:
             names = set(RunState("").header(0.0))
@@ -253,7 +253,7 @@ def _complete_pieces(
                 number=number,
                 path=path,
                 records=records,
-                is_whole=not found,
+                is_whole=not faults,
                 proof=PieceProof(piece=number, num_bytes=len(data), sha256=digest),
                 state_after=state,
             )

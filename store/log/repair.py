@@ -214,12 +214,12 @@ def _plain_description(source: Layout, header: Mapping[str, Any]) -> dict[str, A
 
 def _manifest(work: _Work) -> Manifest:
     manifest, problem = load_manifest(work.source, work.run_id)
-    found = _packs_by_name(work.source)
-    if manifest is None or (not manifest.packs and not manifest.piece and found):
+    packs_by_name = _packs_by_name(work.source)
+    if manifest is None or (not manifest.packs and not manifest.piece and packs_by_name):
         first = min(work.source.piece_numbers(), default=None)
         if first == 1:  # no piece was packed away: what lies there is left over
             return Manifest(run_id=work.run_id)
-        packs, damaged = _rebuilt_packs(work, found)
+        packs, damaged = _rebuilt_packs(work, packs_by_name)
         work.rebuilt.append(f"the manifest, from {len(packs)} packs")
         work.lost += damaged
         return Manifest(run_id=work.run_id, piece=(first or 1) - 1, packs=tuple(packs))

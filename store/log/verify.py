@@ -127,11 +127,11 @@ def inconsistencies(root: Path, unit: Pack | Segment) -> Iterator[tuple[FileEntr
         yield entries["turns"], "its turns are not those that the trajectories count"
     num_tokens: Counter[str] = Counter()
     if "tokens" in entries:
-        found = pq.read_table(
+        tokens = pq.read_table(
             root / entries["tokens"].path, columns=["trajectory_id", "response_tokens"]
         )
-        lengths = pc.list_value_length(found.column("response_tokens")).to_pylist()
-        for identity, length in zip(found.column(0).to_pylist(), lengths, strict=True):
+        lengths = pc.list_value_length(tokens.column("response_tokens")).to_pylist()
+        for identity, length in zip(tokens.column(0).to_pylist(), lengths, strict=True):
             num_tokens[identity] += length
     expected = dict(zip(ids, column("trajectories", "num_sampled_tokens"), strict=True))
     if "tokens" in entries and num_tokens != Counter(expected):

@@ -252,9 +252,9 @@ def _dicts(value: Any) -> Iterator[dict[str, Any]]:
     """Every JSON object inside a JSON value."""
     waiting = [value]
     while waiting:
-        found = waiting.pop()
-        if isinstance(found, dict):
-            yield found
-            waiting += found.values()
-        elif isinstance(found, list):
-            waiting += found
+        entry = waiting.pop()
+        if isinstance(entry, dict):
+            yield entry
+            waiting += entry.values()
+        elif isinstance(entry, list):
+            waiting += entry

@@ -313,8 +313,8 @@ class RunDatabase:
 
     def _catch_up(self) -> bool:
         """Follow every journal; whether one had news."""
-        found = [self.follow(index) for index in self.indexes.values()]
-        return any(found)
+        has_news = [self.follow(index) for index in self.indexes.values()]
+        return any(has_news)
 
     def follow(self, index: RunIndex) -> bool:
         """Follow the journal of one run; whether it had news.
@@ -410,7 +410,7 @@ class RunDatabase:
             is_changed = self._catch_up()
             if is_changed and not is_thorough:
                 return True
-            found = []
+            damaged = []
             for index, entry in self._entries():
                 try:
                     why = proven_damage(index.layout.root, entry)
@@ -418,10 +418,10 @@ class RunDatabase:
                     index.set_aside(entry.path, f"it cannot be read ({error.strerror or error})")
                     is_changed = self._is_stale = True
                 else:
-                    found += [(index, entry.path, why)] if why else []
+                    damaged += [(index, entry.path, why)] if why else []
             # What went away because it was packed is not named any more by now.
             is_changed = self._catch_up() or is_changed
-            for index, path, why in found:
+            for index, path, why in damaged:
                 if any(path == f.entry.path for name in TABLES for f in index.files(name)):
                     index.bad_paths.add(path)
                     index.warn(f"{index.layout.root / path}: {why}; left out")

@@ -41,11 +41,11 @@ class StepLookup:
         Raises:
             OSError, pa.ArrowException: a file is gone or damaged.
         """
-        found = [arrow_schema(table).empty_table()]
+        tables = [arrow_schema(table).empty_table()]
         for file in files:
             if file.limit is None or step <= file.limit:
-                found.append(self._rows_of(root / file.entry.path, table, step))
-        return pa.concat_tables(found)
+                tables.append(self._rows_of(root / file.entry.path, table, step))
+        return pa.concat_tables(tables)
 
     def _rows_of(self, path: Path, table: str, step: int) -> pa.Table:
         with self._lock:

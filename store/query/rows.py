@@ -110,7 +110,7 @@ def trajectories_table(
     outcomes: Mapping[str, TrajectoryOutcome],
 ) -> pa.Table:
     """One row per trajectory; outcome columns are NULL where there is no outcome."""
-    found = [outcomes.get(t.id) for t in trajectories]
+    joined = [outcomes.get(t.id) for t in trajectories]
     columns = _step_columns(run_id, attempt, [t.step for t in trajectories])
     columns |= {
         "split": [t.split.value for t in trajectories],
@@ -126,9 +126,9 @@ def trajectories_table(
         "env_return": [t.env_return for t in trajectories],
         "episode_return": [t.episode_return for t in trajectories],
         "reward_terms": [list(t.reward_terms.items()) for t in trajectories],
-        "advantage": [None if o is None else o.advantage for o in found],
-        "kept": [None if o is None else o.kept for o in found],
-        "drop_reason": [None if o is None else _optional_text(o.drop_reason) for o in found],
+        "advantage": [None if o is None else o.advantage for o in joined],
+        "kept": [None if o is None else o.kept for o in joined],
+        "drop_reason": [None if o is None else _optional_text(o.drop_reason) for o in joined],
         "is_success": [t.is_success for t in trajectories],
         "stop_reason": [t.stop_reason.value for t in trajectories],
         "num_turns": [t.num_turns for t in trajectories],

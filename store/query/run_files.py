@@ -87,8 +87,8 @@ class RunFiles(AbstractFileSystem):  # type: ignore[misc]
         return _OpenFile(self._path(path))
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        found = self._path(path).stat()
-        return {"name": path, "size": found.st_size, "type": "file", "mtime": found.st_mtime}
+        stats = self._path(path).stat()
+        return {"name": path, "size": stats.st_size, "type": "file", "mtime": stats.st_mtime}
 
     def modified(self, path: str) -> Any:
         from datetime import UTC, datetime
@@ -100,8 +100,8 @@ class RunFiles(AbstractFileSystem):  # type: ignore[misc]
         return [path] if self._find(path) else []
 
     def exists(self, path: str, **_: Any) -> bool:
-        found = self._find(path)
-        return found is not None and found.is_file()
+        file = self._find(path)
+        return file is not None and file.is_file()
 
     def isfile(self, path: str) -> bool:
         return self.exists(path)
@@ -110,10 +110,10 @@ class RunFiles(AbstractFileSystem):  # type: ignore[misc]
         return False
 
     def _path(self, name: str) -> Path:
-        found = self._find(name)
-        if found is None:
+        file = self._find(name)
+        if file is None:
             raise PermissionError(f"{name}: only data files of the run can be read")
-        return found
+        return file
 
     def _find(self, name: str) -> Path | None:
         number, _, relative = name.removeprefix(f"{SCHEME}://").partition("/")

@@ -26,12 +26,12 @@ class LiveSettings:
 
     def at(self, step: int) -> Mapping[str, Any]:
         """What held when this step was trained and judged."""
-        found = self.initial
+        current = self.initial
         for first, values in self.changes:
             if first > step:
                 break
-            found = values
-        return found
+            current = values
+        return current
 
     @property
     def now(self) -> Mapping[str, Any]:

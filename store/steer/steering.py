@@ -95,7 +95,7 @@ def unfinished_action(
     """
     if info.status != "crashed":
         return None
-    found = None
+    pending = None
     for state in states:
         command, ack = state.command, state.ack
         if ack is None or ack.outcome is not CommandOutcome.APPLIED:
@@ -103,10 +103,10 @@ def unfinished_action(
         if state.attempt != info.attempt or ack.step != after + 1:
             continue
         if command.issued_by.startswith(ALARM_AUTHOR):
-            found = command
+            pending = command
         elif command.action in _ENDS_A_PAUSE:
-            found = None  # a person has seen it
-    return found
+            pending = None  # a person has seen it
+    return pending
 
 
 def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
