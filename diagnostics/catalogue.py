@@ -292,14 +292,14 @@ METRICS: tuple[Metric, ...] = (
         "Upper end of the 95 % interval of I(X;Z) at the first turn, as a share of its maximum. "
         "Alarms read this end, so that noise alone raises no alarm.",
         "up",
-        "mutual information I(X;Z) of first-turn reasoning (share of its maximum)",
+        "upper end of I(X;Z) of first-turn reasoning (share of its maximum)",
     ),
     _share(
         "info/all_turns/dependence_high",
         "Dependence, all turns",
         "Upper end of the 95 % interval of I(X;Z) over all turns, as a share of its maximum.",
         "up",
-        "mutual information I(X;Z) over all turns (share of its maximum)",
+        "upper end of I(X;Z) over all turns (share of its maximum)",
     ),
     _share(
         "info/first_turn/retrieval_accuracy@1",
@@ -342,7 +342,7 @@ METRICS: tuple[Metric, ...] = (
     _share(
         "text/template_frac",
         "Boilerplate",
-        "Share of a reasoning's phrases (five words) that also stand under most other prompts. "
+        "Share of a reasoning's phrases (five words) that also occur under most other prompts. "
         "Worry when it rises by 30 points.",
         "down",
         "phrases that are boilerplate",

@@ -357,12 +357,14 @@ def _luck(history: History, situation: Situation) -> Cause | None:
     ]
     if math.isnan(history.luck):
         is_shown = any(value >= 0.5 for _, value in params)
-        text = f"the reward is mostly luck: {params[0][0]} is {params[0][1]:g}" if params else ""
+        text = (
+            f"luck decides much of the reward: {params[0][0]} is {params[0][1]:g}" if params else ""
+        )
     else:
         is_shown = history.luck >= LUCK_SHARE
         text = (
-            "the reward is mostly luck: the rewards of samples with the same actions differ "
-            f"{percent(history.luck)} as much as those of any two samples"
+            f"luck decides much of the reward: {percent(history.luck)} of the reward variance "
+            "remains between samples of a task that did exactly the same"
         )
     if not is_shown:
         return None
@@ -371,7 +373,7 @@ def _luck(history: History, situation: Situation) -> Cause | None:
             text=text,
             founded=SHOWN,
             settings={key: 0 for key, _ in params},
-            why="Once actions do what they say, reading the prompt earns reward again.",
+            why="Once every move goes where it was aimed, reading the prompt earns reward again.",
             is_task=True,
         )
     if situation.setting("advantage.kind") == "grpo":

@@ -162,9 +162,14 @@ def quiet_words(calm: Calm, num_kinds: int) -> str:
 
 
 def collapse_words(confidence: str) -> str:
-    """What a confidence in a collapse is worth, as it stands beside a verdict."""
+    """What a confidence in a collapse is worth, as it stands beside a verdict.
+
+    >>> collapse_words("high")
+    'in labelled runs, none of 1,283 such verdicts came while the run was healthy'
+    """
     wrong, total = MEASURED["collapse", confidence]
-    return f"in labelled runs, {100 * wrong / total:.1f} % of such verdicts were wrong"
+    verdicts = f"{wrong or 'none'} of {total:,} such verdicts"
+    return f"in labelled runs, {verdicts} came while the run was healthy"
 
 
 def is_wrong(said: Said, run: LabelledRun) -> bool:

@@ -173,7 +173,7 @@ def _measure_template(
             _in_reasoning(
                 sample.reasonings[k],
                 _covered(sample.reasonings[k], grams),
-                f"{100 * shares[k]:.0f} % of its phrases also stand under most other prompts",
+                f"{100 * shares[k]:.0f} % of its phrases also occur under most other prompts",
             )
             for k in order
             if shares[k] > 0

@@ -28,7 +28,7 @@ METRICS: Mapping[str, str] = MappingProxyType(
         "information_bound": "nats, lower bound on I(X;Z) from a cross-validated classifier",
         "information_bound_se": "nats, its standard error over prompts",
         "dependence": "the bound, at least 0, over its ceiling ln N",
-        "template_frac": "share of a reasoning's n-grams that stand under most other prompts too",
+        "template_frac": "share of a reasoning's n-grams that also occur under most other prompts",
         "template_coverage": "share of the typical reasoning's words that are not slots",
         "template_match_frac": "share of reasonings that hold the template's words in order",
         "sibling_distance": "mean TF-IDF distance of two reasonings of one prompt, 0..1",
