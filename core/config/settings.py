@@ -412,6 +412,11 @@ class CheckpointConfig(FrozenModel):
         description="How many of the newest checkpoints are kept. Those before an open alarm, the "
         "best one and requested ones are kept, too.",
     )
+    best: bool = Field(
+        True,
+        description="Also write a checkpoint after an evaluation whose success is at least "
+        "5 points above that of every checkpoint.",
+    )
 
 
 class BranchedFrom(FrozenModel):

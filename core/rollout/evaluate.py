@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.store.records import RolloutBatch, Split
 
@@ -26,6 +28,18 @@ def evaluation_metrics(batch: RolloutBatch, split: Split = Split.EVAL) -> dict[s
     if len(tags) > 1:
         out |= _tag_metrics(f"{split}/all", batch)
     return out
+
+
+def success_over_tags(values: Mapping[str, float], split: Split = Split.EVAL) -> float:
+    """Success over all tags, from the metrics of an evaluation; NaN where there is none.
+
+    >>> success_over_tags({"eval/lake/success_rate": 0.5, "probe/lake/success_rate": 0.9})
+    0.5
+    """
+    if f"{split}/all/success_rate" in values:
+        return values[f"{split}/all/success_rate"]
+    prefix, suffix = f"{split}/", "/success_rate"
+    return mean([v for k, v in values.items() if k.startswith(prefix) and k.endswith(suffix)])
 
 
 def _tag_metrics(prefix: str, batch: RolloutBatch) -> dict[str, float]:

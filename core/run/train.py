@@ -5,6 +5,7 @@ commands -> collect -> select -> pack -> annotate -> advantages -> observe -> up
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from echoscope.diagnostics.selection.filter import select_groups
-from echoscope.store.checkpoints import earliest_onset, newest_before, none_before, surplus_steps
+from echoscope.store.checkpoints import (
+    earliest_onset,
+    evaluation_success,
+    newest_before,
+    none_before,
+    surplus_steps,
+)
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import open_run
@@ -41,7 +48,7 @@ from ..engines.base import GenerationEngine
 from ..optim import Optimizer
 from ..policy import Policy
 from ..rollout.chat import ChatFormat
-from ..rollout.evaluate import evaluation_metrics
+from ..rollout.evaluate import evaluation_metrics, success_over_tags
 from ..rollout.sources import RolloutSource, StepDroppedError, unreserved
 from ..update.assemble import outcomes, pack_kept, with_advantages
 from ..update.metrics import rollout_metrics
@@ -50,6 +57,9 @@ from .checkpoint import TrainState, list_checkpoints, remove_checkpoints, save_c
 from .control import Control, StepInterruptedError, Wishes
 from .observers import Observed, StepObservation, StepObserver, TrainEvents, judge, observe
 
+BEST_MARGIN = 0.05
+"""A checkpoint of the best evaluation is written where it is so much above that of every other:
+without it each evaluation of a run that learns would write one."""
 _Played = tuple[Split, RolloutBatch, StepMetrics]
 """An evaluation or a probe."""
 
@@ -100,6 +110,10 @@ class Trainer:
     total_s: float = 0.0
     journaled_settings: Mapping[str, Any] | None = None
     """The live settings that this attempt has written down."""
+    best_success: float = -math.inf
+    """Evaluation success of the best weights on the disk, the starting ones included."""
+    last_success: float = math.nan
+    """Of the last evaluation."""
     evaluate_next: bool = False
     """A command asked for an evaluation with the next step."""
 
@@ -112,6 +126,8 @@ class Trainer:
         self._say_unreserved()
         if is_new:
             self._measure_start()
+        else:
+            self._recall_success()
         status = self._until_over()
         why = f"the run has {status}" if status == "failed" else f"the run is {status}"
         self.writer.record_acks(*self.control.refuse_waiting(self.step + 1, why))
@@ -230,8 +246,11 @@ class Trainer:
         self.step = step
         for one in metrics:
             self.events.metrics(one)
+        self._note_success(metrics)
         if _is_due(step, self.config.checkpoint.every):
             self._checkpoint("schedule")
+        elif self.config.checkpoint.best and self.last_success >= self.best_success + BEST_MARGIN:
+            self._checkpoint("best")
 
     def _measure(self, step: int, *, evaluates: bool, probes: bool) -> list[_Played]:
         """Play what is wanted of evaluation and probe, unless a command drops it."""
@@ -263,8 +282,33 @@ class Trainer:
         metrics = [found for _, _, found in out]
         if metrics:
             self._commit(metrics, [t for _, played, _ in out for t in played.trajectories])
+        self._note_success(metrics)
+        self._hold_success()
         for one in metrics:
             self.events.metrics(one)
+
+    def _note_success(self, metrics: Sequence[StepMetrics]) -> None:
+        """Remember the success of the newest evaluation, if there is one among these."""
+        for one in metrics:
+            rate = success_over_tags(one.values, Split.EVAL)
+            if math.isfinite(rate):
+                self.last_success = rate
+
+    def _hold_success(self) -> None:
+        """The weights of the last evaluation are on the disk."""
+        if self.last_success > self.best_success:
+            self.best_success = self.last_success
+
+    def _recall_success(self) -> None:
+        """What an earlier attempt has evaluated, up to the step that this one goes on from."""
+        evaluated = evaluation_success(open_run(self.run_path))
+        rates = {step: rate for step, rate in evaluated.items() if step <= self.step}
+        for saved in sorted({0, *self._checkpoint_steps()}):
+            before = [step for step in rates if step <= saved]
+            if before:
+                self.last_success = rates[max(before)]
+                self._hold_success()
+        self.last_success = rates[max(rates)] if rates else math.nan
 
     def _commit(
         self,
@@ -367,6 +411,7 @@ class Trainer:
         )
         self.writer.record_checkpoint(record)
         self.checkpointed_step = self.step
+        self._hold_success()
         self.writer.flush()  # the new one is on record before an older one goes
         self._remove_surplus()
 

@@ -13,12 +13,13 @@ from listening import Listener
 from recorded import assert_same_recording, metric, recorded
 
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.run import train as train_module
 from echoscope.core.run.checkpoint import list_checkpoints
 from echoscope.core.run.launch import new_run_path, resume, start
 from echoscope.core.run.observers import Judged, Observed, SilentEvents, StepObservation
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.records import StepMetrics
+from echoscope.store.records import RolloutBatch, Split, StepMetrics
 from echoscope.store.steer.commands import new_command, post
 
 MakeConfig = Callable[..., RunConfig]
@@ -142,6 +143,23 @@ def test_new_runs_get_names_of_their_own(tmp_path: Path) -> None:
     names = {new_run_path(tmp_path, "lake").name for _ in range(20)}
     assert len(names) == 20
     assert all(name.startswith("lake-") for name in names)
+
+
+def test_the_best_evaluation_leaves_a_checkpoint(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two of the schedule, a run may learn and collapse: then there is one to go back to."""
+    rates = iter([0.2, 0.5, 0.52, 0.9, 0.1])  # of the start and of four steps
+
+    def measured(batch: RolloutBatch, split: Split) -> dict[str, float]:
+        return {f"{split}/bandit/success_rate": next(rates)} if split is Split.EVAL else {}
+
+    monkeypatch.setattr(train_module, "evaluation_metrics", measured)
+    settings = ("steps=4", "eval.every=1", "eval.before=true", "checkpoint.every=0")
+    start(make_config(*settings), tmp_path / "run", SilentEvents())
+    reasons = {r.step: r.reason for r in open_run(tmp_path / "run").checkpoints()}
+    # 0.52 is too little above 0.5
+    assert reasons == {1: "best", 3: "best", 4: "final"}
 
 
 def test_the_last_checkpoint_is_always_there(make_config: MakeConfig, tmp_path: Path) -> None:
