@@ -148,7 +148,7 @@ def test_new_runs_get_names_of_their_own(tmp_path: Path) -> None:
 def test_the_best_evaluation_leaves_a_checkpoint(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two of the schedule, a run may learn and collapse: then there is one to go back to."""
+    """Between two of the schedule a run may learn and collapse: this one is there to go back to."""
     rates = iter([0.2, 0.5, 0.52, 0.9, 0.1])  # of the start and of four steps
 
     def measured(batch: RolloutBatch, split: Split) -> dict[str, float]:
