@@ -59,7 +59,7 @@ def test_c14_finding_c3_alarms_do_not_move_the_charts(
     places = set()
     for count in (0, 1, 4):
         visit(page, f"{url}/live?run=with-{count}")
-        page.get_by_text(", confidence ").first.wait_for()
+        page.get_by_text("after step ").first.wait_for()
         page.locator(FIRST_CHART).first.wait_for()
         page.wait_for_timeout(1_000)
         places.add(round(page.locator(FIRST_CHART).first.bounding_box()["y"]))

@@ -58,7 +58,7 @@ def test_charts_are_drawn_once_they_are_in_sight(
 ) -> None:
     page.set_viewport_size({"width": 1440, "height": 900})
     visit(page, f"{dashboard.url}/live?run=tiny")
-    page.get_by_text(", confidence ").first.wait_for()  # drawn anew with it
+    page.get_by_text("after step ").first.wait_for()  # drawn anew with it
     until(lambda: page.evaluate(IS_DRAWN)[:1] == [True], "first chart", page=page)
     page.wait_for_timeout(1_000)
     assert not page.evaluate(IS_DRAWN)[-1]
