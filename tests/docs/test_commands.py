@@ -141,6 +141,7 @@ def folder(make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempP
         (folder / "runs" / name).symlink_to(run)
     (folder / "RUN").symlink_to(run)
     (folder / "diagnostics").symlink_to(ROOT / "diagnostics")
+    (folder / "docs").symlink_to(ROOT / "docs")
     curve = (ROOT / "diagnostics/bench/runs/collapse-format/seed0.csv").read_text(encoding="utf-8")
     for name in ("metrics.csv", "FILE_OR_RUN"):
         (folder / name).write_text(curve)
@@ -222,12 +223,16 @@ def test_a_python_block_runs(
     assert set(imported) <= vars(module).keys()
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-VERDICTS = re.findall(r"<!-- verdict: (\S+) -->\n```text\n(.*?)```", README, re.DOTALL)
+VERDICT = re.compile(r"<!-- verdict: (\S+) -->\n```text\n(.*?)```", re.DOTALL)
+VERDICTS = {page.name: VERDICT.findall(page.read_text(encoding="utf-8")) for page in PAGES}
 
 
-@pytest.mark.parametrize(("source", "text"), VERDICTS, ids=lambda value: value[:40])
-def test_a_verdict_in_the_readme_is_what_diagnose_prints(
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [verdict for found in VERDICTS.values() for verdict in found],
+    ids=lambda value: value[:40],
+)
+def test_a_verdict_on_a_page_is_what_diagnose_prints(
     source: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -236,4 +241,8 @@ def test_a_verdict_in_the_readme_is_what_diagnose_prints(
 
 
 def test_the_readme_shows_a_healthy_and_a_collapsed_verdict() -> None:
-    assert [text.split()[0] for _, text in VERDICTS] == ["healthy", "collapsed"]
+    assert [text.split()[0] for _, text in VERDICTS["README.md"]] == ["healthy", "collapsed"]
+
+
+def test_the_quickstart_shows_the_verdict_of_a_log_of_another_trainer() -> None:
+    assert [text.split()[0] for _, text in VERDICTS["quickstart.md"]] == ["collapsed"]
