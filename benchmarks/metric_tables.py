@@ -5,6 +5,8 @@ python benchmarks/metric_tables.py
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 from echoscope.diagnostics.catalogue import METRICS, Metric, metric
@@ -34,18 +36,22 @@ MAX_RULES = 4
 def tables() -> str:
     """All metrics in Markdown, one table a subject."""
     lines: list[str] = []
-    for entry in METRICS:
-        if title := FIRST_OF.get(entry.key):
+    for _, same in itertools.groupby(METRICS, key=lambda entry: entry.help):
+        entries = list(same)
+        if title := FIRST_OF.get(entries[0].key):
             lines += [f"### {title}", "", HEAD]
-        lines.append(_row(entry))
+        lines.append(_row(entries))
     return "\n".join(lines).replace("\n###", "\n\n###")
 
 
-def _row(entry: Metric) -> str:
-    rules = rules_reading(entry.key)
+def _row(entries: Sequence[Metric]) -> str:
+    """One row for metrics that say the same from different sources."""
+    entry = entries[0]
+    rules = list(dict.fromkeys(rule for each in entries for rule in rules_reading(each.key)))
     names = ", ".join(f"`{rule}`" for rule in rules[:MAX_RULES])
     more = f" and {len(rules) - MAX_RULES} more" if len(rules) > MAX_RULES else ""
-    name, key = metric(entry.key).name, f"`{entry.key}`"
+    name = next((each.name for each in entries if each.name), metric(entry.key).name)
+    key = ", ".join(f"`{each.key}`" for each in entries)
     cells = [name, key, entry.unit, entry.good, entry.help, names + more]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -62,6 +62,13 @@ ONLY_IMPORTED = {
 NEEDS_WEIGHTS = ("--checkpoint", "--model")
 """`diagnose` with these scores a run for half a minute."""
 VERDICT_CODES = {"diagnose": {0, 3, 5}}
+RENAMED = {
+    "policy/entropy": "ent",
+    "rollout/action_valid_frac": "bad",
+    "info/first_turn/dependence": "mi_share",
+    "info/first_turn/retrieval_accuracy@1": "retrieved",
+}
+"""Names of columns of `m.csv`, the file of a trainer with names of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,11 +150,10 @@ def folder(make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempP
     (folder / "diagnostics").symlink_to(ROOT / "diagnostics")
     (folder / "docs").symlink_to(ROOT / "docs")
     curve = (ROOT / "diagnostics/bench/runs/collapse-format/seed0.csv").read_text(encoding="utf-8")
-    for name in ("metrics.csv", "FILE_OR_RUN"):
-        (folder / name).write_text(curve)
-    renamed = curve.replace("policy/entropy", "ent", 1).replace(
-        "rollout/action_valid_frac", "bad", 1
-    )
+    (folder / "metrics.csv").write_text(curve)
+    renamed = curve
+    for key, name in RENAMED.items():
+        renamed = renamed.replace(key, name, 1)
     (folder / "m.csv").write_text(renamed)
     log = [f"step:{step} - reward:{0.01 * step:.2f} - entropy:0.5" for step in range(40)]
     (folder / "train.log").write_text("\n".join(log))
