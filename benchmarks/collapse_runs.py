@@ -182,7 +182,7 @@ def table_of_labels(runs: Mapping[str, Mapping[str, Any]]) -> str:
     """Markdown: what became of every run (the table in docs/collapse-runs.md)."""
     lines = [
         "| recipe | seed | became | success: start, peak, end | lost between | first sign | "
-        "entropy | I(X;Z) | reward std | parse, worst |",
+        "entropy | I(X;Z) | reward std | format, worst |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for entry in runs.values():
