@@ -3,7 +3,7 @@
     python benchmarks/screenshots.py [--root runs/pictures]
 
 Trains what is missing under the root first: the demo, and a run that collapses (a few minutes).
-Then it opens the pages in Chromium and writes docs/pictures/dashboard_*.png.
+Then it opens the pages in Chromium, light and dark, and writes docs/pictures/dashboard_*.png.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Shot:
     wait_for: str = "h1"
 
 
-SHOTS = (
+BOTH = ("light", "dark")
+_DESKTOP = (
     Shot(name="live", path="/live?run=collapse-template", wait_for=".js-plotly-plot"),
     Shot(name="diagnosis", path="/diagnosis?run=collapse-template", wait_for=".js-plotly-plot"),
     Shot(
@@ -61,8 +62,11 @@ SHOTS = (
     ),
     Shot(name="alarms", path="/alarms?run=collapse-template"),
     Shot(name="compare", path="/compare?runs=demo,collapse-template", wait_for=".js-plotly-plot"),
-    Shot(name="runs", path="/?columns=optim.lr", theme="dark", wait_for=".js-plotly-plot"),
-    Shot(name="phone", path="/live?run=demo", theme="dark", size=(390, 844)),
+    Shot(name="runs", path="/?columns=optim.lr", wait_for=".js-plotly-plot"),
+)
+SHOTS = (
+    *(replace(shot, theme=theme) for shot in _DESKTOP for theme in BOTH),
+    Shot(name="phone", path="/live?run=demo", size=(390, 844)),
 )
 
 
@@ -91,7 +95,8 @@ def take(browser: Any, url: str, shot: Shot) -> None:
     page.locator(shot.wait_for).first.wait_for(timeout=60_000)
     page.wait_for_timeout(4_000)
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    file = PICTURES / f"dashboard_{shot.name}.png"
+    end = "_dark" if shot.theme == "dark" else ""
+    file = PICTURES / f"dashboard_{shot.name}{end}.png"
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
     print(f"{file.relative_to(HOME)}: {file.stat().st_size / 1000:.0f} kB")
     context.close()
