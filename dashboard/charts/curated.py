@@ -85,7 +85,7 @@ CHARTS: tuple[Chart, ...] = (
         lines=(
             Line(key="reward/solved_frac", name="all solved"),
             Line(key="reward/hopeless_frac", name="all failed"),
-            Line(key="reward/zero_std_frac", name="rewards differ", is_rest=True),
+            Line(key="reward/zero_std_frac", name="with signal: rewards differ", is_rest=True),
             Line(key="selection/kept_frac", name="kept by the filter", is_shown_below=1.0),
         ),
         missing="Needs groups of at least two siblings.",

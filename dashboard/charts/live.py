@@ -174,8 +174,8 @@ def curated(page: Snapshot) -> None:
 def legend() -> None:
     """What else stands on the charts, and what the mouse does."""
     st.caption(
-        "Open sign: the alarm ended. Dashed line: resumed from a checkpoint. Bands: 95 % "
-        "intervals. Drag to zoom, double-click to zoom out."
+        "Dashed line: resumed from a checkpoint. Bands and whiskers: 95 % intervals. "
+        "Drag to zoom, double-click to zoom out."
     )
 
 
@@ -183,7 +183,8 @@ def signs() -> None:
     """The signs that stand on charts, in a line above them."""
     st.html(
         '<div class="es-signs">On the charts: \u25c6 critical alarm, \u25b2 warning, '
-        "\u25cf information, \u25a0 command; shaded in red: when the problem began</div>"
+        "\u25cf information, \u25a0 command, open sign: the alarm ended; "
+        "shaded in red: when the problem began</div>"
     )
 
 

@@ -179,7 +179,7 @@ def _change(
     if not is_from_best:
         return rise
     if now >= best:
-        return f"{rise}, the best"
+        return f"best so far, {rise}"
     below = _points_words(100 * (best - now))
     return f"{below} below the best (step {steps[int(values.argmax())]})"
 

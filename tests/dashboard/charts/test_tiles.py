@@ -30,7 +30,7 @@ def test_a_fall_is_counted_from_the_best() -> None:
 
 def test_a_rise_is_counted_from_the_start() -> None:
     tile = made(eval__lake__success_rate=[0.2, 0.85])["Evaluation success"]
-    assert tile.change == "+65 points since step 0, the best"
+    assert tile.change == "best so far, +65 points since step 0"
 
 
 def test_an_evaluation_has_its_interval() -> None:
