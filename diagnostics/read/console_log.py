@@ -21,12 +21,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .foreign_names import Meaning, step_rank
+from .foreign_names import STEP_NAMES, Meaning, step_rank
 from .json_records import table_lines
+from .line_prefix import COLOUR, without_bullet, without_prefix
+from .name_words import in_english
 from .names import meaning_of
-from .records import Collector, to_number
+from .records import TRANSPARENT, Collector, to_number
 
 MAX_PAIRS = 5_000
+MAX_LINE_CHARS = 50_000
+"""A longer line is no line of a log; patterns would take long on it."""
 MAX_TABLE_LINES = 200_000
 MAX_DICT_LINES = 400
 """Lines over which a printed dictionary may go."""
@@ -35,26 +39,18 @@ MIN_UNNAMED = 8
 """Fewer lines that repeat the same unknown names are no log of a run."""
 MAX_UNNAMED = 64
 
-_COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
-_PREFIXES = re.compile(
-    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?"
-    r"|\[?\b\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d+)?\b\]?(?:<[\d:?]+)?"  # time of day
-    r"|\[?\b[\w/.-]+\.py:\d+\b\]?:?"
-    r"|\[(?:rank|Rank|RANK)[ :]?\d+\]:?"
-    r"|\b(?:INFO|DEBUG|WARNING)\b:?"
-)
-_RAY = re.compile(r"^\s*(?:\(\w[\w.]*\s+pid=\d+[^)]*\)\s?|\[rank\s?\d+\]:?\s?|\d{1,3}:\s(?=\{))")
-"""Who of several processes printed a line."""
 _NUMBER = (
     r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)%?"
     r"|[-+]?(?:nan|inf(?:inity)?)\b"
 )
 _WRAPPED = rf"(?:(?:np|numpy|torch|jnp)\.)?(?:float|int|tensor|array)\w*\(\[?(?:{_NUMBER})[^()]*\)"
 _VALUE = rf"(?:{_WRAPPED}|{_NUMBER})"
+_LIST = rf"\[\s*(?:{_VALUE}[\s,]*){{1,2000}}\]"
 _WORD = r"[^\W\d_][\w/@.()*+\-]*"
 _END = r"(?![\w/-]|[.:,]\d)"
 _PAIR = re.compile(
-    rf"(?<![\w/@.])(?P<name>{_WORD}(?: [\w/@.()+\-]+){{0,4}}?)\s*[:=]\s*(?P<value>{_VALUE}){_END}",
+    rf"(?<![\w/@.])(?P<name>{_WORD}(?: [\w/@.()+\-]+){{0,4}}?)\s*[:=]\s*['\"]?"
+    rf"(?:(?P<value>{_VALUE}){_END}|(?P<list>{_LIST}))",
     re.IGNORECASE,
 )
 _ALONE = re.compile(
@@ -66,21 +62,28 @@ _ALONE = re.compile(
 _UNSIGNED = re.compile(
     rf"(?P<name>{_WORD}(?: {_WORD}){{0,3}})\s+(?P<value>{_VALUE})", re.IGNORECASE
 )
-_PARTS = re.compile(r"\s*[|;]\s*|,\s+|\s+/\s+|\s{2,}|\t")
+_PARTS = re.compile(r"\s*(?:[|;]|\s[-\u2013·•])\s+|\s*[|;]\s*|,(?=\s|[^\W\d])\s*|\s+/\s+|\s{2,}|\t")
 _COUNTED = re.compile(
-    r"^(?:(?:(?:global|train|training)[ _-])?(?:step|epoch|iteration|iter|update|episode|batch)s?"
-    r"\s*#?\d+(?:/\d+)?:?\s+)+",
+    r"^(?:[\[(]?(?:(?:(?:global|train|training|total|env)[ _-])?(?:step|epoch|iteration|iter|it|"
+    r"update|episode|ep|batch|round|rollout|generation|timestep|game|t)s?\s*[:=#]?\s*)?"
+    r"[\[(]?#?\d+(?:/\d+)?[\])]?\s*[-:|,;]?\s+)+",
     re.IGNORECASE,
 )
 """A step that stands before a name: `Step 1/100 reward`."""
-_QUOTED = re.compile(
-    rf"""(?P<quote>['"])(?P<name>[^'"]{{1,200}})(?P=quote)\s*:\s*['"]?(?P<value>{_VALUE})""",
+_IN_DICT = re.compile(
+    rf"""(?P<quote>['"])(?P<name>[^'"]{{1,200}})(?P=quote)\s*:\s*"""
+    rf"""(?:['"]?(?P<value>{_VALUE})|(?P<list>{_LIST})|(?P<open>\{{))|(?P<close>\}})|(?P<start>\{{)""",
     re.IGNORECASE,
 )
-_DASHED = re.compile(r"\bstep:\s*(\d{1,15})\s+-\s+(?=[^\s:]+:)")
-_ROW = re.compile(
-    rf"^\s*[|│┃║]\s*(?P<name>[^|│┃║]+?)\s*[|│┃║]\s*(?P<value>{_VALUE})\s*[|│┃║]\s*$", re.IGNORECASE
+_LEADERS = re.compile(r"\s*(?:\.{3,}|_{3,})\s*(?=[-+.\d])")
+_PADDED = re.compile(
+    r"(?:(?<=[A-Za-z_)@])|(?<=[A-Za-z_@]\d)|(?<=[A-Za-z_]\d\d)|(?<=[A-Za-z_]\d\d\d))"
+    r"\s{2,}(?=[-+]?\.?\d)"
 )
+_ARROW = re.compile(r"(?<=[A-Za-z)\]])\s*(?:->|=>|→|⇒)\s*(?=[-+.]?\d)")
+_UNITS = str.maketrans({"\u2212": "-", "\u00a0": " ", "\u2007": " ", "\u202f": " "})
+_DASHED = re.compile(r"\bstep:\s*(\d{1,15})\s+-\s+(?=[^\s:]+:)")
+_NAME_CELL = re.compile(r"[^\W\d_].*|%.*", re.IGNORECASE)
 _SECTION = re.compile(r"^\s*[|│┃║]\s*(?P<name>[\w.\- ]+/)\s*[|│┃║]\s*[|│┃║]\s*$")
 _EPOCH_BATCH = re.compile(
     r"epoch\s*:?\s*\[?(\d+)\s*/\s*\d+\]?[\s,:|-]*"
@@ -89,18 +92,32 @@ _EPOCH_BATCH = re.compile(
 )
 _MARKERS = tuple(
     re.compile(
-        rf"(?:^|[^\w./])(?:{words})s?\s*[:=#]?\s*[\[(]?\s*(\d{{1,15}})(?![\d.]*\d*%|\.\d)\b",
+        rf"(?:^|[^\w./])(?:{words})s?\s*[:=#]?\s*[\[(#]?\s*(\d{{1,15}}|\d{{1,3}}(?:,\d{{3}})+)"
+        r"(?![\d.]*\d*%|\.\d)\b",
         re.IGNORECASE,
     )
     for words in (
         r"global[\s_-]?step|train(?:ing)?[\s_-]?step|step",
-        r"iteration|iter|update",
-        r"batch|round",
-        r"episode|ep",
+        r"iteration|iter|it|update|training_iteration",
+        r"batch|round|rollout|generation",
+        r"episode|ep|game",
         r"epoch",
+        r"(?:total[\s_-]?|env[\s_-]?|num[\s_-]?)?(?:time[\s_-]?step|env[\s_-]?step|frame)|t(?==)",
     )
 )
 """How a line says which step it is of, the surest first."""
+_IS_PAIR = re.compile(r"\w\s*[:=]\s*\d+\s*$")
+_GROUP = re.compile(r"\b(train|val|valid|validation|eval|evaluation|test)\b\W*$", re.IGNORECASE)
+"""Of which split the pairs behind it are: `train: loss=1 acc=0.5 | val: loss=2 acc=0.4`."""
+_BETWEEN_STATES = re.compile(
+    r"\b(?:step|iter|iteration|update|epoch|episode)s?\s*[:=#]?\s*\d|\d+%\|", re.IGNORECASE
+)
+_NOT_COUNTED = re.compile(r"\b(?:per|last|each|over|of|every|\d+)\s+$", re.IGNORECASE)
+"""`reward per episode: 5` and `last 100 episodes: 5` count nothing."""
+_FRACTION = re.compile(r"\W*[\[(]\s*(\d{1,15})\s*/\s*\d+\s*[\])]|^\s*(\d{1,15})\s*/\s*\d+\b")
+_BAR = re.compile(r"\|\s*(\d{1,15})/\d+ \[")
+_IN_BAR = 6
+"""The rank of a step that a progress bar shows: it may be one of an inner loop."""
 
 
 def parse_log_line(line: str) -> tuple[int, dict[str, float]] | None:
@@ -109,7 +126,7 @@ def parse_log_line(line: str) -> tuple[int, dict[str, float]] | None:
     >>> parse_log_line("(TaskRunner pid=7) step:3 - actor/entropy:0.5 - x:np.float64(1e-3)")
     (3, {'actor/entropy': 0.5, 'x': 0.001})
     """
-    text = _COLOUR.sub("", line)
+    text = COLOUR.sub("", line)
     match = _DASHED.search(text)
     if match is None:
         return None
@@ -135,10 +152,14 @@ def step_marker(text: str) -> tuple[int, int] | None:
         place, size = (int(group) for group in match.groups()[1:] if group)
         return 0, max(int(match[1]) - 1, 0) * size + place
     for rank, marker in enumerate(_MARKERS):
-        match = marker.search(text)
-        if match is not None:
-            return rank, int(match[1])
-    return None
+        for match in marker.finditer(text):
+            if not _NOT_COUNTED.search(text, 0, match.start() + 1):
+                return rank, int(match[1].replace(",", ""))
+    match = _FRACTION.match(text)
+    if match is not None:
+        return 2, int(match[1] or match[2])
+    match = _BAR.search(text)
+    return (_IN_BAR, int(match[1])) if match is not None else None
 
 
 @dataclass(slots=True)
@@ -164,6 +185,8 @@ class ConsoleLog:
     _rows: _Block = field(default_factory=_Block)
     _header: list[str] = field(default_factory=list)
     _dict: list[str] = field(default_factory=list)
+    _depth: int = 0
+    """Braces of the dictionary that are still open."""
     _html: list[str] = field(default_factory=list)
     _last_marker: tuple[int, int] | None = None
     """Of the line before: a step may go over two lines."""
@@ -175,7 +198,10 @@ class ConsoleLog:
     def feed(self, lines: Iterable[str]) -> None:
         """Raises MetricsFileError where the file cannot hold the metrics of a run."""
         for line in lines:
-            text = _RAY.sub("", _COLOUR.sub("", line).rstrip())
+            if len(line) > MAX_LINE_CHARS:
+                continue
+            text = without_prefix(in_english(COLOUR.sub("", line).translate(_UNITS)).rstrip())
+            text = _ARROW.sub(": ", _LEADERS.sub(": ", text))
             if "<table" in text or self._html:
                 self._html.append(text)
                 if "</table" in text or len(self._html) > MAX_TABLE_LINES:
@@ -197,10 +223,20 @@ class ConsoleLog:
             rows = collector.num_records
             # Lines about one and the same step are no rows of a run.
             steps = min(rows, len(self._outcomes.get(grammar, ())) or rows)
-            return rows >= 8, len(collector.known) ** 2 * min(steps, 20), rows
+            num_known = len(collector.known) + bool(self._outcomes.get(grammar))
+            has_step = any(is_step_name(name) for name in collector.names)
+            return rows >= 8, num_known**2 * min(steps, 20) * (1 + has_step), rows
 
-        best = max(filled, key=says, default=None)
-        return self._collectors[best] if best is not None else self._of_unnamed()
+        ordered = sorted(filled, key=says, reverse=True)
+        if not ordered:
+            return self._of_unnamed()
+        best = next((grammar for grammar in ordered if grammar != "blocks"), ordered[0])
+        if ordered[0] == "blocks":
+            # Blocks take in whatever stands between two steps: only where they say more.
+            more = self._collectors["blocks"].known - self._collectors[best].known - _SETTINGS
+            is_enough = says(best)[0] == says("blocks")[0]
+            best = best if is_enough and not more else "blocks"
+        return self._collectors[best]
 
     def _of_unnamed(self) -> Collector | None:
         """The table of the names that most lines repeat, where no name is of the catalogue."""
@@ -237,7 +273,7 @@ class ConsoleLog:
                 path=self.path, kind=self.kind, mapping=self.mapping, needs_known=True
             )
             self._collectors[grammar] = collector
-        if marker is not None and not any(is_step_name(name) for name in record):
+        if marker is not None and not any(_counts_like(name, marker) for name in record):
             record = {_MARKED[marker[0]]: marker[1], **record}
         collector.add(record)
         if any(is_outcome(name) for name in record):
@@ -255,30 +291,36 @@ class ConsoleLog:
             return
         if self._is_of_dict(text) or self._is_of_table(text):
             return
-        self._pairs(_PREFIXES.sub(" ", text))
+        self._pairs(without_bullet(text))
 
     # --- dictionaries
 
     def _is_of_dict(self, text: str) -> bool:
         if self._dict:
-            if not re.match(r"""(?:\S{1,30}:?\s+)?\s*['"}\]]""", text):
-                self._dict = []
+            if not re.match(r"""(?:\S{1,30}:?\s+)?\s*['"}\]\d.+-]""", text):
+                self._dict, self._depth = [], 0
                 return False
             self._dict.append(text)
         else:
             start = text.find("{")
             if start < 0 or not re.match(r"\{\s*(?:$|['\"])", text[start:]):
                 return False
-            self._dict = [text]
-        if "}" not in text:
+            self._dict, self._depth = [text], 0
+        self._depth += text.count("{") - text.count("}")
+        if self._depth > 0 and "}" not in text.rstrip()[-1:]:
             if len(self._dict) >= MAX_DICT_LINES:
                 self._dict = []
             return True
+        if self._depth > 0:
+            return True
         whole, self._dict = " ".join(self._dict), []
         head, _, rest = whole.partition("{")
-        for part in re.split(r"\}\s*\{", rest):
-            pairs = {m["name"]: to_number(m["value"]) for m in _QUOTED.finditer(part)}
-            self._add("dictionaries", pairs, step_marker(_PREFIXES.sub(" ", head)))
+        marker = step_marker(head)
+        if marker is None and not head.strip() and self._last_marker is not None:
+            marker = self._last_marker if self._last_marker[0] < _IN_BAR else None
+        for pairs in _dictionaries_in(rest):
+            self._add("dictionaries", pairs, marker)
+        self._last_marker = None
         return True
 
     # --- tables
@@ -288,9 +330,10 @@ class ConsoleLog:
         if section:
             self._rows.section = section["name"].strip()
             return True
-        row = _ROW.match(text)
-        if row and not (len(self._header) == 2 and self._is_grid_row(text)):
-            self._row(row["name"], to_number(row["value"]), text)
+        pairs = _pairs_of_row(text)
+        if pairs and not (len(self._header) == 2 * len(pairs) and self._is_grid_row(text)):
+            for name, value in pairs:
+                self._row(name, value, text)
             return True
         return self._is_of_grid(text)
 
@@ -313,15 +356,17 @@ class ConsoleLog:
             return False
         numbers = [to_number(cell) for cell in cells]
         num_numbers = sum(not math.isnan(number) for number in numbers)
-        if num_numbers == 0 and not re.search(r"[:=]\s*\S*\d", text):
+        is_said = re.search(r"[:=]\s*\S*\d", text) or step_marker(text) is not None
+        if num_numbers == 0 and not is_said:
             known = [c for c in cells if meaning_of(c) is not None or is_step_name(c)]
             if len(known) >= 2 or (known and len(cells) == 2) or is_step_name(cells[0]):
                 self._header = cells
                 return True
             return False
         if self._is_grid_row(text):
-            named = dict(zip(self._header, cells, strict=True))
-            values = {n: to_number(c) for n, c in named.items() if c}
+            named = dict(zip(self._header, cells[-len(self._header) :], strict=True))
+            parsed = {name: to_number(cell) for name, cell in named.items()}
+            values = {name: v for name, v in parsed.items() if not math.isnan(v)}
             self._add("columns", values)
             if not any(meaning_of(name) for name in values):
                 self._add_unnamed(values, None)
@@ -330,23 +375,42 @@ class ConsoleLog:
 
     def _is_grid_row(self, text: str) -> bool:
         cells = _cells(text)
-        if not self._header or len(cells) != len(self._header):
+        if not self._header or len(cells) - len(self._header) not in (0, 1):
             return False
+        if len(cells) > len(self._header) and not cells[0].isdigit():
+            return False  # pandas prints its index without a name
         numbers = sum(not math.isnan(to_number(cell)) for cell in cells)
-        return numbers >= max(1, len(cells) // 2) and not math.isnan(to_number(cells[0]))
+        own = zip(self._header, cells[-len(self._header) :], strict=True)
+        has_step = any(is_step_name(name) and not math.isnan(to_number(c)) for name, c in own)
+        return numbers >= max(1, len(cells) // 2) and (
+            has_step or not math.isnan(to_number(cells[0]))
+        )
 
     # --- pairs
 
     def _pairs(self, text: str) -> None:
         pairs: dict[str, float] = {}
+        num_chars, end, group = 0, 0, ""
         for match in _PAIR.finditer(text):
             if len(pairs) >= MAX_PAIRS:
                 break
-            pairs[_said_name(match["name"])] = to_number(match["value"])
-        for part in _PARTS.split(text):
+            said = _GROUP.search(text, end, match.start())
+            group = group if said is None else ("" if said[1].lower() == "train" else "eval/")
+            name = _said_name(match["name"])
+            if f"{group}{name}" in pairs:
+                # Several states of a progress bar without a line break between them.
+                cut = _BETWEEN_STATES.search(text, end, match.end())
+                if cut is not None:
+                    self._pairs(text[: cut.start()])
+                    self._pairs(text[cut.start() :])
+                    return
+            pairs.setdefault(f"{group}{name}", _value_of(match))
+            num_chars, end = num_chars + len(match[0]), match.end()
+        for part in _PARTS.split(_PADDED.sub(" ", text)):
             said = _UNSIGNED.fullmatch(_COUNTED.sub("", part))
             if said and (meaning_of(said["name"]) or is_step_name(said["name"])):
                 pairs.setdefault(said["name"], to_number(said["value"]))
+                num_chars += len(said[0])
         marker = step_marker(text)
         metrics = [name for name in pairs if not is_step_name(name)]
         if metrics and (len(metrics) > 1 or marker is not None or len(pairs) > 1):
@@ -357,20 +421,35 @@ class ConsoleLog:
             if not any(meaning_of(name) for name in metrics):
                 self._add_unnamed({name: pairs[name] for name in metrics}, marker)
         self._last_marker = marker
-        is_of_block = self._block.marker is None or (
-            marker is not None and marker[0] <= self._block.marker[0]
-        )
-        if marker is not None and len(metrics) <= 1 and is_of_block:
-            if marker != self._block.marker:
+        self._add_to_block(text, marker, {name: pairs[name] for name in metrics}, num_chars)
+
+    def _add_to_block(
+        self,
+        text: str,
+        marker: tuple[int, int] | None,
+        metrics: Mapping[str, float],
+        num_chars: int,
+    ) -> None:
+        """`num_chars`: how much of the line its pairs are."""
+        block = self._block
+        has_outcome = any(is_outcome(name) for name in block.values)
+        if marker and block.marker is None and has_outcome and _IS_PAIR.search(text):
+            block.marker = marker  # the step stands at the end of what it counts
+            self._close_block()
+            return
+        is_of_block = block.marker is None or (marker is not None and marker[0] <= block.marker[0])
+        if marker is not None and is_of_block and marker[0] < _IN_BAR:
+            if marker != block.marker:
                 self._close_block()
                 self._close_rows()
             self._block.marker = self._rows.marker = marker
-        alone = _ALONE.fullmatch(" ".join(text.split())) if len(metrics) == 1 else None
-        if alone is not None:
-            name = _said_name(alone["name"])
-            if name in self._block.values:
-                self._close_block(self._block.marker)
-            self._block.values[name] = to_number(alone["value"])
+        is_alone = len(metrics) == 1 and _ALONE.fullmatch(" ".join(text.split())) is not None
+        num_words = len(re.sub(r"[\W_]", "", text))
+        if not metrics or not (is_alone or num_chars >= 0.6 * num_words):
+            return
+        if any(name in self._block.values for name in metrics):
+            self._close_block(self._block.marker)
+        self._block.values.update(metrics)
 
     def _close_block(self, marker: tuple[int, int] | None = None) -> None:
         self._add("blocks", self._block.values, self._block.marker)
@@ -381,18 +460,19 @@ class ConsoleLog:
 def _said_name(words: str) -> str:
     """A name in a line of text, without the words of the sentence before it.
 
-    >>> _said_name("Step 3 reward"), _said_name("DQN episodic returns"), _said_name("val cost")
+    >>> _said_name("Step 3 reward"), _said_name("Rover episodic returns"), _said_name("val cost")
     ('reward', 'episodic returns', 'val cost')
     """
     name = _COUNTED.sub("", words)
-    if meaning_of(name) is not None or is_step_name(name):
+    meaning = meaning_of(name)
+    if (meaning is not None and not meaning.is_guess) or is_step_name(name):
         return name
     parts = name.split(" ")
     ends = (" ".join(parts[start:]) for start in range(1, len(parts)))
     return next((end for end in ends if is_outcome(end)), name)
 
 
-_MARKED = ("step", "iteration", "batch", "episode", "epoch")
+_MARKED = ("step", "iteration", "batch", "episode", "epoch", "timesteps", "progress_batch")
 """What a marker of each rank counts."""
 
 
@@ -400,10 +480,64 @@ def is_step_name(name: str) -> bool:
     return step_rank(name) is not None
 
 
+def _counts_like(name: str, marker: tuple[int, int]) -> bool:
+    """Does the name count steps, and not only the epochs that steps are parts of?"""
+    rank = step_rank(name)
+    is_epoch = rank is not None and STEP_NAMES[rank].startswith("epoch")
+    return rank is not None and (not is_epoch or _MARKED[marker[0]] == "epoch")
+
+
+_SETTINGS = frozenset({"optim/lr", "loss/total", "loss/policy", "loss/value"})
+"""Keys that no rule judges by themselves."""
+
+
+def _value_of(match: re.Match[str]) -> float:
+    """The number of a pair; of a list of numbers their mean."""
+    if match["list"] is None:
+        return to_number(match["value"])
+    numbers = [to_number(m[0]) for m in re.finditer(_VALUE, match["list"], re.IGNORECASE)]
+    finite = [number for number in numbers if math.isfinite(number)]
+    return math.fsum(finite) / len(finite) if finite else math.nan
+
+
+def _dictionaries_in(text: str) -> Iterator[dict[str, float]]:
+    """The dictionaries of a text that begins behind an opening brace; groups joined by `/`."""
+    groups: list[str] = [""]
+    pairs: dict[str, float] = {}
+    for match in _IN_DICT.finditer(text):
+        if match["close"]:
+            groups = groups[:-1]
+            if not groups:
+                yield pairs
+                pairs = {}
+        elif match["start"]:
+            groups.append(groups[-1] if groups else "")
+        elif match["open"]:
+            name = match["name"]
+            own = "" if name.lower() in TRANSPARENT else f"{name}/"
+            groups.append(f"{groups[-1] if groups else ''}{own}")
+        else:
+            pairs[f"{groups[-1] if groups else ''}{match['name']}"] = _value_of(match)
+    if pairs:
+        yield pairs
+
+
+def _pairs_of_row(text: str) -> list[tuple[str, float]]:
+    """The pairs of `| name | 0.5 |`, also several in a row; empty where it is no such row."""
+    cells = _cells(text) if _BARS.search(text) else []
+    if len(cells) < 2 or len(cells) % 2 or text.strip()[0] not in "|│┃║":
+        return []
+    pairs = list(zip(cells[::2], map(to_number, cells[1::2]), strict=True))
+    is_row = all(_NAME_CELL.fullmatch(name) and not math.isnan(value) for name, value in pairs)
+    return pairs if is_row else []
+
+
 @functools.lru_cache(maxsize=4096)
 def is_outcome(name: str) -> bool:
     meaning = meaning_of(name)
-    return meaning is not None and meaning.key.endswith(("success_rate", "return_mean"))
+    if meaning is None or meaning.is_guess:
+        return False
+    return meaning.key.endswith(("success_rate", "return_mean"))
 
 
 _BARS = re.compile(r"[|│┃║]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,12 @@ from typing import Any
 
 from .foreign_names import spelled, step_rank
 from .names import meaning_of
-from .records import to_number
+from .records import SERIES, to_number
 
 DELIMITERS = ",\t;|"
 NUM_SAMPLED = 60
-csv.field_size_limit(1 << 25)
 """Lines that the dialect is told from."""
+csv.field_size_limit(1 << 25)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +29,22 @@ class Dialect:
     num_before: int
     """Lines before the header."""
     names: tuple[str, ...]
+    has_decimal_commas: bool = False
+
+
+_DECIMAL = re.compile(r"\s*[-+]?\d+,\d+(?:[eE][-+]?\d+)?\s*")
 
 
 def dialect_of(lines: Sequence[str]) -> Dialect | None:
     """The dialect of a text that begins with these lines; None where it is no table."""
     found = [d for delimiter in DELIMITERS if (d := _dialect(lines, delimiter)) is not None]
-    return max(found, key=lambda d: len(d.names), default=None) or _one_column(lines)
+
+    def num_known(dialect: Dialect) -> tuple[int, int]:
+        names = dialect.names
+        known = sum(meaning_of(n) is not None or step_rank(n) is not None for n in names)
+        return known, len(names)
+
+    return max(found, key=num_known, default=None) or _one_column(lines)
 
 
 def _one_column(lines: Sequence[str]) -> Dialect | None:
@@ -65,8 +76,24 @@ def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:
         is_known = any(meaning_of(cell) or step_rank(cell) is not None for cell in header)
         is_known = is_known and not any(":" in cell and "{" in cell for cell in header)
         if sum(is_text) >= 0.7 * len(header) and (is_table or (is_known and not following)):
-            return Dialect(delimiter=delimiter, num_before=place, names=_distinct(header))
+            cells = [cell for row in following for cell in row if cell.strip()]
+            # `1,234` alone may be a thousand; beside `0,5` or `1,23` it is none.
+            has_commas = any(
+                _DECIMAL.fullmatch(cell) and math.isnan(_as_thousands(cell)) for cell in cells
+            )
+            return Dialect(
+                delimiter=delimiter,
+                num_before=place,
+                names=_distinct(header),
+                has_decimal_commas=has_commas and delimiter != ",",
+            )
     return None
+
+
+def _as_thousands(cell: str) -> float:
+    """The number of a cell whose commas stand between thousands; NaN where they do not."""
+    is_grouped = re.fullmatch(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+", cell.strip())
+    return to_number(cell.strip()) if is_grouped else math.nan
 
 
 def _distinct(cells: Iterable[str]) -> tuple[str, ...]:
@@ -89,10 +116,13 @@ class DelimitedText:
     def records(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         """Raises csv.Error where a cell is too long to be read."""
         names = self._names()
+        has_commas = self.dialect.has_decimal_commas
         body = itertools.islice(lines, self.dialect.num_before + 1, None)
         for row in csv.reader(body, delimiter=self.dialect.delimiter):
             if not any(cell.strip(" :-=") for cell in row):
                 continue  # empty, or a rule under the header
+            if has_commas:
+                row = [cell.replace(",", ".") if _DECIMAL.fullmatch(cell) else cell for cell in row]
             if len(row) == len(names):
                 if any(cell.strip() != name for cell, name in zip(row, names, strict=True)):
                     yield dict(zip(names, row, strict=True))
@@ -103,6 +133,12 @@ class DelimitedText:
         """TensorBoard's `Wall time,Step,Value` leaves the name of the metric to the file's."""
         names = list(self.dialect.names)
         words = [spelled(name) for name in names]
-        if "value" in words and len(names) <= 3 and not any(meaning_of(name) for name in names):
+        has_series = any(word in SERIES for word in words)
+        if (
+            "value" in words
+            and not has_series
+            and len(names) <= 3
+            and not any(meaning_of(name) for name in names)
+        ):
             names[words.index("value")] = Path(self.path).stem.rpartition("tag-")[2]
         return names

@@ -16,6 +16,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from .name_words import in_english
+
 Values = NDArray[np.float64]
 
 
@@ -37,6 +39,8 @@ class Meaning:
     """Among several columns of one key the lowest rank is read."""
     only_share: bool = False
     """Read only where all values lie in 0..1: by its name it may be something else."""
+    is_guess: bool = False
+    """Read only where nothing else says it: the name holds a word that says nothing to us."""
 
     def convert(self, values: Values) -> Values:
         if self.conversion is Conversion.COMPLEMENT:
@@ -58,7 +62,7 @@ def spelled(name: str) -> str:
     >>> spelled("critic/rewards/mean"), spelled("Avg Response Len"), spelled("gradNorm")
     ('critic_rewards_mean', 'avg_response_len', 'grad_norm')
     """
-    words = _SEPARATORS.sub("_", _CAMEL.sub("_", _BRACKETS.sub("", name.strip())))
+    words = _SEPARATORS.sub("_", _CAMEL.sub("_", _BRACKETS.sub("", in_english(name.strip()))))
     return words.lower().strip("_")
 
 
@@ -401,7 +405,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 _SHARES = ("_frac", "_rate", "accuracy@1", "selection/is_empty")
 
 
-def _is_share(key: str) -> bool:
+def is_share(key: str) -> bool:
     return key.endswith(_SHARES)
 
 
@@ -417,7 +421,7 @@ def _catalogue() -> dict[str, Meaning]:
     for key, words in names.items():
         conversion = Conversion.MAGNITUDE if key == "policy/entropy" else Conversion.NONE
         for rank, word in enumerate(words):
-            meaning = Meaning(key=key, conversion=conversion, rank=rank, only_share=_is_share(key))
+            meaning = Meaning(key=key, conversion=conversion, rank=rank, only_share=is_share(key))
             for alias in _averages(word):
                 out.setdefault(alias, meaning)
     for word, key in (
@@ -451,11 +455,11 @@ _FIRST_TURN: Mapping[str, str] = {
 them, and its length-normalised estimate is not information: both keep their own names."""
 
 
-def _evaluated(tag: str | None, metric: str, rank: int = 0) -> Meaning | None:
+def evaluated(tag: str | None, metric: str, rank: int = 0) -> Meaning | None:
     if tag and re.search(r"format|valid|action|tool|length|aux", tag):
         return None  # a rate of well-formed replies, say: not of success
     key = f"eval/{(tag or 'all').replace('/', '_')}/{metric}"
-    return Meaning(key=key, rank=rank, only_share=_is_share(key))
+    return Meaning(key=key, rank=rank, only_share=is_share(key))
 
 
 def _of_sample(match: re.Match[str]) -> Meaning | None:
@@ -496,50 +500,50 @@ AS_WRITTEN: tuple[Pattern, ...] = (
     # verl: data source, metric, mean over N samples a task
     (
         re.compile(r"val-(?:core|aux)/(.+)/(?:acc|accuracy|success|em)/mean@\d+"),
-        lambda m: _evaluated(m[1], "success_rate"),
+        lambda m: evaluated(m[1], "success_rate"),
     ),
     (
         re.compile(r"val-(?:core|aux)/(.+)/(?:reward|score)/mean@\d+"),
-        lambda m: _evaluated(m[1], "return_mean"),
+        lambda m: evaluated(m[1], "return_mean"),
     ),
-    (re.compile(r"val/test_score/(.+)"), lambda m: _evaluated(m[1], "return_mean")),
+    (re.compile(r"val/test_score/(.+)"), lambda m: evaluated(m[1], "return_mean")),
 )
 """Of the name as its trainer writes it: what stands between the slashes is a tag."""
 
 AS_SPELLED: tuple[Pattern, ...] = (
     (
         re.compile(r"val_(?:core|aux)_(.+)_(?:acc|accuracy|success|em)_mean@\d+"),
-        lambda m: _evaluated(m[1], "success_rate"),
+        lambda m: evaluated(m[1], "success_rate"),
     ),
     (
         re.compile(r"val_(?:core|aux)_(.+)_(?:reward|score)_mean@\d+"),
-        lambda m: _evaluated(m[1], "return_mean"),
+        lambda m: evaluated(m[1], "return_mean"),
     ),
-    (re.compile(r"val_test_score_(.+)"), lambda m: _evaluated(m[1], "return_mean")),
-    (re.compile(r"(?:acc|accuracy)_mean@\d+"), lambda m: _evaluated(None, "success_rate")),
+    (re.compile(r"val_test_score_(.+)"), lambda m: evaluated(m[1], "return_mean")),
+    (re.compile(r"(?:acc|accuracy)_mean@\d+"), lambda m: evaluated(None, "success_rate")),
     (re.compile(r"collapse_first_turn_sample_(\w+)"), _of_sample),
     (re.compile(r"grad_norm_all_(task|entropy|kl)"), _of_gradient),
     (
         re.compile(rf"(?:train_)?{_EVAL}_(?:mean_|avg_)?(?:{_ACC}){_MEAN}"),
-        lambda m: _evaluated(None, "success_rate"),
+        lambda m: evaluated(None, "success_rate"),
     ),
     (
         re.compile(rf"(?:train_)?{_EVAL}_(.+?)_(?:mean_|avg_)?(?:{_ACC}){_MEAN}"),
-        lambda m: _evaluated(m[1], "success_rate", rank=1),
+        lambda m: evaluated(m[1], "success_rate", rank=1),
     ),
     (
         re.compile(rf"(?:{_ACC}){_MEAN}_{_EVAL}"),
-        lambda m: _evaluated(None, "success_rate", rank=1),
+        lambda m: evaluated(None, "success_rate", rank=1),
     ),
     (
         re.compile(rf"(?:train_)?{_EVAL}_(?:env_all_)?(?:mean_|avg_)?(?:{_RET})(?:_total)?{_MEAN}"),
-        lambda m: _evaluated(None, "return_mean"),
+        lambda m: evaluated(None, "return_mean"),
     ),
     (
         re.compile(
             rf"(?:mean_|avg_|average_|total_)?(?:{_RET}){_MEAN}_(?:(?:during|in|on|at|of)_)?{_EVAL}"
         ),
-        lambda m: _evaluated(None, "return_mean", rank=1),
+        lambda m: evaluated(None, "return_mean", rank=1),
     ),
     # TRL and its relatives: a reward function that says whether the answer is right
     (
@@ -615,7 +619,7 @@ _FILLERS = frozenset(
     }
 )
 """Words that say how something was averaged, scaled or kept, not what it is."""
-_OUTCOMES = frozenset({"rollout/success_rate", "reward/return_mean"})
+OUTCOMES = frozenset({"rollout/success_rate", "reward/return_mean"})
 
 
 def looked_up(words: Iterable[str]) -> Meaning | None:
@@ -630,7 +634,7 @@ def looked_up(words: Iterable[str]) -> Meaning | None:
         return meaning
     parts = [p for p in words[0].split("_") if p not in _FILLERS and not p.isdigit()]
     meaning = _in_catalogue(["_".join(parts), _singular("_".join(parts))])
-    if meaning is None or meaning.key not in _OUTCOMES or len(parts) == len(words[0].split("_")):
+    if meaning is None or meaning.key not in OUTCOMES or len(parts) == len(words[0].split("_")):
         return None
     return replace(meaning, rank=meaning.rank + _PARTLY)
 
@@ -649,7 +653,7 @@ def of_last_part(name: str) -> Meaning | None:
     """
     group, slash, last = name.strip().rpartition("/")
     meaning = looked_up([spelled(last)]) if slash and spelled(group) not in _NOT_OF_A_RUN else None
-    if meaning is None or meaning.key not in _OUTCOMES:
+    if meaning is None or meaning.key not in OUTCOMES:
         return None
     return replace(meaning, rank=meaning.rank + 2 * _PARTLY)
 

@@ -72,6 +72,11 @@ def _of_list(values: list[Any], name: str) -> list[Record]:
         return rows
     if len(values) > 1 and all(_is_numbers(value) and len(value) == 3 for value in values):
         return [{"step": step, name: value} for _, step, value in values]
+    if len(values) > 1 and all(_is_numbers(value) and len(value) == 2 for value in values):
+        return [{"step": step, name: value} for step, value in values]
+    head = values[0] if values else None
+    if isinstance(head, list) and head and all(isinstance(cell, str) for cell in head):
+        return [dict(zip(head, row, strict=False)) for row in values[1:] if isinstance(row, list)]
     return []
 
 
@@ -97,11 +102,17 @@ def _tables_inside(document: Mapping[str, Any], name: str) -> list[list[Record]]
     waiting: list[tuple[Mapping[str, Any], int]] = [(document, 0)]
     while waiting:
         group, depth = waiting.pop()
-        tables = (_of_columns(group), _of_steps(group), _of_split(group), _of_series(group))
+        tables = (
+            *(_of_columns(group), _of_steps(group), _of_split(group), _of_series(group)),
+            _of_curves(group),
+        )
         out += [rows for rows in tables if len(rows) > 1]
         keys = sorted(group, key=lambda k: _HISTORIES.index(k) if k in _HISTORIES else 99)
         for key in keys:
             value = group[key]
+            if isinstance(value, list) and depth < MAX_DEPTH and not (_known_in(value)):
+                # A list of runs, say, each with rows of its own.
+                waiting += [(v, depth + 1) for v in value[:MAX_GROUPS] if isinstance(v, dict)]
             if isinstance(value, list) and not _is_numbers(value):
                 rows = _of_list(value, str(key))
                 if len(rows) > 1 or (key in _HISTORIES and rows and _known(rows[0])):
@@ -109,6 +120,14 @@ def _tables_inside(document: Mapping[str, Any], name: str) -> list[list[Record]]
             elif isinstance(value, dict) and depth < MAX_DEPTH:
                 waiting.append((value, depth + 1))
     return out
+
+
+MAX_GROUPS = 64
+"""Groups of a list that are looked into."""
+
+
+def _known_in(values: list[Any]) -> bool:
+    return bool(values) and isinstance(values[0], dict) and bool(_known(flat(values[0])))
 
 
 def _of_columns(group: Mapping[str, Any]) -> list[Record]:
@@ -122,6 +141,8 @@ def _of_columns(group: Mapping[str, Any]) -> list[Record]:
     while waiting:
         name, value, depth = waiting.pop()
         if isinstance(value, dict) and value and depth < MAX_DEPTH:
+            if _is_curve(value):
+                continue
             if all(str(k).isdigit() for k in value) and not any(
                 isinstance(v, dict | list) for v in value.values()
             ):
@@ -132,6 +153,9 @@ def _of_columns(group: Mapping[str, Any]) -> list[Record]:
             columns[name] = value
     if not columns:
         return []
+    groups = {name.partition("/")[0] for name in columns}
+    if len(groups) == 1 and all("/" in name for name in columns):
+        columns = {name.partition("/")[2]: values for name, values in columns.items()}
     step = step_column(columns)
     lengths = [len(values) for values in columns.values()]
     length = len(columns[step]) if step else max(lengths, key=lengths.count)
@@ -154,7 +178,13 @@ def _of_series(group: Mapping[str, Any]) -> list[Record]:
     """`{"reward": [{"step": 1, "value": 0.1}, ...], "loss": [...]}`, by step."""
     rows: dict[Any, Record] = {}
     for name, points in group.items():
-        if not isinstance(points, list) or not points or not isinstance(points[0], dict):
+        if not isinstance(points, list) or not points:
+            continue
+        if len(points) > 1 and all(_is_numbers(p) and len(p) in (2, 3) for p in points):
+            for *_, at, value in points:
+                rows.setdefault(at, {"step": at})[str(name)] = value
+            continue
+        if not isinstance(points[0], dict):
             continue
         step = step_column(points[0])
         if step is None or "value" not in points[0]:
@@ -163,12 +193,47 @@ def _of_series(group: Mapping[str, Any]) -> list[Record]:
             if isinstance(point, dict) and isinstance(point.get(step), int | float):
                 row = rows.setdefault(point[step], {"step": point[step]})
                 row[str(name)] = point.get("value")
-    return [rows[step] for step in sorted(rows)]
+    return [rows[step] for step in sorted(rows, key=lambda at: (at is None, at))]
+
+
+_CURVE_VALUES = ("values", "value", "y", "data", "vals")
+_CURVE_STEPS = ("steps", "step", "x", "iterations", "epochs", "episodes")
+
+
+def _of_curves(group: Mapping[str, Any]) -> list[Record]:
+    """`{"reward": {"steps": [1, 2], "values": [0.1, 0.2]}}`, or a list of such with names."""
+    rows: dict[Any, Record] = {}
+    curves = [(str(name), curve) for name, curve in group.items() if isinstance(curve, dict)]
+    for many in group.values():
+        for curve in many if isinstance(many, list) else ():
+            label = _first_of(curve, ("name", "metric", "tag", "key", "label", "title"))
+            if isinstance(label, str):
+                curves.append((label, curve))
+    for name, curve in curves:
+        values, steps = _first_of(curve, _CURVE_VALUES), _first_of(curve, _CURVE_STEPS)
+        if not _is_numbers(values) or len(values) < 2:
+            continue
+        if not _is_numbers(steps) or len(steps) != len(values):
+            steps = range(1, len(values) + 1)
+        for at, value in zip(steps, values, strict=True):
+            if at is not None:
+                rows.setdefault(at, {"step": at})[name] = value
+    return [rows[at] for at in sorted(rows)]
+
+
+def _is_curve(group: Mapping[str, Any]) -> bool:
+    values, steps = _first_of(group, _CURVE_VALUES), _first_of(group, _CURVE_STEPS)
+    return len(group) <= 3 and _is_numbers(values) and _is_numbers(steps)
+
+
+def _first_of(group: Any, names: tuple[str, ...]) -> Any:
+    return next((group[n] for n in names if n in group), None) if isinstance(group, dict) else None
 
 
 def _of_split(group: Mapping[str, Any]) -> list[Record]:
-    """pandas' `{"columns": [...], "data": [[...], ...]}`."""
-    names, rows = group.get("columns"), group.get("data")
+    """pandas' `{"columns": [...], "data": [[...], ...]}`, and `{"header": ..., "rows": ...}`."""
+    names = _first_of(group, ("columns", "header", "headers", "fields", "names", "keys"))
+    rows = _first_of(group, ("data", "rows", "values", "records"))
     if not isinstance(names, list) or not isinstance(rows, list):
         return []
     return [dict(zip(map(str, names), row, strict=False)) for row in rows if isinstance(row, list)]

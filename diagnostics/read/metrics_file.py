@@ -18,11 +18,13 @@ from typing import BinaryIO
 from echoscope.text.amounts import counted
 
 from .console_log import ConsoleLog
-from .delimited_text import NUM_SAMPLED, DelimitedText, dialect_of
+from .delimited_text import NUM_SAMPLED, DelimitedText, Dialect, dialect_of
 from .foreign_names import Meaning
 from .json_records import documents, is_notebook, notebook_lines, parsed, records_of
+from .packed_file import ERRORS, opened, packing_of
 from .records import Collector, MetricsFileError
 from .table import MetricTable
+from .yaml_records import MAX_YAML_LINES, looks_like_yaml, yaml_documents
 
 MAX_LINE_CHARS = 32_000_000
 MAX_DOCUMENT_BYTES = 256 << 20
@@ -52,7 +54,18 @@ def read_metrics(path: str | Path, mapping: Mapped | None = None) -> MetricTable
     """
     path, mapping = Path(path), mapping or {}
     _must_be_a_file(path)
-    with path.open("rb") as file:
+    try:
+        return _read_bytes(path, mapping)
+    except csv.Error as error:
+        raise MetricsFileError(f"{path}: the CSV cannot be read: {error}") from None
+    except ERRORS as error:
+        if not packing_of(path):
+            raise
+        raise MetricsFileError(f"{path}: cannot be unpacked: {error}") from None
+
+
+def _read_bytes(path: Path, mapping: Mapped) -> MetricTable:
+    with opened(path) as file:
         head = file.read(_SNIFF_BYTES)
     if not head.strip():
         raise MetricsFileError(f"{path}: is empty")
@@ -61,13 +74,10 @@ def read_metrics(path: str | Path, mapping: Mapped | None = None) -> MetricTable
         raise MetricsFileError(f"{path}: is binary; CSV, JSON and console logs can be read")
 
     def lines() -> Iterator[str]:
-        with path.open("rb") as file:
+        with opened(path) as file:
             yield from _lines(file, encoding)
 
-    try:
-        return _read(path, mapping, lines)
-    except csv.Error as error:
-        raise MetricsFileError(f"{path}: the CSV cannot be read: {error}") from None
+    return _read(path, mapping, lines)
 
 
 def _must_be_a_file(path: Path) -> None:
@@ -89,25 +99,75 @@ def _read(path: Path, mapping: Mapped, lines: Lines) -> MetricTable:
         table = _read_json(path, mapping, lines, start)
         if table is not None:
             return table
+    table = _read_yaml(path, mapping, lines)
+    if table is not None:
+        return table
     dialect = dialect_of(list(itertools.islice(lines(), NUM_SAMPLED)))
+    if dialect is None:
+        return _read_log(path, mapping, lines)
+    collector, notes = _delimited(path, mapping, lines, dialect)
+    # Bars also draw tables, and commas also stand in sentences.
+    is_plain = dialect.num_before == 0 and dialect.delimiter != "|"
+    if not collector.num_records and is_plain:
+        log = _log_of(path, mapping, lines)  # a line with commas, and nothing after it
+        return log.finish() if log else collector.finish(notes)
+    if is_plain or collector.known:
+        has_outcome = bool(collector.known & OUTCOMES)
+        if (is_plain and has_outcome) or not (log := _log_of(path, mapping, lines)):
+            return collector.finish(notes)
+        is_better = len(log.known) > len(collector.known) or (
+            dialect.delimiter == "|" and len(log.known) == len(collector.known)
+        )
+        return log.finish() if is_better else collector.finish(notes)
+    return _read_log(path, mapping, lines)
+
+
+OUTCOMES = frozenset({"rollout/success_rate", "reward/return_mean"})
+
+
+def _delimited(
+    path: Path, mapping: Mapped, lines: Lines, dialect: Dialect
+) -> tuple[Collector, list[str]]:
+    text = DelimitedText(dialect, str(path))
+    collector = Collector(path=str(path), kind="csv", mapping=mapping)
+    for record in text.records(lines()):
+        collector.add(record)
+    skipped = text.num_skipped
+    notes = [f"left out: {counted(skipped, 'line')} with another number of cells"]
+    return collector, notes if skipped else []
+
+
+def _log_of(path: Path, mapping: Mapped, lines: Lines) -> Collector | None:
     log = ConsoleLog(path=str(path), mapping=mapping)
-    if dialect is not None:
-        text = DelimitedText(dialect, str(path))
-        collector = Collector(path=str(path), kind="csv", mapping=mapping)
-        for record in text.records(lines()):
-            collector.add(record)
-        skipped = text.num_skipped
-        if collector.known or dialect.num_before == 0:
-            notes = [f"left out: {counted(skipped, 'line')} with another number of cells"]
-            return collector.finish(notes if skipped else [])
     log.feed(lines())
-    best = log.best()
+    return log.best()
+
+
+def _read_log(path: Path, mapping: Mapped, lines: Lines) -> MetricTable:
+    best = _log_of(path, mapping, lines)
     if best is None:
         raise MetricsFileError(
             f"{path}: holds no metrics of a run: neither a CSV header, nor JSON, nor lines with a "
             "known name such as `step:1 - reward:0.5`, `{'reward': 0.5}` or `reward=0.5`"
         )
     return best.finish()
+
+
+def _read_yaml(path: Path, mapping: Mapped, lines: Lines) -> MetricTable | None:
+    """The table of a YAML file; None where the text is none, or holds no metric that is known."""
+    if not looks_like_yaml(list(itertools.islice(lines(), NUM_SAMPLED))):
+        return None
+    values = yaml_documents("\n".join(itertools.islice(lines(), MAX_YAML_LINES)))
+    collector = Collector(path=str(path), kind="yaml", mapping=mapping)
+    widest = 0
+    for value in values:
+        for record in records_of(value, name=path.stem, is_only=len(values) == 1):
+            collector.add(record)
+            widest = max(widest, len(record))
+    # Lines such as `- Step 10 - reward: 0.5` are YAML as well, each with names of its own.
+    has_columns = len(collector.names) <= 2 * widest + 4
+    is_table = collector.num_records > 1 and has_columns
+    return collector.finish() if collector.known and is_table else None
 
 
 def _lines(file: BinaryIO, encoding: str) -> Iterator[str]:
@@ -138,9 +198,13 @@ def _read_json(path: Path, mapping: Mapped, lines: Lines, start: str) -> MetricT
     collector = Collector(path=str(path), kind="json", mapping=mapping)
     if (first := parsed(start)) is not None:
         return _read_json_lines(path, collector, lines, first)
-    if path.stat().st_size > MAX_DOCUMENT_BYTES:
-        return None
-    values = list(documents("\n".join(lines())))
+    text, size = [], 0
+    for line in lines():
+        text.append(line)
+        size += len(line)
+        if size > MAX_DOCUMENT_BYTES:
+            return None
+    values = list(documents("\n".join(text)))
     if not values:
         return None
     for value in values:

@@ -18,15 +18,19 @@ from echoscope.text.did_you_mean import did_you_mean
 from ..judge.channels import known_keys
 from .foreign_names import (
     AS_WRITTEN,
+    OUTCOMES,
     Conversion,
     Meaning,
     Values,
+    evaluated,
+    is_share,
     looked_up,
     of_last_part,
     spelled,
     step_rank,
     without_prefixes,
 )
+from .name_words import role_of
 
 MAX_ENTROPY_PER_TOKEN = 13.0
 """Nats. No vocabulary in use has more (ln 256,000 is 12.5): what is larger is per sequence."""
@@ -57,6 +61,34 @@ _CHART_COLUMN = re.compile(r"^(?P<run>.*\S) - (?P<name>\S.*)$")
 """A column of a chart that W&B exports: `RUN - METRIC`."""
 
 
+_BY_WORDS = 400
+_MEAN_OF = re.compile(r"(?:mean|avg|average)[ _(/]*(?:last[ _]*)?\d+\)?", re.IGNORECASE)
+"""`mean100`, `avg_10`: what is averaged over so many episodes goes without saying."""
+
+
+def of_words(name: str) -> Meaning | None:
+    """What a name means by the words in it, where the catalogue does not have it.
+
+    >>> of_words("eprewmean").key, of_words("MeanTestWinRate").key, of_words("mean 100").key
+    ('reward/return_mean', 'eval/all/success_rate', 'reward/return_mean')
+    """
+    if _MEAN_OF.fullmatch(name.strip()):
+        return Meaning(key="reward/return_mean", rank=2 * _BY_WORDS)
+    role = role_of(spelled(name))
+    if role is None:
+        return None
+    is_outcome = role.key in OUTCOMES
+    if role.is_eval:
+        return evaluated(None, role.key.rpartition("/")[2], rank=_BY_WORDS) if is_outcome else None
+    return Meaning(
+        key=role.key,
+        rank=_BY_WORDS + role.num_strange,
+        conversion=Conversion.MAGNITUDE if role.key == "policy/entropy" else Conversion.NONE,
+        only_share=is_share(role.key),
+        is_guess=is_outcome and role.num_strange > 0,
+    )
+
+
 @functools.lru_cache(maxsize=65_536)
 def meaning_of(name: str) -> Meaning | None:
     """What a column is, or None where its name says nothing to us.
@@ -77,7 +109,7 @@ def meaning_of(name: str) -> Meaning | None:
         meaning = looked_up(without_prefixes(spelled(candidate)))
         if meaning is not None:
             return meaning
-    return of_last_part(names[-1])
+    return of_last_part(names[-1]) or of_words(names[-1])
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -173,9 +205,13 @@ def to_our_names(
     out: dict[str, Values] = {}
     sources: dict[str, str] = {}
     notes: list[str] = []
+    guesses: dict[str, Meaning] = {}
     for name, meaning, values in _in_order_of_preference(columns, mapping or {}):
         if is_summary_column(name):
             continue
+        if meaning is not None and meaning.is_guess:
+            guesses[name] = meaning
+            meaning = None
         if meaning is not None and meaning.only_share and name not in (mapping or {}):
             share = _as_share(name, values, notes)
             if share is None:
@@ -193,6 +229,7 @@ def to_our_names(
     _action_valid_of_env(columns, out, sources)
     _average_tags(out, sources)
     _sum_of_rewards(out, sources, notes)
+    _guess_outcome(out, sources, notes, guesses)
     _derive_dependence(out, sources)
     _entropy_per_token(out, sources, notes)
     _kl_per_token(out, sources, notes)
@@ -328,6 +365,28 @@ def _sum_of_rewards(columns: dict[str, Values], sources: dict[str, str], notes: 
         f"only parts of a reward are logged: their sum ({sources['reward/return_mean']}) is read "
         "as return"
     )
+
+
+def _guess_outcome(
+    columns: dict[str, Values],
+    sources: dict[str, str],
+    notes: list[str],
+    guesses: Mapping[str, Meaning],
+) -> None:
+    """Where nothing says success or return, a name that holds one of these words is believed."""
+    if any(key.endswith(("success_rate", "return_mean")) for key in columns):
+        return
+    for name, meaning in sorted(guesses.items(), key=lambda guess: guess[1].rank):
+        values = columns.get(name)
+        if values is None or meaning.key in columns:
+            continue
+        share = _as_share(name, values, notes) if meaning.only_share else values
+        if share is None:
+            continue
+        columns[meaning.key], sources[meaning.key] = share, sources.pop(name)
+        del columns[name]
+        kind = "success" if meaning.only_share else "return"
+        notes.append(f"nothing else says {kind}: {name} is read as {kind}")
 
 
 def _is_part_of_reward(name: str) -> bool:

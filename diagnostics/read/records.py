@@ -44,7 +44,12 @@ _WRAPPED = re.compile(
     r"[^()]*\)",
     re.IGNORECASE,
 )
-_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
+_DECORATED = re.compile(
+    r"(?=[~≈<>*`$\u2212\d.+-])[~≈<>*`$]*\s*(?P<inner>[-+\u2212]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?%?)"
+    r"(?<!^.)\s*(?:(?:±|\+/-|\+-)\s*[\d.e+-]+%?|\((?:±|std)?[^()]*\))?[*`]*"
+)
+"""`~0.5`, `**0.5**`, `0.5 ± 0.1`, `0.5 (0.1)`: the number by itself."""
+_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:e[-+]?\d+)?")
 
 
@@ -86,10 +91,15 @@ def _number_in(text: str) -> float:
     if _DECIMAL_COMMA.fullmatch(text):
         return _bounded(float(text.replace(",", ".")))
     wrapped = _WRAPPED.fullmatch(text)
-    return _number_in(wrapped["inner"].strip()) if wrapped else math.nan
+    if wrapped:
+        return _number_in(wrapped["inner"].strip())
+    decorated = _DECORATED.fullmatch(text)
+    if decorated is None or decorated["inner"] == text:
+        return math.nan
+    return _number_in(decorated["inner"].replace("\u2212", "-"))
 
 
-_TRANSPARENT = frozenset({"data", "metrics", "values", "logs", "stats", "scalars"})
+TRANSPARENT = frozenset({"data", "metrics", "values", "logs", "stats", "scalars"})
 """Groups whose name says nothing: verl's `{"step", "data": {...}}`."""
 
 
@@ -105,7 +115,7 @@ def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
         name, value, depth = waiting.pop()
         if isinstance(value, dict):
             if depth < MAX_DEPTH:
-                start = "" if name.rpartition("/")[2] in _TRANSPARENT else f"{name}/"
+                start = "" if name.rpartition("/")[2] in TRANSPARENT else f"{name}/"
                 start = start or (f"{name.rpartition('/')[0]}/" if "/" in name else "")
                 waiting += [(f"{start}{k}", v, depth + 1) for k, v in reversed(value.items())]
         elif isinstance(value, list):
@@ -146,6 +156,7 @@ _RUNS = frozenset(
         "algorithm",
         "method",
         "variant",
+        "policy",
         "condition",
         "config",
         "seed",
@@ -155,7 +166,7 @@ _RUNS = frozenset(
     }
 )
 """Fields whose values tell one run from another."""
-_SERIES = frozenset({"metric", "metric_name", "name", "key", "tag", "scalar", "variable"})
+SERIES = frozenset({"metric", "metrics", "metric_name", "name", "key", "tag", "scalar", "variable"})
 _PHASES = frozenset({"split", "phase", "mode", "stage", "type", "event", "kind", "section"})
 _EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
 
@@ -185,7 +196,7 @@ def _plan_of(names: tuple[str, ...]) -> _Plan:
         summaries=tuple(name for name in names if is_summary_column(name)),
         epoch=next((name for name in names if words[name] == "epoch"), ""),
         is_chart=any(" - " in name for name in names),
-        has_series=len(names) <= 8 and bool(_SERIES & set(words.values())),
+        has_series=len(names) <= 8 and bool(SERIES & set(words.values())),
         has_phase=bool(_PHASES & set(words.values())),
     )
 
@@ -433,7 +444,7 @@ def _of_series(record: Mapping[str, Any]) -> Mapping[str, Any]:
         return record
     by_word = {spelled(name): name for name in record}
     value = by_word.get("value", by_word.get("val"))
-    series = next((by_word[word] for word in by_word if word in _SERIES), None)
+    series = next((by_word[word] for word in by_word if word in SERIES), None)
     if value is None or series is None or not isinstance(record[series], str):
         return record
     kept = {name: v for name, v in record.items() if name not in (value, series)}

@@ -1,0 +1,82 @@
+"""Opens a metrics file that is packed: gzip, bzip2, xz, Zstandard, or a zip with one file."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+
+MAX_BYTES = 2 << 30
+"""A packed file is read up to here: a few kilobytes may unpack to terabytes."""
+ERRORS: tuple[type[Exception], ...] = (
+    OSError,
+    EOFError,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+)
+"""What a damaged or encrypted packed file raises while it is read."""
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+}
+
+
+class _Bounded(io.RawIOBase):
+    """At most `MAX_BYTES` of a stream."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self._left = source, MAX_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        size = self._left if size < 0 else min(size, self._left)
+        block = bytes(self._source.read(size)) if size else b""
+        self._left -= len(block)
+        return block
+
+
+def packing_of(path: Path) -> str:
+    """How a file is packed, by its first bytes; empty where it is not."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked where it is packed.
+
+    Raises:
+        One of `ERRORS`, here or while it is read: the file is damaged or encrypted.
+    """
+    packing = packing_of(path)
+    if not packing:
+        with path.open("rb") as file:
+            yield file
+    elif packing == "zip":
+        with zipfile.ZipFile(path) as archive:
+            # The largest file: others are notes on it.
+            member = max(archive.infolist(), key=lambda info: info.file_size)
+            with archive.open(member) as file:
+                yield cast(BinaryIO, _Bounded(cast(BinaryIO, file)))
+    elif packing == "zstd":
+        with pa.input_stream(str(path), compression="zstd") as file:
+            yield cast(BinaryIO, _Bounded(cast(BinaryIO, file)))
+    else:
+        opener = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}[packing]
+        with opener(path, "rb") as file:  # type: ignore[operator]
+            yield cast(BinaryIO, _Bounded(cast(BinaryIO, file)))
