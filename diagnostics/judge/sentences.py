@@ -122,7 +122,8 @@ def _healthy(measured: Sequence[str], view: View, nearest: Sequence[str]) -> str
             best = f" Success rose from {first} to {high}{now}."
     near = sorted(dict.fromkeys(nearest[:MAX_NEAREST]))
     rest = f" {NEAREST}: {'; '.join(near)}." if near else ""
-    return f"Healthy.{best} No problem found ({len(measured)} signals checked).{rest}"
+    checked = "1 signal" if len(measured) == 1 else f"{len(measured)} signals"
+    return f"Healthy.{best} No problem found ({checked} checked).{rest}"
 
 
 def _alarm_parts(

@@ -195,7 +195,8 @@ class Diagnosis:
         if state is RunState.INSUFFICIENT:
             return "none", f"{self.engine.num_rows} steps"
         measured = self.kinds
-        over = f"{len(measured)} kinds of signals over {self.engine.num_rows} steps"
+        kinds = "1 kind" if len(measured) == 1 else f"{len(measured)} kinds"
+        over = f"{kinds} of signals over {self.engine.num_rows} steps"
         if state.is_collapse:
             names = {name for alarm in self.engine.open_alarms for name in alarm.channels}
             moved = [name for name in names if self.engine.channels[name].stands_out]
