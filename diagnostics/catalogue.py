@@ -285,6 +285,7 @@ METRICS: tuple[Metric, ...] = (
         "Mutual information I(X;Z) as a share of its maximum, ln N for N prompts. At 0 the "
         "reasoning ignores its prompt.",
         "up",
+        "I(X;Z) (share of its maximum)",
     ),
     _share(
         "info/first_turn/dependence_high",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import number, percent
 
-from ...catalogue import POINTS, SHARE
+from ...catalogue import POINTS, SHARE, metric
 from ...config import RuleName
 from ..changes import DRASTIC, HALF, Channel
 
@@ -189,25 +189,30 @@ def onset_of(channels: Iterable[Channel]) -> float:
 
 def describe(channel: Channel) -> str:
     """`valid actions: 95 % (step 40) -> 31 % (step 55)`."""
-    spec = channel.spec
+    spec, label = channel.spec, _label(channel)
     now = amount(channel.shown_level if math.isfinite(channel.level) else channel.value, spec.unit)
     if spec.against == "zero":
-        return f"{spec.label}: {now}"
+        return f"{label}: {now}"
     if spec.against == "recent":
-        return f"{spec.label} jumped to {amount(channel.value, spec.unit)}"
+        return f"{label} jumped to {amount(channel.value, spec.unit)}"
     before = amount(channel.baseline, spec.unit)
     if before == now:
-        return f"{spec.label}: {now}"
+        return f"{label}: {now}"
     best = channel.high_step if spec.direction == "fall" else channel.low_step
     where = "at the start" if spec.against == "start" else f"step {best}"
-    return f"{spec.label}: {before} ({where}) -> {now} (step {channel.last_step})"
+    return f"{label}: {before} ({where}) -> {now} (step {channel.last_step})"
+
+
+def _label(channel: Channel) -> str:
+    """Of the metric that was measured, which may be another than the channel's first choice."""
+    return metric(channel.key).in_sentence if channel.key else channel.spec.label
 
 
 def describe_jump(channel: Channel) -> str:
     """`valid actions: 95 % (step 40) -> 31 % at once (step 41)`."""
     best = channel.high_step if channel.spec.direction == "fall" else channel.low_step
     before, now = (amount(value, channel.spec.unit) for value in (channel.baseline, channel.value))
-    label = channel.spec.label
+    label = _label(channel)
     return f"{label}: {before} (step {best}) -> {now} at once (step {channel.last_step})"
 
 
