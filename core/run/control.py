@@ -70,6 +70,7 @@ class Control:
         self._replay = list(replay)
         self._waiting: list[Command] = []
         self._stop_now = False
+        self._is_signalled = False
         self._lock = threading.RLock()
         """Held while commands are taken: the watching thread reads them too."""
         self._is_reading = False
@@ -223,9 +224,13 @@ class Control:
             raise StepInterruptedError
 
     def _watch(self, main: int, is_over: threading.Event) -> None:
-        """In a thread of its own: read commands where the main thread may never come back to."""
+        """In a thread of its own: read commands where the main thread may never come back to.
+
+        After a first Ctrl-C the main thread is woken each time: a second one that comes just
+        before a sleep begins is noticed by nobody until that sleep is cut short.
+        """
         while not is_over.wait(_WATCH_S):
-            if self._is_droppable and self.should_abort():
+            if self._is_droppable and (self.should_abort() or self._is_signalled):
                 signal.pthread_kill(main, signal.SIGURG)
 
     @contextmanager
@@ -248,6 +253,7 @@ class Control:
             if number == signal.SIGHUP and count:
                 return
             count += 1
+            self._is_signalled = True
             name = signal.Signals(number).name
             if count == 1:
                 self.request(CommandAction.STOP, f"{name} in the terminal")

@@ -37,6 +37,7 @@ STYLE = """<style>
 .es-facts { max-height: 2.8rem; line-height: 1.4rem; font-size: 0.9rem; overflow: hidden; }
 .es-do { height: 1.5rem; line-height: 1.5rem; font-size: 0.9rem; font-weight: 600;
   overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.es-facts span { display: inline-block; }
 .es-facts span + span::before { content: "|"; margin: 0 0.6rem; opacity: 0.4; }
 .es-signs { font-size: 0.75rem; line-height: 1.1rem; height: 1.1rem; opacity: 0.75;
   overflow: hidden; }

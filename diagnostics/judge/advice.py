@@ -230,7 +230,7 @@ def _evaluated(step: int, situation: Situation) -> str:
         return ""
     here, best = situation.success[max(before)], max(situation.success.values())
     is_far = here < NEAR_BEST * best
-    rest = f"; the best was {percent(best)}, of which no checkpoint is left" if is_far else ""
+    rest = f", the best {percent(best)} has no checkpoint" if is_far else ""
     return f" (evaluation {percent(here)}{rest})"
 
 
@@ -373,7 +373,7 @@ def _luck(history: History, situation: Situation) -> Cause | None:
             text=text,
             founded=SHOWN,
             settings={key: 0 for key, _ in params},
-            why="Once every move goes where it was aimed, reading the prompt earns reward again.",
+            why="Then moves go where they aim, and reading the prompt pays.",
             is_task=True,
         )
     if situation.setting("advantage.kind") == "grpo":
