@@ -214,6 +214,7 @@ def test_text_and_nothing_else_is_insufficient(tmp_path: Path) -> None:
     assert "no metric that a rule reads" in verdict.text
 
 
+@pytest.mark.no_cover  # measuring it takes three times as long as the test
 def test_more_rows_than_are_kept_say_so(tmp_path: Path) -> None:
     """Ten million rows take this same path in bounded memory: blocks are averaged as they come."""
     path = tmp_path / "metrics.csv"

@@ -113,6 +113,7 @@ def test_a_damaged_packed_log_is_refused_in_one_line(packing: str, tmp_path: Pat
     assert len(str(refused.value).splitlines()) == 1
 
 
+@pytest.mark.no_cover  # measuring it takes three times as long as the test
 def test_a_packed_log_that_unpacks_without_end_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
