@@ -61,7 +61,7 @@ def branch(
     from echoscope.envs.registry import search_working_folder
 
     search_working_folder()
-    from echoscope.core.run.branching import plan_branch, start_branch
+    from echoscope.core.run.branching import check_branch, plan_branch, start_branch
     from echoscope.core.run.launch import new_run_path
     from echoscope.store.steer.steering import os_user
 
@@ -78,6 +78,7 @@ def branch(
         issued_by=issued_by or os_user(),
     )
     path = new_run_path((root or parent.parent).resolve(), plan.config.name)
+    check_branch(plan, path)
     start = _start(plan, path) | {"outcome": "dry_run" if dry_run else "starting"}
     _say(start, as_json)
     if dry_run:

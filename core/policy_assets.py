@@ -84,6 +84,19 @@ def resolve_model(path: str) -> str:
     raise ModelPathError(f"no model folder {path!r}{did_you_mean(path, SHIPPED)}")
 
 
+def positions_of(model: str) -> int | None:
+    """Longest sequence that the `config.json` of a resolved model states; None if it states none.
+
+    None as well for a model that is not a folder on this disk: loading it tells.
+    """
+    try:
+        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    positions = config.get("max_position_embeddings") if isinstance(config, dict) else None
+    return positions if isinstance(positions, int) else None
+
+
 def _checked_folder(folder: Path, name: str) -> Path:
     if not (folder / "config.json").is_file():
         raise ModelPathError(

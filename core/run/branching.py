@@ -22,7 +22,7 @@ from ..config.settings import BranchedFrom, RunConfig
 from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
 from .launch import Closing, built_or_removed, train
-from .observers import RemembersParent, StepObserver, TrainEvents
+from .observers import RemembersParent, SilentEvents, StepObserver, TrainEvents
 
 _FIXED = ("model.path", "model.dtype", "model.lora", "critic.kind", "critic.path")
 """What gives the weights and the optimizer's state their shape."""
@@ -94,6 +94,15 @@ def plan_branch(
         config=after.model_copy(update={"branched_from": origin}),
         changed=changed,
     )
+
+
+def check_branch(branch: Branch, run_path: Path) -> None:
+    """Check what `start_branch` checks before it loads the model: environments, rewards, memory.
+
+    Raises:
+        ConfigError, ValueError, OSError: the branch would not start.
+    """
+    Builder(branch.config, run_path, SilentEvents(), ()).check()
 
 
 def start_branch(

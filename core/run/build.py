@@ -18,7 +18,7 @@ from ..engines.hf.engine import HfEngine
 from ..memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
 from ..optim import Optimizer
 from ..policy import Policy, build_policy, resolve_device
-from ..policy_assets import resolve_model
+from ..policy_assets import positions_of, resolve_model
 from ..rollout.chat import ChatFormat, load_chat
 from ..rollout.shaping import resolve as resolve_shaping
 from ..rollout.sources import (
@@ -75,7 +75,7 @@ class Builder:
         resolve_shaping(self.config.reward.shaping)
         if self.config.from_run is not None:
             StoredSource(Path(self.config.from_run), self.config)
-        resolve_model(self.config.model.path)
+        _check_context(positions_of(resolve_model(self.config.model.path)), self.config)
         device = device_kind(resolve_device(self.config.model.device))
         self._free_bytes = free_bytes(device)
         self.memory = check_memory(self.config, device, self._free_bytes)
@@ -85,7 +85,7 @@ class Builder:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         policy = build_policy(config.model, config.critic, seed=config.seed)
-        _check_context(policy, config)
+        _check_context(policy.max_positions, config)
         if policy.device.type == "cuda" and self.memory is not None:
             policy.fitting_tokens = fitting_microbatch(self.memory, self._free_bytes)
         chat = load_chat(resolve_model(config.model.path))
@@ -164,9 +164,8 @@ class Builder:
         )
 
 
-def _check_context(policy: Policy, config: RunConfig) -> None:
+def _check_context(positions: int | None, config: RunConfig) -> None:
     """A prompt at its limit and a reply at its own must fit the model."""
-    positions = policy.max_positions
     context = config.context
     longest = context.max_prompt_tokens + context.max_response_tokens
     if positions is not None and longest > positions:

@@ -75,15 +75,21 @@ def test_a_dry_run_starts_nothing(parent: Path, tmp_path: Path, type_command: Ty
         (("steps=9", "--checkpoint", "99"), "there are: 2, 3, 4"),
         (("steps=9", "--name", "../up"), "name is '../up'"),
         (("steps=9", "--reason", "x" * 2_001), "the reason has 2001 characters"),
+        (("steps=9", "envs.train.0.params.slipp=0"), "frozen_lake has no parameter 'slipp'"),
+        (("steps=9", "reward.shaping=[{name: x, function: 'no:such'}]"), "no:such"),
+        (("steps=9", "context.max_prompt_tokens=99999"), "the model has "),
     ],
 )
-def test_a_refusal_is_one_line(
-    parent: Path, type_command: Type, words: tuple[str, ...], said: str
+@pytest.mark.parametrize("options", [(), ("--json",), ("--dry-run",)])
+def test_a_refusal_is_one_line_and_the_dry_run_refuses_the_same(
+    parent: Path, type_command: Type, words: tuple[str, ...], said: str, options: tuple[str, ...]
 ) -> None:
-    answer = type_command("ctl", parent, "branch", *words, "--json")
-    assert (answer.code, answer.out) == (1, "")
+    before = sorted(parent.parent.iterdir())
+    answer = type_command("ctl", parent, "branch", *words, *options)
+    assert (answer.code, answer.out) == (1, "")  # nothing says that it starts
     assert said in answer.err
     assert len(answer.err.splitlines()) == 1
+    assert sorted(parent.parent.iterdir()) == before
 
 
 def test_whoever_starts_it_knows_the_run_while_it_trains(parent: Path, tmp_path: Path) -> None:
