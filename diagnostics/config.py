@@ -82,10 +82,12 @@ class SelectionConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _value_fits_strategy(self) -> SelectionConfig:
-        if self.strategy in ("top_k", "min_p") and self.value > 1:
+        if self.strategy in ("top_p", "top_k", "min_p") and self.value > 1:
+            units = "groups" if self.unit == "group" else "trajectories"
             raise ValueError(
-                f"selection.value is {self.value}, but {self.strategy} takes a fraction in (0, 1]; "
-                "selection.strategy=top_k_abs takes a number of units"
+                "selection.value must be between 0 and 1 with "
+                f"selection.strategy={self.strategy}, not {self.value:g}. For a count of {units} "
+                "set selection.strategy=top_k_abs."
             )
         return self
 

@@ -1,8 +1,7 @@
 """The rules of selection: one number per unit in, the units to keep out.
 
 Each rule sees the candidates' values and returns the positions it keeps. Equal values are ranked by
-a hash, so that no position in the batch, and no environment listed first, is preferred. Fractions
-above 1 count as 1.
+a hash, so that no position in the batch, and no environment listed first, is preferred.
 """
 
 from __future__ import annotations

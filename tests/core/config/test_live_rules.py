@@ -19,7 +19,8 @@ from echoscope.core.config.loading import (
 )
 from echoscope.store.steer.steering import SteeringError, check_settings
 
-CONFIG = load_config("demo")
+CONFIG = load_config("demo", overrides=["selection.strategy=top_k_abs"])
+"""With the strategy that takes every value that the schema of `selection.value` allows."""
 SCHEMA = live_schema(CONFIG)
 OTHERS = (None, True, "text", "", -1, 0, 1, 7, 0.5, 2.0, 2.5, 1e9, math.nan, math.inf, {}, [1])
 
@@ -55,6 +56,13 @@ def test_form_and_trainer_agree_on_every_value(key: str) -> None:
         if form_takes(key, value) != trainer_takes(key, value)
     ]
     assert differing == []
+
+
+@pytest.mark.parametrize("strategy", ["top_p", "top_k", "min_p"])
+def test_the_trainer_refuses_a_count_where_the_strategy_takes_a_share(strategy: str) -> None:
+    """The schema of one setting cannot say so: the strategy may change in the same command."""
+    with pytest.raises(ConfigError, match="must be between 0 and 1 with"):
+        apply_settings(CONFIG, {"selection.strategy": strategy, "selection.value": 2})
 
 
 def test_the_present_values_are_right() -> None:

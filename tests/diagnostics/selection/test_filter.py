@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -225,10 +226,18 @@ class TestMinP:
         assert kept([-1, -2, -3], smallest) == [1, 2]
         assert kept([-1, -1], config(strategy="min_p", value=0.9)) == [0, 1]
 
-    @pytest.mark.parametrize("strategy", ["top_k", "min_p"])
-    def test_a_fraction_above_1_is_refused(self, strategy):
-        with pytest.raises(ValidationError, match=r"takes a fraction in \(0, 1\]"):
-            config(strategy=strategy, value=4)
+    @pytest.mark.parametrize("strategy", ["top_p", "top_k", "min_p"])
+    @pytest.mark.parametrize("unit", ["group", "trajectory"])
+    def test_a_fraction_above_1_is_refused(self, strategy, unit):
+        units = {"group": "groups", "trajectory": "trajectories"}[unit]
+        message = (
+            f"selection.value must be between 0 and 1 with selection.strategy={strategy}, not 4. "
+            f"For a count of {units} set selection.strategy=top_k_abs."
+        )
+        with pytest.raises(ValidationError, match=re.escape(message)):
+            config(strategy=strategy, value=4, unit=unit)
+        config(strategy=strategy, value=1.0)  # every unit
+        config(strategy="top_k_abs", value=4)
 
 
 class TestSelect:
