@@ -77,11 +77,13 @@ def main(run: Callable[[], None] = app) -> None:
     """Entry point: a user's mistake is one line and exit code 1, a bug of ours a traceback."""
     try:
         run()
+        return
     except Exception as error:
         if not _is_user_error(error):
             raise
         message = error.args[0] if isinstance(error, KeyError) and error.args else error
         # A path need not be valid UTF-8, but what is printed must be.
         text = " ".join(str(message).split()).encode(errors="backslashreplace").decode()
-        typer.echo(f"error: {text}", err=True)
-        sys.exit(1)
+    # Out here nothing holds the frames of the error, so an open database is closed before the end.
+    typer.echo(f"error: {text}", err=True)
+    sys.exit(1)
