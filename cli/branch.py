@@ -63,11 +63,13 @@ def branch(
     search_working_folder()
     from echoscope.core.run.branching import check_branch, plan_branch, start_branch
     from echoscope.core.run.launch import new_run_path
+    from echoscope.store.log.layout import Layout
     from echoscope.store.steer.steering import os_user
 
     from .train import EXIT_CODES
     from .training_view import watch
 
+    Layout(context.obj).require_run()
     parent: Path = context.obj.resolve()
     plan = plan_branch(
         parent,

@@ -111,6 +111,7 @@ def _judged(
     from echoscope.diagnostics.read.names import parse_map
 
     try:
+        _require_path(path)
         mapping = parse_map(words, known_keys())
         with progress_bars() as bar:
             rescore = None
@@ -123,6 +124,14 @@ def _judged(
             raise
         typer.echo(f"error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(code) from None
+
+
+def _require_path(path: Path) -> None:
+    """Raises NotARunError where the path is neither a file nor a folder, and a run was meant."""
+    from echoscope.store.log.layout import Layout, run_meant
+
+    if not path.exists() and run_meant(path):
+        Layout(path).require_run()
 
 
 _ERRORS = (

@@ -27,10 +27,17 @@ def report(
     from echoscope.dashboard.page.problems import Problem
     from echoscope.dashboard.report.report import make_report
     from echoscope.dashboard.web.settings import DashboardSettings, configure
+    from echoscope.store.errors import NotARunError
+    from echoscope.store.log.layout import Layout
 
     console = Console(stderr=True)
     if output.exists() and not force:
         raise typer.BadParameter(f"{output} exists; --force replaces it, -o names another")
+    try:
+        Layout(run).require_run()
+    except NotARunError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(4) from None
     place = run.resolve()
     configure(DashboardSettings(root=place.parent, is_read_only=True))
     with console.status("report") as status:

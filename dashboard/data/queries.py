@@ -166,7 +166,7 @@ def path_of(run_id: str) -> Path:
     try:
         return run_path(settings().root, run_id)
     except NotARunError as error:
-        raise Problem(str(error), "Choose another one on the page Runs.") from error
+        raise Problem(str(error), "Choose another run.") from error
 
 
 def typed(run_id: str) -> str:
@@ -510,7 +510,7 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def _gone(run_id: str) -> Problem:
-    return Problem(f"the run {run_id!r} is gone", "Choose another one on the page Runs.")
+    return Problem(f"the run {run_id!r} is gone", "Choose another run.")
 
 
 @contextmanager
@@ -519,11 +519,11 @@ def reading(run_id: str) -> Iterator[None]:
     try:
         yield
     except StoreVersionError as error:
-        raise Problem(str(error), "Install a newer Echoscope, then reload this page.") from error
+        raise Problem(str(error), "Install a newer Echoscope.") from error
     except (NotARunError, FileNotFoundError) as error:
         raise _gone(run_id) from error
     except KeyError as error:
-        raise Problem(str(error.args[0]), "Choose another one on the page Replay.") from error
+        raise Problem(str(error.args[0]), "Choose another trajectory.") from error
     except QueryError as error:
         raise Problem(f"the question could not be answered: {error}") from error
     except (StoreError, OSError, pa.ArrowException, duckdb.Error) as error:

@@ -132,6 +132,11 @@ class Layout:
     def require_run(self) -> None:
         """Raises NotARunError where the folder holds no run."""
         self.require_text()
+        if not self.run_json.is_file() and (meant := run_meant(self.root)):
+            raise NotARunError(
+                f"there is no run `{shown_path(self.root)}` here; did you mean "
+                f"`{shown_path(meant)}`?"
+            )
         if not self.root.exists():
             raise NotARunError(f"{self.root}: no such folder")
         if not self.run_json.is_file():
@@ -240,6 +245,17 @@ class Pack:
             last_step=int(value["last_step"]),
             files=_files_from_json(value["files"]),
         )
+
+
+def run_meant(path: Path) -> Path | None:
+    """The run that somebody meant who typed the path of no run; None where there is none.
+
+    A run is often typed by its name alone, as `runs list` prints it, without the folder `runs`.
+    """
+    root = path.absolute()
+    name, folder, above = root.name, root.parent, root.parent.parent
+    places = (folder / "runs" / name, above / "runs" / name, above / name)
+    return next((place for place in places if Layout(place).run_json.is_file()), None)
 
 
 def shown_path(path: Path) -> str:

@@ -21,8 +21,18 @@ def test_it_writes_one_file_and_does_not_replace_one_unasked(tmp_path: Path) -> 
     assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
 
 
+def test_a_trajectory_that_is_not_there_is_said_without_pages(tmp_path: Path) -> None:
+    run, output = make_run(tmp_path / "runs" / "a"), tmp_path / "r.html"
+    for name in ("nosuch", "t00000120-00037"):
+        result = CliRunner().invoke(app, ["report", str(run), "-o", str(output), "-t", name])
+        assert result.exit_code == 4
+        assert name in result.output
+        assert "page" not in result.output
+
+
 def test_what_is_no_run_is_said_in_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["report", str(tmp_path / "none"), "-o", str(tmp_path / "r")])
     assert result.exit_code == 4
     assert "Traceback" not in result.output
+    assert "page" not in result.output
     assert not (tmp_path / "r").exists()

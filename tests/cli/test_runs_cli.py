@@ -287,6 +287,41 @@ def test_every_command_says_in_one_line_that_there_is_no_run(
         assert why in err
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("diagnose {}", 4),
+        ("ctl {} status", 1),
+        ("ctl {} pause", 1),
+        ("ctl {} alarms", 1),
+        ("ctl {} branch steps=9 --dry-run", 1),
+        ("query {} SELECT", 1),
+        ("whatif {}", 1),
+        ("runs show {}", 1),
+        ("runs note {}", 1),
+        ("report {}", 4),
+        ("train --resume {}", 1),
+    ],
+)
+def test_a_run_typed_without_the_folder_runs_is_shown_the_way(
+    echoscope: Run,
+    tmp_path: Path,
+    run_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    code: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_path == tmp_path / "runs" / "first"
+    for typed, meant in (("first", "runs/first"), ("run/first", "runs/first")):
+        answer = echoscope(*words.format(typed).split())
+        message = f"error: there is no run `{typed}` here; did you mean `{meant}`?\n"
+        assert answer == (code, "", message)
+    monkeypatch.chdir(tmp_path / "runs")
+    answer = echoscope(*words.format("runs/first").split())
+    assert answer[2] == "error: there is no run `runs/first` here; did you mean `first`?\n"
+
+
 def test_query_as_table_csv_and_json(echoscope: Run, run_path: Path) -> None:
     sql = "SELECT step, grad_norm, [1, step] l, MAP {'a': 0.5} m, sum(1) n FROM steps GROUP BY ALL "
     sql += "ORDER BY step"

@@ -68,7 +68,7 @@ def test_c7_a_run_that_is_gone_is_not_replaced_by_another_one(
     assert page.query_params["run"] == asked
     assert page.selectbox[0].value is None
     assert not page.button
-    assert "Choose another one on the page Runs." in words(page) or "under the root" in words(page)
+    assert "Choose another run." in words(page) or "under the root" in words(page)
     page.selectbox[0].select("real").run()
     assert page.query_params["run"] == "real"
 
