@@ -204,8 +204,10 @@ def note(
         annotate,
         read_annotations,
     )
+    from echoscope.store.log.layout import Layout
     from echoscope.store.steer.steering import os_user
 
+    Layout(run).require_run()
     author, at = os_user(), time.time()
     changes: list[Change] = [RemoveTag(author=author, at=at, tag=name) for name in untag or ()]
     changes += [AddTag(author=author, at=at, tag=name) for name in tag or ()]
