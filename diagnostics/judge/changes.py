@@ -47,6 +47,14 @@ LEAST_DROP = 0.2
 """Share of the best that a fall must have where nobody knows over how many tasks the rate is."""
 FEW_OBSERVATIONS = 10
 """The best of more of them is higher by chance; see `Channel.sigmas`."""
+NOTHING_LEFT = 0.1
+"""Share of its best below which a rate has fallen to next to nothing."""
+LEAST_BEST = 0.1
+"""A best below this was never clearly above nothing."""
+NOTHING_ROWS = (30, 20, 10)
+"""Rows at the end over which the mean must be next to nothing, the most first."""
+HIGHEST_RATE = 0.95
+"""A higher best may be chance, and has hardly an error of its own."""
 SPARSE_STRENGTH = 1.5
 HALF = 0.5
 DRASTIC = 2.0
@@ -167,8 +175,7 @@ def sigmas_of_fall(course: Course, far_streak: int) -> float:
     error = course.error_of(course.reference) * math.sqrt(1 + 1 / len(tail))
     if not error:
         return math.inf
-    excess = _excess_of_the_best(course.count) - _excess_of_the_best(FEW_OBSERVATIONS)
-    return (course.reference - math.fsum(tail) / len(tail)) / error - max(excess, 0.0)
+    return (course.reference - math.fsum(tail) / len(tail)) / error - _excess(course.count)
 
 
 def _standard_error(course: Course, reference: float, far_streak: int) -> float:
@@ -223,6 +230,11 @@ def _excess_of_the_best(count: int) -> float:
     return math.sqrt(2 * math.log(max(count, 1)))
 
 
+def _excess(count: int) -> float:
+    """Standard errors that the best of many observations has beyond that of a few, by chance."""
+    return max(_excess_of_the_best(count) - _excess_of_the_best(FEW_OBSERVATIONS), 0.0)
+
+
 @dataclass(slots=True, kw_only=True)
 class Channel(Course):
     """The course of one metric with the decision about it."""
@@ -252,6 +264,38 @@ class Channel(Course):
     def sigmas(self) -> float:
         """Standard errors of the fall of a rate on fixed tasks (see `sigmas_of_fall`)."""
         return sigmas_of_fall(self, self.far_streak)
+
+    @property
+    def at_nothing(self) -> tuple[int, float] | None:
+        """(rows, their mean): the longest end of a rate's course that is next to nothing, if any.
+
+        Only of a rate that was clearly above nothing, and whose fall counts. Where each row is one
+        episode, lost or won, it takes the most rows: ten losses in a row are common.
+        """
+        best = self.reference
+        if not (self.is_raised and best >= LEAST_BEST):
+            return None
+        is_episode = all(value in (0.0, 1.0) for value in self.recent)
+        for num_rows in NOTHING_ROWS[:1] if is_episode else NOTHING_ROWS:
+            tail = self.recent[-num_rows:]
+            mean = math.fsum(tail) / len(tail)
+            if len(tail) == num_rows and mean <= NOTHING_LEFT * best:
+                return num_rows, mean
+        return None
+
+    @property
+    def sigmas_to_nothing(self) -> float:
+        """Standard errors by which a rate in training fell to next to nothing; 0 if it did not.
+
+        Nobody knows over how many samples a trainer averages. Each row counts as one coin flip,
+        which is the widest error there is: rows that happen to be equal cannot make it small.
+        """
+        if self.at_nothing is None:
+            return 0.0
+        num_rows, mean = self.at_nothing
+        rate = min(self.reference, HIGHEST_RATE)
+        error = math.sqrt(rate * (1 - rate) * (1 / self.spec.window + 1 / num_rows))
+        return max((self.reference - mean) / error - _excess(self.count), 0.0)
 
     @property
     def strength(self) -> float:

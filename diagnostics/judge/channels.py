@@ -16,6 +16,8 @@ from typing import Literal
 from ..catalogue import metric
 
 LN2, LN10 = math.log(2), math.log(10)
+REWARD_AS_SUCCESS = "reward/success_rate"
+"""The reward in a file of another trainer, where all of it lies between 0 and 1."""
 NOT_ABOVE_CHANCE = 0.05
 """p-value of a retrieval accuracy above which it may be chance."""
 
@@ -148,7 +150,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     _lost(
         name="reward",
-        keys=("reward/return_mean", "reward/success_rate"),
+        keys=("reward/return_mean", REWARD_AS_SUCCESS),
         smooth="mean",
         window=20,
         persist=10,

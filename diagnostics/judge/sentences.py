@@ -11,7 +11,7 @@ from ..catalogue import SHARE
 from .advice import Action, Cause
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
 from .regimes import Regime
-from .rules.base import View, amount, describe
+from .rules.base import SUCCESS, View, amount, describe
 
 Onset = tuple[int | None, tuple[int, int] | None]
 
@@ -155,7 +155,7 @@ def _evidence(worst: OpenAlarm, open_alarms: Sequence[OpenAlarm], view: View) ->
     """The first alarm's own words, and success if it has moved and is not among them."""
     said = worst.words.split("; ")[:MAX_EVIDENCE]
     others = [view.channels[name] for alarm in open_alarms[1:] for name in alarm.channels]
-    success = [c for c in others if c.spec.name.startswith("success_") and c.stands_out]
+    success = [c for c in others if c.spec.name in SUCCESS and c.stands_out]
     known = {text.split(":")[0] for text in said}
     said += [describe(channel) for channel in success[:1] if channel.spec.label not in known]
     return "; ".join(said)

@@ -32,7 +32,7 @@ from ..read.table import MetricTable
 from .alarms import RULES_BY_NAME, AlarmEngine, Exemplars, OpenAlarm, RunState, blindness
 from .calibration import Calm, collapse_words, kinds_of, quiet_level, quiet_words
 from .changes import HALF, Channel
-from .channels import CHANNELS, ChannelSpec
+from .channels import CHANNELS, REWARD_AS_SUCCESS, ChannelSpec
 from .record import Evidence, Shown, Verdict
 from .regimes import Regime, RegimeTracker
 from .rules.base import describe
@@ -271,11 +271,14 @@ def _evidence(channel: Channel) -> Evidence | None:
     if spec.against == "start":
         best = channel.first_step
     before = math.nan if spec.against in ("zero", "recent") else channel.baseline
+    after, interval = channel.shown_level, channel.interval
+    if channel.key == REWARD_AS_SUCCESS and channel.at_nothing is not None:
+        after, interval = channel.at_nothing[1], None
     return Evidence(
         metric=channel.key,
         before=before,
-        after=channel.shown_level,
-        interval=channel.interval,
+        after=after,
+        interval=interval,
         steps=(channel.last_step if best is None else best, channel.last_step),
         words=describe(channel),
     )

@@ -16,7 +16,8 @@ from echoscope.text.amounts import number, percent
 
 from ...catalogue import POINTS, SHARE, metric
 from ...config import RuleName
-from ..changes import DRASTIC, HALF, Channel
+from ..changes import DRASTIC, HALF, SURE_SIGMAS, Channel
+from ..channels import REWARD_AS_SUCCESS
 
 FIXED = ("success_probe", "success_eval")
 SUCCESS = (*FIXED, "success_train", "reward")
@@ -118,12 +119,26 @@ class View:
         """Measures of success at least half way to being lost.
 
         On tasks drawn anew each step that takes several observations in a row: most of what moves
-        there is which tasks were drawn.
+        there is which tasks were drawn. A reward that is read as success counts where it fell to
+        next to nothing.
         """
         train = self["success_train"]
         is_low = train.is_raised or train.half_streak >= DRAWN_STREAK
         moved = [train] if is_low and train.stands_out else []
-        return [*self.leaning(*FIXED), *moved]
+        found = [*self.leaning(*FIXED), *moved]
+        return found or self.success_at_nothing(SURE_SIGMAS)
+
+    def success_at_nothing(self, sigmas: float) -> list[Channel]:
+        """Success in training that fell to next to nothing, where no fixed tasks are measured.
+
+        Args:
+            sigmas: Standard errors that the fall takes.
+        """
+        success = self.success
+        if success is None or success.spec.name in FIXED:
+            return []
+        is_rate = success.spec.name != "reward" or success.key == REWARD_AS_SUCCESS
+        return [success] if is_rate and success.sigmas_to_nothing >= sigmas else []
 
     @property
     def is_success_falling(self) -> bool:
@@ -196,6 +211,10 @@ def describe(channel: Channel) -> str:
     if spec.against == "recent":
         return f"{label} jumped to {amount(channel.value, spec.unit)}"
     before = amount(channel.baseline, spec.unit)
+    if channel.key == REWARD_AS_SUCCESS and channel.at_nothing is not None:
+        num_rows, mean = channel.at_nothing
+        now = f"{amount(mean, spec.unit)} over the last {num_rows} rows"
+        return f"{spec.label}: {before} (step {channel.high_step}) -> {now}"
     if before == now:
         return f"{label}: {now}"
     best = channel.high_step if spec.direction == "fall" else channel.low_step

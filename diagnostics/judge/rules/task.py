@@ -9,6 +9,7 @@ from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import percent
 
 from ..changes import HALF, NOISE_SIGMAS, SURE_SIGMAS, Channel
+from ..channels import REWARD_AS_SUCCESS
 from .base import FIXED, Finding, Rule, View, amount, describe, sentence
 
 _SIGNS = (
@@ -43,7 +44,8 @@ def _low_success(view: View) -> Finding | None:
 
     A fall on fixed tasks that chance does not explain is a warning at once. It is critical when two
     other kinds of signs agree; one is enough where the fall is deep and beyond chance, by itself or
-    together with that of training success.
+    together with that of training success. Where no fixed tasks are measured, it is critical once
+    success in training fell to next to nothing, further than chance explains.
     """
     lost = view.raised(*FIXED, "success_train", "reward")
     if not lost:
@@ -54,7 +56,8 @@ def _low_success(view: View) -> Finding | None:
     is_now = any(channel.strength >= HALF for channel in fixed)
     is_sure = _sigmas(fixed, drawn) >= SURE_SIGMAS
     is_agreed = bool(others) and (is_sure or _num_kinds([*drawn, *view.leaning(*_SIGNS)]) > 1)
-    critical = is_now and is_agreed and view.is_warm
+    is_gone = bool(view.success_at_nothing(NOISE_SIGMAS))
+    critical = ((is_now and is_agreed) or is_gone) and view.is_warm
     main = fixed[0] if fixed else lost[0]
     return Finding(
         severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
@@ -151,7 +154,7 @@ def _is_never_rewarded(reward: Channel, least: int) -> bool:
     Args:
         least: Measurements that it takes.
     """
-    is_nothing = reward.peak <= 0 if reward.key == "reward/success_rate" else reward.peak < 0
+    is_nothing = reward.peak <= 0 if reward.key == REWARD_AS_SUCCESS else reward.peak < 0
     return reward.count >= least and is_nothing and reward.high - reward.low <= NOTHING
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,6 +113,68 @@ def test_b1_a_first_success_or_a_rising_return_is_learning() -> None:
         30, lambda s: {"rollout/success_rate": 0.0, "reward/return_mean": 0.05 * s + noise[s]}
     )
     assert rising.verdict().state is not RunState.NOT_LEARNING
+
+
+# --- B1: a run whose reward fell to nothing is no run to watch
+
+
+def written_course(
+    tmp_path: Path, rewards: Sequence[float], entropies: Sequence[float], column: str = "reward"
+) -> Path:
+    path = tmp_path / "log.csv"
+    rows = zip(rewards, entropies, strict=True)
+    lines = [f"{step},{reward:.4f},{entropy}" for step, (reward, entropy) in enumerate(rows)]
+    path.write_text("\n".join([f"step,{column},entropy", *lines]))
+    return path
+
+
+def risen_and_fallen() -> list[float]:
+    """0.2 -> 0.81 -> 0, the last ten rows at nothing."""
+    return [*np.linspace(0.2, 0.81, 25), *np.linspace(0.81, 0.0, 25), *np.zeros(10)]
+
+
+def fallen(rate: float, num_after: int) -> list[float]:
+    noise = np.random.default_rng(0).normal(0, 0.02, 40 + num_after)
+    return list(np.clip(np.r_[np.full(40, rate), np.full(num_after, 0.02)] + noise, 0, 1))
+
+
+def test_b1_a_reward_read_as_success_confirms_once_it_is_at_nothing(tmp_path: Path) -> None:
+    entropies = [*np.full(25, 0.45), *np.linspace(0.45, 5.25, 35)]
+    verdict = diagnose(written_course(tmp_path, risen_and_fallen(), entropies))
+    assert verdict.state is RunState.COLLAPSED
+    assert verdict.kinds == ("ENTROPY_EXPLOSION", "LOW_SUCCESS")
+    assert re.search(
+        r"mean return: 0\.[67]\d+ \(step 3\d\) -> [0.]+\d* over the last 10 rows", verdict.text
+    )
+    evidence = next(e for e in verdict.evidence if e.metric == "reward/success_rate")
+    assert evidence.after < 0.01
+    assert evidence.interval is None
+
+
+@pytest.mark.parametrize("column", ["reward", "success_rate"])
+def test_b1_success_at_nothing_is_a_collapse_by_itself(tmp_path: Path, column: str) -> None:
+    verdict = diagnose(written_course(tmp_path, fallen(0.8, 40), [0.45] * 80, column))
+    assert (verdict.state, verdict.kinds[0]) == (RunState.COLLAPSED, "LOW_SUCCESS")
+
+
+def test_b1_success_that_fell_half_way_is_watched(tmp_path: Path) -> None:
+    rewards = [0.8] * 40 + [0.3] * 40
+    verdict = diagnose(written_course(tmp_path, rewards, [0.45] * 80))
+    assert verdict.state is RunState.WATCH
+
+
+def test_b1_fixed_tasks_that_hold_speak_against_a_reward_at_nothing() -> None:
+    rewards = fallen(0.8, 40)
+    seen = observed(80, lambda s: {"reward/success_rate": rewards[s]} | evaluated(0.8))
+    assert not seen.verdict().state.is_collapse
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.3, 0.5])
+def test_b1_a_row_of_lost_episodes_is_chance(rate: float) -> None:
+    for seed in range(5):
+        won = np.random.default_rng(seed).binomial(1, rate, 400)
+        seen = observed(400, lambda s, won=won: {"reward/success_rate": float(won[s])})
+        assert seen.engine.first_critical_step is None
 
 
 # --- B2: a fall beyond the interval on fixed tasks is watch at once
