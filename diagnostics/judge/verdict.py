@@ -176,8 +176,9 @@ class Diagnosis:
     def _judged(self) -> list[Channel]:
         """Channels that some rule needs, and that were measured."""
         names = {name for rule in RULES_BY_NAME.values() for name in rule.needs}
-        found = [self.engine.channels[name] for name in names - {"non_finite", "empty_selection"}]
-        return [channel for channel in found if channel.count]
+        names -= {"non_finite", "empty_selection"}
+        found = self.engine.channels.values()  # in one order: sets have another in every process
+        return [channel for channel in found if channel.spec.name in names and channel.count]
 
     def _evidence(self, open_alarms: Sequence[OpenAlarm]) -> tuple[Evidence, ...]:
         names = dict.fromkeys(name for alarm in open_alarms for name in alarm.channels)
