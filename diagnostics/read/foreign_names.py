@@ -98,6 +98,11 @@ STEP_NAMES = (
     "timestep",
     "timesteps",
     "env_steps",
+    "iters",
+    "itr",
+    "itrs",
+    "it",
+    "t",
 )
 """What counts training steps, in order of preference."""
 _STEP_PREFIXES = ("train_", "trainer_", "training_", "time_", "policy_", "actor_", "progress_")

@@ -212,9 +212,13 @@ def to_our_names(
         if meaning is not None and meaning.is_guess:
             guesses[name] = meaning
             meaning = None
-        if meaning is not None and meaning.only_share and name not in (mapping or {}):
+        is_mapped = name in (mapping or {})
+        if is_share(meaning.key if meaning else name) and (is_mapped or meaning is None):
+            values = _of_percent(name, meaning, values, notes)
+        if meaning is not None and meaning.only_share and not is_mapped:
             share = _as_share(name, values, notes)
             if share is None:
+                _offer_percent(name, meaning, values, notes)
                 meaning = None
             else:
                 values = share
@@ -262,6 +266,8 @@ _READ_AS = {
 }
 
 
+_LARGEST_SHARE = 1.01
+"""A share is no greater, but for rounding."""
 _PERCENT = re.compile(r"percent|pct|%|rate|acc", re.IGNORECASE)
 
 
@@ -276,6 +282,37 @@ def _as_share(name: str, values: Values, notes: list[str]) -> Values | None:
         notes.append(f"{name} lies between 0 and 100: it is read as percent")
         return values / 100.0
     return None
+
+
+def _of_percent(name: str, meaning: Meaning | None, values: Values, notes: list[str]) -> Values:
+    """What is said to be a share, as a share of one: values up to 100 are percent.
+
+    Raises:
+        MetricNameError: `--map` says so, and the values are neither shares nor percent.
+    """
+    present = values[np.isfinite(values)]
+    if not len(present) or (present.min() >= 0 and present.max() <= _LARGEST_SHARE):
+        return values
+    if present.min() >= 0 and present.max() <= 100:
+        notes.append(f"{name} lies between 0 and 100: it is read as percent")
+        return values / 100.0
+    if meaning is None:
+        return values
+    raise MetricNameError(
+        f"--map {name}={meaning.key}: {name} lies between {present.min():.4g} and "
+        f"{present.max():.4g}, and a share lies between 0 and 1, or in percent between 0 and 100"
+    )
+
+
+def _offer_percent(name: str, meaning: Meaning, values: Values, notes: list[str]) -> None:
+    """A success that may be a number of successes, or a rate in percent: only its owner knows."""
+    present = values[np.isfinite(values)]
+    is_success = meaning.key.endswith("success_rate")
+    if is_success and len(present) and present.min() >= 0 and 1.5 < present.max() <= 100:
+        notes.append(
+            f"{name} lies between {present.min():.3g} and {present.max():.3g}: if it is a rate in "
+            f"percent, give --map '{name}={meaning.key}'"
+        )
 
 
 def _success_from_rewards(
@@ -306,6 +343,8 @@ def _success_from_reward(
     if not len(present):
         return
     if present.min() >= 0 and present.max() <= 1:
+        if (guessed := _guessed("return", sources[key])) in notes:
+            notes.remove(guessed)  # it is not read as return after all
         columns[success], sources[success] = columns.pop(key), sources.pop(key)
         notes.append(f"{sources[success]} lies between 0 and 1: it is read as success")
     else:
@@ -385,8 +424,11 @@ def _guess_outcome(
             continue
         columns[meaning.key], sources[meaning.key] = share, sources.pop(name)
         del columns[name]
-        kind = "success" if meaning.only_share else "return"
-        notes.append(f"nothing else says {kind}: {name} is read as {kind}")
+        notes.append(_guessed("success" if meaning.only_share else "return", name))
+
+
+def _guessed(kind: str, name: str) -> str:
+    return f"nothing else says {kind}: {name} is read as {kind}"
 
 
 def _is_part_of_reward(name: str) -> bool:

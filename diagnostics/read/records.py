@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from echoscope.text.amounts import counted
 
 from .foreign_names import SUCCESS_WORDS, Meaning, spelled, step_rank
@@ -389,7 +391,8 @@ class Collector:
             raise MetricsFileError(
                 f"{self.path}: {table.num_rows} steps, but no column holds numbers"
             )
-        return replace(table, notes=(*table.notes, *hints(table)))
+        uncounted = [] if self._steps else _step_hints(table)
+        return replace(table, notes=(*table.notes, *uncounted, *hints(table)))
 
     def _chosen_run(self, said: list[str]) -> TableBuilder:
         runs = sorted(self._runs.items(), key=lambda entry: -entry[1].num_rows)
@@ -496,6 +499,18 @@ def hints(table: MetricTable) -> list[str]:
         "no success rate and no reward was recognised"
         + (f"; if one of these columns is it, give {maps}" if maps else "")
     ]
+
+
+def _step_hints(table: MetricTable) -> list[str]:
+    """The column of no known name that grows by whole numbers, and the `--map` to give."""
+    for key, values in table.columns.items():
+        name = table.sources.get(key, key)
+        if meaning_of(name) is not None or set(spelled(name).split("_")) & _NO_OUTCOME:
+            continue
+        is_whole = len(values) > 1 and bool((values == np.floor(values)).all())
+        if is_whole and bool((np.diff(values) > 0).all()):
+            return [f"if {name} counts the steps, give --map '{name}=step'"]
+    return []
 
 
 def likely_success(table: MetricTable) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.channels import known_keys
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.diagnostics.read.metrics_file import read_metrics
-from echoscope.diagnostics.read.names import meaning_of, parse_map
+from echoscope.diagnostics.read.names import MetricNameError, meaning_of, parse_map
 from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.table import MetricTable
 
@@ -364,6 +364,48 @@ def test_b5_a_reward_is_success_where_it_stays_within_0_and_1(
     table = read(tmp_path, f"step,reward\n0,0.0\n1,0.5\n2,{largest}\n")
     assert set(table.columns) == {key}
     assert said in table.notes[-1]
+
+
+@pytest.mark.parametrize("name", ["it", "iter", "iters", "itr", "t"])
+def test_b5_short_names_of_steps_are_known(tmp_path: Path, name: str) -> None:
+    table = read(
+        tmp_path, f"{name},score_x,ent,bad\n" + "".join(f"{10 * s},0.5,1.5,3\n" for s in STEPS)
+    )
+    assert table.steps.tolist() == [10 * s for s in STEPS]
+
+
+def test_b5_a_column_that_may_count_steps_is_named_with_the_map_to_give(tmp_path: Path) -> None:
+    table = read(tmp_path, "when,score_x\n" + "".join(f"{10 * s},0.5\n" for s in STEPS))
+    assert "if when counts the steps, give --map 'when=step'" in table.notes
+
+
+def test_b5_a_guessed_outcome_is_noted_once(tmp_path: Path) -> None:
+    table = read(tmp_path, "it,score_x\n" + "".join(f"{s},0.5\n" for s in STEPS))
+    assert table.notes == ("score_x lies between 0 and 1: it is read as success",)
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_b5_a_share_in_percent_is_read_as_such(tmp_path: Path, is_ours: bool) -> None:
+    name = SUCCESS if is_ours else "success"
+    path = written(tmp_path, f"step,{name}\n" + "".join(f"{s},{2.7 * s}\n" for s in STEPS))
+    table = read_metrics(path, None if is_ours else parse_map([f"success={SUCCESS}"], known_keys()))
+    assert table.columns[SUCCESS].max() == pytest.approx(0.81)
+    assert table.notes == (f"{name} lies between 0 and 100: it is read as percent",)
+
+
+def test_b5_success_up_to_100_is_offered_as_percent(tmp_path: Path) -> None:
+    rows = "".join(f"{s},{2.7 * s}\n" for s in STEPS)
+    notes = read(tmp_path, f"step,success\n{rows}").notes
+    assert notes[0].endswith(f"if it is a rate in percent, give --map 'success={SUCCESS}'")
+
+
+@pytest.mark.parametrize("last", [-0.5, 812.0])
+def test_b5_a_map_to_a_share_that_the_values_are_not_is_refused(
+    tmp_path: Path, last: float
+) -> None:
+    path = written(tmp_path, f"step,success\n0,0.5\n1,{last}\n")
+    with pytest.raises(MetricNameError, match="a share lies between 0 and 1, or in percent"):
+        read_metrics(path, parse_map([f"success={SUCCESS}"], known_keys()))
 
 
 def test_b5_a_reward_is_no_success_where_success_is_logged(tmp_path: Path) -> None:
