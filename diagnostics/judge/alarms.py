@@ -28,12 +28,12 @@ from echoscope.text.titles import capitalised, in_sentence
 from ..config import AlarmConfig, RuleName
 from .advice import Action, Cause, History, Situation, advise, causes_of, live_command
 from .changes import Channel
-from .channels import CHANNELS, SOURCES, ChannelSpec, at_distance, derived
+from .channels import CHANNELS, REWARD_AS_SUCCESS, SOURCES, ChannelSpec, at_distance, derived
 from .course import observed
 from .rules import reasoning as rules_reasoning
 from .rules import signal as rules_signal
 from .rules import task as rules_task
-from .rules.base import Finding, Rule, View, describe
+from .rules.base import FIXED, Finding, Rule, View, describe
 
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
 RULE_ORDER: tuple[str, ...] = RuleName.__args__  # type: ignore[attr-defined]
@@ -462,13 +462,19 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
     disabled = (config or AlarmConfig()).disabled
     specs = {spec.name: spec for spec in CHANNELS}
     seen = {name for name, spec in specs.items() if observed(known, spec.keys)}
+    if REWARD_AS_SUCCESS in known:
+        seen.add("success_train")
     out = []
     for rule in ALL_RULES:
         if rule.name in disabled or (rule.is_moot is not None and rule.is_moot(known)):
             continue
         is_blind = not seen & set(rule.needs)
         if is_blind or (rule.confirms and not _can_confirm(seen, rule)):
-            names = rule.needs if is_blind else rule.confirms
+            names = rule.needs if is_blind else (*rule.confirms, *rule.confirms_alone)
+            if not is_blind and seen & set(rule.confirms):
+                # One confirms: something else must agree with it.
+                had = {*seen, *(FIXED if seen & set(FIXED) else ())}
+                names = tuple(name for name in (*rule.needs, *names) if name not in had)
             wanted = tuple(dict.fromkeys(specs[name].keys[0] for name in names))
             out.append(Blindness(rule=rule.name, wanted=wanted, is_blind=is_blind))
     return out
@@ -489,6 +495,8 @@ def rules_reading(key: str) -> list[str]:
 
 
 def _can_confirm(seen: set[str], rule: Rule) -> bool:
+    if seen & set(rule.confirms_alone):
+        return True
     confirming = seen & set(rule.confirms)
     return bool(confirming) and len(seen & {*rule.needs, *rule.confirms}) > (
         1 if set(rule.needs) != set(rule.confirms) else 0

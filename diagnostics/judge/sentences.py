@@ -77,7 +77,7 @@ def verdict_text(
         parts = _alarm_parts(state, open_alarms, onset, view, template)
         parts += _cause_part(causes)
         parts += [_advice_part(action) for action in actions[:1]]
-    return "\n".join([*parts, *_unseen_words(unseen)])
+    return "\n".join([*parts, *_unseen_words(unseen, view)])
 
 
 def _too_little(num_rows: int, key: str, count: int, needed: int) -> str:
@@ -188,9 +188,9 @@ def onset_words(onset: int | None, interval: tuple[int, int] | None) -> str:
     return f"between steps {interval[0]} and {interval[1]}"
 
 
-def _unseen_words(unseen: Sequence[Blindness]) -> list[str]:
-    wanting = [_wanting(b) for b in unseen if b.is_blind]
-    partly = [_wanting(b) for b in unseen if not b.is_blind]
+def _unseen_words(unseen: Sequence[Blindness], view: View) -> list[str]:
+    wanting = [_wanting(b, view) for b in unseen if b.is_blind]
+    partly = [_wanting(b, view) for b in unseen if not b.is_blind]
     found = [("Not checked", wanting), ("Cannot be confirmed", partly)]
     return [f"{title}: {_few(texts)}." for title, texts in found if texts]
 
@@ -201,6 +201,11 @@ def _few(texts: Sequence[str]) -> str:
     return "; ".join(shown) + (f"; and {more} more (`--json` lists them)" if more > 0 else "")
 
 
-def _wanting(blind: Blindness) -> str:
-    title = RULES_BY_NAME[blind.rule].title
-    return f"{in_sentence(title)} ({blind.wanted[0]} is not logged)"
+def _wanting(blind: Blindness, view: View) -> str:
+    """A rule, and what it lacks: any success rate where any would do, else one metric."""
+    title = in_sentence(RULES_BY_NAME[blind.rule].title)
+    if all(key.startswith(("eval/", "probe/")) for key in blind.wanted):
+        return f"{title} (needs a success rate of an evaluation)"
+    if blind.wanted[0].endswith("/success_rate") and not view.has_success_rate:
+        return f"{title} (needs a success rate)"
+    return f"{title} ({blind.wanted[0]} is not logged)"

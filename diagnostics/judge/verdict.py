@@ -96,8 +96,13 @@ class Diagnosis:
             template: The sentence about the template that reasonings share, with slots, if any.
         """
         open_alarms = self.engine.open_alarms
-        unseen = blindness(self._keys, self.engine.config)
         state = self._state()
+        confirmed = {alarm.rule for alarm in open_alarms} if state.is_collapse else set()
+        unseen = [
+            blind
+            for blind in blindness(self._keys, self.engine.config)
+            if blind.is_blind or blind.rule not in confirmed
+        ]
         onset, interval = _onset(open_alarms)
         evidence = self._evidence(open_alarms)
         rules = [RULES_BY_NAME[alarm.rule] for alarm in open_alarms]

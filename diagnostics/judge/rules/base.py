@@ -95,6 +95,12 @@ class View:
         return [channel for channel in found if channel.count and channel.was_ready]
 
     @property
+    def has_success_rate(self) -> bool:
+        """Any was measured, or a reward that is read as one."""
+        measured = any(self[name].count for name in (*FIXED, "success_train"))
+        return measured or self["reward"].key == REWARD_AS_SUCCESS
+
+    @property
     def is_success_lost(self) -> bool:
         """Success stays below half of its peak, on whichever fixed tasks."""
         success = self.success
@@ -176,6 +182,8 @@ class Rule:
     """Channels of which one must be there; without any the rule is blind."""
     confirms: tuple[str, ...] = ()
     """Channels of which one must be there for the rule to become critical; empty if it cannot."""
+    confirms_alone: tuple[str, ...] = ()
+    """Channels of which one is enough for the rule to become critical, with no other beside it."""
     is_moot: Callable[[Collection[str]], bool] | None = field(default=None, repr=False)
     """Do a run's metric keys say that what the rule watches for does not exist there?"""
     title: str

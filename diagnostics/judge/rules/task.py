@@ -228,6 +228,7 @@ RULES: tuple[Rule, ...] = (
         judge=_low_success,
         needs=(*FIXED, "success_train", "reward"),
         confirms=FIXED,
+        confirms_alone=("success_train",),
         title="Success dropped",
         meaning="The policy solves fewer tasks than it did before.",
         causes=(

@@ -184,6 +184,27 @@ def test_b1_too_few_rows_name_the_same_metric_each_time() -> None:
     assert "4 rows hold rollout/action_valid_frac" in seen.verdict().text
 
 
+@pytest.mark.parametrize(
+    ("key", "lacks"),
+    [
+        ("policy/entropy", "entropy explosion (needs a success rate)"),
+        ("reward/return_mean", "success dropped (needs a success rate)"),
+        ("eval/lake/success_rate", "success dropped (rollout/success_rate is not logged)"),
+        ("rollout/success_rate", ""),
+        ("reward/success_rate", ""),
+    ],
+)
+def test_b1_what_a_confirmation_lacks_is_what_is_not_there(key: str, lacks: str) -> None:
+    text = observed(40, lambda s: {key: 0.45 + 0.01 * (s % 3)}).verdict().text
+    _, _, said = text.partition("Cannot be confirmed: ")
+    assert (lacks in said) if lacks else "success dropped" not in said
+
+
+def test_b1_what_the_verdict_confirms_is_not_said_to_be_unconfirmed(tmp_path: Path) -> None:
+    verdict = diagnose(written_course(tmp_path, fallen(0.8, 40), [0.45] * 80, "success_rate"))
+    assert not any(line.startswith("LOW_SUCCESS") for line in verdict.could_not_see)
+
+
 # --- B2: a fall beyond the interval on fixed tasks is watch at once
 
 
