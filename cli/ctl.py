@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from . import alarms, branch
 from .terminal import print_json, printable
 
 if TYPE_CHECKING:
+    from echoscope.store.reader import RunInfo
     from echoscope.store.records import CommandAction
 
 
@@ -21,7 +25,15 @@ class Exit(IntEnum):
     NOT_ANSWERED = 4
 
 
-app = typer.Typer(help="Steer a live run.", no_args_is_help=True)
+class _NamesTheRun(TyperGroup):
+    """Hints of its commands name the run as it was typed, where typer puts `{run}`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """None for the commands below: `callback` has put the run into the name of the group."""
+        return super().get_params(ctx) if ctx.command is self else []
+
+
+app = typer.Typer(help="Steer a live run.", no_args_is_help=True, cls=_NamesTheRun)
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; send nothing.")]
 Wait = Annotated[
@@ -37,10 +49,12 @@ Reason = Annotated[
 
 @app.callback()
 def callback(
-    context: typer.Context, run: Annotated[Path, typer.Argument(help="The run's folder.")]
+    context: typer.Context,
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
 ) -> None:
     """Steer a live run; commands take effect between two steps."""
     context.obj = run
+    context.info_name = f"ctl {shlex.quote(printable(str(run)))}"
 
 
 app.command("branch")(branch.branch)
@@ -211,7 +225,8 @@ def _send(
             return
         send(run, command)
     except SteeringError as error:
-        _report(out | {"outcome": "not_sent", "detail": str(error)}, as_json)
+        advice = _instead(run, info, settings)
+        _report(out | {"outcome": "not_sent", "detail": str(error), "advice": advice}, as_json)
         raise typer.Exit(Exit.REJECTED) from None
     out["command_id"] = command.command_id
     ack = wait_for_ack(run, command.command_id, timeout_s=wait) if wait else None
@@ -230,15 +245,36 @@ def _send(
     raise typer.Exit(Exit.OK if applied else Exit.REJECTED)
 
 
-def _report(out: dict[str, Any], as_json: bool) -> None:
+def _instead(run: Path, info: RunInfo, settings: dict[str, Any]) -> str:
+    """What to type to train an ended run with other settings; empty for any other command."""
+    if not settings or info.status == "running":
+        return ""
+    words = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in settings.items()
+    ]
+    if info.status != "finished":
+        command = shlex.join(["echoscope", "train", "--resume", str(run), *words])
+        return f"To go on with these settings: {command}"
+    if "steps" not in settings and info.last_step > 0:
+        words.append(f"steps={2 * info.last_step}")
+    return "To change settings, branch: " + shlex.join(
+        ["echoscope", "ctl", str(run), "branch", *words]
+    )
 
+
+def _report(out: dict[str, Any], as_json: bool) -> None:
     from echoscope.store.status import after_step
 
     if as_json:
         print_json(out)
         return
+    if out["outcome"] == "not_sent":
+        advice = f". {out['advice']}" if out["advice"] else ""
+        typer.echo(printable(f"{out['action']} not sent: {out['detail']}{advice}"), err=True)
+        return
     at = f" {after_step(out['step'] - 1)}" if "step" in out else ""
     typer.echo(
         f"{out['action']}: {out['outcome']}{at}, {out['detail']}",
-        err=out["outcome"] in ("rejected", "not_sent"),
+        err=out["outcome"] == "rejected",
     )

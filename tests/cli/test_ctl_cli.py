@@ -208,8 +208,32 @@ def test_a_finished_run_cannot_be_steered(
 ) -> None:
     answer = type_command("ctl", ended, *words)
     assert answer.code == 1
-    assert answer.err == f"{words[0]}: not_sent, the run is finished\n"
+    branch = f". To change settings, branch: echoscope ctl {ended} branch steps=9"
+    advice = branch if words[0] == "set" else ""
+    assert answer.err == f"{words[0]} not sent: the run is finished{advice}\n"
     assert list((ended / "commands").iterdir()) == []
+
+
+def test_a_run_that_did_not_finish_is_resumed_with_new_settings(
+    tmp_path: Path, make_config: Callable[..., RunConfig], type_command: Type
+) -> None:
+    config = make_config().model_dump(mode="json")
+    RunWriter.create(tmp_path / "r", run_id="r", config=config).close(status="stopped")
+    answer = type_command("ctl", tmp_path / "r", "set", "optim.lr=1e-4")
+    command = f"echoscope train --resume {tmp_path / 'r'} optim.lr=0.0001"
+    assert (
+        answer.err == f"set not sent: the run is stopped. To go on with these settings: {command}\n"
+    )
+
+
+def test_a_hint_can_be_typed_as_it_stands(ended: Path, type_command: Type) -> None:
+    for name in ("branch", "set", "pause"):
+        answer = type_command("ctl", ended, name, "--bogus")
+        assert answer.code == 2
+        assert f" ctl {ended} {name} -h' for help." in answer.err
+        assert f" ctl {ended} {name} " in type_command("ctl", ended, name, "-h").out
+    spaced = ended.with_name("two words")
+    assert f" ctl '{spaced}' set -h' for" in type_command("ctl", spaced, "set", "--bogus").err
 
 
 def test_nobody_answers_for_a_trainer_that_hangs(ended: Path, type_command: Type) -> None:
