@@ -166,8 +166,10 @@ class TerminalEvents:
         further = f" steps={2 * self._config.steps}" if status == "finished" else ""
         typed = shlex.quote(str(path))
         lines += ["next:"]
-        if is_lost:
-            lines += [f"  echoscope diagnose {typed}    # why, and what to do"]
+        why = "    # why, and what to do" if is_lost else ""
+        # Whoever branched wants to know whether the change helped.
+        if is_lost or self._config.branched_from is not None:
+            lines += [f"  echoscope diagnose {typed}{why}"]
         lines += [f"  echoscope runs show {typed}", f'  echoscope query {typed} "{sql}"']
         if not is_lost:
             lines += [f"  echoscope train --resume {typed}{further}"]

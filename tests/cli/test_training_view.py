@@ -12,7 +12,7 @@ from rich.console import Console
 
 from echoscope.cli.training_view import TerminalEvents, spark_line, watch
 from echoscope.core.config.loading import load_config
-from echoscope.core.config.settings import RunConfig
+from echoscope.core.config.settings import BranchedFrom, RunConfig
 from echoscope.store.records import StepMetrics
 
 
@@ -149,6 +149,16 @@ def test_the_summary_compares_before_and_after(config: RunConfig) -> None:
         "next:",
         "  echoscope runs show runs/lake",
     ]
+
+
+def test_after_a_branch_the_first_thing_to_type_is_diagnose(config: RunConfig) -> None:
+    origin = BranchedFrom(run_id="parent", step=5, reason="", issued_by="ann")
+    events, out = view(config.model_copy(update={"branched_from": origin}), is_live=False)
+    for step, rate in ((0, 0.4), (10, 0.8)):
+        events.metrics(evaluation(step, rate))
+    events.summary(Path("runs/lake"), "finished")
+    lines = out.getvalue().splitlines()
+    assert lines[lines.index("next:") + 1] == "  echoscope diagnose runs/lake"
 
 
 def test_one_evaluation_is_no_comparison(config: RunConfig) -> None:
