@@ -42,7 +42,7 @@ def list_runs(
     root: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List the runs in a folder: the newest last, pinned runs after them."""
+    """List the runs in a folder: pinned runs at the top, then the others, the newest last."""
     from echoscope.store.reader import open_runs
 
     reader = open_runs(root)
@@ -57,7 +57,7 @@ def list_runs(
         | _noted(info)
         for info in infos
     ]
-    rows.sort(key=lambda row: row["is_pinned"])
+    rows.sort(key=lambda row: not row["is_pinned"])
     if as_json:
         print_json(rows, indent=1)
     elif rows:
@@ -342,7 +342,9 @@ def _print_runs(rows: list[dict[str, Any]], status_words: dict[str, str]) -> Non
         "verdict": [row["verdict"] for row in rows],
         "step": [str(row["last_step"]) if row["last_step"] >= 0 else "" for row in rows],
         "return": ["" if (r := row["return_mean"]) is None else f"{r:.3f}" for row in rows],
-        "success": ["" if (r := row["success_rate"]) is None else f"{r:.0%}" for row in rows],
+        "training success": [
+            "" if (r := row["success_rate"]) is None else f"{r:.0%}" for row in rows
+        ],
         "started": [time.strftime("%m-%d %H:%M", time.localtime(r["created_at"])) for r in rows],
         "parent": [row["parent_run_id"] or "" for row in rows],
         "tags": [", ".join(row["tags"]) for row in rows],

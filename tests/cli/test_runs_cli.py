@@ -414,6 +414,19 @@ def test_c14_finding_c15_no_cell_of_the_list_is_cut(
         writer.close(status="finished")
 
 
+def test_the_list_has_pinned_runs_at_the_top_and_names_its_success(
+    echoscope: Run, tmp_path: Path
+) -> None:
+    for name in ("older", "pinned", "newer"):
+        write_run(tmp_path / name).close(status="finished")
+    assert echoscope("runs", "note", tmp_path / "pinned", "--pin")[0] == 0
+    header, *lines = echoscope("runs", "list", tmp_path)[1].splitlines()
+    assert [line.split()[0] for line in lines] == ["pinned", "older", "newer"]
+    assert "training success" in header
+    rows = json.loads(echoscope("runs", "list", tmp_path, "--json")[1])
+    assert [row["run_id"] for row in rows] == ["pinned", "older", "newer"]
+
+
 def test_b7_the_list_shows_verdict_and_parent(echoscope: Run, tmp_path: Path) -> None:
     """One run raised a critical alarm and evaluates at a tenth of its best; one is its branch."""
     settings = {"diagnostics": {"enabled": True}}
