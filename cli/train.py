@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
     from echoscope.core.run.observers import TrainEvents
+    from echoscope.store.reader import RunReader
 
 Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
 Headless = Annotated[
@@ -96,12 +97,30 @@ def _resume(
     config = validate(reader.info().config)
     if settings:
         config = apply_settings(config, settings)
+    done = _nothing_to_train(reader, settings) if checkpoint is None else ""
+    if done:
+        typer.echo(f"{path}: {done}")
+        return
     _watched(
         config,
         path,
         lambda events: resume(path, events, settings=settings, checkpoint=checkpoint),
         headless,
         dashboard,
+    )
+
+
+def _nothing_to_train(reader: RunReader, settings: Mapping[str, Any]) -> str:
+    """Why resuming a finished run trains nothing, and what to add; empty where it trains."""
+    from echoscope.store.steer.settings import live_settings
+
+    info = reader.info()
+    now = {**live_settings(reader).now, **settings}
+    steps = now.get("steps", info.config.get("steps"))
+    if info.status != "finished" or not isinstance(steps, int) or steps > info.last_step:
+        return ""
+    return (
+        f"already at step {info.last_step} of {steps}; to train on add steps={2 * info.last_step}"
     )
 
 

@@ -72,6 +72,12 @@ def test_the_commands_it_names_work(config_file: Path, root: Path, type_command:
     assert resumed.code == 0
     assert "after step 2, attempt 2" in resumed.out
     assert "step    4/4" in resumed.out
+    again = type_command("train", "--headless", "--resume", path)
+    assert (again.code, again.err) == (0, "")
+    assert again.out == f"{path}: already at step 4 of 4; to train on add steps=8\n"
+    wrong = type_command("train", "--headless", "--resume", path, "optim.lrr=1")
+    assert (wrong.code, wrong.out) == (1, "")
+    assert open_run(path).info().attempt == 2  # neither of them began anything
     type_command("train", "--headless", "--config", config_file, "--run", root / "whole")
     assert_same_recording(root / "whole", path)
 
