@@ -10,9 +10,11 @@ import typer
 if TYPE_CHECKING:
     from echoscope.dashboard.web.server import Listening
 
+DEFAULT_ROOT = Path("runs")
+
 
 def dashboard(
-    root: Annotated[Path, typer.Argument(help="Folder of runs, or one run.")] = Path("runs"),
+    root: Annotated[Path, typer.Argument(help="Folder of runs, or one run.")] = DEFAULT_ROOT,
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65_535, help="Default: 8501, or the next free port."),
@@ -56,10 +58,7 @@ def dashboard(
     is_run = Layout(root).run_json.is_file()
     folder = root.resolve().parent if is_run else root.absolute()
     if not folder.is_dir():
-        typer.echo(
-            f"there is no folder {root} yet; `echoscope demo --root {root}` makes a first run",
-            err=True,
-        )
+        _say_missing(root, is_beside=until_stdin_ends)
     settings = DashboardSettings(
         root=folder, is_read_only=read_only, may_branch=not (read_only or no_branch)
     )
@@ -68,6 +67,29 @@ def dashboard(
         typer.echo(where.link("/live", run=root.resolve().name) if is_run else where.link())
 
     serve(settings, address=address, port=port, has_token=not no_token, on_ready=ready)
+
+
+def _say_missing(root: Path, *, is_beside: bool) -> None:
+    """Only the default folder, and that of a run just starting, may come into being later.
+
+    Raises:
+        NotARunError: any other folder that does not exist.
+    """
+    from echoscope.store.errors import NotARunError
+    from echoscope.store.log.layout import Layout, run_meant
+
+    if is_beside or root == DEFAULT_ROOT:
+        typer.echo(
+            f"there is no folder {root} yet; `echoscope demo --root {root}` makes a first run",
+            err=True,
+        )
+        return
+    if run_meant(root):
+        Layout(root).require_run()
+    raise NotARunError(
+        f"there is no folder {root}; give the folder that holds your runs, or make a first run "
+        f"with `echoscope demo --root {root}`"
+    )
 
 
 def _end_with_stdin() -> None:

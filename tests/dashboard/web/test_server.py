@@ -272,13 +272,26 @@ def test_small_answers_are_not_held_back() -> None:
     assert asyncio.run(has_no_delay())
 
 
-def test_a_run_opens_its_page_and_a_missing_root_is_said(root: Path, tmp_path: Path) -> None:
+def test_a_run_opens_its_page_and_a_missing_root_is_said(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = Served(root / "a", "--read-only")
     assert one.url.endswith(f":{one.port}/live?run=a")
     one.stop()
-    none = Served(tmp_path / "none")
+    monkeypatch.chdir(tmp_path)
+    none = Served(Path("runs"))  # the default: a first visit
     none.process.terminate()
-    assert "echoscope demo --root" in none.process.communicate(timeout=PATIENCE_S)[1]
+    assert "echoscope demo --root runs" in none.process.communicate(timeout=PATIENCE_S)[1]
+    code, words = run_command("nowhere")
+    assert code == 1
+    assert words == (
+        "error: there is no folder nowhere; give the folder that holds your runs, or make a first "
+        "run with `echoscope demo --root nowhere`\n"
+    )
+    monkeypatch.chdir(root.parent)
+    (root.parent / "runs").symlink_to(root)
+    message = "error: there is no run `a` here; did you mean `runs/a`?\n"
+    assert run_command("a") == (1, message)
 
 
 def test_no_page_imports_torch(root: Path) -> None:
