@@ -48,8 +48,8 @@ def report(
                 progress=lambda what: status.update(f"report: {what}"),
             )
         except Problem as problem:
-            advice = f"; {problem.advice}" if problem.advice else ""
-            print(f"error: {problem.text}{advice}", file=sys.stderr)
+            advice = f". {problem.advice}" if problem.advice else ""
+            print(f"error: {problem.text.removesuffix('.')}{advice}", file=sys.stderr)
             raise typer.Exit(4) from None
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text, encoding="utf-8")
