@@ -20,6 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+FloatArray64 = NDArray[np.float64]
+IntArray64 = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+IndexArray = NDArray[np.intp]
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 Span = tuple[int, int]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from echoscope.store.records import RolloutBatch
+from echoscope.store.records import FloatArray64, RolloutBatch
 
 from ..config.settings import (
     AdvantageConfig,
@@ -26,7 +26,7 @@ from ..config.settings import (
     RlooConfig,
 )
 from .batch import TokenBatch, credit_rewards
-from .gae import FloatArray64, SampledTokens, bi_level_gae, gae, whiten
+from .gae import SampledTokens, bi_level_gae, gae, whiten
 
 Credit = Literal["trajectory", "turn"]
 Normalization = Literal["arpo", "brpo", "grpo", "mean", "asym_clip"]

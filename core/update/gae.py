@@ -11,24 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from .batch import TokenBatch
+from echoscope.store.records import BoolArray, FloatArray64, IntArray64
 
-FloatArray64 = NDArray[np.float64]
-IndexArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from .batch import TokenBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SampledTokens:
     """Where the sampled tokens of each trajectory stand: its rows in order, one after the other."""
 
-    row: IndexArray  # (n,) row of each sampled token
-    column: IndexArray  # (n,)
-    owner: IndexArray  # (n,) its trajectory, counted 0..N-1 in the order of first appearance
-    position: IndexArray  # (n,) its place among the sampled tokens of its trajectory
+    row: IntArray64  # (n,) row of each sampled token
+    column: IntArray64  # (n,)
+    owner: IntArray64  # (n,) its trajectory, counted 0..N-1 in the order of first appearance
+    position: IntArray64  # (n,) its place among the sampled tokens of its trajectory
     num_trajectories: int
     max_length: int
 
@@ -112,7 +109,7 @@ def gae(
 def bi_level_gae(
     rewards: FloatArray64,
     values: FloatArray64,
-    turns: IndexArray,
+    turns: IntArray64,
     mask: BoolArray,
     *,
     gamma: float,
@@ -136,13 +133,13 @@ def bi_level_gae(
     """
     ends = mask.copy()
     ends[:, :-1] &= (turns[:, 1:] != turns[:, :-1]) | ~mask[:, 1:]
-    ordinal: IndexArray = np.cumsum(ends, axis=1) - ends
+    ordinal: IntArray64 = np.cumsum(ends, axis=1) - ends
     owner, position = np.nonzero(mask)
     shape = (mask.shape[0], int(ends.sum(axis=1).max(initial=0)))
     turn_rewards_NK = np.zeros(shape)
     np.add.at(turn_rewards_NK, (owner, ordinal[mask]), rewards[owner, position])
     end_owner, end_position = np.nonzero(ends)
-    end_ordinal: IndexArray = ordinal[ends]
+    end_ordinal: IntArray64 = ordinal[ends]
     end_values_NK = np.zeros(shape)
     end_values_NK[end_owner, end_ordinal] = values[end_owner, end_position]
     exists_NK = np.zeros(shape, dtype=np.bool_)

@@ -17,11 +17,11 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from echoscope.diagnostics.catalogue import POINTS, SHARE, metric
+from echoscope.store.records import FloatArray64
 
 from ..data.curves import (
     Axis,
     Curve,
-    Values,
     Zoom,
     clipped_range,
     downsample,
@@ -212,7 +212,7 @@ def _points(one: Curve, axis: Axis, options: LineOptions, yaxis: str) -> Trace:
     )
 
 
-def _drawable(values: Values, options: LineOptions) -> Values:
+def _drawable(values: FloatArray64, options: LineOptions) -> FloatArray64:
     """On a log axis what is not positive is a gap, and so is what is not finite anywhere."""
     good = np.isfinite(values) & ((values > 0) | (not options.log_y))
     return np.where(good, values, np.nan)
@@ -245,7 +245,11 @@ def _hover_template(one: Curve, name: str, *, is_smoothed: bool) -> str:
 
 
 def _band(
-    one: Curve, interval: tuple[Values, Values], axis: Axis, options: LineOptions, yaxis: str
+    one: Curve,
+    interval: tuple[FloatArray64, FloatArray64],
+    axis: Axis,
+    options: LineOptions,
+    yaxis: str,
 ) -> Trace:
     """The interval as filled polygons, one for each stretch without a gap."""
     thinned = [downsample(end, options.max_points // 2) for end in interval]
@@ -253,8 +257,8 @@ def _band(
     low, high = (_drawable(end[edges], options) for end in interval)
     x = axis.at(one.steps[edges])
     good = np.isfinite(low) & np.isfinite(high)
-    xs: list[Values] = []
-    ys: list[Values] = []
+    xs: list[FloatArray64] = []
+    ys: list[FloatArray64] = []
     ends = np.flatnonzero(np.diff(np.concatenate([[False], good, [False]]).astype(np.int8)))
     for start, stop in ends.reshape(-1, 2).tolist():
         part = slice(start, stop)
@@ -312,7 +316,7 @@ def _is_divergence(curves: Sequence[Curve]) -> bool:
     return bool(curves) and all(one.key.endswith("_kl") for one in curves)
 
 
-def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> Values:
+def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> FloatArray64:
     """All values and ends of intervals that lie within the zoom."""
     parts = [np.empty(0)]
     for one in curves:

@@ -15,9 +15,10 @@ from echoscope.diagnostics.judge.channels import CHANNELS, SOURCES, derived
 from echoscope.diagnostics.judge.course import levels, matches
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.rates import wilson_interval
+from echoscope.store.records import FloatArray64
 from echoscope.text.titles import capitalised
 
-from ..data.curves import MANY_POINTS, Curve, Values, curve
+from ..data.curves import MANY_POINTS, Curve, curve
 from . import theme
 
 
@@ -295,7 +296,7 @@ def _with_derived(data: pd.DataFrame, keys: set[str]) -> pd.DataFrame:
     return pd.concat([data[["step", "key", "value"]].astype({"key": object}), more])
 
 
-def _level(one: Curve, steps: pd.DataFrame) -> Values | None:
+def _level(one: Curve, steps: pd.DataFrame) -> FloatArray64 | None:
     """What the verdict reads of a metric; None where no channel follows it, or it is too long."""
     spec = next((s for s in CHANNELS if any(matches(one.key, key) for key in s.keys)), None)
     if spec is None or one.is_sparse or len(one.steps) > MANY_POINTS:
@@ -311,22 +312,22 @@ def _eval_name(key: str, *, has_tags: bool) -> str:
     return f"{name} {tag}" if has_tags else name
 
 
-def _with_interval(one: Curve, low: Values, high: Values) -> Curve:
+def _with_interval(one: Curve, low: FloatArray64, high: FloatArray64) -> Curve:
     return replace(one, low=low, high=high)
 
 
-def _success_interval(one: Curve, steps: pd.DataFrame) -> tuple[Values, Values]:
+def _success_interval(one: Curve, steps: pd.DataFrame) -> tuple[FloatArray64, FloatArray64]:
     return wilson_interval(one.values, _at(steps, "num_trajectories", one))
 
 
-def _mean_interval(one: Curve, steps: pd.DataFrame) -> tuple[Values, Values]:
+def _mean_interval(one: Curve, steps: pd.DataFrame) -> tuple[FloatArray64, FloatArray64]:
     """The mean of a step's returns, 1.96 standard errors on each side."""
     counts = _at(steps, "num_trajectories", one)
     half = 1.96 * _at(steps, "return_std", one) / np.sqrt(np.where(counts > 0, counts, np.nan))
     return one.values - half, one.values + half
 
 
-def _at(steps: pd.DataFrame, column: str, one: Curve) -> Values:
+def _at(steps: pd.DataFrame, column: str, one: Curve) -> FloatArray64:
     """A column of the table `steps` at the steps of a curve, NaN where it has none."""
     by_step = steps.drop_duplicates("step", keep="last").set_index("step")[column]
     return by_step.reindex(one.steps).to_numpy(np.float64, na_value=np.nan)

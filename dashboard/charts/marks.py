@@ -11,10 +11,16 @@ import numpy as np
 import pandas as pd
 
 from echoscope.store.reader import CommandState
-from echoscope.store.records import Alarm, AlarmState, CommandAck, CommandAction, CommandOutcome
+from echoscope.store.records import (
+    Alarm,
+    AlarmState,
+    CommandAck,
+    CommandAction,
+    CommandOutcome,
+    FloatArray64,
+)
 from echoscope.store.status import after_step
 
-from ..data.curves import Values
 from . import theme
 
 Trace = dict[str, Any]
@@ -149,7 +155,7 @@ def scatter(**props: Any) -> Trace:
 
 def mark_traces(
     marks: Sequence[Mark],
-    position: Callable[[Sequence[float]], Values],
+    position: Callable[[Sequence[float]], FloatArray64],
     escape: Callable[[str], str],
 ) -> list[Trace]:
     """Traces over the y axis MARK_AXIS: one sign a kind and step, whose hover names everything."""
@@ -205,7 +211,7 @@ def _texts(marks: Sequence[Mark], escape: Callable[[str], str]) -> str:
     return "<br>".join([*shown, *([f"and {more} more"] if more else [])])
 
 
-def _lines(x: Values, dash: str) -> Trace:
+def _lines(x: FloatArray64, dash: str) -> Trace:
     """Vertical lines over the whole height, all in one trace."""
     xs = np.column_stack([x, x, np.full(len(x), np.nan)]).ravel()
     ys = np.tile([0.0, 1.0, np.nan], len(x))

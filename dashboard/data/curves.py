@@ -12,10 +12,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from echoscope.diagnostics.catalogue import metric
+from echoscope.store.records import FloatArray64
 
 from ..charts import theme
 
-Values = NDArray[np.float64]
 AxisKind = Literal["step", "time", "tokens"]
 FIXED_TASKS = ("eval/", "probe/")
 """Prefixes of what is measured on the same tasks every time."""
@@ -33,12 +33,12 @@ class Axis:
     title: str
     steps: NDArray[np.int64]
     """(S,), increasing."""
-    positions: Values
+    positions: FloatArray64
     """(S,), one for each step."""
-    wall_times: Values
+    wall_times: FloatArray64
     """(S,), seconds since the epoch."""
 
-    def at(self, steps: Any) -> Values:
+    def at(self, steps: Any) -> FloatArray64:
         """Positions of any steps, those between or outside of the known ones included, (N,)."""
         wanted = np.asarray(steps, dtype=np.float64)
         if not len(self.steps) or self.kind == "step":
@@ -89,12 +89,12 @@ class Curve:
     name: str
     steps: NDArray[np.int64]
     """(N,), increasing."""
-    values: Values
+    values: FloatArray64
     """(N,)"""
-    low: Values | None = None
+    low: FloatArray64 | None = None
     """(N,), the lower end of the interval; NaN where there is none."""
-    high: Values | None = None
-    level: Values | None = None
+    high: FloatArray64 | None = None
+    level: FloatArray64 | None = None
     """(N,), what a verdict reads of the metric: drawn as the curve, the values faint behind."""
     unit: str = ""
     color: str = theme.SERIES[0]
@@ -150,7 +150,7 @@ def curve(
     )
 
 
-def _values_at(data: pd.DataFrame, key: str, steps: NDArray[np.int64]) -> Values | None:
+def _values_at(data: pd.DataFrame, key: str, steps: NDArray[np.int64]) -> FloatArray64 | None:
     """The values of a key at some steps, NaN where it has none; None for no key."""
     if not key:
         return None
@@ -197,7 +197,7 @@ def describe(curves: Sequence[Curve]) -> str:
     return "; ".join(parts) or "nothing measured yet"
 
 
-def downsample(values: Values, max_points: int) -> NDArray[np.intp]:
+def downsample(values: FloatArray64, max_points: int) -> NDArray[np.intp]:
     """Which points of a curve to draw, at most about `max_points`, in order.
 
     The curve is cut into buckets of equal count; of each the smallest and the largest value stay,
@@ -236,7 +236,7 @@ def downsample(values: Values, max_points: int) -> NDArray[np.intp]:
     return np.unique(np.concatenate(chosen))
 
 
-def smoothed(values: Values, weight: float) -> Values:
+def smoothed(values: FloatArray64, weight: float) -> FloatArray64:
     """Exponential moving average with the start corrected, as Adam does: no pull towards zero.
 
     `s_t = w s_(t-1) + (1 - w) y_t`, divided by `1 - w^t`. A NaN leaves a gap and is left out.
@@ -257,7 +257,7 @@ def smoothed(values: Values, weight: float) -> Values:
     return np.where(np.isfinite(values), means, np.nan)
 
 
-def clipped_range(values: Values, *, log_y: bool) -> tuple[float, float] | None:
+def clipped_range(values: FloatArray64, *, log_y: bool) -> tuple[float, float] | None:
     """A range of the y axis that leaves outliers out: the middle 96 % and a tenth around it.
 
     In logarithms of ten where `log_y`. None where there is nothing to range over.
@@ -265,13 +265,13 @@ def clipped_range(values: Values, *, log_y: bool) -> tuple[float, float] | None:
     return _range(values, (0.02, 0.98), 0.1, log_y=log_y)
 
 
-def full_range(values: Values, *, log_y: bool) -> tuple[float, float] | None:
+def full_range(values: FloatArray64, *, log_y: bool) -> tuple[float, float] | None:
     """As `clipped_range`, with every value and a twentieth around them."""
     return _range(values, (0.0, 1.0), 0.05, log_y=log_y)
 
 
 def _range(
-    values: Values, quantiles: tuple[float, float], margin: float, *, log_y: bool
+    values: FloatArray64, quantiles: tuple[float, float], margin: float, *, log_y: bool
 ) -> tuple[float, float] | None:
     known = values[np.isfinite(values)]
     if log_y:

@@ -1,4 +1,4 @@
-"""The scripts that pages fetch from this server: every `.js` of this folder, and plotly's.
+"""The scripts that pages fetch from this server: every file of `js/`, and plotly's.
 
 All of them stand under one address that names their content, so a browser fetches each once and
 keeps it, and a script imports its neighbour by name (`./pulse.js`). What they ask for and what they
@@ -27,7 +27,7 @@ _FOREVER = "public, max-age=31536000, immutable"
 @functools.cache
 def files() -> Mapping[str, Path]:
     """Name of a script, as it stands in an address -> its file."""
-    own = {path.name: path for path in sorted(Path(__file__).parent.glob("*.js"))}
+    own = {path.name: path for path in sorted((Path(__file__).parent / "js").glob("*.js"))}
     return {**own, "plotly.js": _plotly()}
 
 
@@ -51,6 +51,11 @@ def folder() -> str:
 def address(name: str) -> str:
     """Where a browser fetches a script: `/assets/0123456789abcdef/figures.js`."""
     return f"{folder()}/{name}"
+
+
+def text(name: str) -> str:
+    """The words of a script: for a page that has no server to fetch it from."""
+    return files()[name].read_text(encoding="utf-8")
 
 
 def routes() -> list[Route]:

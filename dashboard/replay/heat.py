@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.records import FloatArray, Trajectory, TrajectoryOutcome, Turn
+from echoscope.store.records import FloatArray, FloatArray64, Trajectory, TrajectoryOutcome, Turn
 
-Values = NDArray[np.float64]
-Read = Callable[[Turn, TrajectoryOutcome | None], Values | None]
+Read = Callable[[Turn, TrajectoryOutcome | None], FloatArray64 | None]
 
 LEVELS = 5
 """Steps of colour on each side of the neutral value."""
@@ -55,7 +54,7 @@ class Scale:
     has_below: bool
     has_above: bool
 
-    def levels(self, values: Values) -> NDArray[np.int8]:
+    def levels(self, values: FloatArray64) -> NDArray[np.int8]:
         """Per token, -LEVELS (far below) to LEVELS (far above), 0 neutral; NaN counts as 0."""
         distance = np.nan_to_num(values - self.neutral, nan=0.0, posinf=1e300, neginf=-1e300)
         steps = np.ceil(np.abs(distance) / self.reach * LEVELS - 0.5)
@@ -70,45 +69,47 @@ class Scale:
 
 
 def _of_turn(name: str) -> Read:
-    def read(turn: Turn, _: TrajectoryOutcome | None) -> Values | None:
+    def read(turn: Turn, _: TrajectoryOutcome | None) -> FloatArray64 | None:
         return _wide(turn, getattr(turn, name))
 
     return read
 
 
 def _of_outcome(name: str) -> Read:
-    def read(turn: Turn, outcome: TrajectoryOutcome | None) -> Values | None:
+    def read(turn: Turn, outcome: TrajectoryOutcome | None) -> FloatArray64 | None:
         return _outcome_values(name, turn, outcome)
 
     return read
 
 
-def _outcome_values(name: str, turn: Turn, outcome: TrajectoryOutcome | None) -> Values | None:
+def _outcome_values(
+    name: str, turn: Turn, outcome: TrajectoryOutcome | None
+) -> FloatArray64 | None:
     arrays: tuple[FloatArray, ...] | None = None if outcome is None else getattr(outcome, name)
     if arrays is None or turn.index >= len(arrays):
         return None
     return _wide(turn, arrays[turn.index])
 
 
-def _wide(turn: Turn, array: FloatArray | None) -> Values | None:
+def _wide(turn: Turn, array: FloatArray | None) -> FloatArray64 | None:
     """As float64, None unless there is one number for each sampled token."""
     if array is None or turn.response_tokens is None or len(array) != len(turn.response_tokens):
         return None
     return np.asarray(array, dtype=np.float64)
 
 
-def _ratio(turn: Turn, outcome: TrajectoryOutcome | None) -> Values | None:
+def _ratio(turn: Turn, outcome: TrajectoryOutcome | None) -> FloatArray64 | None:
     """exp(log-prob of the trainer - log-prob at sampling)."""
     trainer = _outcome_values("trainer_logprobs", turn, outcome)
     behaviour = _wide(turn, turn.logprobs)
     return None if trainer is None or behaviour is None else np.exp(_bounded(trainer - behaviour))
 
 
-def _bounded(values: Values) -> Values:
+def _bounded(values: FloatArray64) -> FloatArray64:
     return np.clip(values, -50.0, 50.0)
 
 
-def _reference_gap(turn: Turn, outcome: TrajectoryOutcome | None) -> Values | None:
+def _reference_gap(turn: Turn, outcome: TrajectoryOutcome | None) -> FloatArray64 | None:
     reference = _outcome_values("ref_logprobs", turn, outcome)
     own = _outcome_values("trainer_logprobs", turn, outcome)
     own = _wide(turn, turn.logprobs) if own is None else own
@@ -184,7 +185,7 @@ def available(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> list
     ]
 
 
-def scale_of(heat: Heat, values: Iterable[Values | None]) -> Scale:
+def scale_of(heat: Heat, values: Iterable[FloatArray64 | None]) -> Scale:
     """The scale of a heat. The values only say which sides of it a legend needs.
 
     A heat without a fixed reach gets that of the values, and at least LEAST_REACH.

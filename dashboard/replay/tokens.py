@@ -12,10 +12,10 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from echoscope.store.records import Span, Turn
+from echoscope.store.records import FloatArray64, Span, Turn
 
 from ..escaping import cut_note, escape_fragment, marked
-from .heat import LEVELS, Heat, Scale, Values
+from .heat import LEVELS, Heat, Scale
 
 MAX_TOKENS = 2_000
 """Tokens that one call shows; the page turns over for more."""
@@ -132,7 +132,7 @@ def _regions(turn: Turn) -> list[tuple[str, Span]]:
 def heat_html(
     turn: Turn,
     heat: Heat,
-    values: Values,
+    values: FloatArray64,
     scale: Scale,
     *,
     pieces: Sequence[str] | None,

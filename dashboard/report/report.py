@@ -44,12 +44,12 @@ from ..data.diagnosis import (
 )
 from ..escaping import escape, visible
 from ..labels import interval_words, value_words
-from ..live import pulses
+from ..live import pulses, scripts
 from ..replay import html as replay_html
 from ..replay import tokens
 from ..replay.heat import HEATS, available, trajectory_scale
 from ..words import NONE, plain_config, setting_words
-from .page import PAGE, SCRIPT, STYLE
+from .page import PAGE, STYLE
 
 MAX_CHOSEN = 8
 """Trajectories in a report."""
@@ -137,7 +137,7 @@ def make_report(
         body="\n".join(page.parts),
         figures="\n".join(page.figures),
         style=STYLE + _inner(tokens.STYLE) + _inner(replay_html.STYLE),
-        script=SCRIPT,
+        script=scripts.text("report.js"),
         plotly=_packed(plotly.offline.get_plotlyjs()),
     )
     return _without_folder(text, queries.path_of(run_id).parent)

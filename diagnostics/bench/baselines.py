@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from echoscope.store.records import BoolArray, IntArray64
+
 from ..read.table import MetricTable
 from .harness import LabelledRun
 from .scores import Call, Scores, score
 
 Alert = Callable[[LabelledRun], tuple[int, ...]]
 """A run -> the steps at which alarms begin."""
-Steps = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 OPENING = 20
 PERSIST = 3
@@ -185,7 +185,7 @@ def as_used(family: Family) -> Alert:
     return alert
 
 
-def _series(table: MetricTable, key: str) -> tuple[Steps, NDArray[np.float64]]:
+def _series(table: MetricTable, key: str) -> tuple[IntArray64, NDArray[np.float64]]:
     values = table.columns.get(key)
     if values is None:
         return np.empty(0, dtype=np.int64), np.empty(0)
@@ -193,7 +193,7 @@ def _series(table: MetricTable, key: str) -> tuple[Steps, NDArray[np.float64]]:
     return table.steps[there], values[there]
 
 
-def begins(steps: Steps, is_on: Flags, times: int) -> tuple[int, ...]:
+def begins(steps: IntArray64, is_on: BoolArray, times: int) -> tuple[int, ...]:
     """The steps at which a condition has held so many times in a row, once per stretch.
 
     >>> begins(np.arange(8), np.array([0, 1, 1, 1, 0, 1, 1, 0], dtype=bool), 2)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from echoscope.store.records import FloatArray64
+
 from ..judge.regimes import Regime
 from ..read.table import MetricTable
 from .harness import LabelledRun, halved_for_good
-
-Values = NDArray[np.float64]
 
 NUM_STEPS = 160
 EVAL_EVERY = 10
@@ -33,15 +33,15 @@ NUM_PROMPTS = 8
 class Schedule:
     """Noise-free courses, each (T,), that a synthetic run is drawn from."""
 
-    success: Values
-    valid: Values
-    closed: Values
-    length: Values
-    entropy: Values
-    dependence: Values
-    conditional_entropy: Values
-    repetition: Values
-    spread: Values
+    success: FloatArray64
+    valid: FloatArray64
+    closed: FloatArray64
+    length: FloatArray64
+    entropy: FloatArray64
+    dependence: FloatArray64
+    conditional_entropy: FloatArray64
+    repetition: FloatArray64
+    spread: FloatArray64
     """Factor on the reward spread that success implies."""
     eval_episodes: int = EVAL_EPISODES
     onset: int | None = None
@@ -71,7 +71,7 @@ def _learning(rng: np.random.Generator) -> Schedule:
     )
 
 
-def _ramp(onset: int, steps: float) -> Values:
+def _ramp(onset: int, steps: float) -> FloatArray64:
     """0 before the onset, 1 once `steps` have passed."""
     return np.clip((np.arange(NUM_STEPS) - onset) / steps, 0, 1)
 
@@ -231,7 +231,7 @@ def _drawn(made: Schedule, rng: np.random.Generator, *, uses_fixed_tasks: bool) 
     spread = 2 * np.sqrt(np.clip(made.success * (1 - made.success), 0, None)) * made.spread
     information = made.dependence + 0.04 * rng.standard_normal(NUM_STEPS)
     retrieval = 1 / NUM_PROMPTS + (1 - 1 / NUM_PROMPTS) * made.dependence
-    columns: dict[str, Values] = {
+    columns: dict[str, FloatArray64] = {
         "rollout/success_rate": success_train,
         "reward/return_mean": 2 * success_train - 0.2,
         "eval/made/success_rate": _only(is_eval, _rate(fixed, made.eval_episodes, rng)),
@@ -253,26 +253,26 @@ def _drawn(made: Schedule, rng: np.random.Generator, *, uses_fixed_tasks: bool) 
     return MetricTable(steps=steps, columns=columns, sources={}, kind="made")
 
 
-def _learning_only(made: Schedule) -> Values:
+def _learning_only(made: Schedule) -> FloatArray64:
     """Success on fixed tasks of a run whose training tasks became harder: the best so far."""
     return np.asarray(np.maximum.accumulate(made.success))
 
 
-def _shifted(rate: Values, by: Values) -> Values:
+def _shifted(rate: FloatArray64, by: FloatArray64) -> FloatArray64:
     """A rate moved on the logit scale."""
     safe = np.clip(rate, 1e-4, 1 - 1e-4)
     return np.asarray(1 / (1 + np.exp(-(np.log(safe / (1 - safe)) + by))))
 
 
-def _rate(rate: Values, trials: int, rng: np.random.Generator) -> Values:
+def _rate(rate: FloatArray64, trials: int, rng: np.random.Generator) -> FloatArray64:
     return np.asarray(rng.binomial(trials, np.clip(rate, 0, 1)) / trials, dtype=np.float64)
 
 
-def _only(where: NDArray[np.bool_], values: Values) -> Values:
+def _only(where: NDArray[np.bool_], values: FloatArray64) -> FloatArray64:
     return np.where(where, values, math.nan)
 
 
-def _ar1(rng: np.random.Generator, correlation: float) -> Values:
+def _ar1(rng: np.random.Generator, correlation: float) -> FloatArray64:
     """Unit-variance noise with a lag-1 correlation."""
     shocks = rng.standard_normal(NUM_STEPS) * math.sqrt(1 - correlation**2)
     out = np.empty(NUM_STEPS)

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from echoscope.store.records import FloatArray64
 
 from ..config import GradientConfig
 from ..selection.rules import is_zero
-
-Floats = NDArray[np.float64]
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")
 
@@ -61,7 +60,7 @@ class Noise:
         return math.nan if self.reason else self.trace / self.signal_squared
 
 
-def estimate_noise(norms_squared_P: Floats, total_squared: float) -> Noise:
+def estimate_noise(norms_squared_P: FloatArray64, total_squared: float) -> Noise:
     """From |g_p|^2 of every group and |sum of g_p|^2.
 
     Groups without a trained token count: they are draws that gave nothing.
@@ -82,7 +81,7 @@ def estimate_noise(norms_squared_P: Floats, total_squared: float) -> Noise:
     return Noise(signal_squared=signal, trace=trace, num_groups=size, reason=reason)
 
 
-def signal_share(norms_squared_p: Floats, sum_squared: float) -> float:
+def signal_share(norms_squared_p: FloatArray64, sum_squared: float) -> float:
     """Share of a bucket's squared norm that is signal: below 0 as often as above where none is.
 
     |sum|^2 minus the sum of |g_p|^2 is the sum of g_p . g_q over pairs of different groups: the

@@ -19,10 +19,9 @@ from typing import TypedDict
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from echoscope.store.records import DiagnosticRecord
+from echoscope.store.records import BoolArray, DiagnosticRecord, FloatArray64
 
 from ..config import GradientConfig
 from .gradient_stats import (
@@ -34,9 +33,6 @@ from .gradient_stats import (
     make_buckets,
     signal_share,
 )
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 TermsOf = Callable[[int], Iterable[Mapping[str, Tensor]]]
 """Group index to its terms, one mapping per microbatch, each differentiated and freed before the
@@ -86,7 +82,7 @@ class GradientReport:
     """By term, over all groups."""
     signal_shares: Mapping[tuple[str, str], float]
     """(term, bucket) to the share of the squared norm that is signal."""
-    group_norms: Mapping[str, Floats]
+    group_norms: Mapping[str, FloatArray64]
     """By term, (P,): norm of each group's gradient over its own weight; NaN without weight."""
     bucket_stats: Mapping[str, Mapping[str, float]]
     """Bucket to num_groups, weight_frac, reward_std_mean."""
@@ -180,7 +176,7 @@ class _Sums:
         self.layer_group = layer_group
         self.names: list[str] = []
         """Terms, in the order met."""
-        self.group_products: dict[int, Floats] = {}
+        self.group_products: dict[int, FloatArray64] = {}
         """(T, T) inner products of one group's terms; groups without terms have none."""
         self._buckets = [bucket.name for bucket in buckets]
         self._limit_gb = config.max_buffer_gb
@@ -213,10 +209,10 @@ class _Sums:
                     self._sums[parameter][name][at] += group[parameter, name]
         self.group_products[index] = products
 
-    def products(self) -> tuple[Floats, dict[str, Floats]]:
+    def products(self) -> tuple[FloatArray64, dict[str, FloatArray64]]:
         """(C, C) inner products of all sums, bucket by bucket, and the same by layer group."""
         size = len(self._buckets) * len(self.names)
-        by_layer: dict[str, Floats] = {}
+        by_layer: dict[str, FloatArray64] = {}
         for parameter, by_term in self._sums.items():
             if by_term:
                 rows = torch.stack([by_term[name] for name in self.names], dim=1).flatten(0, 1)
@@ -261,7 +257,7 @@ def _differentiate(
         )
 
 
-def _gram(rows: Tensor) -> Floats:
+def _gram(rows: Tensor) -> FloatArray64:
     return np.asarray((rows @ rows.T).double().cpu().numpy(), dtype=np.float64)
 
 
@@ -321,14 +317,14 @@ class _Angles(TypedDict):
 
 
 def _angles(
-    products: Floats,
-    cells: Mapping[tuple[str, str], Bools],
+    products: FloatArray64,
+    cells: Mapping[tuple[str, str], BoolArray],
     names: Sequence[str],
     buckets: Sequence[str],
 ) -> _Angles:
     """Cosines between terms, between buckets, and of each bucket with the others together."""
 
-    def angle(a: Bools, b: Bools) -> float:
+    def angle(a: BoolArray, b: BoolArray) -> float:
         return cosine(_product(products, a, b), _product(products, a, a), _product(products, b, b))
 
     terms = (*names, TOTAL)
@@ -357,12 +353,12 @@ class _Selector:
     def __init__(self, terms: Sequence[str], buckets: Sequence[str]) -> None:
         self._cells = [(bucket, term) for bucket in buckets for term in terms]
 
-    def __call__(self, term: str, bucket: str) -> Bools:
+    def __call__(self, term: str, bucket: str) -> BoolArray:
         hits = [term in (t, TOTAL) and bucket in (b, ALL) for b, t in self._cells]
         return np.array(hits, dtype=np.bool_)
 
 
-def _product(products: Floats, a: Bools, b: Bools) -> float:
+def _product(products: FloatArray64, a: BoolArray, b: BoolArray) -> float:
     """Inner product of two sums of cells. Cells outside them may be NaN."""
     return float(products[np.ix_(a, b)].sum())
 
@@ -371,7 +367,7 @@ def _root(squared: float) -> float:
     return 0.0 if squared <= 0 else math.sqrt(squared)  # NaN stays NaN
 
 
-def _group_squares(sums: _Sums, term: str, num_groups: int) -> Floats:
+def _group_squares(sums: _Sums, term: str, num_groups: int) -> FloatArray64:
     """(P,) squared norm of every group's gradient; 0 for a group that gave no terms."""
     out = np.zeros(num_groups)
     for index, products in sums.group_products.items():

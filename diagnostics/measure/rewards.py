@@ -14,14 +14,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from echoscope.store.records import RolloutBatch
+from echoscope.store.records import BoolArray, FloatArray64, RolloutBatch
 
 from ..selection.filter import RELATIVE_NOISE
 
-FloatArray64 = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 NAN = float("nan")
 
 

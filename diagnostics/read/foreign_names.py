@@ -13,12 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-import numpy as np
-from numpy.typing import NDArray
+from echoscope.store.records import FloatArray64
 
 from .name_words import in_english
-
-Values = NDArray[np.float64]
 
 
 class Conversion(StrEnum):
@@ -42,7 +39,7 @@ class Meaning:
     is_guess: bool = False
     """Read only where nothing else says it: the name holds a word that says nothing to us."""
 
-    def convert(self, values: Values) -> Values:
+    def convert(self, values: FloatArray64) -> FloatArray64:
         if self.conversion is Conversion.COMPLEMENT:
             return 1.0 - values
         if self.conversion is Conversion.MAGNITUDE and not (values > 0).any():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from echoscope.store.records import FloatArray64
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..judge.channels import known_keys
@@ -21,7 +22,6 @@ from .foreign_names import (
     OUTCOMES,
     Conversion,
     Meaning,
-    Values,
     evaluated,
     is_share,
     looked_up,
@@ -188,13 +188,13 @@ def _is_known(key: str, patterns: Iterable[str]) -> bool:
 class NamedColumns:
     """Columns under our keys, where each came from, and what was said about units."""
 
-    columns: dict[str, Values]
+    columns: dict[str, FloatArray64]
     sources: dict[str, str]
     notes: tuple[str, ...]
 
 
 def to_our_names(
-    columns: Mapping[str, Values], mapping: Mapping[str, Meaning] | None = None
+    columns: Mapping[str, FloatArray64], mapping: Mapping[str, Meaning] | None = None
 ) -> NamedColumns:
     """Columns renamed and converted; a key that the source has itself wins over an alias.
 
@@ -202,7 +202,7 @@ def to_our_names(
     its ceiling becomes `dependence`; an entropy too large to be per token is divided by the length;
     a reward that stays within 0..1 is a success rate where no other is there.
     """
-    out: dict[str, Values] = {}
+    out: dict[str, FloatArray64] = {}
     sources: dict[str, str] = {}
     notes: list[str] = []
     guesses: dict[str, Meaning] = {}
@@ -243,8 +243,8 @@ def to_our_names(
 
 
 def _in_order_of_preference(
-    columns: Mapping[str, Values], mapping: Mapping[str, Meaning]
-) -> list[tuple[str, Meaning | None, Values]]:
+    columns: Mapping[str, FloatArray64], mapping: Mapping[str, Meaning]
+) -> list[tuple[str, Meaning | None, FloatArray64]]:
     """Mapped columns, then our own names, then the catalogue's, the preferred alias first."""
     ranked = []
     for place, name in enumerate(columns):
@@ -271,8 +271,8 @@ _LARGEST_SHARE = 1.01
 _PERCENT = re.compile(r"percent|pct|%|rate|acc", re.IGNORECASE)
 
 
-def _as_share(name: str, values: Values, notes: list[str]) -> Values | None:
-    """Values as a share of one; None where they are none."""
+def _as_share(name: str, values: FloatArray64, notes: list[str]) -> FloatArray64 | None:
+    """FloatArray64 as a share of one; None where they are none."""
     present = values[np.isfinite(values)]
     if not len(present) or present.min() < 0:
         return values if not len(present) else None
@@ -284,7 +284,9 @@ def _as_share(name: str, values: Values, notes: list[str]) -> Values | None:
     return None
 
 
-def _of_percent(name: str, meaning: Meaning | None, values: Values, notes: list[str]) -> Values:
+def _of_percent(
+    name: str, meaning: Meaning | None, values: FloatArray64, notes: list[str]
+) -> FloatArray64:
     """What is said to be a share, as a share of one: values up to 100 are percent.
 
     Raises:
@@ -304,7 +306,7 @@ def _of_percent(name: str, meaning: Meaning | None, values: Values, notes: list[
     )
 
 
-def _offer_percent(name: str, meaning: Meaning, values: Values, notes: list[str]) -> None:
+def _offer_percent(name: str, meaning: Meaning, values: FloatArray64, notes: list[str]) -> None:
     """A success that may be a number of successes, or a rate in percent: only its owner knows."""
     present = values[np.isfinite(values)]
     is_success = meaning.key.endswith("success_rate")
@@ -316,7 +318,7 @@ def _offer_percent(name: str, meaning: Meaning, values: Values, notes: list[str]
 
 
 def _success_from_rewards(
-    columns: dict[str, Values], sources: dict[str, str], notes: list[str]
+    columns: dict[str, FloatArray64], sources: dict[str, str], notes: list[str]
 ) -> None:
     """A reward or score that stays within 0..1 is read as success, if nothing else says success.
 
@@ -333,7 +335,11 @@ def _success_from_rewards(
 
 
 def _success_from_reward(
-    columns: dict[str, Values], sources: dict[str, str], notes: list[str], key: str, success: str
+    columns: dict[str, FloatArray64],
+    sources: dict[str, str],
+    notes: list[str],
+    key: str,
+    success: str,
 ) -> None:
     values = columns.get(key)
     is_own = values is not None and key == sources[key]
@@ -355,7 +361,7 @@ def _success_from_reward(
 
 
 def _action_valid_of_env(
-    columns: Mapping[str, Values], out: dict[str, Values], sources: dict[str, str]
+    columns: Mapping[str, FloatArray64], out: dict[str, FloatArray64], sources: dict[str, str]
 ) -> None:
     """RAGEN's environments say themselves whether actions are valid: second best."""
     for name, values in columns.items():
@@ -364,7 +370,7 @@ def _action_valid_of_env(
             sources[f"rollout/{match[1]}/action_valid_frac"] = name
 
 
-def _average_tags(columns: dict[str, Values], sources: dict[str, str]) -> None:
+def _average_tags(columns: dict[str, FloatArray64], sources: dict[str, str]) -> None:
     for rate in ("success_rate", "action_valid_frac", "action_effective_frac"):
         pattern = re.compile(rf"rollout/[^/]+/{rate}")
         members = [key for key in columns if pattern.fullmatch(key)]
@@ -391,7 +397,9 @@ _NO_PART = frozenset(
 )
 
 
-def _sum_of_rewards(columns: dict[str, Values], sources: dict[str, str], notes: list[str]) -> None:
+def _sum_of_rewards(
+    columns: dict[str, FloatArray64], sources: dict[str, str], notes: list[str]
+) -> None:
     """Where only the parts of a reward are logged, their sum is the return."""
     if {"reward/return_mean", "rollout/success_rate"} & columns.keys():
         return
@@ -407,7 +415,7 @@ def _sum_of_rewards(columns: dict[str, Values], sources: dict[str, str], notes: 
 
 
 def _guess_outcome(
-    columns: dict[str, Values],
+    columns: dict[str, FloatArray64],
     sources: dict[str, str],
     notes: list[str],
     guesses: Mapping[str, Meaning],
@@ -440,7 +448,7 @@ def _is_part_of_reward(name: str) -> bool:
 
 
 def _return_of_evaluation(
-    columns: dict[str, Values], sources: dict[str, str], notes: list[str]
+    columns: dict[str, FloatArray64], sources: dict[str, str], notes: list[str]
 ) -> None:
     """Where only the reward of an evaluation is logged, it stands for training's."""
     outcomes = ("success_rate", "return_mean")
@@ -451,7 +459,7 @@ def _return_of_evaluation(
         notes.append(f"no reward of training is logged: {sources[keys[0]]} is read in its place")
 
 
-def _derive_dependence(columns: dict[str, Values], sources: dict[str, str]) -> None:
+def _derive_dependence(columns: dict[str, FloatArray64], sources: dict[str, str]) -> None:
     information = columns.get("info/first_turn/mutual_information")
     ceiling = columns.get("info/first_turn/mutual_information_ceiling")
     key = "info/first_turn/dependence"
@@ -462,7 +470,7 @@ def _derive_dependence(columns: dict[str, Values], sources: dict[str, str]) -> N
 
 
 def _entropy_per_token(
-    columns: dict[str, Values], sources: dict[str, str], notes: list[str]
+    columns: dict[str, FloatArray64], sources: dict[str, str], notes: list[str]
 ) -> None:
     key = "policy/entropy"
     values = columns.get(key)
@@ -480,7 +488,9 @@ def _entropy_per_token(
     notes.append(f"{sources[key]} is per sequence: divided by {sources[_LENGTH]}")
 
 
-def _kl_per_token(columns: dict[str, Values], sources: dict[str, str], notes: list[str]) -> None:
+def _kl_per_token(
+    columns: dict[str, FloatArray64], sources: dict[str, str], notes: list[str]
+) -> None:
     """A KL that no token can have is a sum over sequences, and set aside."""
     key = "policy/ref_kl"
     values = columns.get(key)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from echoscope.store.records import FloatArray64
 from echoscope.text.amounts import counted
 
 from .foreign_names import SUCCESS_WORDS, Meaning, spelled, step_rank
@@ -21,7 +22,6 @@ from .table import (
     MetricTable,
     TableBuilder,
     TooManyColumnsError,
-    Values,
     too_many_columns,
 )
 
@@ -229,7 +229,7 @@ class Collector:
     _runs: dict[tuple[str, ...], TableBuilder] = field(default_factory=dict)
     _run_fields: dict[str, None] = field(default_factory=dict)
     _chart: dict[str, int] = field(default_factory=dict)
-    """Values by run, where the columns are those of an exported chart."""
+    """FloatArray64 by run, where the columns are those of an exported chart."""
     _offsets: dict[float, float] = field(default_factory=dict)
     _last: tuple[float, float] | None = None
     _plans: dict[tuple[str, ...], _Plan] = field(default_factory=dict)
@@ -525,7 +525,7 @@ def likely_success(table: MetricTable) -> Iterator[tuple[str, str]]:
             yield name, target
 
 
-def _outcome_for(values: Values) -> str:
+def _outcome_for(values: FloatArray64) -> str:
     """Which key numbers without a known name may be: a success rate where they lie in 0..1."""
     finite = values[abs(values) < math.inf]
     if not len(finite):

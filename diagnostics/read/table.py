@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from echoscope.store.records import FloatArray64, IntArray64
+
 from .foreign_names import Meaning
 from .names import to_our_names
 
@@ -32,9 +34,6 @@ def steps_with_groups(reader: RunReader, *, with_tokens: bool = False) -> list[i
     )
     return [int(step) for step in found.column("step").to_pylist()]
 
-
-Values = NDArray[np.float64]
-Steps = NDArray[np.int64]
 
 MAX_ROWS = 20_000
 """A longer source is averaged in blocks while it is read: between this many rows and twice that."""
@@ -63,8 +62,8 @@ class MetricTable:
     Legend: **R** rows.
     """
 
-    steps: Steps  # (R,)
-    columns: Mapping[str, Values]  # each (R,)
+    steps: IntArray64  # (R,)
+    columns: Mapping[str, FloatArray64]  # each (R,)
     sources: Mapping[str, str]
     """Key -> the column or columns it came from."""
     kind: str
@@ -152,10 +151,10 @@ class TableBuilder:
 
     def add_block(
         self,
-        steps: Values,
+        steps: FloatArray64,
         names: Sequence[str],
         matrix: NDArray[np.float64],
-        weights: Values | None = None,
+        weights: FloatArray64 | None = None,
     ) -> None:
         """`matrix` (r, c) of the named columns at `steps` (r,), by `weights` (r,).
 

@@ -34,13 +34,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.records import RolloutBatch, Trajectory
+from echoscope.store.records import BoolArray, FloatArray64, RolloutBatch, Trajectory
 
 from ..config import SelectionConfig
 from .rules import is_zero, select
-
-FloatArray64 = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 RELATIVE_NOISE = 1e-9
 """Returns of a group that differ by less than this share of their size are the same return."""

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..config import SelectionConfig
+from echoscope.store.records import FloatArray64, IndexArray
 
-FloatArray64 = NDArray[np.float64]
-IndexArray = NDArray[np.intp]
+from ..config import SelectionConfig
 
 ZERO = 1e-10
 """A metric no larger than this in absolute value is zero."""

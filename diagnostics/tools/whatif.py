@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from echoscope.store.reader import RunReader
-from echoscope.store.records import StopReason
+from echoscope.store.records import BoolArray, FloatArray64, StopReason
 from echoscope.store.steer.settings import live_settings
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.strict_json import finite_or_none
 
 from ..config import SelectionConfig
 from ..read.table import steps_with_groups
-from ..selection.filter import BoolArray, FloatArray64, GroupArrays, Selection, select_from, tie_key
+from ..selection.filter import GroupArrays, Selection, select_from, tie_key
 from ..selection.payoff import Payoff, payoff_of
 from ..selection.rules import is_zero
 

@@ -17,15 +17,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.metrics.cluster import expected_mutual_information
 
-from echoscope.store.records import Trajectory
+from echoscope.store.records import FloatArray64, IntArray64, Trajectory
 
 from .intervals import Interval, cluster_half_widths, pseudo_values
-
-FloatArray64 = NDArray[np.float64]
-IntArray64 = NDArray[np.int64]
 
 NAN = float("nan")
 

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from echoscope.store.records import FloatArray, IntArray
+from echoscope.store.records import BoolArray, FloatArray, FloatArray64, IntArray, IntArray64
 
 from .pairs import Draw
 
@@ -176,11 +176,6 @@ def _distinct(rows: Sequence[IntArray]) -> tuple[list[IntArray], list[int]]:
             unique.append(array)
         place.append(seen[key])
     return unique, place
-
-
-FloatArray64 = NDArray[np.float64]
-IntArray64 = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,12 +33,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from echoscope.store.records import FloatArray64, IntArray64
+
 from .cross_scores import CrossScores, ScoringCost
 from .intervals import Interval, cluster_half_widths, pseudo_values, sibling_half_widths
 from .retrieval import RANKS, Retrieval, hits, posterior, retrieve
-
-FloatArray64 = NDArray[np.float64]
-IntArray64 = NDArray[np.int64]
 
 STATISTICS = (
     "mutual_information",

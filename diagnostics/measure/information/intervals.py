@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-FloatArray64 = NDArray[np.float64]
-IntArray64 = NDArray[np.int64]
+from echoscope.store.records import FloatArray64, IntArray64
+
 About = Literal["batch", "prompt distribution"]
 
 NUM_RESAMPLES = 200

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.records import IntArray
-
-IntArray64 = NDArray[np.int64]
+from echoscope.store.records import IntArray, IntArray64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

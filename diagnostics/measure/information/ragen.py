@@ -16,16 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from echoscope.store.records import IntArray, Trajectory, Turn
+from echoscope.store.records import FloatArray64, IntArray, IntArray64, Trajectory, Turn
 
 from .cross_scores import CrossScores
 from .estimate import log_mean_exp
 from .pairs import Draw, inner_span
-
-FloatArray64 = NDArray[np.float64]
-IntArray64 = NDArray[np.int64]
 
 FIRST_TURN = "collapse_first_turn_sample"
 TRAJECTORY = "collapse_trajectory_sample"

@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray64 = NDArray[np.float64]
-IntArray64 = NDArray[np.int64]
+from echoscope.store.records import FloatArray64, IntArray64
 
 RANKS = (1, 2, 4, 8)
 

@@ -10,10 +10,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
+from echoscope.store.records import FloatArray64, IntArray64
 
 _TIE = 1e-9
 """Similarities this close are equal: neither neighbour is nearer."""
@@ -38,7 +36,11 @@ class TextRetrieval:
 
 
 def retrieve(
-    similarity_nn: Floats, prompt_n: Labels, rng: np.random.Generator, *, permutations: int
+    similarity_nn: FloatArray64,
+    prompt_n: IntArray64,
+    rng: np.random.Generator,
+    *,
+    permutations: int,
 ) -> TextRetrieval:
     """Leave-one-out nearest neighbour. Equally near neighbours share the credit.
 
@@ -84,7 +86,7 @@ class InformationBound:
 
 
 def information_bound(
-    similarity_nn: Floats, prompt_n: Labels, *, max_folds: int = 4
+    similarity_nn: FloatArray64, prompt_n: IntArray64, *, max_folds: int = 4
 ) -> InformationBound:
     """ln N - E[-log q(prompt given text)] <= I(X;Z) for any classifier q (Barber, Agakov 2003).
 
@@ -115,8 +117,12 @@ def information_bound(
 
 
 def _log_scores(
-    similarity_ab: Floats, train_b: Labels, truth_a: Labels, *, leave_one_out: bool = False
-) -> Floats:
+    similarity_ab: FloatArray64,
+    train_b: IntArray64,
+    truth_a: IntArray64,
+    *,
+    leave_one_out: bool = False,
+) -> FloatArray64:
     """(sharpness, doubt, a) log q of the true prompt of each of `a` texts, from `b` known ones."""
     num_prompts = int(train_b.max()) + 1
     one_hot_bN = np.eye(num_prompts)[train_b]
@@ -133,7 +139,7 @@ def _log_scores(
     return np.asarray(np.log(mixed))
 
 
-def _position_in_prompt(prompt_n: Labels) -> Labels:
+def _position_in_prompt(prompt_n: IntArray64) -> IntArray64:
     """0, 1, 2, ... within each prompt, in order."""
     out = np.zeros(len(prompt_n), dtype=np.int64)
     for prompt in np.unique(prompt_n):

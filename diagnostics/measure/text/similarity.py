@@ -9,19 +9,17 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
-from .sample import words
+from echoscope.store.records import FloatArray64, IntArray64
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from .sample import words
 
 _BLANKS = re.compile(r"\s\s+")
 _CODE_POINTS = 1 << 21
 
 
-def similarity(texts: Sequence[str]) -> Floats:
+def similarity(texts: Sequence[str]) -> FloatArray64:
     """(n, n) mean of two TF-IDF cosines: word 1-2 grams and character 3-5 grams.
 
     As scikit-learn's `TfidfVectorizer` with its default weights (a test), whose checks of its
@@ -46,11 +44,13 @@ def similarity(texts: Sequence[str]) -> Floats:
     by_word = _cosines(
         np.array(words_L, dtype=np.int64), [len(tokens) for tokens in spoken], 1, 2, copies_D
     )
-    mean: Floats = (by_char + by_word) / 2
+    mean: FloatArray64 = (by_char + by_word) / 2
     return mean[np.ix_(place_n, place_n)]
 
 
-def _cosines(items_L: Ints, lengths: list[int], low: int, high: int, copies_D: Floats) -> Floats:
+def _cosines(
+    items_L: IntArray64, lengths: list[int], low: int, high: int, copies_D: FloatArray64
+) -> FloatArray64:
     """(D, D) cosines of the grams of `low` to `high` items, weighted as tf * (ln idf + 1).
 
     Args:
@@ -82,5 +82,5 @@ def _cosines(items_L: Ints, lengths: list[int], low: int, high: int, copies_D: F
     weights = counts.data * (np.log((1 + copies_D.sum()) / (1 + frequency)) + 1)[counts.indices]
     norm_D = np.sqrt(np.bincount(rows, weights=weights**2, minlength=len(lengths)))
     counts.data = weights / norm_D[rows]
-    cosines: Floats = (counts @ counts.T).toarray()
+    cosines: FloatArray64 = (counts @ counts.T).toarray()
     return cosines
