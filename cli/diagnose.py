@@ -128,9 +128,11 @@ def _judged(
 
 def _require_path(path: Path) -> None:
     """Raises NotARunError where the path is neither a file nor a folder, and a run was meant."""
-    from echoscope.store.log.layout import Layout, run_meant
+    if path.exists():
+        return
+    from echoscope.store.log.layout import Layout, run_meant  # a metrics file does without
 
-    if not path.exists() and run_meant(path):
+    if run_meant(path):
         Layout(path).require_run()
 
 

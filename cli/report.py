@@ -36,7 +36,7 @@ def report(
     try:
         Layout(run).require_run()
     except NotARunError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(4) from None
     place = run.resolve()
     configure(DashboardSettings(root=place.parent, is_read_only=True))

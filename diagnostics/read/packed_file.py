@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import pyarrow as pa
-
 MAX_BYTES = 2 << 30
 """A packed file is read up to here: a few kilobytes may unpack to terabytes."""
 ERRORS: tuple[type[Exception], ...] = (
@@ -74,6 +72,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             with archive.open(member) as file:
                 yield cast(BinaryIO, _Bounded(cast(BinaryIO, file)))
     elif packing == "zstd":
+        import pyarrow as pa  # takes longer to import than most files to read
+
         with pa.input_stream(str(path), compression="zstd") as file:
             yield cast(BinaryIO, _Bounded(cast(BinaryIO, file)))
     else:

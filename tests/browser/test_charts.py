@@ -60,8 +60,8 @@ def test_c2_live_draws_evaluations_where_they_were(
 ) -> None:
     visit(page, f"{dashboard.url}/live?run={measured}&smooth={smooth}")
     drawn = curves(page, draw_chart(page, ".st-key-chart_success"))
-    assert dict(zip(drawn["eval"]["x"], drawn["eval"]["y"], strict=True)) == EVALUATED
-    assert drawn["eval"]["mode"] == "markers"
+    assert dict(zip(drawn["evaluation"]["x"], drawn["evaluation"]["y"], strict=True)) == EVALUATED
+    assert drawn["evaluation"]["mode"] == "markers"
     trained = drawn["training"]["y"]
     assert (max(trained[10:]) - min(trained[10:]) < 0.1) is (smooth == "0.9")
 
@@ -92,10 +92,14 @@ def test_c14_finding_c9_a_chart_of_one_term_has_a_legend_and_two_probes_are_no_l
 ) -> None:
     visit(page, f"{dashboard.url}/live?run={measured}")
     plot = draw_chart(page, ".st-key-chart_success")
-    assert page.locator(f"{plot} .legendtext").all_text_contents() == ["training", "eval", "probe"]
-    assert curves(page, plot)["probe"]["mode"] == "markers"
+    assert page.locator(f"{plot} .legendtext").all_text_contents() == [
+        "training",
+        "evaluation",
+        "probe, same seeds",
+    ]
+    assert curves(page, plot)["probe, same seeds"]["mode"] == "markers"
     plot = draw_chart(page, ".st-key-chart_gradient")
-    assert page.locator(f"{plot} .legendtext").all_text_contents() == ["whole gradient"]
+    assert page.locator(f"{plot} .legendtext").all_text_contents() == ["all terms"]
 
 
 def test_c14_finding_c14_the_synced_cursor_says_a_rate_in_percent(
@@ -117,7 +121,7 @@ def test_c14_finding_c8_neither_the_hover_box_nor_the_camera_hides_the_title(
     visit(page, f"{dashboard.url}/live?run={measured}")
     plot = draw_chart(page, ".st-key-chart_success")
     words = hover(page, plot, page.locator(f"{plot} .scatterlayer .point").nth(20))
-    assert [words.count(name) for name in ("training", "eval")] == [1, 1]
+    assert [words.count(name) for name in ("training", "evaluation")] == [1, 1]
     title = page.locator(f"{plot} .annotation").first.bounding_box()
     lines = page.locator(f"{plot} .hoverlayer .legend .traces")
     assert lines.count() == 2
