@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 import time
@@ -22,6 +23,8 @@ from ..config.settings import RunConfig
 
 POLL_S = 0.1
 _WATCH_S = 0.5
+_SETTLE_S = 0.02
+"""After a signal: by then the main thread has handled it, or sleeps."""
 """Seconds between two looks into the mailbox beside a call that may hang."""
 FIRST_SIGNAL = (
     "stopping after this step with a checkpoint; once more drops the step, also where an "
@@ -223,13 +226,21 @@ class Control:
         if self._is_droppable and self._stop_now and not self._is_reading:
             raise StepInterruptedError
 
-    def _watch(self, main: int, is_over: threading.Event) -> None:
+    def _watch(self, main: int, is_over: threading.Event, signals: int) -> None:
         """In a thread of its own: read commands where the main thread may never come back to.
 
-        After a first Ctrl-C the main thread is woken each time: a second one that comes just
-        before a sleep begins is noticed by nobody until that sleep is cut short.
+        After a Ctrl-C the main thread is woken each time: one that comes just before a sleep begins
+        is noticed by nobody until that sleep is cut short.
+
+        Args:
+            signals: Where each signal of this process is written, as a byte, when it comes.
         """
-        while not is_over.wait(_WATCH_S):
+        while not is_over.is_set():
+            if select.select([signals], [], [], _WATCH_S)[0]:
+                if not set(os.read(signals, 4096)) - {int(signal.SIGURG)}:
+                    continue  # our own
+                self._is_signalled = True
+                time.sleep(_SETTLE_S)
             if self._is_droppable and (self.should_abort() or self._is_signalled):
                 signal.pthread_kill(main, signal.SIGURG)
 
@@ -253,7 +264,6 @@ class Control:
             if number == signal.SIGHUP and count:
                 return
             count += 1
-            self._is_signalled = True
             name = signal.Signals(number).name
             if count == 1:
                 self.request(CommandAction.STOP, f"{name} in the terminal")
@@ -277,9 +287,12 @@ class Control:
         # The watching thread sends it; whoever does not handle it ignores it.
         previous[signal.SIGURG] = signal.signal(signal.SIGURG, cut_in)
         is_over = threading.Event()
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         watcher = threading.Thread(
             target=self._watch,
-            args=(threading.get_ident(), is_over),
+            args=(threading.get_ident(), is_over, reader),
             name="echoscope-watch",
             daemon=True,
         )
@@ -288,7 +301,11 @@ class Control:
             yield
         finally:
             is_over.set()
+            os.write(writer, bytes([signal.SIGURG]))  # it need not wait out its time
             watcher.join()
+            signal.set_wakeup_fd(before)
+            os.close(reader)
+            os.close(writer)
             for number, old in previous.items():
                 signal.signal(number, old)
 
