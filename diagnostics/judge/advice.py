@@ -230,7 +230,7 @@ def _evaluated(step: int, situation: Situation) -> str:
         return ""
     here, best = situation.success[max(before)], max(situation.success.values())
     is_far = here < NEAR_BEST * best
-    rest = f", the best {percent(best)} has no checkpoint" if is_far else ""
+    rest = f", far below the best of {percent(best)}" if is_far else ""
     return f" (evaluation {percent(here)}{rest})"
 
 
@@ -364,7 +364,7 @@ def _luck(history: History, situation: Situation) -> Cause | None:
         is_shown = history.luck >= LUCK_SHARE
         text = (
             f"luck decides much of the reward: {percent(history.luck)} of the reward variance "
-            "remains between samples of a task that did exactly the same"
+            "remains between samples of one task with exactly the same actions"
         )
     if not is_shown:
         return None

@@ -79,13 +79,13 @@ def levels(
     """
     by_step = dict(rows)
     course = Course(spec=spec)
-    found = []
+    out = []
     for step in sorted({*by_step, *log_steps}):
         value = by_step.get(step, math.nan)
         course.take(step, {key: value} if math.isfinite(value) else {})
         if math.isfinite(value):
-            found.append((step, course.shown_level))
-    return found
+            out.append((step, course.shown_level))
+    return out
 
 
 def observed(values: Mapping[str, float], keys: Sequence[str]) -> dict[str, float]:

@@ -13,73 +13,77 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_SYNONYMS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("rew", "rews", "rewards", "rwd", "rwds", "recompense", "récompense"), "reward"
-    ),
-    **dict.fromkeys(("récompenses", "recompensa", "recompensas", "belohnung", "награда"), "reward"),
-    **dict.fromkeys(("ret", "rets", "returns", "eret"), "return"),
-    **dict.fromkeys(("scores", "scr", "puntuacion", "puntaje"), "score"),
-    **dict.fromkeys(("acc", "accs", "accuracies", "accu", "precision@1"), "accuracy"),
-    **dict.fromkeys(("succ", "successes", "successful", "succeeded", "exito", "éxito"), "success"),
-    **dict.fromkeys(("succes", "succès", "erfolg", "успех"), "success"),
-    **dict.fromkeys(("wins", "won", "winning", "victory"), "win"),
-    **dict.fromkeys(("solve", "solves", "solving"), "solved"),
-    **dict.fromkeys(("passes", "passed", "passing"), "pass"),
-    **dict.fromkeys(("correctness", "corrects"), "correct"),
-    **dict.fromkeys(("ratio", "frac", "fraction", "pct", "percent", "percentage", "prob"), "rate"),
-    **dict.fromkeys(("rates", "tasa", "taux", "quote"), "rate"),
-    **dict.fromkeys(("ent", "entropies", "entropie", "entropia", "entropía"), "entropy"),
-    **dict.fromkeys(("kld", "kldiv", "kls"), "kl"),
-    **dict.fromkeys(("grads", "gradient", "gradients"), "grad"),
-    **dict.fromkeys(("norms", "gnorm"), "norm"),
-    **dict.fromkeys(("len", "lens", "lengths", "tokens", "toks", "token"), "length"),
-    **dict.fromkeys(("resp", "responses", "completion", "completions", "output"), "response"),
-    **dict.fromkeys(("outputs", "answer", "answers", "gen", "generation", "generated"), "response"),
-    **dict.fromkeys(("generations", "reply", "replies", "rollout_response"), "response"),
-    **dict.fromkeys(
-        ("ep", "epi", "epis", "episodes", "episodic", "episodio", "épisode"), "episode"
-    ),
-    **dict.fromkeys(("avg", "average", "averaged", "mu", "moyen", "moyenne", "media"), "mean"),
-    **dict.fromkeys(("medio", "promedio", "mittlere", "durchschnitt", "средняя"), "mean"),
-    **dict.fromkeys(("stdev", "stddev", "sd", "sigma", "deviation", "sem", "stderr"), "std"),
-    **dict.fromkeys(("variance", "vars"), "var"),
-    **dict.fromkeys(("maximum", "maxi", "highest", "peak", "record", "top", "optimal"), "max"),
-    **dict.fromkeys(("minimum", "lowest", "worst"), "min"),
-    **dict.fromkeys(("coeff", "coefficient", "weight", "weights", "scale", "scaling"), "coef"),
-    **dict.fromkeys(("validation", "val", "eval", "evaluation", "test", "dev"), "eval"),
-    **dict.fromkeys(("testing", "evaluated", "evals", "heldout", "holdout"), "eval"),
-}
-_FREE = frozenset(
+
+def _turned(spellings: Mapping[str, str]) -> dict[str, str]:
+    """Word -> its spellings, apart by spaces, the other way round: each spelling -> the word."""
+    return {spelling: word for word, many in spellings.items() for spelling in many.split()}
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SYNONYMS: Mapping[str, str] = _turned(
     {
-        *("mean", "train", "training", "trained", "rollout", "rollouts", "episode", "env", "envs"),
-        *("environment", "env_runners", "runners", "per", "of", "the", "over", "last", "recent"),
-        *("current", "cur", "now", "running", "run", "moving", "rolling", "smoothed", "smooth"),
-        *("window", "ma", "ema", "ewma", "sma", "overall", "total", "sum", "cumulative", "cum"),
-        *("raw", "true", "all", "batch", "group", "agent", "agents", "policy", "actor", "player"),
-        *("metrics", "metric", "stats", "charts", "chart", "losses", "ppo", "grpo", "dqn", "rl"),
-        *("sac", "a2c", "reinforce", "rlhf", "rloo", "dapo", "gspo", "perf", "performance"),
-        *("objective", "critic", "model", "global", "step", "steps", "iteration", "iter", "epoch"),
-        *("update", "value", "values", "undiscounted", "discounted", "normalized", "normalised"),
-        *("in", "on", "for", "at", "and", "to", "by", "with", "is", "log", "history", "curve"),
-        *("latest", "final", "end", "team", "custom", "summary", "result", "results", "info"),
-        *("task", "tasks", "game", "games", "extrinsic", "external", "outcome", "data", "main"),
-        *("trajectory", "traj", "sequence", "seq", "sample", "samples", "prompt", "question"),
+        "reward": (
+            "rew rews rewards rwd rwds recompense récompense récompenses recompensa recompensas "
+            "belohnung награда"
+        ),
+        "return": "ret rets returns eret",
+        "score": "scores scr puntuacion puntaje",
+        "accuracy": "acc accs accuracies accu precision@1",
+        "success": "succ successes successful succeeded exito éxito succes succès erfolg успех",
+        "win": "wins won winning victory",
+        "solved": "solve solves solving",
+        "pass": "passes passed passing",
+        "correct": "correctness corrects",
+        "rate": "ratio frac fraction pct percent percentage prob rates tasa taux quote",
+        "entropy": "ent entropies entropie entropia entropía",
+        "kl": "kld kldiv kls",
+        "grad": "grads gradient gradients",
+        "norm": "norms gnorm",
+        "length": "len lens lengths tokens toks token",
+        "response": (
+            "resp responses completion completions output outputs answer answers gen generation "
+            "generated generations reply replies rollout_response"
+        ),
+        "episode": "ep epi epis episodes episodic episodio épisode",
+        "mean": (
+            "avg average averaged mu moyen moyenne media medio promedio mittlere durchschnitt "
+            "средняя"
+        ),
+        "std": "stdev stddev sd sigma deviation sem stderr",
+        "var": "variance vars",
+        "max": "maximum maxi highest peak record top optimal",
+        "min": "minimum lowest worst",
+        "coef": "coeff coefficient weight weights scale scaling",
+        "eval": "validation val eval evaluation test dev testing evaluated evals heldout holdout",
     }
 )
+_FREE = _words(
+    """
+    mean train training trained rollout rollouts episode env envs environment env_runners
+    runners per of the over last recent current cur now running run moving rolling smoothed
+    smooth window ma ema ewma sma overall total sum cumulative cum raw true all batch group
+    agent agents policy actor player metrics metric stats charts chart losses ppo grpo dqn rl
+    sac a2c reinforce rlhf rloo dapo gspo perf performance objective critic model global step
+    steps iteration iter epoch update value values undiscounted discounted normalized normalised
+    in on for at and to by with is log history curve latest final end team custom summary result
+    results info task tasks game games extrinsic external outcome data main trajectory traj
+    sequence seq sample samples prompt question
+    """
+)
 """Words that say how or where something was averaged, not what it is."""
-_NOT_A_MEAN = frozenset({"std", "var", "min", "max", "median", "count", "num", "number", "n"})
-_NO_MEASURE = frozenset(
-    {
-        *("coef", "threshold", "target", "limit", "time", "lr", "seconds", "sec", "ms", "loss"),
-        *("clip", "clipped", "clipping", "eps", "epsilon", "beta", "alpha", "gamma", "lambda"),
-        *("mask", "buffer", "size", "id", "idx", "index", "seed", "baseline", "advantage", "adv"),
-        *("advantages", "delta", "diff", "gap", "change", "improvement", "error", "mse", "mae"),
-        *("percentile", "quantile", "ci", "upper", "lower", "p5", "p10", "p25", "p50", "p75"),
-        *("p90", "p95", "p99", "prev", "previous", "best", "goal_threshold", "weighted_loss"),
-        *("required", "needed", "wanted", "penalty", "bonus", "schedule", "steps_to", "until"),
-        *("expected", "predicted", "pred", "prediction", "estimate", "estimated", "zero"),
-    }
+_NOT_A_MEAN = _words("std var min max median count num number n")
+_NO_MEASURE = _words(
+    """
+    coef threshold target limit time lr seconds sec ms loss clip clipped clipping eps epsilon
+    beta alpha gamma lambda mask buffer size id idx index seed baseline advantage adv advantages
+    delta diff gap change improvement error mse mae percentile quantile ci upper lower p5 p10
+    p25 p50 p75 p90 p95 p99 prev previous best goal_threshold weighted_loss required needed
+    wanted penalty bonus schedule steps_to until expected predicted pred prediction estimate
+    estimated zero
+    """
 )
 
 
@@ -96,20 +100,18 @@ class Role:
 
 
 def _sets(*phrases: str) -> tuple[frozenset[str], ...]:
-    return tuple(frozenset(phrase.split()) for phrase in phrases)
+    return tuple(_words(phrase) for phrase in phrases)
 
 
 SUCCESS, RETURN = "rollout/success_rate", "reward/return_mean"
-_OTHER_JUDGES = frozenset(
-    {
-        *("classifier", "discriminator", "disc", "length", "format", "critic", "value", "chosen"),
-        *("rejected", "margin", "margins", "opponent", "random", "oracle", "tool", "action"),
-        *("actions", "parse", "parsing", "syntax", "invalid", "wrong", "fail", "failed", "failure"),
-        *("kl", "entropy", "intrinsic", "curiosity", "shaped", "shaping", "aux", "auxiliary"),
-        *("ref", "reference", "teacher", "expert", "human", "demo", "quality_gate", "streak"),
-        *("backup", "replay", "memory", "cost", "normalizer", "model_reward", "range", "percent"),
-        *("cache", "hit", "std_reward", "calls", "to_go", "togo", "gpu", "cpu", "code_coverage"),
-    }
+_OTHER_JUDGES = _words(
+    """
+    classifier discriminator disc length format critic value chosen rejected margin margins
+    opponent random oracle tool action actions parse parsing syntax invalid wrong fail failed
+    failure kl entropy intrinsic curiosity shaped shaping aux auxiliary ref reference teacher
+    expert human demo quality_gate streak backup replay memory cost normalizer model_reward
+    range percent cache hit std_reward calls to_go togo gpu cpu code_coverage
+    """
 )
 ROLES = (
     Role(
@@ -176,80 +178,47 @@ _VOCABULARY = frozenset(
     )
     if len(word) >= 2 and word.isalpha()
 )
-_PHRASES: tuple[tuple[str, str], ...] = (
-    *(("平均奖励", "mean reward"), ("平均獎勵", "mean reward"), ("平均回报", "mean return")),
-    *(("平均得分", "mean score"), ("平均分", "mean score"), ("奖励", "reward"), ("獎勵", "reward")),
-    *(
-        ("回报", "return"),
-        ("回報", "return"),
-        ("收益", "return"),
-        ("得分", "score"),
-        ("分数", "score"),
-    ),
-    *(
-        ("成功率", "success rate"),
-        ("胜率", "win rate"),
-        ("勝率", "win rate"),
-        ("准确率", "accuracy"),
-    ),
-    *(("正确率", "accuracy"), ("準確率", "accuracy"), ("通过率", "pass rate"), ("熵", "entropy")),
-    *(("策略熵", "policy entropy"), ("梯度范数", "grad norm"), ("回复长度", "response length")),
-    *(
-        ("响应长度", "response length"),
-        ("输出长度", "response length"),
-        ("生成长度", "response length"),
-    ),
-    *(("损失", "loss"), ("学习率", "learning rate"), ("探索率", "epsilon"), ("散度", "divergence")),
-    *(
-        ("全局步数", "global step"),
-        ("步骤", "step"),
-        ("步数", "step"),
-        ("训练步", "step"),
-        ("回合", "episode"),
-    ),
-    *(
-        ("轮次", "epoch"),
-        ("迭代", "iteration"),
-        ("平均", "mean"),
-        ("均值", "mean"),
-        ("标准差", "std"),
-    ),
-    *(
-        ("最大", "max"),
-        ("最小", "min"),
-        ("最高", "max"),
-        ("最低", "min"),
-        ("最佳", "best"),
-        ("最好", "best"),
-    ),
-    *(
-        ("总", "total"),
-        ("累计", "cumulative"),
-        ("累积", "cumulative"),
-        ("评估", "eval"),
-        ("验证", "eval"),
-    ),
-    *(("测试", "test"), ("训练", "train"), ("次数", "count"), ("数量", "count"), ("时间", "time")),
-    *(
-        ("エピソード", "episode"),
-        ("ステップ", "step"),
-        ("平均報酬", "mean reward"),
-        ("報酬", "reward"),
-    ),
-    *(("成功", "success"), ("正解率", "accuracy"), ("エントロピー", "entropy"), ("損失", "loss")),
-    *(
-        ("에피소드", "episode"),
-        ("스텝", "step"),
-        ("평균", "mean"),
-        ("보상", "reward"),
-        ("성공률", "success rate"),
-    ),
-    *(("정확도", "accuracy"), ("승률", "win rate"), ("엔트로피", "entropy"), ("손실", "loss")),
-    *(("эпизод", "episode"), ("шаг", "step"), ("средняя", "mean"), ("награда", "reward")),
-    *(("точность", "accuracy"), ("энтропия", "entropy"), ("эпоха", "epoch"), ("потери", "loss")),
-    *(("récompense", "reward"), ("épisode", "episode"), ("étape", "step"), ("época", "epoch")),
+_PHRASES: Mapping[str, str] = _turned(
+    {
+        "mean reward": "平均奖励 平均獎勵 平均報酬",
+        "mean return": "平均回报",
+        "mean score": "平均得分 平均分",
+        "reward": "奖励 獎勵 報酬 보상 награда récompense",
+        "return": "回报 回報 收益",
+        "score": "得分 分数",
+        "success rate": "成功率 성공률",
+        "win rate": "胜率 勝率 승률",
+        "accuracy": "准确率 正确率 準確率 正解率 정확도 точность",
+        "pass rate": "通过率",
+        "entropy": "熵 エントロピー 엔트로피 энтропия",
+        "policy entropy": "策略熵",
+        "grad norm": "梯度范数",
+        "response length": "回复长度 响应长度 输出长度 生成长度",
+        "loss": "损失 損失 손실 потери",
+        "learning rate": "学习率",
+        "epsilon": "探索率",
+        "divergence": "散度",
+        "global step": "全局步数",
+        "step": "步骤 步数 训练步 ステップ 스텝 шаг étape",
+        "episode": "回合 エピソード 에피소드 эпизод épisode",
+        "epoch": "轮次 эпоха época",
+        "iteration": "迭代",
+        "mean": "平均 均值 평균 средняя",
+        "std": "标准差",
+        "max": "最大 最高",
+        "min": "最小 最低",
+        "best": "最佳 最好",
+        "total": "总",
+        "cumulative": "累计 累积",
+        "eval": "评估 验证",
+        "test": "测试",
+        "train": "训练",
+        "count": "次数 数量",
+        "time": "时间",
+        "success": "成功",
+    }
 )
-_TRANSLATED = dict(sorted(_PHRASES, key=lambda pair: -len(pair[0])))
+_TRANSLATED = dict(sorted(_PHRASES.items(), key=lambda pair: -len(pair[0])))
 _FOREIGN = re.compile("|".join(map(re.escape, _TRANSLATED)), re.IGNORECASE)
 _WIDE = {
     **{0xFF01 + place: 0x21 + place for place in range(94)},  # full-width forms of ASCII

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from echoscope.diagnostics.judge.advice import alarm_advice
+from echoscope.diagnostics.judge.advice import SHOWN, Cause, Situation, advise, alarm_advice
+from echoscope.diagnostics.judge.alarms import RULES_BY_NAME
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
 
 
@@ -86,3 +88,25 @@ def test_a_branch_is_advised_as_long_as_the_alarm_is_open(is_live: bool) -> None
 def test_c14_an_alarm_that_is_over_advises_nothing(which: Alarm) -> None:
     found = alarm_advice(which, run="r", is_live=True, current={}, is_open=False)
     assert (found.text, found.command, found.wish) == ("", "", None)
+
+
+@pytest.mark.parametrize(
+    ("success", "checkpoint"),
+    [
+        ({}, "checkpoint 20"),
+        ({0: 0.17, 20: 0.75}, "checkpoint 20 (evaluation 75 %)"),
+        ({8: 0.8, 20: 0.15}, "checkpoint 20 (evaluation 15 %, far below the best of 80 %)"),
+    ],
+)
+def test_b11_advice_says_how_good_the_checkpoint_is_and_what_changes(
+    success: dict[int, float], checkpoint: str
+) -> None:
+    situation = Situation(
+        kind="ended", config={"optim": {"lr": 0.004}}, checkpoints=(20, 40), success=success
+    )
+    cause = Cause(text="", founded=SHOWN, settings={"optim.lr": 1e-4}, why="Smaller steps help.")
+    raised = replace(alarm(""), onset_step=22)
+    rules = [RULES_BY_NAME["FORMAT_COLLAPSE"]]
+    (action,) = advise(rules, [cause], [raised], situation, is_lost=True)
+    change = "optim.lr=0.0001 (now 0.004). Smaller steps help."
+    assert action.text == f"Branch from {checkpoint} with {change}"
