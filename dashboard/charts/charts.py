@@ -142,11 +142,9 @@ def line_spec(
 def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -> list[Trace]:
     if one.is_sparse:
         return [_points(one, axis, options, yaxis)]
-    is_level = one.level is not None and options.smooth == 0
-    shown = (
-        one.level if one.level is not None and is_level else smoothed(one.values, options.smooth)
-    )
-    is_smoothed = is_level or options.smooth > 0
+    level = one.level if options.smooth == 0 else None
+    shown = smoothed(one.values, options.smooth) if level is None else level
+    is_smoothed = level is not None or options.smooth > 0
     traces = []
     if one.low is not None and one.high is not None:
         traces.append(_band(one, (one.low, one.high), axis, options, yaxis))
@@ -162,7 +160,7 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -
                 opacity=theme.RAW_OPACITY,
                 line={"color": one.color, "width": 1},
                 hoverinfo="skip",
-                showlegend=one.level is not None,
+                showlegend=level is not None,
                 legendgroup=EACH_STEP,
                 legendrank=2000,  # the last of its legend
                 yaxis=yaxis,

@@ -49,6 +49,8 @@ class Chart:
     help: str
     lines: tuple[Line, ...]
     missing: str = "The run has logged none of these metrics."
+    shows_level: bool = False
+    """Curves are drawn as the verdict reads them, with the values faint behind."""
 
 
 EVIDENCE = "evidence"
@@ -203,7 +205,7 @@ def evidence_chart(verdict: Verdict | None, known: Sequence[str]) -> Chart:
         for key, unit in zip(found, units, strict=True)
     )
     help = f"{_LEVEL} {' '.join(metric(key).help for key in found)}"
-    return Chart(name=EVIDENCE, title="Evidence", help=help, lines=lines)
+    return Chart(name=EVIDENCE, title="Evidence", help=help, lines=lines, shows_level=True)
 
 
 def chart_keys(charts: Sequence[Chart], known: Sequence[str]) -> list[str]:
@@ -252,7 +254,7 @@ def chart_curves(
         has_tags = len({key.split("/")[1] for key in found}) > 1
         evals = [Line(key=key, name=_eval_name(key, has_tags=has_tags)) for key in found]
         lines[1:1] = evals
-    if chart.name == EVIDENCE:
+    if chart.shows_level:
         data = _with_derived(data, {line.key for line in lines})
     out = []
     for place, line in enumerate(lines):
@@ -267,14 +269,16 @@ def chart_curves(
             is_right=line.is_right,
         )
         if line.is_rest:
-            one = replace(one, values=1.0 - one.values)
+            one = replace(one, key=f"1 - {one.key}", values=1.0 - one.values)
         if len(one.steps) < line.least_points or not (one.values < line.is_shown_below).any():
             continue
         if line.key == "rollout/success_rate":
-            one = _with_interval(one, *_success_interval(one, steps))
+            low, high = _success_interval(one, steps)
+            one = replace(one, low=low, high=high)
         elif line.key == "reward/return_mean":
-            one = _with_interval(one, *_mean_interval(one, steps))
-        if chart.name == EVIDENCE and chart.title == "Evidence":
+            low, high = _mean_interval(one, steps)
+            one = replace(one, low=low, high=high)
+        if chart.shows_level:
             one = replace(one, level=_level(one, steps))
         out.append(one)
     return out
@@ -310,10 +314,6 @@ def _eval_name(key: str, *, has_tags: bool) -> str:
     split, tag = key.split("/")[:2]
     name = {"eval": "evaluation", "probe": "probe, same seeds"}.get(split, split)
     return f"{name} {tag}" if has_tags else name
-
-
-def _with_interval(one: Curve, low: FloatArray64, high: FloatArray64) -> Curve:
-    return replace(one, low=low, high=high)
 
 
 def _success_interval(one: Curve, steps: pd.DataFrame) -> tuple[FloatArray64, FloatArray64]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.sentences import NEAREST, verdict_parts
+from echoscope.diagnostics.judge.sentences import NEAREST, nearest_words, verdict_parts
 from echoscope.store.status import RUNNING
 from echoscope.text.titles import capitalised
 
@@ -89,8 +89,7 @@ def _to_do(run_id: str, found: Verdict) -> str:
         return f"To do: {found.actions[0].text}"
     if found.state.value not in ("healthy", "converged"):
         return ""
-    near = re.search(rf"{NEAREST}: ([^.]*)\.", found.text)
-    watch = f" Watch: {near[1]}." if near else ""
+    watch = f" Watch: {nearest_words(found.nearest)}." if found.nearest else ""
     if queries.info(run_id).status == RUNNING:
         return f"To do: nothing now. Let the run go on.{watch}"
     return f"To do: nothing.{watch}"

@@ -56,6 +56,8 @@ class Verdict:
     rests_on: str
     had: tuple[str, ...]
     could_not_see: tuple[str, ...]
+    nearest: tuple[str, ...] = ()
+    """Signals at least half way to an alarm, by their label, the nearest first."""
     evidence: tuple[Evidence, ...] = ()
     exemplars: tuple[Shown, ...] = ()
     causes: tuple[str, ...] = ()
@@ -80,6 +82,7 @@ class Verdict:
             "rests_on": self.rests_on,
             "had": list(self.had),
             "could_not_see": list(self.could_not_see),
+            "nearest": list(self.nearest),
             "evidence": [
                 {
                     "metric": e.metric,

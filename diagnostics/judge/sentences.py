@@ -111,6 +111,15 @@ def verdict_parts(text: str) -> list[tuple[str, str]]:
     return parts
 
 
+def nearest_words(nearest: Sequence[str]) -> str:
+    """The nearest signals by name, in an order that does not change from step to step.
+
+    >>> nearest_words(["valid actions", "mean return", "entropy per token"])
+    'mean return; valid actions'
+    """
+    return "; ".join(sorted(nearest[:MAX_NEAREST]))
+
+
 def _healthy(measured: Sequence[str], view: View, nearest: Sequence[str]) -> str:
     """What holds, in numbers that change only when something new is reached."""
     success = view.success
@@ -120,8 +129,8 @@ def _healthy(measured: Sequence[str], view: View, nearest: Sequence[str]) -> str
         now = " and holds" if view.is_success_at_best else ""
         if success.high > success.opening:
             best = f" Success rose from {first} to {high}{now}."
-    near = sorted(dict.fromkeys(nearest[:MAX_NEAREST]))
-    rest = f" {NEAREST}: {'; '.join(near)}." if near else ""
+    near = nearest_words(nearest)
+    rest = f" {NEAREST}: {near}." if near else ""
     checked = "1 signal" if len(measured) == 1 else f"{len(measured)} signals"
     return f"Healthy.{best} No problem found ({checked} checked).{rest}"
 

@@ -111,6 +111,7 @@ class Diagnosis:
         causes = self.engine.causes() if is_known else []
         actions = self.engine.actions() if is_known else ()
         regime = self._regime(open_alarms)
+        nearest = tuple(dict.fromkeys(channel.spec.label for channel in self.nearest()))
         return Verdict(
             state=state,
             kinds=tuple(alarm.rule for alarm in open_alarms),
@@ -123,6 +124,7 @@ class Diagnosis:
             confidence=confidence,
             rests_on=rests_on,
             had=tuple(name for name, starts in INPUTS.items() if self._has(starts)),
+            nearest=nearest,
             could_not_see=tuple(f"{blind.rule}: {blind.reason}" for blind in unseen),
             evidence=evidence,
             exemplars=tuple(exemplars),
@@ -138,7 +140,7 @@ class Diagnosis:
                 open_alarms=open_alarms,
                 onset=(onset, interval),
                 view=self.engine.view(),
-                nearest=[channel.spec.label for channel in self.nearest()],
+                nearest=nearest,
                 regime=regime,
                 template=template,
                 causes=causes,

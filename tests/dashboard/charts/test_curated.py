@@ -106,6 +106,12 @@ def test_curves_of_one_chart_differ_in_colour() -> None:
     assert len({one.color for one in curves}) == len(curves) == len(keys)
 
 
+def test_what_is_left_of_a_share_is_not_called_that_share() -> None:
+    found = data(reward__zero_std_frac=[0.25, 0.75])
+    (mixed,) = chart_curves(chart("groups"), found, STEPS, ["reward/zero_std_frac"])
+    assert (mixed.key, list(mixed.values)) == ("1 - reward/zero_std_frac", [0.75, 0.25])
+
+
 def verdict(*metrics: str) -> Verdict:
     """A verdict that rests on some metrics."""
     evidence = [
