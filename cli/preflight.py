@@ -95,7 +95,7 @@ def limits_of(settings: RunConfig) -> Limits:
         temperature=settings.sampling.temperature,
         selection=settings.selection,
         is_told_how=settings.context.instructions or settings.context.format_hint,
-        compares_siblings=settings.advantage.kind in ("grpo", "dr_grpo", "rloo"),
+        compares_siblings=settings.compares_siblings,
     )
 
 

@@ -142,7 +142,7 @@ def estimate(
     if lora is not None:  # adapters are float32
         trained, trained_width = shape.num_adapter_parameters(lora.rank, lora.target_modules), 4
         weights += trained * trained_width
-    elif config.loss.kl_coef > 0:
+    elif config.loss.kl_coef > 0 or config.reward.kl is not None:
         weights += shape.num_parameters * width
     optimizer, gradients = _optimizer_bytes(trained, trained_width)
     per_token = activation_bytes(config, shape, device)

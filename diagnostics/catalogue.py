@@ -149,6 +149,20 @@ METRICS: tuple[Metric, ...] = (
         "then.",
         "down",
     ),
+    _of(
+        "reward/kl",
+        "KL in reward",
+        _PER_TOKEN,
+        "Distance from the reference policy that the reward is charged for, before its "
+        "coefficient. Estimated at the sampled tokens, so it can be a little below zero.",
+    ),
+    _of(
+        "reward/kl_coef",
+        "KL coefficient",
+        "",
+        "What one nat of distance from the reference policy costs in reward. An adaptive one "
+        "rises while the distance is above its target.",
+    ),
     # --- replies
     _share(
         "rollout/reasoning_closed_frac",

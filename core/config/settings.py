@@ -165,6 +165,27 @@ class ShapingTerm(FrozenModel):
     params: dict[str, Any] = Field(default_factory=dict)
 
 
+class KlRewardConfig(FrozenModel):
+    """A KL penalty in the reward: every sampled token is paid minus `coef` times its KL to the
+    reference policy (Ziegler et al. 2019; part of REINFORCE++)."""
+
+    coef: float = Field(0.001, gt=0, le=1e3, description="At the first step, if it is adaptive.")
+    estimator: Literal["k1", "k2", "k3"] = "k1"
+    target: float | None = Field(
+        None,
+        gt=0,
+        le=1e3,
+        description="Nats per token: the coefficient rises where the KL is above it and falls "
+        "where it is below; null for a fixed one.",
+    )
+    horizon: int = Field(
+        10_000,
+        ge=1,
+        le=1_000_000_000,
+        description="Trajectories in which an adaptive coefficient changes by at most 20 %.",
+    )
+
+
 class RewardConfig(FrozenModel):
     credit: Literal["trajectory", "turn"] = "trajectory"
     normalization: Literal["arpo", "brpo", "grpo", "mean", "asym_clip"] = Field(
@@ -174,10 +195,14 @@ class RewardConfig(FrozenModel):
     )
     normalization_scope: Literal["batch", "tag"] = Field(
         "batch",
-        description="brpo standardises over the batch, or over each environment (tag) by itself, "
-        "so that large rewards of one do not outweigh the others.",
+        description="batch: brpo compares with the whole batch, the others with the group. tag: "
+        "brpo, mean and asym_clip compare with all trajectories of the same environment (tag), so "
+        "that large rewards of one do not outweigh the others.",
     )
     shaping: list[ShapingTerm] = Field(default_factory=list, max_length=100)
+    kl: KlRewardConfig | None = Field(
+        None, description="Penalty for leaving the reference policy, in the reward."
+    )
 
 
 class GaeConfig(FrozenModel):
@@ -209,14 +234,51 @@ class RlooConfig(FrozenModel):
 
 
 class ReinforcePpConfig(FrozenModel):
+    """REINFORCE++: returns-to-go of the tokens, whitened. `reward.kl` completes it."""
+
     kind: Literal["reinforce_pp"] = "reinforce_pp"
     gamma: float = Field(1.0, ge=0, le=1)
 
 
+class ReinforcePpBaselineConfig(FrozenModel):
+    """REINFORCE++ with the group's mean as its baseline, whitened over the batch."""
+
+    kind: Literal["reinforce_pp_baseline"] = "reinforce_pp_baseline"
+
+
 AdvantageConfig = Annotated[
-    GaeConfig | BiLevelGaeConfig | GrpoConfig | DrGrpoConfig | RlooConfig | ReinforcePpConfig,
+    GaeConfig
+    | BiLevelGaeConfig
+    | GrpoConfig
+    | DrGrpoConfig
+    | RlooConfig
+    | ReinforcePpConfig
+    | ReinforcePpBaselineConfig,
     Field(discriminator="kind"),
 ]
+
+
+class AdvantageWeightsConfig(FrozenModel):
+    """Factors on finished advantages, as RAGEN has them. Value, KL and entropy terms keep theirs.
+
+    Off by default: each moves the gradient away from that of the expected return.
+    """
+
+    group_std: bool = Field(
+        False,
+        description="Multiply a group's advantages by its reward std over the largest of the step: "
+        "undecided groups pull more.",
+    )
+    kept_groups: Literal["none", "linear", "sqrt"] = Field(
+        "none",
+        description="Multiply all advantages by the share of groups that selection kept, or by its "
+        "square root: a step with few groups moves the policy less.",
+    )
+    inverse_length: bool = Field(
+        False,
+        description="Divide a trajectory's advantages by its sampled tokens over their mean: long "
+        "replies pull no more than short ones.",
+    )
 
 
 Aggregation = Literal[
@@ -455,6 +517,7 @@ class RunConfig(FrozenModel):
     reward: RewardConfig = Field(default_factory=RewardConfig)
     selection: SelectionConfig = Field(default_factory=SelectionConfig)
     advantage: AdvantageConfig = Field(default_factory=GrpoConfig)
+    advantage_weights: AdvantageWeightsConfig = Field(default_factory=AdvantageWeightsConfig)
     loss: LossConfig = Field(default_factory=ClipLossConfig)
     critic: CriticConfig = Field(default_factory=NoCriticConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
@@ -476,14 +539,16 @@ class RunConfig(FrozenModel):
                 f"reward.credit is turn, so reward.normalization must be arpo, not "
                 f"{self.reward.normalization}: it normalises returns of whole episodes"
             )
-        if self.reward.normalization_scope == "tag" and self.reward.normalization != "brpo":
+        by_tag = self.reward.normalization_scope == "tag"
+        if by_tag and self.reward.normalization in ("arpo", "grpo"):
             raise ValueError(
-                "reward.normalization_scope is tag, which only reward.normalization=brpo uses, not "
-                f"{self.reward.normalization}: set reward.normalization=brpo, or leave "
+                "reward.normalization_scope is tag, which brpo, mean and asym_clip use, not "
+                f"reward.normalization={self.reward.normalization}: choose one of them, or leave "
                 "reward.normalization_scope at batch"
             )
+        self._check_kl_reward()
         if self.envs.group_size < 2:
-            for name in self._what_compares_siblings():
+            for name in self._what_compares():
                 raise ValueError(
                     f"{name} compares siblings: envs.group_size must be at least 2, not "
                     f"{self.envs.group_size}"
@@ -509,6 +574,22 @@ class RunConfig(FrozenModel):
             )
         return self
 
+    def _check_kl_reward(self) -> None:
+        """Siblings that do not train have no KL, so their returns cannot be compared with."""
+        if self.reward.kl is None or not self.compares_siblings:
+            return
+        if self.selection.unit == "trajectory" and self.selection.strategy != "none":
+            raise ValueError(
+                f"advantage.kind={self.advantage.kind} compares siblings after reward.kl, but with "
+                "selection.unit=trajectory some have no KL: set selection.unit=group, or "
+                "loss.kl_coef instead of reward.kl"
+            )
+
+    @property
+    def compares_siblings(self) -> bool:
+        """Whether an advantage is a distance from other trajectories of the same task."""
+        return self.advantage.kind in ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline")
+
     @property
     def norm_tokens(self) -> int:
         """The constant divisor of `seq_mean_token_sum_norm`: `loss.norm_tokens` if it is set.
@@ -524,12 +605,13 @@ class RunConfig(FrozenModel):
         turns = max(group.max_turns or 1 for group in self.envs.train)
         return self.context.max_response_tokens * turns
 
-    def _what_compares_siblings(self) -> list[str]:
+    def _what_compares(self) -> list[str]:
         settings = {
-            f"advantage.kind={self.advantage.kind}": self.advantage.kind
-            in ("grpo", "dr_grpo", "rloo"),
+            f"advantage.kind={self.advantage.kind}": self.compares_siblings,
             f"reward.normalization={self.reward.normalization}": self.reward.normalization
-            in ("grpo", "mean", "asym_clip"),
+            in ("grpo", "mean", "asym_clip")
+            and self.reward.normalization_scope == "batch",
+            "advantage_weights.group_std": self.advantage_weights.group_std,
             "selection.metric=reward_std": self.selection.strategy != "none"
             and self.selection.metric == "reward_std",
         }

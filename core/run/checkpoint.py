@@ -69,6 +69,8 @@ class TrainState:
     """With all live changes so far."""
     num_nonfinite: int = 0
     """Consecutive steps skipped because of NaN."""
+    kl_coef: float | None = None
+    """Of the KL penalty in the reward at the next step; None for the configured one."""
     observers: Mapping[str, Any] = field(default_factory=dict)
     """State of observers by name, JSON values."""
 
@@ -153,6 +155,7 @@ def adopt_checkpoint(
         step=before.step,
         policy_version=before.policy_version,
         config=config,
+        kl_coef=before.kl_coef if config.reward.kl == before.config.reward.kl else None,
         observers=observers or {},
     )
     try:
@@ -282,6 +285,7 @@ def _state_json(state: TrainState) -> str:
             "step": state.step,
             "policy_version": state.policy_version,
             "num_nonfinite": state.num_nonfinite,
+            "kl_coef": state.kl_coef,
             "observers": dict(state.observers),
             "config": state.config.model_dump(mode="json"),
         },
@@ -323,6 +327,7 @@ def read_state(path: Path) -> TrainState:
             step=int(values["step"]),
             policy_version=int(values["policy_version"]),
             num_nonfinite=int(values["num_nonfinite"]),
+            kl_coef=None if values.get("kl_coef") is None else float(values["kl_coef"]),
             observers=values["observers"],
             config=validate(values["config"]),
         )

@@ -135,6 +135,7 @@ def resume(
             trainer.engine.sync_weights(trainer.policy)
             trainer.step = trainer.checkpointed_step = state.step
             trainer.num_nonfinite = state.num_nonfinite
+            trainer.kl_coef = state.kl_coef
             for observer in trainer.observers:
                 if observer.name in state.observers:
                     observer.restore(state.observers[observer.name])

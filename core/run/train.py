@@ -43,7 +43,7 @@ from echoscope.store.steer.commands import post
 from echoscope.store.writer import RunWriter
 
 from ..config.loading import live_values
-from ..config.settings import RunConfig
+from ..config.settings import KlRewardConfig, RunConfig
 from ..engines.base import GenerationEngine
 from ..optim import Optimizer
 from ..policy import Policy
@@ -51,6 +51,8 @@ from ..rollout.chat import ChatFormat
 from ..rollout.evaluate import evaluation_metrics, success_over_tags
 from ..rollout.sources import RolloutSource, StepDroppedError, unreserved
 from ..update.assemble import outcomes, pack_kept, with_advantages
+from ..update.batch import TokenBatch
+from ..update.kl_reward import mean_kl, next_coef, with_coef
 from ..update.metrics import rollout_metrics
 from ..update.update import annotate, mismatch_metrics, update
 from .checkpoint import TrainState, list_checkpoints, remove_checkpoints, save_checkpoint, step_of
@@ -103,6 +105,8 @@ class Trainer:
     """The last finished step."""
     num_nonfinite: int = 0
     """Consecutive steps skipped because of a NaN or infinite gradient."""
+    kl_coef: float | None = None
+    """Of the KL penalty in the reward at the next step; None for the configured one."""
     checkpointed_step: int = 0
     """The last step whose state is on disk; the starting weights need no file."""
     diagnostics_s: float = 0.0
@@ -167,16 +171,16 @@ class Trainer:
                 return "failed"
 
     def _train_step(self, step: int) -> None:
-        config, watch = self.config, _Stopwatch()
+        config, watch = with_coef(self.config, self.kl_coef), _Stopwatch()
         self.events.phase(step, "rollout")
         with watch("rollout"):
             rollouts = self._collect(self.train_source, step)
         self.events.phase(step, "update")
         with watch("annotate"):
             selection = select_groups(rollouts, config.selection)
-            batch, left_out = pack_kept(rollouts, selection, config, self.chat)
+            batch, unpacked = pack_kept(rollouts, selection, config, self.chat)
             batch, logprobs = annotate(self.policy, batch.to(self.policy.device), config)
-            batch = with_advantages(batch, config, left_out)
+            batch = with_advantages(batch, config, unpacked)
         with watch("diagnostics"):  # all groups, before the update, at the weights that sampled
             seen = StepObservation(
                 step=step, config=config, rollouts=rollouts, selection=selection, batch=batch
@@ -189,6 +193,8 @@ class Trainer:
         logprobs = result.trainer_logprobs if logprobs is None else logprobs
         values = observed.values | result.metrics | rollout_metrics(rollouts) | selection.metrics()
         values |= mismatch_metrics(logprobs, batch)
+        if config.reward.kl is not None:
+            values |= self._penalized(config.reward.kl, batch)
         learned = outcomes(rollouts, selection, batch, logprobs, observed.information)
         self._finish_step(step, values, watch, rollouts, learned, observed)
         if not batch.num_rows:
@@ -200,6 +206,13 @@ class Trainer:
                 f"step {step}: {result.num_skipped} of {num_tried} updates skipped, the gradient "
                 f"was NaN or infinite ({self.num_nonfinite} such steps in a row)"
             )
+
+    def _penalized(self, settings: KlRewardConfig, batch: TokenBatch) -> dict[str, float]:
+        """Metrics of the KL penalty in the reward; its coefficient follows the KL."""
+        kl = mean_kl(batch, settings)
+        num_trajectories = len(set(batch.trajectory_index.tolist()))
+        self.kl_coef = next_coef(settings, kl, num_trajectories)
+        return {"reward/kl": kl, "reward/kl_coef": settings.coef}
 
     def _collect(self, source: RolloutSource, step: int) -> RolloutBatch:
         """Play episodes; the weights rest meanwhile, so they may be cut off at any instant.
@@ -403,6 +416,7 @@ class Trainer:
             policy_version=self.policy.version,
             config=self.config,
             num_nonfinite=self.num_nonfinite,
+            kl_coef=self.kl_coef,
             observers={observer.name: observer.state() for observer in self.observers},
         )
         tokenizer = self.chat.tokenizer

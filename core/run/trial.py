@@ -202,9 +202,9 @@ def _dry_update(config: RunConfig, model: Model, batch: RolloutBatch) -> tuple[f
         return math.nan, 0, f"there is nothing to train on, {selection.reason}"
     started = time.perf_counter()
     try:
-        packed, left_out = pack_kept(batch, selection, config, model.chat)
+        packed, unpacked = pack_kept(batch, selection, config, model.chat)
         packed, _ = annotate(policy, packed.to(policy.device), config)
-        packed = with_advantages(packed, config, left_out)
+        packed = with_advantages(packed, config, unpacked)
         result = update(policy, model.optimizer, packed, config, _UPDATE_STEP)
         if policy.device.type == "cuda":
             torch.cuda.synchronize(policy.device)

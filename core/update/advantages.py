@@ -7,10 +7,12 @@ use which.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,16 +20,19 @@ from echoscope.store.records import FloatArray64, RolloutBatch
 
 from ..config.settings import (
     AdvantageConfig,
+    AdvantageWeightsConfig,
     BiLevelGaeConfig,
     DrGrpoConfig,
     GaeConfig,
     GrpoConfig,
+    ReinforcePpBaselineConfig,
     ReinforcePpConfig,
     RlooConfig,
 )
 from .batch import TokenBatch, credit_rewards
 from .gae import SampledTokens, bi_level_gae, gae, whiten
 
+GroupRelativeConfig = GrpoConfig | DrGrpoConfig | RlooConfig | ReinforcePpBaselineConfig
 Credit = Literal["trajectory", "turn"]
 Normalization = Literal["arpo", "brpo", "grpo", "mean", "asym_clip"]
 LeftOut = Mapping[int, Sequence[FloatArray64]]
@@ -49,21 +54,23 @@ def normalize_returns(
 
     `arpo` leaves them, `brpo` standardises over the batch, `grpo` over the group, `mean` subtracts
     the group's mean, `asym_clip` is `grpo` clamped to [-1, 3]. Standard deviations divide by n - 1
-    and are enlarged by 1e-6; equal returns, and a return without a sibling to compare with,
+    and are enlarged by 1e-6; equal returns, and a return without another to compare with,
     become 0.
 
     Args:
         returns_PG: (P, G) episode returns.
         mode: One of the five.
         trainable_PG: (P, G) which returns count; all by default. The others become 0.
-        tags_P: (P,) environment of each group: `brpo` then standardises each one apart.
+        tags_P: (P,) environment of each group: `brpo`, `mean` and `asym_clip` then compare with all
+            trajectories of the same environment (RAGEN's `inductive`).
 
     Raises:
         ValueError: the mode compares siblings, but groups have one member.
     """
     returns = np.asarray(returns_PG, dtype=np.float64)
     trainable = np.ones(returns.shape, np.bool_) if trainable_PG is None else trainable_PG
-    if mode in ("grpo", "mean", "asym_clip") and returns.shape[1] == 1:
+    by_group = mode == "grpo" or (mode in ("mean", "asym_clip") and tags_P is None)
+    if by_group and returns.shape[1] == 1:
         raise ValueError(
             f"reward normalization {mode!r} compares siblings, but groups have one member: set "
             "envs.group_size to 2 or more, or reward.normalization to arpo or brpo"
@@ -71,15 +78,15 @@ def normalize_returns(
     out = np.zeros_like(returns)
     if mode == "arpo":
         out[trainable] = returns[trainable]
-    elif mode == "brpo":
-        tags = np.array([""] * len(returns) if tags_P is None else list(tags_P))
-        for tag in dict.fromkeys(tags.tolist()):
-            members = trainable & (tags == tag)[:, None]
-            out[members] = _standardize(returns[members])
-    else:
-        rule = _centre if mode == "mean" else _standardize
-        for p, members in enumerate(trainable):
-            out[p, members] = rule(returns[p, members])
+        return out
+    rule = _centre if mode == "mean" else _standardize
+    compared: Sequence[object] = tags_P or [""] * len(returns)
+    if by_group:
+        compared = range(len(returns))
+    for place in dict.fromkeys(compared):
+        is_inside_P = np.array([other == place for other in compared])
+        members = trainable & is_inside_P[:, None]
+        out[members] = rule(returns[members])
     return np.clip(out, *ASYM_CLIP) if mode == "asym_clip" else out
 
 
@@ -160,8 +167,44 @@ def estimate_advantages(
         advantages = whiten(returns, tokens.mask_NL)
     else:
         advantages = _group_relative(batch, tokens, rewards, config, credit, left_out or {})
+        if isinstance(config, ReinforcePpBaselineConfig):
+            advantages = whiten(advantages, tokens.mask_NL)
     targets = None if batch.values is None else tokens.scatter(returns, batch)
     return tokens.scatter(advantages, batch), targets
+
+
+def row_weights(
+    batch: TokenBatch,
+    config: AdvantageWeightsConfig,
+    *,
+    group_std: Mapping[int, float],
+    kept_share: float,
+) -> Tensor:
+    """(B,) float32 factors on the advantages of each row, 1 by default.
+
+    group_std: the reward std of the row's group over the largest of the batch; kept_groups:
+    `kept_share` or its square root; inverse_length: the mean number of sampled tokens of a
+    trajectory over that of the row's own. RAGEN calls them `soft_advantage_reweight`,
+    `filter_loss_scaling` and `grpo_advantage_length_weight`.
+
+    Args:
+        batch: The rows of a step.
+        group_std: Group index to the std of its returns; NaN counts as 0.
+        kept_share: Groups that train over all groups.
+    """
+    weights_B = torch.ones(batch.num_rows, dtype=torch.float64, device=batch.input_ids.device)
+    if config.kept_groups != "none":
+        weights_B *= kept_share if config.kept_groups == "linear" else math.sqrt(kept_share)
+    if config.group_std and batch.num_rows:
+        stds = [group_std[index] for index in batch.group_index.tolist()]
+        stds_B = torch.tensor(stds, dtype=torch.float64).nan_to_num(nan=0.0).to(weights_B)
+        weights_B *= stds_B / (stds_B.max() + 1e-6)
+    if config.inverse_length and batch.num_rows:
+        lengths_B = batch.trajectory_num_tokens.to(weights_B)
+        num_trajectories = len(torch.unique(batch.trajectory_index))
+        mean_length = int(batch.loss_mask.sum()) / num_trajectories
+        weights_B *= mean_length / lengths_B
+    return weights_B.float()
 
 
 def _with_critic(
@@ -194,7 +237,7 @@ def _group_relative(
     batch: TokenBatch,
     tokens: SampledTokens,
     rewards: FloatArray64,
-    config: GrpoConfig | DrGrpoConfig | RlooConfig,
+    config: GroupRelativeConfig,
     credit: Credit,
     left_out: LeftOut,
 ) -> FloatArray64:
@@ -229,9 +272,7 @@ def _scores(turn_rewards: Sequence[FloatArray64]) -> FloatArray64:
     return scores
 
 
-def _compare(
-    scores_nK: FloatArray64, config: GrpoConfig | DrGrpoConfig | RlooConfig
-) -> FloatArray64:
+def _compare(scores_nK: FloatArray64, config: GroupRelativeConfig) -> FloatArray64:
     """(n, K) scores of one group against its mean at each turn; a lone trajectory gets 0.
 
     GRPO divides by one scale for the whole group, the largest standard deviation (n - 1) of any
@@ -244,7 +285,7 @@ def _compare(
     if isinstance(config, RlooConfig):
         centred *= n / (n - 1)
         return centred
-    if isinstance(config, DrGrpoConfig):
+    if isinstance(config, DrGrpoConfig | ReinforcePpBaselineConfig):
         return centred
     std = float(scores_nK.std(axis=0, ddof=1).max())
     if std <= FLOAT32_NOISE * float(np.abs(scores_nK).max()):

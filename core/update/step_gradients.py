@@ -80,9 +80,9 @@ def step_gradients(
         GradientMemoryError: see `decompose`.
     """
     selection = select_groups(rollouts, SelectionConfig(strategy="none"))
-    batch, left_out = pack_kept(rollouts, selection, config, chat)
+    batch, unpacked = pack_kept(rollouts, selection, config, chat)
     batch, _ = annotate(policy, batch.to(policy.device), config)
-    step = _Step(policy, with_advantages(batch, config, left_out), selection, config)
+    step = _Step(policy, with_advantages(batch, config, unpacked), selection, config)
     report = decompose(
         step.terms_of, step.units(), step.parameters, settings, coupling=_coupling(config)
     )

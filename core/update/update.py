@@ -38,7 +38,7 @@ def annotate(
     Also returns log-probs (B, T) at the weights that sampled where several optimizer steps move
     the weights; with a single one, the update's own forward pass gives them.
     """
-    wants_ref = config.loss.kl_coef > 0
+    wants_ref = config.loss.kl_coef > 0 or config.reward.kl is not None
     wants_logprobs = _num_updates(config) > 1
     wants_values = policy.critic is not None
     if not (wants_ref or wants_values or wants_logprobs):

@@ -51,9 +51,9 @@ class Bench:
     def prepare(self, rollouts: RolloutBatch) -> tuple[TokenBatch, torch.Tensor | None]:
         """The batch, and log-probs at the sampling weights if annotating gave them."""
         selection = select_groups(rollouts, self.config.selection)
-        packed, left_out = pack_kept(rollouts, selection, self.config, self.chat)
+        packed, unpacked = pack_kept(rollouts, selection, self.config, self.chat)
         annotated, logprobs = annotate(self.policy, packed, self.config)
-        return with_advantages(annotated, self.config, left_out), logprobs
+        return with_advantages(annotated, self.config, unpacked), logprobs
 
     def gradients(self) -> dict[str, torch.Tensor]:
         found = {

@@ -64,12 +64,17 @@ class NaiveStep:
             num_rows = step._add(number, trajectory, num_rows)
         seen = step.look()
         has_critic = bench.policy.critic is not None
-        refs = step.look(reference=True) if bench.config.loss.kl_coef else seen
+        wants_ref = bench.config.loss.kl_coef or bench.config.reward.kl is not None
+        refs = step.look(reference=True) if wants_ref else seen
         for token, now, ref in zip(step.tokens, seen, refs, strict=True):
             token.old_value = now.value if has_critic else 0.0
             token.ref = ref.logprob
         _credit(step.episodes, rollouts, bench.config)
+        penalty = bench.config.reward.kl
+        for token in step.tokens if penalty is not None else ():
+            token.reward -= penalty.coef * _kl(token.behaviour - token.ref, penalty.estimator)
         _advantages(step.episodes, bench.config)
+        _reweigh(step.episodes, rollouts, bench.config)
         return step
 
     def _add(self, number: int, trajectory: Trajectory, num_rows: int) -> int:
@@ -218,6 +223,28 @@ def _advantages(episodes: list[list[Token]], config: RunConfig) -> None:
         return
     for group in {token.group for token in everything}:
         _compare([e for e in episodes if e[0].group == group], config)
+    if advantage.kind == "reinforce_pp_baseline":
+        _whiten(everything)
+
+
+def _reweigh(episodes: list[list[Token]], rollouts: RolloutBatch, config: RunConfig) -> None:
+    """Every group trains here, so the share of kept groups is 1."""
+    weights = config.advantage_weights
+    mean_length = sum(len(episode) for episode in episodes) / len(episodes)
+    spreads = {}
+    for group in rollouts.groups:
+        returns = [trajectory.episode_return for trajectory in group]
+        mean = sum(returns) / len(returns)
+        square = sum((value - mean) ** 2 for value in returns) / (len(returns) - 1)
+        spreads[group[0].group_index] = math.sqrt(square)
+    for episode in episodes:
+        factor = 1.0
+        if weights.group_std:
+            factor *= spreads[episode[0].group] / (max(spreads.values()) + 1e-6)
+        if weights.inverse_length:
+            factor *= mean_length / len(episode)
+        for token in episode:
+            token.advantage *= factor
 
 
 def _gae(episode: list[Token], config: RunConfig) -> None:
@@ -265,6 +292,7 @@ def _compare(siblings: list[list[Token]], config: RunConfig) -> None:
     scale = {
         "grpo": 1 / (max(spreads) + 1e-6) if max(spreads) > 1e-6 else 0.0,
         "dr_grpo": 1.0,
+        "reinforce_pp_baseline": 1.0,
         "rloo": n / (n - 1),
     }[config.advantage.kind]
     for episode, score in zip(siblings, scores, strict=True):

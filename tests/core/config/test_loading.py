@@ -202,7 +202,10 @@ def test_merge_leaves_both_sides_as_they_were() -> None:
         (["envs.train.0.group=3"], "unknown key 'envs.train.0.group'; did you mean 'groups'?"),
         (["critic.lr=1"], "unknown key 'critic.lr'; known: kind"),
         (["loss.kind=gspo", "loss.clip_hgh=1"], "unknown key 'loss.clip_hgh'; did you mean"),
-        (["nonsense=1"], "unknown key 'nonsense'; known: advantage, branched_from, checkpoint"),
+        (
+            ["nonsense=1"],
+            "unknown key 'nonsense'; known: advantage, advantage_weights, branched_from",
+        ),
         (["envs.train.3.groups=3"], "envs.train.3: envs.train is a list of 1; use envs.train.0"),
         (["critic.kind=heads"], "critic.kind is 'heads', but must be one of none, head, model"),
         (["optim.lr=-1"], "optim.lr is -1, but input should be greater than 0"),
@@ -243,6 +246,14 @@ def test_environments_have_no_default() -> None:
             "reward.normalization must be arpo, not grpo",
         ),
         (["envs.group_size=1"], "envs.group_size must be at least 2, not 1"),
+        (
+            ["reward.kl={coef: 0.1}", "selection={unit: trajectory, strategy: top_p}"],
+            "some have no KL: set selection.unit=group",
+        ),
+        (
+            ["reward={normalization: grpo, normalization_scope: tag}"],
+            "not reward.normalization=grpo: choose one of them",
+        ),
         (["envs.eval=[{env: a}, {env: a}]"], "has the tags ['a', 'a'], but each must be unique"),
     ],
 )

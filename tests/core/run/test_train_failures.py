@@ -79,10 +79,10 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     steps: set[int] = set()
     original, count = with_advantages, 0
 
-    def poisoned(batch: Any, config: Any, left_out: Any) -> Any:
+    def poisoned(batch: Any, config: Any, unpacked: Any) -> Any:
         nonlocal count
         count += 1
-        made = original(batch, config, left_out)
+        made = original(batch, config, unpacked)
         if count in steps:
             made.advantages.fill_(math.nan)
         return made

@@ -56,9 +56,9 @@ def norm_of_the_update(
 ) -> float:
     """As `update` takes it, on all groups."""
     selection = select_groups(rollouts, SelectionConfig())
-    batch, left_out = pack_kept(rollouts, selection, config, chat)
+    batch, unpacked = pack_kept(rollouts, selection, config, chat)
     batch, _ = annotate(policy, batch, config)
-    batch = with_advantages(batch, config, left_out)
+    batch = with_advantages(batch, config, unpacked)
     outputs = policy.outputs(batch)
     compute_loss(
         outputs, batch, config.loss, Denominators.of(batch, config.norm_tokens)
@@ -109,7 +109,7 @@ def test_what_is_stored(rollouts, make_config, chat) -> None:
     assert sorted(p for members in payload["buckets"].values() for p in members) == [0, 1, 2]
 
 
-def test_trajectory_norms_can_be_left_out(rollouts, make_config, chat) -> None:
+def test_trajectory_norms_can_be_unpacked(rollouts, make_config, chat) -> None:
     config = make_config()
     found = step_gradients(policy_of(config), rollouts, config, chat, GradientConfig())
     assert np.isnan(found.norms_PG).all()
