@@ -26,6 +26,7 @@ FIRST_OF = {
     "text/sibling_distance": "Repetition",
     "selection/kept_frac": "Selection",
     "optim/grad_norm": "Update",
+    "off_policy/weight_mean": "Samples of another policy",
     "time/step_s": "Time",
 }
 """Key of the first metric of a table, and the table's title."""

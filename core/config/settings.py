@@ -358,6 +358,57 @@ LossConfig = Annotated[
 ]
 
 
+class OffPolicyConfig(FrozenModel):
+    """What the importance ratio is taken to, and what is done about samples of another policy.
+
+    rho is pi_old / mu: the trainer before the update over the sampler. See docs/algorithms.md.
+    """
+
+    old_logprobs: Literal["sampler", "trainer"] = Field(
+        "sampler",
+        description="Old log-probs of the importance ratio. sampler: those that the engine "
+        "recorded. trainer: those of the trained weights before the update, which costs no pass "
+        "if a step has one update.",
+        json_schema_extra=LIVE,
+    )
+    correction: Literal["none", "tis", "mis"] = Field(
+        "none",
+        description="With trainer's old log-probs. tis: weigh samples by rho, at most `cap` "
+        "(truncated importance sampling; decoupled PPO). mis: leave out samples whose rho is "
+        "outside of `low` to `high` (IcePop).",
+        json_schema_extra=LIVE,
+    )
+    level: Literal["token", "sequence"] = Field(
+        "token",
+        description="token: rho of each token. sequence: one rho for a whole trajectory, for tis "
+        "the product over its tokens, for mis their geometric mean.",
+        json_schema_extra=LIVE,
+    )
+    cap: float | None = Field(
+        2.0,
+        ge=1,
+        le=1e6,
+        description="Largest weight of tis; null for none. Lower: less noise, more bias.",
+        json_schema_extra=LIVE,
+    )
+    low: float = Field(
+        0.5, ge=0, le=1, description="mis leaves out rho below this.", json_schema_extra=LIVE
+    )
+    high: float = Field(
+        5.0, ge=1, le=1e6, description="mis leaves out rho above this.", json_schema_extra=LIVE
+    )
+
+    @model_validator(mode="after")
+    def _corrects_the_trainer(self) -> OffPolicyConfig:
+        if self.correction != "none" and self.old_logprobs == "sampler":
+            raise ValueError(
+                f"off_policy.correction is {self.correction}, which needs "
+                "off_policy.old_logprobs=trainer: with sampler, the importance ratio already "
+                "counts how sampler and trainer differ, and a weight would count it twice"
+            )
+        return self
+
+
 class NoCriticConfig(FrozenModel):
     kind: Literal["none"] = "none"
 
@@ -519,6 +570,7 @@ class RunConfig(FrozenModel):
     advantage: AdvantageConfig = Field(default_factory=GrpoConfig)
     advantage_weights: AdvantageWeightsConfig = Field(default_factory=AdvantageWeightsConfig)
     loss: LossConfig = Field(default_factory=ClipLossConfig)
+    off_policy: OffPolicyConfig = Field(default_factory=OffPolicyConfig)
     critic: CriticConfig = Field(default_factory=NoCriticConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)

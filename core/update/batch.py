@@ -42,6 +42,10 @@ class TokenBatch:
     group_index: Tensor  # (B,) int64
     trajectory_num_tokens: Tensor  # (B,) int64, sampled tokens of the row's whole trajectory
     ref_logprobs: Tensor | None = None  # (B, T) float32
+    old_logprobs: Tensor | None = None  # (B, T) float32, of the trainer before the update
+    trajectory_log_ratio: Tensor | None = None
+    """(B,) float64, log old - log behaviour summed over the row's whole trajectory; there if
+    `old_logprobs` is."""
     values: Tensor | None = None  # (B, T) float32, V before the token is sampled
     advantages: Tensor | None = None  # (B, T) float32
     returns: Tensor | None = None  # (B, T) float32, targets of the critic

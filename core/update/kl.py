@@ -41,6 +41,7 @@ def kl_penalty(
     estimator: KlEstimator,
     *,
     behaviour_logprobs: Tensor | None = None,
+    correction: Tensor | None = None,
 ) -> Tensor:
     """Per-token KL(pi || pi_ref): the estimator's value with the gradient of the KL itself.
 
@@ -56,11 +57,16 @@ def kl_penalty(
         estimator: What the value is; it does not touch the gradient.
         behaviour_logprobs: Of the policy that sampled; None for the policy itself. Weights above
             10 count as 10.
+        correction: What pi / behaviour is multiplied by where the behaviour policy is only close
+            to the one that sampled (see `off_policy.py`); None for 1.
     """
     difference = log_ratio(logprobs, ref_logprobs).detach()
     weight = torch.ones_like(difference)
     if behaviour_logprobs is not None:
-        weight = log_ratio(logprobs, behaviour_logprobs).detach().exp().clamp(max=MAX_KL_WEIGHT)
+        weight = log_ratio(logprobs, behaviour_logprobs).detach().exp()
+    if correction is not None:
+        weight = weight * correction
+    weight = weight.clamp(max=MAX_KL_WEIGHT)
     pull = weight * difference * logprobs
     return weight * kl_value(difference, estimator) + pull - pull.detach()
 

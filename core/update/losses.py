@@ -12,9 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..config.settings import ClipLossConfig, GspoLossConfig, LossConfig
+from ..config.settings import ClipLossConfig, GspoLossConfig, LossConfig, OffPolicyConfig
 from .batch import PolicyOutputs, TokenBatch
 from .kl import kl_penalty, kl_value, log_ratio
+from .off_policy import correct, old_logprobs
+
+AS_SAMPLED = OffPolicyConfig()
+"""The policy that sampled is the old one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,11 @@ class LossTerms:
 
 
 def compute_loss(
-    outputs: PolicyOutputs, batch: TokenBatch, config: LossConfig, denominators: Denominators
+    outputs: PolicyOutputs,
+    batch: TokenBatch,
+    config: LossConfig,
+    denominators: Denominators,
+    off_policy: OffPolicyConfig = AS_SAMPLED,
 ) -> LossTerms:
     """The loss terms of some rows of an optimizer step.
 
@@ -79,6 +87,7 @@ def compute_loss(
         batch: With advantages; with `ref_logprobs` for a KL penalty, `returns` for a value loss.
         config: The loss. A coefficient of 0 leaves its term out.
         denominators: Of the whole optimizer step.
+        off_policy: What the ratio is taken to, and how samples of another policy are weighted.
 
     Raises:
         ValueError: the batch lacks what the loss needs.
@@ -92,18 +101,28 @@ def compute_loss(
 
     row_L = tokens // batch.loss_mask.shape[1]
     logprobs_L = at_tokens(outputs.logprobs)
-    behaviour_L = at_tokens(batch.behaviour_logprobs)
+    old_L = at_tokens(old_logprobs(outputs, batch, off_policy))
+    correction = correct(old_L, batch, off_policy)
     entropies_L = at_tokens(outputs.entropies)
     weight_L = token_weights(batch, row_L, config, denominators)
-    surrogate = policy_loss(logprobs_L, behaviour_L, at_tokens(batch.advantages), row_L, config)
-    sums = surrogate.metrics | {"entropy": _sum(entropies_L)}
-    policy = (weight_L * surrogate.loss_L).sum()
+    surrogate = policy_loss(logprobs_L, old_L, at_tokens(batch.advantages), row_L, config)
+    sums = surrogate.metrics | {"entropy": _sum(entropies_L)} | dict(correction.sums)
+    loss_L = surrogate.loss_L
+    if correction.surrogate_L is not None:
+        loss_L = correction.surrogate_L * loss_L
+    policy = (weight_L * loss_L).sum()
     entropy = kl = value = None
     if config.entropy_coef:
         entropy = -config.entropy_coef * (weight_L * entropies_L).sum()
     if batch.ref_logprobs is not None:
         ref_L = at_tokens(batch.ref_logprobs)
-        kl_L = kl_penalty(logprobs_L, ref_L, config.kl_estimator, behaviour_logprobs=behaviour_L)
+        kl_L = kl_penalty(
+            logprobs_L,
+            ref_L,
+            config.kl_estimator,
+            behaviour_logprobs=old_L,
+            correction=correction.token_L,
+        )
         sums["ref_kl"] = _sum(kl_L)
         if config.kl_coef:
             kl = config.kl_coef * (weight_L * kl_L).sum()
@@ -123,7 +142,12 @@ def compute_loss(
         if term is not None:
             sums[f"loss_{name}"] = term.detach().double()
     return LossTerms(
-        policy=policy, kl=kl, entropy=entropy, value=value, metrics=sums, maxima=surrogate.maxima
+        policy=policy,
+        kl=kl,
+        entropy=entropy,
+        value=value,
+        metrics=sums,
+        maxima=surrogate.maxima | dict(correction.maxima),
     )
 
 
@@ -170,16 +194,16 @@ class Surrogate:
 
 
 def importance_ratio(
-    logprobs_L: Tensor, behaviour_L: Tensor, row_L: Tensor, config: LossConfig
+    logprobs_L: Tensor, old_L: Tensor, row_L: Tensor, config: LossConfig
 ) -> Tensor:
-    """(L,) pi / behaviour, with gradient. GSPO: the geometric mean over the token's row.
+    """(L,) pi / old, with gradient. GSPO: the geometric mean over the token's row.
 
-    GSPO's ratio has the value s = exp(mean over the row of log pi - log behaviour) at every token,
+    GSPO's ratio has the value s = exp(mean over the row of log pi - log old) at every token,
     and at token t the gradient s grad log pi_t (GSPO-token, Zheng et al. 2025, equation 13). With
     one advantage for the row this is exactly the gradient through the mean; with several, each
     token keeps its own.
     """
-    log_ratio_L = log_ratio(logprobs_L, behaviour_L)
+    log_ratio_L = log_ratio(logprobs_L, old_L)
     if not isinstance(config, GspoLossConfig) or row_L.numel() == 0:
         return log_ratio_L.exp()
     size = int(row_L.max()) + 1
@@ -190,7 +214,7 @@ def importance_ratio(
 
 
 def policy_loss(
-    logprobs_L: Tensor, behaviour_L: Tensor, advantages_L: Tensor, row_L: Tensor, config: LossConfig
+    logprobs_L: Tensor, old_L: Tensor, advantages_L: Tensor, row_L: Tensor, config: LossConfig
 ) -> Surrogate:
     """The surrogate at every token, to be minimised.
 
@@ -199,7 +223,7 @@ def policy_loss(
     clip. cispo: -A stop(clip(r)) log pi (MiniMax 2025): every token keeps a gradient. The paper has
     no lower bound, which is `clip_low` 1.
     """
-    ratio_L = importance_ratio(logprobs_L, behaviour_L, row_L, config)
+    ratio_L = importance_ratio(logprobs_L, old_L, row_L, config)
     low, high = 1 - config.clip_low, 1 + config.clip_high
     clipped_L = ratio_L.clamp(low, high)
     if config.kind == "cispo":
@@ -214,8 +238,8 @@ def policy_loss(
         cut_dual = (ratio_L > config.dual_clip) & (advantages_L < 0)
         ceiling_L = -advantages_L * config.dual_clip
         loss_L = torch.where(advantages_L < 0, torch.minimum(loss_L, ceiling_L), loss_L)
-    # KL(behaviour || policy) at tokens that the behaviour policy sampled.
-    drift_L = kl_value(log_ratio(behaviour_L, logprobs_L).detach().double(), "k3")
+    # KL(old || policy) at tokens that the old policy sampled.
+    drift_L = kl_value(log_ratio(old_L, logprobs_L).detach().double(), "k3")
     metrics = {
         "num_tokens": _sum(torch.ones_like(ratio_L)),
         "ratio": _sum(ratio_L),

@@ -218,9 +218,32 @@ class MetricTotals:
         out["policy/advantage_mean"] = _ratio(sums["advantage"], count_all)
         out["policy/advantage_std"] = math.sqrt(_variance(sums, "advantage", count_all))
         out["optim/idle_token_frac"] = _ratio(float(self.num_idle), count_all)
+        out |= _off_policy(sums, self.maxima)
         if "residual" in sums:
             out["critic/explained_variance"] = explained_variance(sums, count)
         return out
+
+
+def _off_policy(sums: Mapping[str, float], maxima: Mapping[str, Tensor]) -> dict[str, float]:
+    """`off_policy/*`: weights by token, and by trajectory where one weight serves a whole one.
+
+    `effective_frac` is Kish's effective sample size over the number of samples: 1 for equal
+    weights, 1/n where one sample has all the weight.
+    """
+    out = {}
+    for prefix, start in (("off_policy", ""), ("off_policy_sequence", "sequence_")):
+        count = sums.get(f"{prefix}_count")
+        if count is None:
+            continue
+        weight, squares = sums[f"{prefix}_weight"], sums[f"{prefix}_weight_squared"]
+        out[f"off_policy/{start}weight_mean"] = _ratio(weight, count)
+        out[f"off_policy/{start}effective_frac"] = _ratio(weight * weight, count * squares)
+        for cut in ("truncated", "masked"):
+            if f"{prefix}_{cut}" in sums:
+                out[f"off_policy/{start}{cut}_frac"] = _ratio(sums[f"{prefix}_{cut}"], count)
+    if "off_policy_weight" in maxima:
+        out["off_policy/weight_max"] = float(maxima["off_policy_weight"])
+    return out
 
 
 def explained_variance(sums: Mapping[str, float], count: float) -> float:

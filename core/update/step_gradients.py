@@ -168,7 +168,8 @@ class _Step:
 
     def _terms(self, micro: TokenBatch) -> LossTerms:
         outputs = self._policy.outputs(micro)
-        return compute_loss(outputs, micro, self._config.loss, self._denominators)
+        config = self._config
+        return compute_loss(outputs, micro, config.loss, self._denominators, config.off_policy)
 
 
 def _whole_trajectories(

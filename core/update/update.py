@@ -16,6 +16,7 @@ from .batch import TokenBatch, microbatches, minibatches, select_rows
 from .kl import mismatch_kl
 from .losses import Denominators, compute_loss, rows_with_gradient
 from .metrics import MetricTotals
+from .off_policy import needs_old_logprobs, with_old_logprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +34,14 @@ class UpdateResult:
 def annotate(
     policy: Policy, batch: TokenBatch, config: RunConfig
 ) -> tuple[TokenBatch, Tensor | None]:
-    """Reference log-probs and values, where the algorithm needs them, before the update.
+    """Reference log-probs, old log-probs and values, where the algorithm needs them.
 
-    Also returns log-probs (B, T) at the weights that sampled where several optimizer steps move
-    the weights; with a single one, the update's own forward pass gives them.
+    Call it before the update. Also returns the trainer's log-probs (B, T) where several optimizer
+    steps move the weights, or a correction needs them; with a single optimizer step, the update's
+    own forward pass gives them.
     """
     wants_ref = config.loss.kl_coef > 0 or config.reward.kl is not None
-    wants_logprobs = _num_updates(config) > 1
+    wants_logprobs = _num_updates(config) > 1 or needs_old_logprobs(batch, config.off_policy)
     wants_values = policy.critic is not None
     if not (wants_ref or wants_values or wants_logprobs):
         return batch, None
@@ -61,7 +63,11 @@ def annotate(
         values=values if wants_values else None,
         ref_logprobs=ref if wants_ref else None,
     )
-    return annotated, logprobs if wants_logprobs else None
+    if not wants_logprobs:
+        return annotated, None
+    if config.off_policy.old_logprobs == "trainer":
+        annotated = with_old_logprobs(annotated, logprobs)
+    return annotated, logprobs
 
 
 def update(
@@ -172,7 +178,7 @@ def _accumulate(
         select_rows(batch, chosen), policy.microbatch_tokens(config.optim)
     ):
         outputs = policy.outputs(micro)
-        terms = compute_loss(outputs, micro, config.loss, denominators)
+        terms = compute_loss(outputs, micro, config.loss, denominators, config.off_policy)
         terms.total.backward()
         optimizer.accumulate()
         totals.add(terms)

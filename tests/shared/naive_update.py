@@ -30,6 +30,8 @@ class Token:
     row: int
     turn: int
     behaviour: float
+    before: float = 0.0
+    """Log-prob of the trainer when the step was recorded."""
     reward: float = 0.0
     old_value: float = 0.0
     ref: float = 0.0
@@ -67,6 +69,7 @@ class NaiveStep:
         wants_ref = bench.config.loss.kl_coef or bench.config.reward.kl is not None
         refs = step.look(reference=True) if wants_ref else seen
         for token, now, ref in zip(step.tokens, seen, refs, strict=True):
+            token.before = now.logprob
             token.old_value = now.value if has_critic else 0.0
             token.ref = ref.logprob
         _credit(step.episodes, rollouts, bench.config)
@@ -145,10 +148,14 @@ class NaiveStep:
         """The whole loss at the present weights."""
         config, seen = self.bench.config, self.look()
         loss = config.loss
-        logs = [now.logprob - token.behaviour for token, now in zip(self.tokens, seen, strict=True)]
+        olds = self._old_logprobs(seen)
+        logs = [now.logprob - old for now, old in zip(seen, olds, strict=True)]
         weights = _weights(self.tokens, config)
+        corrections = _corrections(self.tokens, olds, config)
         policy = kl = entropy = value = 0.0
-        for token, now, log, weight in zip(self.tokens, seen, logs, weights, strict=True):
+        for token, now, log, weight, (correction, token_correction) in zip(
+            self.tokens, seen, logs, weights, corrections, strict=True
+        ):
             ratio = math.exp(log)
             if loss.kind == "gspo":
                 row = [
@@ -157,9 +164,11 @@ class NaiveStep:
                     if other.row == token.row
                 ]
                 ratio = math.exp(sum(row) / len(row))
-            policy += weight * _surrogate(ratio, token.advantage, now.logprob, config)
+            surrogate = _surrogate(ratio, token.advantage, now.logprob, config)
+            policy += weight * correction * surrogate
             difference = now.logprob - token.ref
-            kl += weight * min(math.exp(log), 10.0) * _kl(difference, loss.kl_estimator)
+            kl_weight = min(math.exp(log) * token_correction, 10.0)
+            kl += weight * kl_weight * _kl(difference, loss.kl_estimator)
             entropy += weight * now.entropy
             error = (now.value - token.target) ** 2
             if loss.value_clip is not None:
@@ -171,6 +180,20 @@ class NaiveStep:
         if self.bench.policy.critic is not None:
             total += 0.5 * loss.value_coef * value
         return total
+
+    def _old_logprobs(self, seen: Sequence[Seen]) -> list[float]:
+        """What the ratio is taken to. A step with one update takes its own pass as the old one,
+        unless one weight serves a trajectory of several rows."""
+        off_policy = self.bench.config.off_policy
+        if off_policy.old_logprobs == "sampler":
+            return [token.behaviour for token in self.tokens]
+        rows, trajectories = (
+            {getattr(token, name) for token in self.tokens} for name in ("row", "trajectory")
+        )
+        by_sequence = off_policy.correction != "none" and off_policy.level == "sequence"
+        if by_sequence and len(rows) > len(trajectories):
+            return [token.before for token in self.tokens]
+        return [now.logprob for now in seen]
 
 
 def largest_gap(step: NaiveStep, batch: TokenBatch, logprobs: torch.Tensor) -> float:
@@ -322,6 +345,36 @@ def _weights(tokens: list[Token], config: RunConfig) -> list[float]:
         }[config.loss.aggregation]
         for token in tokens
     ]
+
+
+def _corrections(
+    tokens: list[Token], olds: list[float], config: RunConfig
+) -> list[tuple[float, float]]:
+    """Weights of each token's surrogate, and of its KL penalty."""
+    off_policy = config.off_policy
+    cap = math.inf if off_policy.cap is None else off_policy.cap
+    logs = [old - token.behaviour for token, old in zip(tokens, olds, strict=True)]
+    out = []
+    for token, log in zip(tokens, logs, strict=True):
+        rho = math.exp(log)
+        of_trajectory = [
+            other_log
+            for other, other_log in zip(tokens, logs, strict=True)
+            if other.trajectory == token.trajectory
+        ]
+        mean = math.exp(sum(of_trajectory) / len(of_trajectory))
+        is_kept = off_policy.low <= mean <= off_policy.high
+        out.append(
+            {
+                ("none", "token"): (1.0, 1.0),
+                ("none", "sequence"): (1.0, 1.0),
+                ("tis", "token"): (min(rho, cap), min(rho, cap)),
+                ("tis", "sequence"): (min(math.exp(sum(of_trajectory)), cap), min(rho, cap)),
+                ("mis", "token"): (rho * (off_policy.low <= rho <= off_policy.high),) * 2,
+                ("mis", "sequence"): (float(is_kept), is_kept * min(rho, cap)),
+            }[off_policy.correction, off_policy.level]
+        )
+    return out
 
 
 def _surrogate(ratio: float, advantage: float, logprob: float, config: RunConfig) -> float:

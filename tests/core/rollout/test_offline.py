@@ -75,6 +75,24 @@ def test_on_the_same_weights_the_stored_ratio_is_one(
     assert metric(tmp_path / "offline", "policy/mismatch_kl")[1] < 1e-10
 
 
+def test_stored_steps_can_be_weighted_as_samples_of_another_policy(
+    make_config: MakeConfig, stored: Path, tmp_path: Path
+) -> None:
+    """Other weights than those that sampled: the ratio starts at 1, the weights do not."""
+    config = make_config(
+        f"from_run={stored}",
+        "steps=2",
+        "optim.lr=1e-2",
+        "envs.eval=[]",
+        "off_policy={old_logprobs: trainer, correction: tis}",
+    )
+    assert start(config, tmp_path / "offline", SilentEvents()) == "finished"
+    assert set(metric(tmp_path / "offline", "policy/ratio_max").values()) == {1.0}
+    weights = metric(tmp_path / "offline", "off_policy/weight_max")
+    assert weights[1] == pytest.approx(1, abs=1e-5)
+    assert 1.01 < weights[2] <= 2
+
+
 def test_a1_stored_samples_keep_the_distribution_they_were_sampled_from(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

@@ -70,6 +70,14 @@ FACTORS = {
         "critic={kind: head, detach: true}",
         "critic={kind: model}",
     ],
+    "off_policy": [
+        "off_policy={}",
+        "off_policy={old_logprobs: trainer}",
+        "off_policy={old_logprobs: trainer, correction: tis, cap: 1.1}",
+        "off_policy={old_logprobs: trainer, correction: tis, level: sequence}",
+        "off_policy={old_logprobs: trainer, correction: mis, low: 0.8, high: 1.2}",
+        "off_policy={old_logprobs: trainer, correction: mis, level: sequence, low: 0.95}",
+    ],
     "lora": ["model.lora=null", "model.lora={rank: 4, alpha: 8}"],
 }
 

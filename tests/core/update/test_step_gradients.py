@@ -75,6 +75,10 @@ def norm_of_the_update(
         ["advantage.kind=gae", "critic.kind=head"],
         ["advantage.kind=dr_grpo", "loss.aggregation=seq_mean_token_sum"],
         ["advantage.kind=rloo", "context.history_turns=1"],
+        [
+            "context.history_turns=1",
+            "off_policy={old_logprobs: trainer, correction: tis, level: sequence, cap: 1}",
+        ],
     ],
 )
 def test_the_total_is_the_gradient_of_the_update(rollouts, make_config, chat, overrides) -> None:

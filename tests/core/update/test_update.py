@@ -26,15 +26,16 @@ from echoscope.store.records import FinishReason, RolloutBatch, Split
 MakeConfig = Callable[..., RunConfig]
 LORA = "model.lora={rank: 4, alpha: 8}"
 HEAD = ("critic.kind=head", "advantage.kind=gae")
+TRAINER = ("off_policy.old_logprobs=trainer",)
+SEQUENCE_TIS = (*TRAINER, "off_policy={correction: tis, level: sequence}")
 OWN_MODEL = ("critic.kind=model", "advantage.kind=gae")
 
 
 def full_batch_gradient(bench: Bench, batch: TokenBatch) -> dict[str, torch.Tensor]:
     outputs = bench.policy.outputs(batch)
-    terms = compute_loss(
-        outputs, batch, bench.config.loss, Denominators.of(batch, bench.config.norm_tokens)
-    )
-    terms.total.backward()
+    config = bench.config
+    denominators = Denominators.of(batch, config.norm_tokens)
+    compute_loss(outputs, batch, config.loss, denominators, config.off_policy).total.backward()
     return bench.gradients()
 
 
@@ -66,6 +67,7 @@ class CatchGradients:
         ("loss.entropy_coef=0.01", "loss.kl_coef=0.1"),
         HEAD,
         ("context.history_turns=1",),  # a trajectory of several rows
+        ("context.history_turns=1", *SEQUENCE_TIS),
     ],
     ids=lambda settings: settings[0] if settings else "default",
 )
@@ -523,3 +525,89 @@ def test_all_nan_leaves_the_weights_untouched(make_config: MakeConfig) -> None:
     assert result.num_skipped == 1
     assert all(torch.equal(w, before[n]) for n, w in bench.weights().items())
     assert bench.policy.version == 0
+
+
+# -- old log-probs of the trainer ----------------------------------------------------------------
+
+
+def lie(batch: TokenBatch, nats: float) -> TokenBatch:
+    """The batch as an engine would have recorded it that says a constant too much."""
+    return replace(batch, behaviour_logprobs=batch.behaviour_logprobs + nats * batch.loss_mask)
+
+
+def num_passes(bench: Bench, work: Callable[[], object]) -> int:
+    """Rows that went through the model."""
+    rows = []
+    hook = bench.policy.model.get_input_embeddings().register_forward_hook(
+        lambda module, inputs, output: rows.append(len(output))
+    )
+    work()
+    hook.remove()
+    return sum(rows)
+
+
+@pytest.mark.parametrize("kind", ["clip", "gspo", "cispo"])
+def test_with_one_update_the_ratio_is_exactly_one_and_costs_no_pass(
+    make_config: MakeConfig, kind: str
+) -> None:
+    """Whatever the engine recorded."""
+    bench = make_bench(make_config(f"loss.kind={kind}", *TRAINER))
+    rollouts = bench.collect()
+    batch, logprobs = bench.prepare(rollouts)
+    assert logprobs is None
+    assert num_passes(bench, lambda: bench.prepare(rollouts)) == 0
+    batch = lie(batch, 0.05)
+    result = update(bench.policy, bench.optimizer, batch, bench.config, step=1)
+    assert result.metrics["policy/ratio_mean"] == result.metrics["policy/ratio_max"] == 1.0
+    assert result.metrics["policy/clip_high_frac"] == 0.0
+    assert result.trainer_logprobs is not None
+    gap = (result.trainer_logprobs - batch.behaviour_logprobs)[batch.loss_mask]
+    assert gap.mean() == pytest.approx(-0.05, abs=1e-5)  # what is stored is still the trainer's
+
+
+def test_the_gradient_ignores_what_the_engine_recorded(make_config: MakeConfig) -> None:
+    """Without a correction; with the sampler's numbers it would be off by 5 %."""
+    bench = make_bench(make_config(*TRAINER))
+    honest, gradients = bench.batch(), []
+    for batch in (honest, lie(honest, 0.05)):
+        catch = CatchGradients(bench)
+        before = bench.weights()
+        update(bench.policy, catch, batch, bench.config, step=1)  # type: ignore[arg-type]
+        gradients.append(catch.seen[0])
+        with torch.no_grad():
+            for name, weight in bench.policy.model.named_parameters():
+                weight.copy_(before[f"model.{name}"])
+    for name, gradient in gradients[0].items():
+        assert torch.equal(gradients[1][name], gradient), name
+
+
+def test_with_several_updates_the_old_policy_is_that_before_the_first(
+    make_config: MakeConfig,
+) -> None:
+    """One pass serves the old log-probs and the measure of mismatch, as without a correction."""
+    settings = ("optim.minibatches=2", "optim.lr=1e-2")
+    bench = make_bench(make_config(*settings, *TRAINER))
+    rollouts = bench.collect()
+    batch, logprobs = bench.prepare(rollouts)
+    assert logprobs is not None
+    assert torch.equal(batch.old_logprobs, logprobs)
+    plain = make_bench(make_config(*settings))
+    passes = [num_passes(b, lambda b=b: b.prepare(rollouts)) for b in (bench, plain)]
+    assert passes[0] == passes[1] == batch.num_rows
+    result = update(bench.policy, bench.optimizer, lie(batch, 0.05), bench.config, step=1)
+    assert result.metrics["policy/ratio_mean"] != 1.0  # the second update starts elsewhere
+    assert result.metrics["policy/approx_kl"] > 1e-6
+
+
+def test_one_weight_for_a_trajectory_of_several_rows_takes_a_pass_before_the_update(
+    make_config: MakeConfig,
+) -> None:
+    bench = make_bench(make_config("context.history_turns=1", *SEQUENCE_TIS))
+    batch, logprobs = bench.prepare(bench.collect())
+    assert batch.num_rows > len(set(batch.trajectory_index.tolist()))
+    assert logprobs is not None
+    assert batch.trajectory_log_ratio is not None
+    assert float(batch.trajectory_log_ratio.abs().max()) < 1e-4
+    metrics = update(bench.policy, bench.optimizer, batch, bench.config, step=1).metrics
+    assert metrics["off_policy/sequence_weight_mean"] == pytest.approx(1, abs=1e-4)
+    assert metrics["off_policy/effective_frac"] == pytest.approx(1, abs=1e-4)
