@@ -1,8 +1,9 @@
 """A KL penalty in the reward, with a fixed or an adaptive coefficient.
 
 Legend: **B** rows, **T** row length. The reward of a sampled token becomes r - coef * k, where k
-estimates its KL to the reference policy from log p(behaviour) - log p(reference) (Ziegler et al.
-2019, arXiv 1909.08593; REINFORCE++, arXiv 2501.03262). No gradient runs through k.
+estimates its KL to the reference policy from log p(old) - log p(reference) (Ziegler et al. 2019,
+arXiv 1909.08593; REINFORCE++, arXiv 2501.03262). The old policy is the one that sampled, or the
+trainer before the update (`off_policy.old_logprobs`). No gradient runs through k.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def kl_of_tokens(batch: TokenBatch, settings: KlRewardConfig) -> Tensor:
     """(B, T) nats, 0 outside the loss mask."""
     if batch.ref_logprobs is None:
         raise ValueError("reward.kl is set, but the batch has no reference log-probs")
-    difference_BT = log_ratio(batch.behaviour_logprobs, batch.ref_logprobs)
+    old_BT = batch.behaviour_logprobs if batch.old_logprobs is None else batch.old_logprobs
+    difference_BT = log_ratio(old_BT, batch.ref_logprobs)
     return kl_value(difference_BT, settings.estimator) * batch.loss_mask
 
 

@@ -42,6 +42,8 @@ def annotate(
     """
     wants_ref = config.loss.kl_coef > 0 or config.reward.kl is not None
     wants_logprobs = _num_updates(config) > 1 or needs_old_logprobs(batch, config.off_policy)
+    if config.reward.kl is not None and config.off_policy.old_logprobs == "trainer":
+        wants_logprobs = True  # the penalty is known before the update's own pass
     wants_values = policy.critic is not None
     if not (wants_ref or wants_values or wants_logprobs):
         return batch, None

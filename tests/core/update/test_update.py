@@ -18,9 +18,12 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import causal_model
 from echoscope.core.rollout.sources import EnvSource, build_pool
+from echoscope.core.update.assemble import pack_kept
 from echoscope.core.update.batch import TokenBatch, microbatches, select_rows
+from echoscope.core.update.kl_reward import mean_kl
 from echoscope.core.update.losses import Denominators, compute_loss
 from echoscope.core.update.update import annotate, mismatch_metrics, update
+from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.store.records import FinishReason, RolloutBatch, Split
 
 MakeConfig = Callable[..., RunConfig]
@@ -611,3 +614,21 @@ def test_one_weight_for_a_trajectory_of_several_rows_takes_a_pass_before_the_upd
     metrics = update(bench.policy, bench.optimizer, batch, bench.config, step=1).metrics
     assert metrics["off_policy/sequence_weight_mean"] == pytest.approx(1, abs=1e-4)
     assert metrics["off_policy/effective_frac"] == pytest.approx(1, abs=1e-4)
+
+
+def test_the_kl_in_the_reward_is_that_of_the_trainer_where_its_log_probs_are_the_old_ones(
+    make_config: MakeConfig,
+) -> None:
+    """What a lying engine recorded is no distance from the reference."""
+    penalty = "reward.kl={coef: 0.1, estimator: k1}"
+    for settings, expected in (((), 0.05), (TRAINER, 0.0)):
+        bench = make_bench(make_config(penalty, *settings))
+        packed, _ = pack_kept(
+            rollouts := bench.collect(),
+            select_groups(rollouts, bench.config.selection),
+            bench.config,
+            bench.chat,
+        )
+        batch, _ = annotate(bench.policy, lie(packed, 0.05), bench.config)
+        assert bench.config.reward.kl is not None
+        assert mean_kl(batch, bench.config.reward.kl) == pytest.approx(expected, abs=1e-5)
