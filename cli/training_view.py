@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -97,14 +97,15 @@ class TerminalEvents:
             + "".join(
                 f"  {short} {fixed(values[key], digits)}" for key, (short, digits) in SHOWN.items()
             )
-            + f"  kept {values[KEPT]:.0f}/{self._num_groups}"
+            + f"  kept {values[KEPT]:.0f}/{self._num_groups(values):.0f}"
             f"  {metrics.durations_s[SPEED]:.0f} tok/s"
             f"  left {clock(self._seconds_left())}"
         )
 
-    @property
-    def _num_groups(self) -> int:
-        return sum(group.groups for group in self._config.envs.train)
+    def _num_groups(self, values: Mapping[str, float]) -> float:
+        """Groups that the step played, those of further rounds included."""
+        of_a_round = sum(group.groups for group in self._config.envs.train)
+        return of_a_round * values.get("rollout/num_rounds", 1.0)
 
     def _seconds_left(self) -> float:
         if not self._steps:
@@ -123,7 +124,7 @@ class TerminalEvents:
             shown = {key: fixed(values[key], digits) for key, (_, digits) in SHOWN.items()}
             success = spark_line([m.values[SUCCESS] for m in self._steps])
             shown[SUCCESS] = f"[bold]{shown[SUCCESS]}[/]  {success}"
-            shown[KEPT] = f"{values[KEPT]:.0f} of {self._num_groups}"
+            shown[KEPT] = f"{values[KEPT]:.0f} of {self._num_groups(values):.0f}"
             shown[SPEED] = f"{now.durations_s[SPEED]:.0f} {metric(SPEED).unit}"
             cells = [(metric(key).name, text) for key, text in shown.items()]
             cells.append(("Elapsed", clock(time.monotonic() - self._started)))

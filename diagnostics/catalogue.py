@@ -257,6 +257,13 @@ METRICS: tuple[Metric, ...] = (
         "Tokens between the reasoning tags of a reply, mean.",
     ),
     _of("rollout/num_turns_mean", "Turns", "turns", "Turns per training trajectory, mean."),
+    _of(
+        "rollout/num_rounds",
+        "Rounds",
+        "rounds",
+        "How often a step played its groups, with new tasks each time, until enough of them were "
+        "mixed. Each round costs as much as a step without dynamic sampling.",
+    ),
     # --- entropy
     _of(
         "policy/entropy",

@@ -36,7 +36,11 @@ class Slot:
     """One episode that has just begun: where it stands, its seeds, and what it shows first."""
 
     index: int
+    """Its place in the pool."""
+    episode_index: int
+    """Its place in the step: over all rounds."""
     group_index: int
+    """Over all rounds of the step."""
     sibling_index: int
     env_id: str
     tag: str
@@ -119,14 +123,23 @@ class EnvPool:
         """G."""
         return self._group_size
 
-    def reset(self, step: int) -> list[Slot]:
-        """Start P * G episodes of training step `step`, in slot order."""
+    def reset(self, step: int, draw_round: int = 0) -> list[Slot]:
+        """Start P * G episodes of training step `step`, in slot order.
+
+        Args:
+            draw_round: 0, or how often the step has been asked for other tasks; of "train" only.
+        """
         if step < 0:
             raise EnvParamsError(f"step is {step}, but must not be negative")
+        if draw_round and self._split != "train":
+            raise EnvParamsError(f"the tasks of {self._split!r} are fixed: there is one round")
+        first_group = draw_round * len(self._groups)
         is_enough = [variety.is_enough for _, variety in self.varieties()]
         leaders = self._map(
             {
-                p * self._group_size: partial(self._lead, step, p, is_reserving=is_enough[kind])
+                p * self._group_size: partial(
+                    self._lead, step, p, first_group, is_reserving=is_enough[kind]
+                )
                 for p, kind in enumerate(self._kinds)
             }
         )
@@ -135,7 +148,7 @@ class EnvPool:
             index // self._group_size: leader.env_seed for index, leader in leaders.items()
         }
         seeds = [
-            (task_seeds[index // self._group_size], self._noise_seed(step, index))
+            (task_seeds[index // self._group_size], self._noise_seed(step, index, first_group))
             for index in range(len(self._stacks))
         ]
         started |= self._map(
@@ -145,7 +158,10 @@ class EnvPool:
                 if index not in started
             }
         )
-        slots = [self._slot(index, seeds[index], started[index]) for index in range(len(seeds))]
+        slots = [
+            self._slot(index, seeds[index], started[index], first_group)
+            for index in range(len(seeds))
+        ]
         self._check_started(slots)
         self._check_siblings(slots)
         self._is_running = [True] * len(self._stacks)
@@ -186,12 +202,12 @@ class EnvPool:
         tags = [self._groups[self._kinds.index(kind)].name for kind in range(len(self._varieties))]
         return list(zip(tags, self._varieties, strict=True))
 
-    def _noise_seed(self, step: int, index: int) -> int:
+    def _noise_seed(self, step: int, index: int, first_group: int) -> int:
         p, g = divmod(index, self._group_size)
         noise_of = 0 if self._groups[p].shared_noise else g
-        return transition_seed(self._seed, self._split, step, p, noise_of)
+        return transition_seed(self._seed, self._split, step, first_group + p, noise_of)
 
-    def _lead(self, step: int, p: int, *, is_reserving: bool) -> _Leader:
+    def _lead(self, step: int, p: int, first_group: int, *, is_reserving: bool) -> _Leader:
         """Draw the task of group p, and start one sibling on it, or more where some cannot start.
 
         The first sibling that starts tells whether the split may play the task. One that cannot
@@ -200,11 +216,13 @@ class EnvPool:
         slots = range(p * self._group_size, (p + 1) * self._group_size)
         is_fixed = self._split != "train"
         for draw in range(MAX_DRAWS):
-            env_seed = self._fixed_seeds.get(p, task_seed(self._seed, self._split, step, p, draw))
+            drawn = task_seed(self._seed, self._split, step, first_group + p, draw)
+            env_seed = self._fixed_seeds.get(p, drawn)
             seen: dict[int, Observation] = {}
             key = None
             for slot in slots:
-                seen[slot] = self._stacks[slot].reset(env_seed, self._noise_seed(step, slot))
+                noise_seed = self._noise_seed(step, slot, first_group)
+                seen[slot] = self._stacks[slot].reset(env_seed, noise_seed)
                 key = runner_of(self._stacks[slot]).task_key
                 if key is not None:
                     break
@@ -214,12 +232,15 @@ class EnvPool:
                 return _Leader(env_seed=env_seed, seen=seen)
         raise gave_up(self._groups[p].name, self._split)
 
-    def _slot(self, index: int, seeds: tuple[int, int], observation: Observation) -> Slot:
+    def _slot(
+        self, index: int, seeds: tuple[int, int], observation: Observation, first_group: int
+    ) -> Slot:
         p, g = divmod(index, self._group_size)
         has_failed = runner_of(self._stacks[index]).error is not None
         return Slot(
             index=index,
-            group_index=p,
+            episode_index=first_group * self._group_size + index,
+            group_index=first_group + p,
             sibling_index=g,
             env_id=self._groups[p].env,
             tag=self._groups[p].name,

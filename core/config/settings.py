@@ -143,6 +143,22 @@ class SamplingConfig(FrozenModel):
     )
 
 
+class DynamicSamplingConfig(FrozenModel):
+    """DAPO's dynamic sampling: play more tasks until enough groups are mixed.
+
+    `selection.mixed` says what mixed means, `selection.max_groups` how many train.
+    """
+
+    max_rounds: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="A step plays its groups up to so many times, with new tasks each time, until "
+        "as many groups are mixed as one round has, or selection.max_groups. 1: off.",
+        json_schema_extra=LIVE,
+    )
+
+
 class EnvsConfig(FrozenModel):
     train: list[EnvGroup] = Field(min_length=1, max_length=1000)
     eval: list[EnvGroup] = Field(default_factory=list, max_length=1000)
@@ -565,6 +581,7 @@ class RunConfig(FrozenModel):
     context: ContextConfig = Field(default_factory=ContextConfig)
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     envs: EnvsConfig
+    dynamic_sampling: DynamicSamplingConfig = Field(default_factory=DynamicSamplingConfig)
     reward: RewardConfig = Field(default_factory=RewardConfig)
     selection: SelectionConfig = Field(default_factory=SelectionConfig)
     advantage: AdvantageConfig = Field(default_factory=GrpoConfig)
@@ -599,6 +616,7 @@ class RunConfig(FrozenModel):
                 "reward.normalization_scope at batch"
             )
         self._check_kl_reward()
+        self._check_dynamic_sampling()
         if self.envs.group_size < 2:
             for name in self._what_compares():
                 raise ValueError(
@@ -606,7 +624,7 @@ class RunConfig(FrozenModel):
                     f"{self.envs.group_size}"
                 )
         for name, groups, size in (
-            ("train", self.envs.train, self.envs.group_size),
+            ("train", self.envs.train, self.envs.group_size * self.dynamic_sampling.max_rounds),
             ("eval", self.envs.eval, self.envs.eval_group_size),
             ("probe", self.envs.probe, 1),
         ):
@@ -614,7 +632,7 @@ class RunConfig(FrozenModel):
             if rows > MAX_ROWS:
                 raise ValueError(
                     f"envs.{name} has {rows} trajectories in a step, at most {MAX_ROWS} are "
-                    "possible; lower the groups or the group size"
+                    "possible; lower the groups, the group size or dynamic_sampling.max_rounds"
                 )
         for name, groups in (("eval", self.envs.eval), ("probe", self.envs.probe)):
             tags = [group.name for group in groups]
@@ -630,11 +648,32 @@ class RunConfig(FrozenModel):
         """Siblings that do not train have no KL, so their returns cannot be compared with."""
         if self.reward.kl is None or not self.compares_siblings:
             return
-        if self.selection.unit == "trajectory" and self.selection.strategy != "none":
+        by_trajectory = self.selection.unit == "trajectory" and self.selection.strategy != "none"
+        drops_cut = self.selection.overlong == "drop"
+        for setting, way_out, is_set in (
+            ("selection.unit=trajectory", "selection.unit=group", by_trajectory),
+            ("selection.overlong=drop", "selection.overlong=keep", drops_cut),
+        ):
+            if is_set:
+                raise ValueError(
+                    f"advantage.kind={self.advantage.kind} compares siblings after reward.kl, but "
+                    f"with {setting} some have no KL: set {way_out}, or loss.kl_coef instead of "
+                    "reward.kl"
+                )
+
+    def _check_dynamic_sampling(self) -> None:
+        rounds = self.dynamic_sampling.max_rounds
+        if rounds == 1:
+            return
+        if self.selection.mixed == "any":
             raise ValueError(
-                f"advantage.kind={self.advantage.kind} compares siblings after reward.kl, but with "
-                "selection.unit=trajectory some have no KL: set selection.unit=group, or "
-                "loss.kl_coef instead of reward.kl"
+                f"dynamic_sampling.max_rounds is {rounds}, but selection.mixed=any lets every "
+                "group train, so no round is missing any: set selection.mixed=return or success"
+            )
+        if self.from_run is not None:
+            raise ValueError(
+                f"dynamic_sampling.max_rounds is {rounds}, but from_run has its groups already: "
+                "set dynamic_sampling.max_rounds=1"
             )
 
     @property

@@ -82,6 +82,7 @@ def collect(
     on_finished: Callable[[list[Trajectory]], None] | None = None,
     should_abort: Callable[[], bool] | None = None,
     shaping: TurnShaping | None = None,
+    draw_round: int = 0,
 ) -> RolloutBatch:
     """Play every episode of a step to its end; (P, G) trajectories.
 
@@ -91,9 +92,10 @@ def collect(
             be written while others go on.
         should_abort: asked before each turn; True ends what still goes on as ABORTED.
         shaping: adds named terms to each turn's reward.
+        draw_round: how often the step has been played with other tasks before.
     """
     started = time.perf_counter()
-    active = [_begin(slot, chat, context) for slot in pool.reset(step)]
+    active = [_begin(slot, chat, context) for slot in pool.reset(step, draw_round)]
     finished: dict[int, Trajectory] = {}
     while active:
         if should_abort is not None and should_abort():
@@ -180,7 +182,7 @@ def _generate(
             stop_token_ids=chat.stop_token_ids,
         ),
         seeds=[
-            sampling_seed(seed, split, step, episode.slot.index, len(episode.turns))
+            sampling_seed(seed, split, step, episode.slot.episode_index, len(episode.turns))
             for episode in episodes
         ],
     )
@@ -294,7 +296,7 @@ def _trajectory(
     return Trajectory(
         step=step,
         split=split,
-        index=slot.index,
+        index=slot.episode_index,
         group_index=slot.group_index,
         sibling_index=slot.sibling_index,
         env_id=slot.env_id,

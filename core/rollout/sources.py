@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from echoscope.diagnostics.selection.filter import mixed_groups
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.reserving import TaskVariety, few_tasks
 from echoscope.envs.settings import EnvGroup
@@ -98,6 +99,19 @@ class EnvSource:
         self._should_abort = should_abort
 
     def collect(self, step: int, config: RunConfig) -> RolloutBatch:
+        rollouts = self._play(step, config, draw_round=0)
+        if self._split is Split.TRAIN:
+            rounds = config.dynamic_sampling.max_rounds
+            wanted = config.selection.max_groups or rollouts.num_groups
+            for draw_round in range(1, rounds):
+                if mixed_groups(rollouts, config.selection) >= wanted:
+                    break
+                more = self._play(step, config, draw_round=draw_round)
+                rollouts = RolloutBatch(groups=rollouts.groups + more.groups)
+        self._engine.release_memory()  # the update needs it
+        return rollouts
+
+    def _play(self, step: int, config: RunConfig, *, draw_round: int) -> RolloutBatch:
         rollouts = collect(
             pool=self._pool,
             engine=self._engine,
@@ -110,9 +124,10 @@ class EnvSource:
             on_finished=self._on_finished,
             should_abort=self._should_abort,
             shaping=self._shaping,
+            draw_round=draw_round,
         )
-        self._engine.release_memory()  # the update needs it
         if self._should_abort():
+            self._engine.release_memory()
             raise StepDroppedError
         return rollouts
 

@@ -193,6 +193,9 @@ class Trainer:
         logprobs = result.trainer_logprobs if logprobs is None else logprobs
         values = observed.values | result.metrics | rollout_metrics(rollouts) | selection.metrics()
         values |= mismatch_metrics(logprobs, batch)
+        if config.dynamic_sampling.max_rounds > 1:
+            of_a_round = sum(group.groups for group in config.envs.train)
+            values["rollout/num_rounds"] = rollouts.num_groups / of_a_round
         if config.reward.kl is not None:
             values |= self._penalized(config.reward.kl, batch)
         learned = outcomes(rollouts, selection, batch, logprobs, observed.information)

@@ -30,17 +30,28 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.records import BoolArray, FloatArray64, RolloutBatch, Trajectory
+from echoscope.store.records import (
+    BoolArray,
+    FinishReason,
+    FloatArray64,
+    RolloutBatch,
+    Trajectory,
+)
 
 from ..config import SelectionConfig
 from .rules import is_zero, select
 
 RELATIVE_NOISE = 1e-9
 """Returns of a group that differ by less than this share of their size are the same return."""
+_NOT_MIXED = {
+    "return": "the siblings' returns are equal",
+    "success": "the siblings' success is the same",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,6 +67,9 @@ class Selection:
     reward_std_P: FloatArray64  # (P,) whatever the metric; NaN with fewer than two siblings
     solved_P: BoolArray  # (P,) equal returns, and every sibling succeeded
     hopeless_P: BoolArray  # (P,) equal returns, and every sibling failed
+    mixed_P: BoolArray  # (P,) what `config.mixed` asks for
+    overlong_PG: BoolArray  # (P, G) left out for a reply that was cut at its longest
+    surplus_P: BoolArray  # (P,) would train, but `config.max_groups` others came before
     reason: str = ""
     """Empty, or `empty: ...` with the rule that left nothing and the way out."""
 
@@ -91,6 +105,12 @@ class Selection:
             return None
         if not self.trainable_PG[p, g]:
             return "failed, or has no sampled tokens"
+        if self.overlong_PG[p, g]:
+            return "a reply was cut at its longest"
+        if not self.mixed_P[p]:
+            return _NOT_MIXED[self.config.mixed]
+        if self.surplus_P[p]:
+            return f"{self.config.max_groups} groups before it train"
         unit, metric = self.config.unit, self.config.metric
         value = self.values_P[p] if self.values_PG is None else self.values_PG[p, g]
         if not np.isfinite(value):
@@ -120,6 +140,8 @@ class Selection:
             "selection/num_zero_variance": float((self.reward_std_P == 0).sum()),
             "selection/num_solved": float(self.solved_P.sum()),
             "selection/num_hopeless": float(self.hopeless_P.sum()),
+            "selection/num_mixed": float(self.mixed_P.sum()),
+            "selection/num_overlong": float(self.overlong_PG.sum()),
             "selection/metric_mean": _mean(values[defined]),
             "selection/metric_mean_kept": _mean(values[defined & keep]),
             "selection/metric_max": _max(values[defined]),
@@ -140,6 +162,7 @@ class GroupArrays:
     trainable_PG: BoolArray  # (P, G)
     lengths_PG: FloatArray64  # (P, G) sampled tokens
     entropies_PG: FloatArray64  # (P, G) nats, see `mean_entropy`; NaN where not recorded
+    overlong_PG: BoolArray  # (P, G) some reply was cut at its longest
     ties_PG: NDArray[np.uint64]  # (P, G) see `tie_key`
     tags_P: tuple[str, ...]  # (P,) environment of each group
 
@@ -153,6 +176,7 @@ def arrays_of(batch: RolloutBatch, metric: str) -> GroupArrays:
         trainable_PG=batch.trainable_PG,
         lengths_PG=batch.array_PG(_num_tokens),
         entropies_PG=batch.array_PG(mean_entropy) if metric == "entropy" else no_entropies_PG,
+        overlong_PG=batch.array_PG(_is_overlong).astype(np.bool_),
         ties_PG=np.array(
             [
                 [tie_key(t.env_seed, t.noise_seed, t.group_index, t.sibling_index) for t in group]
@@ -183,18 +207,27 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
     """Choose what trains, knowing the numbers of each trajectory.
 
     Siblings that cannot train (no sampled tokens, or a failed environment) count in no metric and
-    are never kept. A group is kept as a whole otherwise. Strategy `none` keeps all that can train.
+    are never kept. A group is kept as a whole otherwise, but for what `overlong` drops. Strategy
+    `none` keeps all that can train. `mixed` comes before the strategy, `max_groups` after it.
     """
     trainable_PG, success_PG = arrays.trainable_PG, arrays.success_PG
     reward_std_P = _per_group(arrays.returns_PG, trainable_PG, _std)
     values_P = group_values(arrays, config.metric)
     by_trajectory = config.unit == "trajectory"
     values_PG = trajectory_values(arrays, config.metric) if by_trajectory else None
-    if config.strategy == "none":
-        keep_PG = trainable_PG
-    else:
+    mixed_P = _mixed(arrays, reward_std_P, config.mixed)
+    overlong_PG = arrays.overlong_PG & trainable_PG & (config.overlong == "drop")
+    keep_PG = trainable_PG & mixed_P[:, None] & ~overlong_PG
+    if config.strategy != "none":
         unit_PG = values_P[:, None] if values_PG is None else values_PG
-        keep_PG = _select_in_scope(unit_PG, arrays, config) & trainable_PG
+        may_train_PU = keep_PG if by_trajectory else keep_PG.any(axis=1, keepdims=True)
+        candidates_PU = np.where(may_train_PU, unit_PG, np.nan)
+        keep_PG = keep_PG & _select_in_scope(candidates_PU, arrays, config)
+    surplus_P = np.zeros(len(keep_PG), dtype=np.bool_)
+    if config.max_groups:
+        kept_P = keep_PG.any(axis=1)
+        surplus_P = kept_P & (np.cumsum(kept_P) > config.max_groups)
+        keep_PG = keep_PG & ~surplus_P[:, None]
     equal_P = reward_std_P == 0
     selection = Selection(
         config=config,
@@ -206,8 +239,31 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
         reward_std_P=reward_std_P,
         solved_P=equal_P & ((success_PG == 1) | ~trainable_PG).all(axis=1),
         hopeless_P=equal_P & ((success_PG == 0) | ~trainable_PG).all(axis=1),
+        mixed_P=mixed_P,
+        overlong_PG=overlong_PG,
+        surplus_P=surplus_P,
     )
     return replace(selection, reason=_why_empty(selection)) if selection.is_empty else selection
+
+
+def mixed_groups(batch: RolloutBatch, config: SelectionConfig) -> int:
+    """How many groups of a step are what `config.mixed` asks for."""
+    return int(select_groups(batch, config).mixed_P.sum())
+
+
+def _mixed(
+    arrays: GroupArrays, reward_std_P: FloatArray64, by: Literal["any", "return", "success"]
+) -> BoolArray:
+    if by == "any":
+        return np.ones(len(reward_std_P), dtype=np.bool_)
+    if by == "return":
+        return np.asarray(reward_std_P > 0)
+    success_PG = np.where(arrays.trainable_PG, arrays.success_PG, np.nan)
+    return np.asarray((success_PG == 1).any(axis=1) & (success_PG == 0).any(axis=1))
+
+
+def _is_overlong(trajectory: Trajectory) -> float:
+    return float(any(turn.finish_reason is FinishReason.LENGTH for turn in trajectory.turns))
 
 
 def _select_in_scope(
@@ -314,6 +370,18 @@ def _why_empty(selection: Selection) -> str:
         return (
             f"empty: none of the {selection.trainable_PG.size} trajectories can train; each failed "
             "or has no sampled tokens"
+        )
+    if selection.overlong_PG[selection.trainable_PG].all():
+        return (
+            "empty: every episode had a reply that was cut at its longest; raise "
+            "context.max_response_tokens, or set selection.overlong=keep"
+        )
+    if not selection.mixed_P.any():
+        return (
+            f"empty: {_NOT_MIXED[config.mixed]} in each of the {selection.mixed_P.size} groups "
+            f"({int(selection.solved_P.sum())} solved, {int(selection.hopeless_P.sum())} "
+            "hopeless); easier or harder tasks would give a signal, and so may a higher "
+            "dynamic_sampling.max_rounds"
         )
     defined = np.isfinite(values)
     if not defined.any():

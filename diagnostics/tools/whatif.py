@@ -18,7 +18,7 @@ Legend: **P** groups, **G** siblings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -125,6 +125,12 @@ class Drop(StrEnum):
     RANKED = "ranked out"
     """It has signal, and the rule left it out."""
     UNDEFINED = "metric not defined"
+    OVERLONG = "reply cut"
+    """Every sibling that may train had a reply that was cut at its longest."""
+    ALIKE = "equal success"
+    """Returns differ, success does not."""
+    SURPLUS = "enough groups"
+    """`max_groups` groups before it train."""
     FAILED = "cannot train"
     """No sibling has sampled tokens and an environment that worked."""
 
@@ -317,14 +323,16 @@ def _row(
     if not listed:
         return None
     groups = _grouped(listed)
-    arrays = _arrays(groups, _entropies(reader, step) if config.metric == "entropy" else {})
+    cut_ids = _cut_ids(reader, step) if "drop" in (config.overlong, own.overlong) else frozenset()
+    entropies = _entropies(reader, step) if config.metric == "entropy" else {}
+    arrays = _arrays(groups, entropies, cut_ids)
     selection = select_from(arrays, config)
     kept_PG = _recorded(groups, arrays)
     recorded = None
     if kept_PG is not None:
         # Only for why the run dropped what it dropped: what it kept, it wrote down itself.
         if own.metric == "entropy" and config.metric != "entropy":
-            arrays = _arrays(groups, _entropies(reader, step))
+            arrays = _arrays(groups, _entropies(reader, step), cut_ids)
         recorded = _kept(arrays, select_from(arrays, own), kept_PG)
     return WhatIfRow(
         step=step,
@@ -357,7 +365,11 @@ def _grouped(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return list(groups.values())
 
 
-def _arrays(groups: Sequence[Sequence[dict[str, Any]]], entropies: dict[str, float]) -> GroupArrays:
+def _arrays(
+    groups: Sequence[Sequence[dict[str, Any]]],
+    entropies: dict[str, float],
+    cut_ids: Collection[str],
+) -> GroupArrays:
     shape = (len(groups), max(len(group) for group in groups))
     # Text that was imported without token ids can be compared all the same.
     has_tokens = any(row["num_sampled_tokens"] for group in groups for row in group)
@@ -380,6 +392,7 @@ def _arrays(groups: Sequence[Sequence[dict[str, Any]]], entropies: dict[str, flo
         trainable_PG=table(lambda row: float(can_train(row)), 0.0) > 0,
         lengths_PG=table(lambda row: row["num_sampled_tokens"], 0.0),
         entropies_PG=table(lambda row: entropies.get(row["id"], np.nan), np.nan),
+        overlong_PG=table(lambda row: float(row["id"] in cut_ids), 0.0) > 0,
         ties_PG=_ties(groups, shape),
         tags_P=tuple(group[0]["tag"] for group in groups),
     )
@@ -392,6 +405,15 @@ def _ties(groups: Sequence[Sequence[dict[str, Any]]], shape: tuple[int, int]) ->
         for g, row in enumerate(group):
             out[p, g] = tie_key(*(row[name] for name in names))
     return out
+
+
+def _cut_ids(reader: RunReader, step: int) -> frozenset[str]:
+    """Trajectories with a reply that was cut at its longest."""
+    rows = reader.sql(
+        "SELECT DISTINCT trajectory_id FROM turns WHERE step = $1 AND finish_reason = 'length'",
+        [step],
+    )
+    return frozenset(rows.column("trajectory_id").to_pylist())
 
 
 def _entropies(reader: RunReader, step: int) -> dict[str, float]:
@@ -430,11 +452,17 @@ def _drops(selection: Selection, keep_P: BoolArray) -> tuple[Drop | None, ...]:
 def _why_dropped(selection: Selection, p: int) -> Drop:
     if not selection.trainable_PG[p].any():
         return Drop.FAILED
+    if selection.surplus_P[p]:
+        return Drop.SURPLUS
+    if selection.overlong_PG[p][selection.trainable_PG[p]].all():
+        return Drop.OVERLONG
     value, is_spread = selection.values_P[p], selection.config.metric == "reward_std"
-    if is_spread and selection.reward_std_P[p] == 0:
+    if (is_spread or not selection.mixed_P[p]) and selection.reward_std_P[p] == 0:
         if selection.solved_P[p]:
             return Drop.SOLVED
         return Drop.HOPELESS if selection.hopeless_P[p] else Drop.EQUAL
+    if not selection.mixed_P[p]:
+        return Drop.ALIKE
     if not np.isfinite(value):
         return Drop.UNDEFINED
     is_left_out = is_zero(value) and not selection.config.include_zero

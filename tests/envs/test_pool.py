@@ -127,6 +127,25 @@ def test_tasks_are_a_pure_function_of_seed_split_step_and_group() -> None:
         assert [s.env_seed for s in wider.reset(2)[::8]] == [s.env_seed for s in again[::2]]
 
 
+def test_another_round_of_a_step_plays_other_tasks_and_numbers_go_on() -> None:
+    with EnvPool([LAKE, ARMS], group_size=2, seed=3, split="train") as envs:
+        first, second = envs.reset(5), envs.reset(5, 1)
+        assert envs.reset(5) == first
+    assert [slot.index for slot in second] == list(range(6))
+    assert [slot.episode_index for slot in [*first, *second]] == list(range(12))
+    assert [slot.group_index for slot in [*first, *second]] == [p // 2 for p in range(12)]
+    assert not {slot.env_seed for slot in first} & {slot.env_seed for slot in second}
+    assert not {slot.noise_seed for slot in first} & {slot.noise_seed for slot in second}
+
+
+def test_evaluation_has_one_round() -> None:
+    with (
+        EnvPool([ARMS], group_size=2, seed=3, split="eval") as envs,
+        pytest.raises(EnvParamsError, match="the tasks of 'eval' are fixed: there is one round"),
+    ):
+        envs.reset(0, 1)
+
+
 @pytest.mark.parametrize("split", ["eval", "probe"])
 def test_evaluation_tasks_do_not_depend_on_the_step(split: str) -> None:
     with EnvPool([LAKE], group_size=2, seed=3, split=split) as envs:

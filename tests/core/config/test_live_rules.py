@@ -20,10 +20,14 @@ from echoscope.core.config.loading import (
 from echoscope.store.steer.steering import SteeringError, check_settings
 
 CONFIG = load_config(
-    "demo", overrides=["selection.strategy=top_k_abs", "off_policy.old_logprobs=trainer"]
+    "demo",
+    overrides=[
+        "selection.strategy=top_k_abs",
+        "selection.mixed=return",
+        "off_policy.old_logprobs=trainer",
+    ],
 )
-"""With the strategy that takes every value that the schema of `selection.value` allows, and the old
-log-probs that every correction allows."""
+"""With settings that allow every value that the schema of the others allows."""
 SCHEMA = live_schema(CONFIG)
 OTHERS = (None, True, "text", "", -1, 0, 1, 7, 0.5, 2.0, 2.5, 1e9, math.nan, math.inf, {}, [1])
 

@@ -88,10 +88,11 @@ class ScriptedPool:
     results: list[dict[int, dict[str, Any]]] = field(default_factory=list)
     steps: list[Mapping[int, tuple[Sequence[str], bool]]] = field(default_factory=list)
 
-    def reset(self, step: int) -> list[Slot]:
+    def reset(self, step: int, draw_round: int = 0) -> list[Slot]:
         return [
             Slot(
                 index=index,
+                episode_index=index,
                 group_index=index // self.group_size,
                 sibling_index=index % self.group_size,
                 env_id="scripted",

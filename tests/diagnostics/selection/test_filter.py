@@ -23,7 +23,7 @@ from echoscope.diagnostics.selection.filter import (
     trajectory_values,
 )
 from echoscope.diagnostics.selection.rules import select
-from echoscope.store.records import RolloutBatch, StopReason, Trajectory, Turn
+from echoscope.store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
 
 
 def of_groups(batch, metric):
@@ -59,6 +59,7 @@ def trajectory(
     entropy: float | None = 1.0,
     success: bool | None = None,
     stop: StopReason = StopReason.TERMINATED,
+    finish: FinishReason = FinishReason.STOP,
 ) -> Trajectory:
     entropies = None if entropy is None else np.full(num_tokens, entropy)
     turn = Turn(
@@ -70,6 +71,7 @@ def trajectory(
         logprobs=np.zeros(num_tokens),
         entropies=entropies,
         reward=reward,
+        finish_reason=finish,
     )
     return make_trajectory(
         turn,
@@ -536,3 +538,59 @@ class TestTimeouts:
         assert not selection.keep_PG[0, 2]
         assert selection.drop_reason(0, 2) == "failed, or has no sampled tokens"
         assert selection.reward_std_P[0] == pytest.approx(math.sqrt(0.5))
+
+
+class TestDapo:
+    """The filters of DAPO: mixed groups, whole replies, no more groups than asked for."""
+
+    returns = ((1, 1), (0, 1), (0, 0.5), (0, 0), (1, 0))
+    success = ((True, True), (False, True), (False, False), (False, False), (True, False))
+    batch = rollouts(returns, success=success)
+
+    def test_mixed_by_return(self):
+        chosen = select_groups(self.batch, config(mixed="return"))
+        assert chosen.keep_P.tolist() == [False, True, True, False, True]
+        assert chosen.drop_reason(0, 1) == "the siblings' returns are equal"
+        assert chosen.metrics()["selection/num_mixed"] == 3
+
+    def test_mixed_by_success_looks_past_shaped_rewards(self):
+        chosen = select_groups(self.batch, config(mixed="success"))
+        assert chosen.keep_P.tolist() == [False, True, False, False, True]
+
+    def test_a_sibling_that_failed_makes_no_group_mixed(self):
+        stops = [[StopReason.TIMEOUT, StopReason.TERMINATED]]
+        failed = rollouts([[0, 1]], success=[[False, True]], stop=stops)
+        for mixed in ("return", "success"):
+            assert select_groups(failed, config(mixed=mixed)).is_empty
+
+    def test_the_first_groups_train_and_the_others_are_too_many(self):
+        chosen = select_groups(self.batch, config(mixed="return", max_groups=2))
+        assert chosen.keep_P.tolist() == [False, True, True, False, False]
+        assert chosen.drop_reason(4, 0) == "2 groups before it train"
+
+    def test_a_rule_ranks_only_what_is_mixed(self):
+        # Spreads of groups 1, 2 and 4: .71, .35, .71. Half of the mass is in two of them.
+        chosen = select_groups(self.batch, linear(0.7, mixed="return", eps=0))
+        assert chosen.keep_P.tolist() == [False, True, False, False, True]
+        mean = config(strategy="top_k_abs", value=1, metric="reward_mean", mixed="return")
+        assert not select_groups(self.batch, mean).keep_P[0]  # the best mean, but solved
+
+    def test_a_cut_reply_does_not_train_and_its_group_does(self):
+        finish = [[FinishReason.LENGTH, FinishReason.STOP], [FinishReason.LENGTH] * 2]
+        cut = rollouts([[0, 1], [1, 0]], finish=finish)
+        chosen = select_groups(cut, config(overlong="drop"))
+        assert chosen.keep_PG.tolist() == [[False, True], [False, False]]
+        assert chosen.drop_reason(0, 0) == "a reply was cut at its longest"
+        assert chosen.reward_std_P == pytest.approx([math.sqrt(0.5)] * 2)  # it still counts there
+        assert chosen.metrics()["selection/num_overlong"] == 3
+        assert select_groups(cut, config()).keep_PG.all()
+
+    def test_why_nothing_is_left(self):
+        solved = rollouts([[1, 1]], success=[[True, True]])
+        reason = select_groups(solved, config(mixed="return")).reason
+        assert reason.startswith("empty: the siblings' returns are equal in each")
+        cut = rollouts([[0, 1]], finish=[[FinishReason.LENGTH] * 2])
+        assert (
+            "raise context.max_response_tokens"
+            in select_groups(cut, config(overlong="drop")).reason
+        )
