@@ -15,6 +15,7 @@ from . import (
     diagnose,
     envs,
     models,
+    plugins,
     preflight,
     query,
     report,
@@ -44,6 +45,7 @@ app.command("report")(report.report)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(runs.app, name="runs")
 app.add_typer(envs.app, name="envs")
+app.add_typer(plugins.app, name="plugins")
 app.add_typer(sft.app, name="sft")
 app.add_typer(models.app, name="models")
 app.add_typer(config.app, name="config")
@@ -59,7 +61,7 @@ _USER_ERRORS = (
     ("echoscope.diagnostics.tools.whatif", "WhatIfError"),
     ("echoscope.core.rollout.chat", "ChatFormatError"),
     ("echoscope.core.warm_start.demonstrations", "SftError"),
-    ("echoscope.core.rollout.shaping", "ShapingError"),
+    ("echoscope.text.user_code", "UserCodeError"),
     ("echoscope.core.engines.hf.sampling", "PolicyNumericsError"),
 )
 """What a user can put right, as (module, class): looked up only once something failed."""

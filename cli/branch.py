@@ -58,7 +58,7 @@ def branch(
 
     Any setting may change that the checkpoint's weights allow. Ctrl-C stops with a checkpoint.
     """
-    from echoscope.envs.registry import search_working_folder
+    from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
     from echoscope.core.run.branching import check_branch, plan_branch, start_branch

@@ -164,8 +164,9 @@ def check(
 def _prepare(env_id: str, register: Path | None) -> None:
     """Make the user's own classes and files known."""
     from echoscope.envs import registry
+    from echoscope.text.user_code import search_working_folder
 
-    registry.search_working_folder()
+    search_working_folder()
     if register is not None:
         registry.register_file(register)
 

@@ -49,7 +49,7 @@ def preflight(
     Nothing is stored. Exit code 0: start (warnings are possible); 3: do not start with these
     settings.
     """
-    from echoscope.envs.registry import search_working_folder
+    from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
     from echoscope.core.config.loading import load_config

@@ -53,7 +53,7 @@ def generate(
 
     from echoscope.core.warm_start.demonstrations import write_jsonl
     from echoscope.core.warm_start.run import plan_lessons, teach
-    from echoscope.envs.registry import search_working_folder
+    from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
     share, by_tag = _careful(careful or [])

@@ -60,7 +60,7 @@ def train(
 
     Ctrl-C writes a checkpoint after the current step and stops. A second Ctrl-C stops at once.
     """
-    from echoscope.envs.registry import search_working_folder
+    from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
     words = [word for word in (recipe, *(overrides or ())) if word is not None]

@@ -43,9 +43,14 @@ def whatif(
     from echoscope.diagnostics.read.table import steps_with_groups
     from echoscope.diagnostics.tools.whatif import own_settings, simulate
     from echoscope.store.reader import open_run
+    from echoscope.text.user_code import load, search_working_folder
 
     reader = open_run(run)
-    settings = own_settings(reader).changed(dict(parse_override(word) for word in set_ or ()))
+    changes = dict(parse_override(word) for word in set_ or ())
+    settings = own_settings(reader).changed(changes)
+    if isinstance(changes.get("selection.function"), str):  # written here, not by the stored run
+        search_working_folder()
+        load("selection", changes["selection.function"])
     chosen = within(steps, steps_with_groups(reader))
     with progress_bars() as bar:
         result = simulate(reader, settings, chosen, progress=bar("selecting again"))
@@ -197,6 +202,8 @@ def _sentence(kept: Kept, settings: SelectionConfig | None) -> str:
 def _words(settings: SelectionConfig) -> str:
     if settings.strategy == "none":
         return "strategy none"
+    if settings.strategy == "custom":
+        return f"the rule {settings.function}"
     unit = "" if settings.unit == "group" else " of trajectories"
     keep = "" if settings.keep == "largest" else ", smallest first"
     scope = "" if settings.scope == "batch" else ", each environment apart"

@@ -54,12 +54,20 @@ class SelectionConfig(FrozenModel):
     unit: Literal["group", "trajectory"] = Field(
         "group", description="Keep whole groups, or single trajectories.", json_schema_extra=LIVE
     )
-    strategy: Literal["none", "top_p", "top_k", "top_k_abs", "min_p"] = Field(
+    strategy: Literal["none", "top_p", "top_k", "top_k_abs", "min_p", "custom"] = Field(
         "none",
         description="none: keep all. top_p: keep the best units that hold `value` of the metric's "
         "sum. top_k: keep this share of the units. top_k_abs: keep this many. min_p: keep units "
-        "above value * max.",
+        "above value * max. custom: your own rule, selection.function.",
         json_schema_extra=LIVE,
+    )
+    function: str = Field(
+        "",
+        max_length=200,
+        description="Your own rule, `module:function` or an entry point, for strategy custom.",
+    )
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of your own rule."
     )
     metric: Literal["reward_std", "reward_mean", "reward_sum", "entropy", "length"] = Field(
         "reward_std", description="Metric that ranks the units.", json_schema_extra=LIVE
@@ -102,6 +110,11 @@ class SelectionConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _value_fits_strategy(self) -> SelectionConfig:
+        if self.strategy == "custom" and not self.function:
+            raise ValueError(
+                "selection.strategy is custom, which needs your own rule: start the run with "
+                "selection.function=module:function"
+            )
         if self.strategy in ("top_p", "top_k", "min_p") and self.value > 1:
             units = "groups" if self.unit == "group" else "trajectories"
             raise ValueError(

@@ -7,22 +7,16 @@ class imports its module, so ids must come from the user, never from files of un
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from echoscope.text.did_you_mean import did_you_mean
+from echoscope.text.user_code import GROUPS, UserCodeError, entry_points, import_named
 
 from .base import EnvError, EnvParamsError, EnvSpec, EnvUnavailableError, TextEnv, UnknownEnvError
 from .params import build_config
-
-ENTRY_POINT_GROUP = "echoscope.envs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,17 +101,6 @@ def register_file(path: str | Path) -> list[str]:
     return [str(row["id"]) for row in rows]
 
 
-def search_working_folder() -> None:
-    """Let `module:Class` and `module:function` name a file in the folder the command runs in.
-
-    An installed command does not search it as `python` does. It comes last, so no file there can
-    take the place of an installed module.
-    """
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.append(folder)
-
-
 def known_ids() -> tuple[str, ...]:
     """Every id with a name: built in, registered, or from an installed entry point."""
     return tuple(dict.fromkeys([*BUILTIN, *_registered, *_entry_points()]))
@@ -181,20 +164,16 @@ def make(env_id: str, **params: Any) -> TextEnv:
         ) from error
 
 
-@lru_cache(maxsize=1)
 def _entry_points() -> Mapping[str, str]:
-    points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
-    return {point.name: point.value for point in points}
+    return entry_points(GROUPS["environment"])
 
 
 def _load_class(entry_point: str) -> type[TextEnv]:
     module_name, _, class_name = entry_point.partition(":")
     try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise EnvUnavailableError(
-            f"cannot import {module_name!r}: {type(error).__name__}: {error}"
-        ) from error
+        module = import_named(module_name)
+    except UserCodeError as error:
+        raise EnvUnavailableError(str(error)) from error
     members = vars(module)
     if class_name not in members:
         classes = [name for name, member in members.items() if _is_env_class(member)]

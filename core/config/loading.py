@@ -295,6 +295,8 @@ def live_schema(config: RunConfig) -> dict[str, Any]:
         schema = adapter.json_schema()
         out[key] = {k: v for k, v in schema.items() if k not in ("live", "default")}
         out[key]["value"] = value
+    if not config.selection.function:  # a rule of one's own must be there from the start
+        out["selection.strategy"]["enum"].remove("custom")
     return out
 
 

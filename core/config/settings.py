@@ -1,4 +1,4 @@
-"""Every setting of a run and its default: the only place where defaults live.
+"""Every setting of a run and its default: with `schedule.py` the only place where defaults live.
 
 Fields marked live may change while the run is going (`echoscope ctl RUN set KEY=VALUE`).
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
 
 from echoscope.diagnostics.config import (
     LIVE,
@@ -19,25 +18,16 @@ from echoscope.diagnostics.config import (
 )
 from echoscope.envs.settings import EnvGroup
 
-MIN_TEMPERATURE = 0.01
-"""Logits divided by less leave the range of float32."""
-MAX_LR = 10.0
-MAX_TOKENS = 1_000_000_000
-MAX_COUNT = 1_000_000
-MAX_ROWS = 99_999
-"""Trajectories of a step and split: their ids have five digits."""
-
-
-def _greedy_or_warm(temperature: float) -> float:
-    if 0 < temperature < MIN_TEMPERATURE:
-        raise PydanticCustomError(
-            "temperature", "must be 0 for greedy, or at least {least}", {"least": MIN_TEMPERATURE}
-        )
-    return temperature
-
-
-Decay = Annotated[float, Field(ge=0, lt=1, strict=True)]
-GreedyTemperature = Annotated[float, AfterValidator(_greedy_or_warm)]
+from .limits import (
+    MAX_COUNT,
+    MAX_LR,
+    MAX_ROWS,
+    MAX_TOKENS,
+    MIN_TEMPERATURE,
+    Decay,
+    PluginName,
+)
+from .schedule import BranchedFrom, CheckpointConfig, EvalConfig, ObserverEntry, ProbeConfig
 
 
 class LoraConfig(FrozenModel):
@@ -176,7 +166,10 @@ class ShapingTerm(FrozenModel):
     """A named reward term, stored apart from the environment's reward."""
 
     name: str = Field(min_length=1, max_length=100)
-    function: str = Field(description="format, length, agreement, or `module:function`.")
+    function: str = Field(
+        description="format, length, agreement, `module:function`, or an entry point of "
+        "`echoscope.rewards`."
+    )
     weight: float = Field(1.0, ge=-1e37, le=1e37)
     params: dict[str, Any] = Field(default_factory=dict)
 
@@ -262,6 +255,16 @@ class ReinforcePpBaselineConfig(FrozenModel):
     kind: Literal["reinforce_pp_baseline"] = "reinforce_pp_baseline"
 
 
+class CustomAdvantageConfig(FrozenModel):
+    """An estimator of your own; its values come from the critic, if there is one."""
+
+    kind: Literal["custom"] = "custom"
+    function: PluginName
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the function."
+    )
+
+
 AdvantageConfig = Annotated[
     GaeConfig
     | BiLevelGaeConfig
@@ -269,7 +272,8 @@ AdvantageConfig = Annotated[
     | DrGrpoConfig
     | RlooConfig
     | ReinforcePpConfig
-    | ReinforcePpBaselineConfig,
+    | ReinforcePpBaselineConfig
+    | CustomAdvantageConfig,
     Field(discriminator="kind"),
 ]
 
@@ -306,9 +310,7 @@ _CLIP_LOW = "The importance ratio is clipped at 1 minus this."
 _CLIP_HIGH = "The importance ratio is clipped at 1 plus this; higher keeps more exploration."
 
 
-class _SurrogateConfig(FrozenModel):
-    clip_low: float = Field(0.2, ge=0, le=1, description=_CLIP_LOW, json_schema_extra=LIVE)
-    clip_high: float = Field(0.28, ge=0, le=1e3, description=_CLIP_HIGH, json_schema_extra=LIVE)
+class _LossConfig(FrozenModel):
     aggregation: Aggregation = "token_mean"
     norm_tokens: int | None = Field(
         None,
@@ -336,6 +338,11 @@ class _SurrogateConfig(FrozenModel):
         0.5, ge=0, le=1e3, description="Weight of the critic's loss.", json_schema_extra=LIVE
     )
     value_clip: float | None = Field(0.5, gt=0, le=1e6)
+
+
+class _SurrogateConfig(_LossConfig):
+    clip_low: float = Field(0.2, ge=0, le=1, description=_CLIP_LOW, json_schema_extra=LIVE)
+    clip_high: float = Field(0.28, ge=0, le=1e3, description=_CLIP_HIGH, json_schema_extra=LIVE)
 
 
 class ClipLossConfig(_SurrogateConfig):
@@ -369,8 +376,19 @@ class CispoLossConfig(_SurrogateConfig):
     )
 
 
+class CustomLossConfig(_LossConfig):
+    """A loss of your own for each token; averages, KL, entropy and values stay as configured."""
+
+    kind: Literal["custom"] = "custom"
+    function: PluginName
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the function."
+    )
+
+
 LossConfig = Annotated[
-    ClipLossConfig | GspoLossConfig | CispoLossConfig, Field(discriminator="kind")
+    ClipLossConfig | GspoLossConfig | CispoLossConfig | CustomLossConfig,
+    Field(discriminator="kind"),
 ]
 
 
@@ -486,79 +504,6 @@ class OptimConfig(FrozenModel):
     )
 
 
-class EvalConfig(FrozenModel):
-    every: int = Field(
-        10,
-        ge=0,
-        le=MAX_STEPS,
-        description="Steps between evaluations; 0 for none.",
-        json_schema_extra=LIVE,
-    )
-    before: bool = Field(True, description="Evaluate before the first step.")
-    temperature: GreedyTemperature = Field(1.0, ge=0, le=10, description="0 for greedy.")
-    top_p: float = Field(1.0, ge=1e-6, le=1)
-    top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.")
-    min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
-
-
-class ProbeConfig(FrozenModel):
-    """A few fixed tasks, played with fixed random numbers: success that no draw of prompts moves.
-
-    Alarms on success look at it first. The same policy plays it the same way each time.
-    """
-
-    every: int = Field(
-        10,
-        ge=0,
-        le=MAX_STEPS,
-        description="Steps between probes; 0 for none.",
-        json_schema_extra=LIVE,
-    )
-    tasks: int = Field(
-        32,
-        ge=1,
-        le=MAX_ROWS,
-        description="Tasks, spread evenly over envs.train, unless envs.probe is given.",
-    )
-    temperature: GreedyTemperature = Field(1.0, ge=0, le=10, description="0 for greedy.")
-    top_p: float = Field(1.0, ge=1e-6, le=1)
-    top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.")
-    min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
-
-
-class CheckpointConfig(FrozenModel):
-    every: int = Field(
-        20,
-        ge=0,
-        le=MAX_STEPS,
-        description="Steps between checkpoints; 0: only one, at the end.",
-        json_schema_extra=LIVE,
-    )
-    keep: int = Field(
-        3,
-        ge=1,
-        le=10_000,
-        description="How many of the newest checkpoints are kept. Those before an open alarm, the "
-        "best one and requested ones are kept, too.",
-    )
-    best: bool = Field(
-        True,
-        description="Also write a checkpoint after an evaluation whose success is at least "
-        "5 points above that of every checkpoint.",
-    )
-
-
-class BranchedFrom(FrozenModel):
-    """Where a run took over: written by `echoscope ctl RUN branch`, by nobody else."""
-
-    run_id: str
-    step: int = Field(
-        ge=0, le=MAX_STEPS, description="The step of the checkpoint that it started from."
-    )
-    reason: str = Field("", max_length=2_000)
-    issued_by: str = Field("", max_length=100, description="Who asked for it.")
-
-
 class RunConfig(FrozenModel):
     """A whole run."""
 
@@ -594,6 +539,11 @@ class RunConfig(FrozenModel):
     probe: ProbeConfig = Field(default_factory=ProbeConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     diagnostics: DiagnosticsConfig = Field(default_factory=DiagnosticsConfig)
+    observers: list[ObserverEntry] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Observers of your own: `module:Class`, or {function, params}.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -646,7 +596,8 @@ class RunConfig(FrozenModel):
 
     def _check_kl_reward(self) -> None:
         """Siblings that do not train have no KL, so their returns cannot be compared with."""
-        if self.reward.kl is None or not self.compares_siblings:
+        may_compare = self.compares_siblings or self.advantage.kind == "custom"
+        if self.reward.kl is None or not may_compare:
             return
         by_trajectory = self.selection.unit == "trajectory" and self.selection.strategy != "none"
         drops_cut = self.selection.overlong == "drop"
@@ -703,7 +654,7 @@ class RunConfig(FrozenModel):
             in ("grpo", "mean", "asym_clip")
             and self.reward.normalization_scope == "batch",
             "advantage_weights.group_std": self.advantage_weights.group_std,
-            "selection.metric=reward_std": self.selection.strategy != "none"
+            "selection.metric=reward_std": self.selection.strategy not in ("none", "custom")
             and self.selection.metric == "reward_std",
         }
         return [name for name, is_set in settings.items() if is_set]

@@ -1,13 +1,13 @@
 """Reward shaping: named terms computed from a turn and kept apart from the environment's reward.
 
-A term's function maps a turn to a number. `format`, `length` and `agreement` are built in; any
-other is named `module:function` and called as `function(turn, **params)`. The number times the
-term's weight is stored in `Turn.shaping` under the term's name.
+A term's function maps a turn to a number. `format`, `length` and `agreement` are built in. Any
+other is named `module:function`, or by an entry point of the group `echoscope.rewards`, and is
+called as `function(turn, **params)`. The number times the term's weight is stored in `Turn.shaping`
+under the term's name.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 import re
@@ -19,6 +19,7 @@ from typing import Literal
 
 from echoscope.store.records import Trajectory, Turn
 from echoscope.text.did_you_mean import did_you_mean
+from echoscope.text.user_code import GROUPS, UserCodeError, entry_points, load
 
 from ..config.loading import ConfigError
 from ..config.settings import ShapingTerm
@@ -29,7 +30,7 @@ RESERVED_NAMES = {"env": "the environment's reward", "format": "the format penal
 """Names that `Trajectory.reward_terms` already gives away."""
 
 
-class ShapingError(ValueError):
+class ShapingError(UserCodeError):
     """A shaping function returned something that is no reward."""
 
 
@@ -160,30 +161,16 @@ def _bind(term: ShapingTerm) -> TurnFunction:
 
 
 def _load(name: str) -> TurnFunction:
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
+    if ":" not in name and name not in entry_points(GROUPS["reward"]):
         raise ConfigError(
-            f"unknown shaping function {name!r}{did_you_mean(name, BUILT_IN)}; your own is named "
+            f"unknown shaping function {name!r}{did_you_mean(name, _names())}; your own is named "
             "'module:function'"
         )
     try:
-        module = importlib.import_module(module_name)
-    except (ImportError, ValueError, TypeError, SyntaxError) as error:
-        raise ConfigError(
-            f"shaping function {name!r}: cannot import {module_name!r} ({error}); it must be "
-            "importable from where the command runs"
-        ) from None
-    function = vars(module).get(attribute)
-    if inspect.isbuiltin(function):
-        raise ConfigError(
-            f"shaping function {name!r} is built into Python and takes no turn; name a function of "
-            "your own that takes a Turn and returns a number"
-        )
-    if not callable(function):
-        functions = [key for key, value in vars(module).items() if callable(value)]
-        raise ConfigError(
-            f"shaping function {name!r}: {module_name!r} has no function {attribute!r}"
-            + did_you_mean(attribute, functions)
-        )
-    result: TurnFunction = function
-    return result
+        return load("reward", name)
+    except UserCodeError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _names() -> list[str]:
+    return [*BUILT_IN, *entry_points(GROUPS["reward"])]

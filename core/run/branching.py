@@ -18,7 +18,8 @@ from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
 from echoscope.store.writer import RunWriter
 
 from ..config.loading import ConfigError, live_schema, override
-from ..config.settings import BranchedFrom, RunConfig
+from ..config.schedule import BranchedFrom
+from ..config.settings import RunConfig
 from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
 from .launch import Closing, built_or_removed, train

@@ -17,6 +17,8 @@ from ..config.settings import RunConfig
 from ..engines.hf.engine import HfEngine
 from ..memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
 from ..optim import Optimizer
+from ..plugins.checks import load_plugins
+from ..plugins.observing import user_observers
 from ..policy import Policy, build_policy, resolve_device
 from ..policy_assets import positions_of, resolve_model
 from ..rollout.chat import ChatFormat, load_chat
@@ -73,6 +75,7 @@ class Builder:
             if groups:
                 build_pool(groups, group_size=1, seed=0, split=split).close()
         resolve_shaping(self.config.reward.shaping)
+        load_plugins(self.config)
         if self.config.from_run is not None:
             StoredSource(Path(self.config.from_run), self.config)
         _check_context(positions_of(resolve_model(self.config.model.path)), self.config)
@@ -105,7 +108,7 @@ class Builder:
         config, policy, chat = self.config, model.policy, model.chat
         engine = HfEngine(policy.model, config=config.engine)
         control = Control(mailbox, writer.run_id, replay)
-        observers = list(self.observers)
+        observers = [*self.observers, *user_observers(config)]
         if config.diagnostics.enabled:
             events = self.events
             observers.append(

@@ -41,6 +41,7 @@ from echoscope.store.records import (
 )
 from echoscope.store.steer.commands import post
 from echoscope.store.writer import RunWriter
+from echoscope.text.user_code import UserCodeError
 
 from ..config.loading import live_values
 from ..config.settings import KlRewardConfig, RunConfig
@@ -54,7 +55,7 @@ from ..update.assemble import outcomes, pack_kept, with_advantages
 from ..update.batch import TokenBatch
 from ..update.kl_reward import mean_kl, next_coef, with_coef
 from ..update.metrics import rollout_metrics
-from ..update.update import annotate, mismatch_metrics, update
+from ..update.update import annotate, mismatch_metrics, update, updates_per_step
 from .checkpoint import TrainState, list_checkpoints, remove_checkpoints, save_checkpoint, step_of
 from .control import Control, StepInterruptedError, Wishes
 from .observers import Observed, StepObservation, StepObserver, TrainEvents, judge, observe
@@ -118,6 +119,8 @@ class Trainer:
     """Evaluation success of the best weights on the disk, the starting ones included."""
     last_success: float = math.nan
     """Of the last evaluation."""
+    weights_are_of_step: bool = True
+    """The weights are those of the last finished step; not while a step moves them."""
     evaluate_next: bool = False
     """A command asked for an evaluation with the next step."""
 
@@ -163,12 +166,25 @@ class Trainer:
                 self._train_step(self.step + 1)
             except StepDroppedError:
                 continue  # the command that asked for it is applied at the boundary
+            except UserCodeError:
+                self._save_before_failing()
+                raise
             if self.num_nonfinite >= self.config.optim.max_nonfinite_steps:
                 self.events.message(
                     f"stopped: {self.num_nonfinite} steps in a row had a NaN or infinite gradient; "
                     "lower optim.lr and resume from the last checkpoint"
                 )
                 return "failed"
+
+    def _save_before_failing(self) -> None:
+        """The weights of the last finished step, if the step that failed has not moved them."""
+        if not self.weights_are_of_step:
+            return
+        self.optimizer.zero_grad()
+        try:
+            self._checkpoint("interrupt")
+        except UserCodeError as error:  # of an observer's state; another one is being told already
+            self.events.message(f"no checkpoint was written: {error}")
 
     def _train_step(self, step: int) -> None:
         config, watch = with_coef(self.config, self.kl_coef), _Stopwatch()
@@ -186,8 +202,10 @@ class Trainer:
                 step=step, config=config, rollouts=rollouts, selection=selection, batch=batch
             )
             observed = observe(self.observers, seen)
+        self.weights_are_of_step = updates_per_step(config) == 1  # nothing fails after the only one
         with watch("update"):
             result = update(self.policy, self.optimizer, batch, config, step)
+            self.weights_are_of_step = False
             self.engine.sync_weights(self.policy)
         self.num_nonfinite = self.num_nonfinite + 1 if result.num_skipped else 0
         logprobs = result.trainer_logprobs if logprobs is None else logprobs
@@ -259,7 +277,7 @@ class Trainer:
             trajectories += played.trajectories
             self.evaluate_next &= split is not Split.EVAL
         self._commit(metrics, trajectories, learned, observed.diagnostics)
-        self.step = step
+        self.step, self.weights_are_of_step = step, True
         for one in metrics:
             self.events.metrics(one)
         self._note_success(metrics)

@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from echoscope.store.records import FloatArray64, RolloutBatch
+from echoscope.store.records import FloatArray64, IntArray64, RolloutBatch
 
 from ..config.settings import (
     AdvantageConfig,
     AdvantageWeightsConfig,
     BiLevelGaeConfig,
+    CustomAdvantageConfig,
     DrGrpoConfig,
     GaeConfig,
     GrpoConfig,
@@ -29,6 +30,7 @@ from ..config.settings import (
     ReinforcePpConfig,
     RlooConfig,
 )
+from ..plugins.calls import AdvantageInputs, estimate
 from .batch import TokenBatch, credit_rewards
 from .gae import SampledTokens, bi_level_gae, gae, whiten
 
@@ -155,6 +157,7 @@ def estimate_advantages(
 
     Raises:
         ValueError: the estimator needs values and the batch has none.
+        UserCodeError: an estimator of the user's own failed.
     """
     tokens = SampledTokens.of(batch)
     rewards = tokens.gather(batch.token_rewards)
@@ -165,6 +168,9 @@ def estimate_advantages(
     returns = gae(rewards, np.zeros_like(rewards), tokens.mask_NL, gamma=gamma, lam=1.0)
     if isinstance(config, ReinforcePpConfig):
         advantages = whiten(returns, tokens.mask_NL)
+    elif isinstance(config, CustomAdvantageConfig):
+        own = _by_own_estimator(batch, tokens, rewards, config, left_out or {})
+        advantages, returns = own[0], returns if own[1] is None else own[1]
     else:
         advantages = _group_relative(batch, tokens, rewards, config, credit, left_out or {})
         if isinstance(config, ReinforcePpBaselineConfig):
@@ -233,6 +239,33 @@ def _with_critic(
     return (whiten(advantages, mask) if config.whiten else advantages), returns
 
 
+def _by_own_estimator(
+    batch: TokenBatch,
+    tokens: SampledTokens,
+    rewards: FloatArray64,
+    config: CustomAdvantageConfig,
+    left_out: LeftOut,
+) -> tuple[FloatArray64, FloatArray64 | None]:
+    """(N, L) advantages of the user's estimator, and the critic's targets if it gives them."""
+    inputs = AdvantageInputs(
+        rewards_NL=rewards.copy(),
+        values_NL=None if batch.values is None else tokens.gather(batch.values),
+        logprobs_NL=tokens.gather(batch.behaviour_logprobs),
+        mask_NL=tokens.mask_NL,
+        turns_NL=tokens.gather(batch.turn_index).astype(np.int64),
+        groups_N=_groups(batch, tokens),
+        left_out={group: [one.copy() for one in each] for group, each in left_out.items()},
+    )
+    return estimate(config, inputs)
+
+
+def _groups(batch: TokenBatch, tokens: SampledTokens) -> IntArray64:
+    """(N,) group of each trajectory."""
+    group_of_N = np.zeros(tokens.num_trajectories, dtype=np.int64)
+    group_of_N[tokens.owner] = batch.group_index.cpu().numpy()[tokens.row]
+    return group_of_N
+
+
 def _group_relative(
     batch: TokenBatch,
     tokens: SampledTokens,
@@ -248,8 +281,7 @@ def _group_relative(
     turns = tokens.gather(batch.turn_index, fill=0).astype(np.int64)
     if credit == "trajectory":
         turns = np.zeros_like(turns)
-    group_of_N = np.zeros(num, dtype=np.int64)
-    group_of_N[tokens.owner] = batch.group_index.cpu().numpy()[tokens.row]
+    group_of_N = _groups(batch, tokens)
     turn_rewards_NK = np.zeros((num, int(turns.max(initial=0)) + 1))
     np.add.at(turn_rewards_NK, (np.arange(num)[:, None], turns), rewards)
     advantages_NK = np.zeros_like(turn_rewards_NK)

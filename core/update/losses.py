@@ -6,13 +6,22 @@ loss: training sums the terms, the gradient diagnostics differentiate them one b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..config.settings import ClipLossConfig, GspoLossConfig, LossConfig, OffPolicyConfig
+from ..config.settings import (
+    CispoLossConfig,
+    ClipLossConfig,
+    CustomLossConfig,
+    GspoLossConfig,
+    LossConfig,
+    OffPolicyConfig,
+)
+from ..plugins.calls import LossInputs, token_losses
 from .batch import PolicyOutputs, TokenBatch
 from .kl import kl_penalty, kl_value, log_ratio
 from .off_policy import correct, old_logprobs
@@ -91,6 +100,7 @@ def compute_loss(
 
     Raises:
         ValueError: the batch lacks what the loss needs.
+        UserCodeError: a loss of the user's own failed.
     """
     if batch.advantages is None:
         raise ValueError("the batch has no advantages: call estimate_advantages on the step first")
@@ -105,7 +115,11 @@ def compute_loss(
     correction = correct(old_L, batch, off_policy)
     entropies_L = at_tokens(outputs.entropies)
     weight_L = token_weights(batch, row_L, config, denominators)
-    surrogate = policy_loss(logprobs_L, old_L, at_tokens(batch.advantages), row_L, config)
+    advantages_L = at_tokens(batch.advantages)
+    if isinstance(config, CustomLossConfig):
+        surrogate = own_loss(loss_inputs(outputs, batch, old_L), config)
+    else:
+        surrogate = policy_loss(logprobs_L, old_L, advantages_L, row_L, config)
     sums = surrogate.metrics | {"entropy": _sum(entropies_L)} | dict(correction.sums)
     loss_L = surrogate.loss_L
     if correction.surrogate_L is not None:
@@ -174,13 +188,16 @@ def token_weights(
 def rows_with_gradient(batch: TokenBatch, config: LossConfig) -> Tensor:
     """(B,) False for rows whose loss terms all have a zero gradient, so that no pass is needed.
 
-    The policy term of a token is proportional to its advantage. KL, entropy and value terms act on
-    every sampled token.
+    The policy term of a token is proportional to its advantage. KL, entropy and value terms, and a
+    loss of the user's own, act on every sampled token.
     """
     if batch.advantages is None:
         raise ValueError("the batch has no advantages: call estimate_advantages on the step first")
     acts_everywhere = (
-        config.kl_coef or config.entropy_coef or (batch.values is not None and config.value_coef)
+        config.kl_coef
+        or config.entropy_coef
+        or (batch.values is not None and config.value_coef)
+        or isinstance(config, CustomLossConfig)
     )
     chosen = batch.loss_mask if acts_everywhere else (batch.advantages * batch.loss_mask).ne(0)
     return chosen.any(1)
@@ -214,7 +231,11 @@ def importance_ratio(
 
 
 def policy_loss(
-    logprobs_L: Tensor, old_L: Tensor, advantages_L: Tensor, row_L: Tensor, config: LossConfig
+    logprobs_L: Tensor,
+    old_L: Tensor,
+    advantages_L: Tensor,
+    row_L: Tensor,
+    config: ClipLossConfig | GspoLossConfig | CispoLossConfig,
 ) -> Surrogate:
     """The surrogate at every token, to be minimised.
 
@@ -238,14 +259,54 @@ def policy_loss(
         cut_dual = (ratio_L > config.dual_clip) & (advantages_L < 0)
         ceiling_L = -advantages_L * config.dual_clip
         loss_L = torch.where(advantages_L < 0, torch.minimum(loss_L, ceiling_L), loss_L)
+    cuts = {"clip_low": _sum(cut_low), "clip_high": _sum(cut_high), "clip_dual": _sum(cut_dual)}
+    return _surrogate(loss_L, ratio_L, logprobs_L, old_L, advantages_L, cuts)
+
+
+def loss_inputs(outputs: PolicyOutputs, batch: TokenBatch, old_L: Tensor) -> LossInputs:
+    """What a loss of the user's own sees of some rows, whose advantages are known.
+
+    `old_L` is of the policy that the importance ratio is taken to.
+    """
+    mask = batch.loss_mask
+    assert batch.advantages is not None
+    return LossInputs(
+        logprobs_L=outputs.logprobs[mask],
+        entropies_L=outputs.entropies[mask],
+        old_logprobs_L=old_L,
+        behaviour_logprobs_L=batch.behaviour_logprobs[mask],
+        advantages_L=batch.advantages[mask],
+        ref_logprobs_L=None if batch.ref_logprobs is None else batch.ref_logprobs[mask],
+        rows_L=mask.nonzero()[:, 0],
+        turns_L=batch.turn_index[mask],
+    )
+
+
+def own_loss(inputs: LossInputs, config: CustomLossConfig) -> Surrogate:
+    """The user's loss at every token. What it clips is not known, so that is NaN."""
+    logprobs_L, old_L = inputs.logprobs_L, inputs.old_logprobs_L
+    loss_L = token_losses(config, inputs) if logprobs_L.numel() else logprobs_L
+    nan = logprobs_L.new_tensor(math.nan, dtype=torch.float64)
+    cuts = dict.fromkeys(("clip_low", "clip_high", "clip_dual"), nan)
+    ratio_L = log_ratio(logprobs_L, old_L).exp()
+    return _surrogate(loss_L, ratio_L, logprobs_L, old_L, inputs.advantages_L, cuts)
+
+
+def _surrogate(
+    loss_L: Tensor,
+    ratio_L: Tensor,
+    logprobs_L: Tensor,
+    old_L: Tensor,
+    advantages_L: Tensor,
+    cuts: Mapping[str, Tensor],
+) -> Surrogate:
+    """The loss with the sums that describe it, whatever it is."""
     # KL(old || policy) at tokens that the old policy sampled.
     drift_L = kl_value(log_ratio(old_L, logprobs_L).detach().double(), "k3")
     metrics = {
         "num_tokens": _sum(torch.ones_like(ratio_L)),
         "ratio": _sum(ratio_L),
-        "clip_low": _sum(cut_low),
-        "clip_high": _sum(cut_high),
-        "clip_dual": _sum(cut_dual),
+        **cuts,
         "approx_kl": _sum(drift_L),
         "advantage": _sum(advantages_L),
         "advantage_squared": _sum(advantages_L.double().square()),

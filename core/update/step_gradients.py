@@ -202,6 +202,8 @@ def _coupling(config: RunConfig) -> str:
         return "advantage.kind=reinforce_pp whitens advantages over the batch"
     if advantage.kind in ("gae", "bi_level_gae") and advantage.whiten:
         return f"advantage.kind={advantage.kind} whitens advantages over the batch"
+    if advantage.kind == "custom":
+        return f"{advantage.function} may compare trajectories of different groups"
     if config.reward.normalization == "brpo":
         return "reward.normalization=brpo normalises returns over the batch"
     return ""

@@ -41,7 +41,7 @@ def annotate(
     own forward pass gives them.
     """
     wants_ref = config.loss.kl_coef > 0 or config.reward.kl is not None
-    wants_logprobs = _num_updates(config) > 1 or needs_old_logprobs(batch, config.off_policy)
+    wants_logprobs = updates_per_step(config) > 1 or needs_old_logprobs(batch, config.off_policy)
     if config.reward.kl is not None and config.off_policy.old_logprobs == "trainer":
         wants_logprobs = True  # the penalty is known before the update's own pass
     wants_values = policy.critic is not None
@@ -90,7 +90,7 @@ def update(
                 logprobs[rows, : part.width] = _accumulate(policy, optimizer, part, config, totals)
                 done.append(optimizer.step(lrs=lrs, grad_clip=config.optim.grad_clip))
                 policy.version += "policy" in done[-1].moved
-    is_single = _num_updates(config) == 1
+    is_single = updates_per_step(config) == 1
     num_skipped = sum(one.is_skipped for one in done)
     num_updates = sum("policy" in one.moved for one in done)
     metrics = totals.result(num_updates=max(len(done), 1))
@@ -127,7 +127,8 @@ def mismatch_metrics(trainer_logprobs: Tensor | None, batch: TokenBatch) -> dict
     }
 
 
-def _num_updates(config: RunConfig) -> int:
+def updates_per_step(config: RunConfig) -> int:
+    """Optimizer steps of a training step."""
     return config.optim.epochs * config.optim.minibatches
 
 

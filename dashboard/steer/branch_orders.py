@@ -24,7 +24,9 @@ MAX_STATE_BYTES = 64_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _KEY = re.compile(r"[a-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+){0,9}")
 _VALUE = re.compile(r"[A-Za-z0-9_.+-]{1,200}")
-_NOT_HERE = frozenset({"branched_from", "data", "file", "from_run", "function", "path", "url"})
+_NOT_HERE = frozenset(
+    {"branched_from", "data", "file", "from_run", "function", "observers", "path", "url"}
+)
 """Parts of keys that name files, code or addresses."""
 
 

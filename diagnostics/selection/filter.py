@@ -44,6 +44,7 @@ from echoscope.store.records import (
 )
 
 from ..config import SelectionConfig
+from .own_rule import keep_by_own_rule
 from .rules import is_zero, select
 
 RELATIVE_NOISE = 1e-9
@@ -95,7 +96,7 @@ class Selection:
     def threshold(self) -> float:
         """The metric of the last unit kept; NaN when nothing was ranked or kept."""
         kept = self.unit_values[self.unit_keep]
-        if self.config.strategy == "none" or kept.size == 0:
+        if self.config.strategy in ("none", "custom") or kept.size == 0:
             return float("nan")
         return float(kept.min() if self.config.keep == "largest" else kept.max())
 
@@ -111,6 +112,8 @@ class Selection:
             return _NOT_MIXED[self.config.mixed]
         if self.surplus_P[p]:
             return f"{self.config.max_groups} groups before it train"
+        if self.config.strategy == "custom":
+            return f"left out by the rule {self.config.function}"
         unit, metric = self.config.unit, self.config.metric
         value = self.values_P[p] if self.values_PG is None else self.values_PG[p, g]
         if not np.isfinite(value):
@@ -168,7 +171,7 @@ class GroupArrays:
 
 
 def arrays_of(batch: RolloutBatch, metric: str) -> GroupArrays:
-    """The numbers of a step's trajectories; entropies only if they are the metric."""
+    """The numbers of a step's trajectories; entropies only with `metric` entropy."""
     no_entropies_PG = np.full((batch.num_groups, batch.group_size), np.nan)
     return GroupArrays(
         returns_PG=batch.returns_PG,
@@ -200,7 +203,8 @@ def tie_key(env_seed: int, noise_seed: int, group_index: int, sibling_index: int
 
 def select_groups(batch: RolloutBatch, config: SelectionConfig) -> Selection:
     """Choose what trains from a step's whole trajectories (see `select_from`)."""
-    return select_from(arrays_of(batch, config.metric), config)
+    metric = "entropy" if config.strategy == "custom" else config.metric
+    return select_from(arrays_of(batch, metric), config)
 
 
 def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
@@ -209,6 +213,9 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
     Siblings that cannot train (no sampled tokens, or a failed environment) count in no metric and
     are never kept. A group is kept as a whole otherwise, but for what `overlong` drops. Strategy
     `none` keeps all that can train. `mixed` comes before the strategy, `max_groups` after it.
+
+    Raises:
+        UserCodeError: strategy `custom`, and the rule failed or is not loaded in this process.
     """
     trainable_PG, success_PG = arrays.trainable_PG, arrays.success_PG
     reward_std_P = _per_group(arrays.returns_PG, trainable_PG, _std)
@@ -218,7 +225,9 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
     mixed_P = _mixed(arrays, reward_std_P, config.mixed)
     overlong_PG = arrays.overlong_PG & trainable_PG & (config.overlong == "drop")
     keep_PG = trainable_PG & mixed_P[:, None] & ~overlong_PG
-    if config.strategy != "none":
+    if config.strategy == "custom":
+        keep_PG = keep_PG & keep_by_own_rule(arrays, config)
+    elif config.strategy != "none":
         unit_PG = values_P[:, None] if values_PG is None else values_PG
         may_train_PU = keep_PG if by_trajectory else keep_PG.any(axis=1, keepdims=True)
         candidates_PU = np.where(may_train_PU, unit_PG, np.nan)
@@ -383,6 +392,8 @@ def _why_empty(selection: Selection) -> str:
             "hopeless); easier or harder tasks would give a signal, and so may a higher "
             "dynamic_sampling.max_rounds"
         )
+    if config.strategy == "custom":
+        return f"empty: the rule {config.function} keeps none of the {values.size} {units}"
     defined = np.isfinite(values)
     if not defined.any():
         return f"empty: {config.metric} is not defined for any of the {values.size} {units}; " + (

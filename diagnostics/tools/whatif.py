@@ -32,6 +32,7 @@ from echoscope.store.records import BoolArray, FloatArray64, StopReason
 from echoscope.store.steer.settings import live_settings
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.strict_json import finite_or_none
+from echoscope.text.user_code import UserCodeError
 
 from ..config import SelectionConfig
 from ..read.table import steps_with_groups
@@ -287,7 +288,8 @@ def simulate(
         progress: called with (done, of) after each step.
 
     Raises:
-        WhatIfError: the run has no trajectories at any of the steps.
+        WhatIfError: the run has no trajectories at any of the steps, or a rule of its own chose its
+            groups: what a stored run names is never imported.
         StoreError: it cannot be read.
     """
     own = own_settings(reader)
@@ -323,14 +325,23 @@ def _row(
     if not listed:
         return None
     groups = _grouped(listed)
+    reads_entropies = config.metric == "entropy" or config.strategy == "custom"
     cut_ids = _cut_ids(reader, step) if "drop" in (config.overlong, own.overlong) else frozenset()
-    entropies = _entropies(reader, step) if config.metric == "entropy" else {}
+    entropies = _entropies(reader, step) if reads_entropies else {}
     arrays = _arrays(groups, entropies, cut_ids)
-    selection = select_from(arrays, config)
+    try:
+        selection = select_from(arrays, config)
+    except UserCodeError as error:
+        raise WhatIfError(
+            f"{error}; whatif runs a rule only if you name it yourself, with --set "
+            f"selection.function={config.function}"
+        ) from error
     kept_PG = _recorded(groups, arrays)
     recorded = None
     if kept_PG is not None:
         # Only for why the run dropped what it dropped: what it kept, it wrote down itself.
+        if own.strategy == "custom":
+            own = own.model_copy(update={"strategy": "none"})
         if own.metric == "entropy" and config.metric != "entropy":
             arrays = _arrays(groups, _entropies(reader, step), cut_ids)
         recorded = _kept(arrays, select_from(arrays, own), kept_PG)

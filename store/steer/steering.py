@@ -256,6 +256,13 @@ def _inert_words(info: RunInfo, after: Mapping[str, Any], key: str) -> str:
             "selection.strategy=top_p as well.",
         ),
         (
+            key.startswith("selection.")
+            and key not in ("selection.strategy", "selection.unit")
+            and strategy == "custom",
+            "selection.strategy is custom: your own rule decides, with the parameters that it was "
+            "started with.",
+        ),
+        (
             key in ("selection.mode", "selection.eps") and strategy not in (None, "top_p"),
             f"only selection.strategy=top_p uses it, and the strategy is {strategy}.",
         ),

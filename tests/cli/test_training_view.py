@@ -12,7 +12,8 @@ from rich.console import Console
 
 from echoscope.cli.training_view import TerminalEvents, spark_line, watch
 from echoscope.core.config.loading import load_config
-from echoscope.core.config.settings import BranchedFrom, RunConfig
+from echoscope.core.config.schedule import BranchedFrom
+from echoscope.core.config.settings import RunConfig
 from echoscope.store.records import StepMetrics
 
 

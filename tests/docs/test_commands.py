@@ -33,7 +33,15 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 RUNS_FOR_REAL = {
     *("diagnose", "query", "whatif", "report", "models list", "runs list"),
-    *("envs list", "envs play", "config show", "config schema", "ctl status", "ctl alarms"),
+    *(
+        "envs list",
+        "plugins list",
+        "envs play",
+        "config show",
+        "config schema",
+        "ctl status",
+        "ctl alarms",
+    ),
 }
 """Commands of seconds. All others are parsed, and their settings are checked against the schema."""
 ONLY_PARSED = {
@@ -43,6 +51,7 @@ ONLY_PARSED = {
     "preflight": "plays a whole step",
     "bench collapse": "takes minutes",
     "envs check": "takes half a minute for all environments",
+    "plugins check": "needs the page's own code: test_plugins_page.py",
     "sft generate": "plays thousands of episodes",
     "sft train": "trains for minutes",
     "sft merge": "needs trained adapters",

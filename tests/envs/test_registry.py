@@ -21,6 +21,7 @@ from echoscope.envs.base import (
     shorten,
 )
 from echoscope.envs.params import build_config
+from echoscope.text import user_code
 
 
 def test_an_unknown_id_suggests_close_ones() -> None:
@@ -131,13 +132,13 @@ def test_entry_points_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None
         importlib.metadata.EntryPoint("broken", "no_such_package:World", "g"),
     ]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points)
-    registry._entry_points.cache_clear()
+    user_code.entry_points.cache_clear()
     try:
         assert isinstance(registry.make("their_arms"), Bandit)
         assert "their_arms" in {spec.id for spec in registry.list_specs()}
         assert "cannot import 'no_such_package'" in registry.unavailable()["broken"]
     finally:
-        registry._entry_points.cache_clear()
+        user_code.entry_points.cache_clear()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

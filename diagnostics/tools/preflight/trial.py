@@ -179,6 +179,7 @@ def _lines(
 def _selection_line(n: Numbers, limits: Limits) -> str:
     rule = limits.selection
     by = "" if rule.strategy == "none" else f" {rule.value:g} of {rule.metric}"
+    by = f" ({rule.function})" if rule.strategy == "custom" else by
     return (
         f"{rule.strategy}{by} keeps {n.num_kept} of {n.num_groups} groups; does filtering by "
         f"reward spread pay: {n.payoff.worth.value} (std over mean of the reward std: "

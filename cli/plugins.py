@@ -1,0 +1,101 @@
+"""echoscope plugins: list and check parts of the algorithm that are your own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .terminal import print_json
+
+app = typer.Typer(help="List and check your own parts of the algorithm.", no_args_is_help=True)
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+SETTINGS = {
+    "advantage": "advantage.kind=custom advantage.function=NAME",
+    "loss": "loss.kind=custom loss.function=NAME",
+    "selection": "selection.strategy=custom selection.function=NAME",
+    "reward": "reward.shaping=[{name: mine, function: NAME}]",
+    "observer": "observers=[NAME]",
+    "environment": "envs.train=[{env: NAME}]",
+}
+
+
+@app.command("list")
+def list_plugins(as_json: AsJson = False) -> None:
+    """Print the plug-ins of installed packages, and the settings that use one.
+
+    Nothing is imported. A function of your own that is not installed is named `module:function`.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from echoscope.text.user_code import GROUPS, entry_points
+
+    if as_json:
+        rows = [
+            {
+                "kind": kind,
+                "group": group,
+                "setting": SETTINGS[kind],
+                "installed": dict(entry_points(group)),
+            }
+            for kind, group in GROUPS.items()
+        ]
+        print_json({"plugins": rows}, indent=2)
+        return
+    table = Table("kind", "installed", "use", "group of entry points", box=None)
+    for kind, group in GROUPS.items():
+        names = ", ".join(sorted(entry_points(group))) or "-"
+        table.add_row(kind, names, SETTINGS[kind].replace("[", r"\["), group)
+    Console().print(table)
+
+
+@app.command()
+def check(
+    kind: Annotated[
+        str, typer.Argument(help="advantage, loss, selection, reward, observer or environment.")
+    ],
+    name: Annotated[str, typer.Argument(help="'module:function', or an entry point.")],
+    params: Annotated[
+        list[str] | None, typer.Argument(help="KEY=VALUE ..., the values in YAML.")
+    ] = None,
+    naive: Annotated[
+        str,
+        typer.Option("--naive", help="A slow second version, 'module:function', that must agree."),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Try a plug-in on made-up steps. Exit code 1 if it breaks its contract."""
+    from echoscope.core.config.loading import parse_override
+    from echoscope.core.plugins.checks import check_plugin
+    from echoscope.text.user_code import search_working_folder
+
+    search_working_folder()
+    if kind == "environment":
+        from . import envs
+
+        if naive:
+            raise typer.BadParameter("an environment is not compared with a naive version")
+        envs.check(name, params=params, as_json=as_json)
+        return
+    report = check_plugin(
+        kind, name, dict(parse_override(word) for word in params or ()), naive=naive
+    )
+    if as_json:
+        print_json(
+            {
+                "kind": report.kind,
+                "name": report.name,
+                "ok": report.is_ok,
+                "passed": list(report.passed),
+                "failed": dict(report.failed),
+            },
+            indent=2,
+        )
+    else:
+        verdict = "ok" if report.is_ok else "FAILED"
+        typer.echo(f"{kind} {name}: {verdict} ({len(report.passed)} checks passed)")
+        for check_name, reason in report.failed.items():
+            typer.echo(f"  failed  {check_name}: {reason}")
+    if not report.is_ok:
+        raise typer.Exit(1)

@@ -1,0 +1,101 @@
+"""Settings of what happens beside training: evaluation, probe, checkpoints, observers.
+
+Defaults live here and in `settings.py`, nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from echoscope.diagnostics.config import LIVE, MAX_STEPS, FrozenModel
+
+from .limits import MAX_COUNT, MAX_ROWS, GreedyTemperature, PluginName
+
+
+class EvalConfig(FrozenModel):
+    every: int = Field(
+        10,
+        ge=0,
+        le=MAX_STEPS,
+        description="Steps between evaluations; 0 for none.",
+        json_schema_extra=LIVE,
+    )
+    before: bool = Field(True, description="Evaluate before the first step.")
+    temperature: GreedyTemperature = Field(1.0, ge=0, le=10, description="0 for greedy.")
+    top_p: float = Field(1.0, ge=1e-6, le=1)
+    top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.")
+    min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
+
+
+class ProbeConfig(FrozenModel):
+    """A few fixed tasks, played with fixed random numbers: success that no draw of prompts moves.
+
+    Alarms on success look at it first. The same policy plays it the same way each time.
+    """
+
+    every: int = Field(
+        10,
+        ge=0,
+        le=MAX_STEPS,
+        description="Steps between probes; 0 for none.",
+        json_schema_extra=LIVE,
+    )
+    tasks: int = Field(
+        32,
+        ge=1,
+        le=MAX_ROWS,
+        description="Tasks, spread evenly over envs.train, unless envs.probe is given.",
+    )
+    temperature: GreedyTemperature = Field(1.0, ge=0, le=10, description="0 for greedy.")
+    top_p: float = Field(1.0, ge=1e-6, le=1)
+    top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.")
+    min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
+
+
+class CheckpointConfig(FrozenModel):
+    every: int = Field(
+        20,
+        ge=0,
+        le=MAX_STEPS,
+        description="Steps between checkpoints; 0: only one, at the end.",
+        json_schema_extra=LIVE,
+    )
+    keep: int = Field(
+        3,
+        ge=1,
+        le=10_000,
+        description="How many of the newest checkpoints are kept. Those before an open alarm, the "
+        "best one and requested ones are kept, too.",
+    )
+    best: bool = Field(
+        True,
+        description="Also write a checkpoint after an evaluation whose success is at least "
+        "5 points above that of every checkpoint.",
+    )
+
+
+class ObserverEntry(FrozenModel):
+    """An observer of your own: a class that sees every step before its update."""
+
+    function: PluginName
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the class."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"function": value} if isinstance(value, str) else value
+
+
+class BranchedFrom(FrozenModel):
+    """Where a run took over: written by `echoscope ctl RUN branch`, by nobody else."""
+
+    run_id: str
+    step: int = Field(
+        ge=0, le=MAX_STEPS, description="The step of the checkpoint that it started from."
+    )
+    reason: str = Field("", max_length=2_000)
+    issued_by: str = Field("", max_length=100, description="Who asked for it.")

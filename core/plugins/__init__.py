@@ -1,0 +1,1 @@
+"""How does the user's own code take part in training: signatures, calls, checks?"""
