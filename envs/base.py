@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -68,14 +68,28 @@ class SiblingMismatchError(EnvError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a chat. `name` is the tool that a message of the role "tool" comes from."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What the policy reads, and optionally how to draw it.
 
-    `frame` is compact JSON for people (see `frames.py`); the policy never sees it.
+    `text` is one user message, unless `messages` says more: the first observation of an episode may
+    be a whole chat (at most one system message first, then user and assistant in turns, a user
+    message last), and a later one tool results and then at most one user message. `text` is then
+    what people and the diagnostics read. `frame` is compact JSON for people (see `frames.py`); the
+    policy never sees it.
     """
 
     text: str
     frame: str | None = None
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +107,24 @@ class StepResult:
     is_valid: bool
     is_effective: bool
     info: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function that the policy may call. `parameters` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """The form that chat templates and the OpenAI API take."""
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": dict(self.parameters),
+        }
+        return {"type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +200,14 @@ class TextEnv(ABC):
         """The actions that are understood now; empty if they cannot be listed."""
         return ()
 
+    def guesses(self) -> tuple[str, ...]:
+        """Actions of a player who guesses, for demonstrations with mistakes in them."""
+        return self.legal_actions()
+
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools that the policy may call, the same in every episode; see `ToolEnv`."""
+        return ()
+
     def invalid_notice(self, action: str) -> str:
         """What an observation begins with after an invalid action; "" if the reply had none."""
         if not action.strip():
@@ -204,6 +244,38 @@ def checked_observation(value: object) -> Observation:
     checked_text("the observation", value.text)
     if value.frame is not None:
         checked_text("the frame", value.frame)
+    for message in value.messages:
+        if not isinstance(message, Message):
+            raise EnvValueError(f"a message is {_shown(message)}, but must be a Message")
+        checked_text("a message", message.content)
+        checked_text("the name of a message", message.name)
+    return value
+
+
+def checked_opening(value: object) -> Observation:
+    """A first observation whose messages are a chat that a user message ends."""
+    observation = checked_observation(value)
+    roles = [message.role for message in observation.messages]
+    turns = roles[1:] if roles[:1] == ["system"] else roles
+    is_dialogue = (
+        len(turns) % 2 == 1 and {*turns[::2]} == {"user"} and {*turns[1::2]} <= {"assistant"}
+    )
+    if roles and not is_dialogue:
+        raise EnvValueError(
+            f"the first observation has the roles {_shown(roles)}, but must have user and "
+            "assistant in turns, ending with user, after at most one system message"
+        )
+    return observation
+
+
+def checked_feedback(value: Observation) -> Observation:
+    """A later observation, whose messages are tool results and then at most one user message."""
+    roles = [message.role for message in value.messages]
+    if {*roles[:-1]} - {"tool"} or {*roles[-1:]} - {"tool", "user"}:
+        raise EnvValueError(
+            f"an observation has the roles {_shown(roles)}, but after the first one it may only "
+            "have tool results and then a user message"
+        )
     return value
 
 
@@ -303,7 +375,7 @@ def is_task_key(value: object) -> bool:
 def prefixed(notice: str, observation: Observation) -> Observation:
     """`observation` after a notice: on the same line if it is one line, else on the next."""
     gap = "\n" if "\n" in observation.text else " "
-    return replace(observation, text=f"{notice}{gap}{observation.text}")
+    return replace(observation, text=f"{notice}{gap}{observation.text}", messages=())
 
 
 def shorten(text: str, limit: int = NOTICE_CHARS) -> str:

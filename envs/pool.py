@@ -19,7 +19,14 @@ from typing import TypeVar
 import numpy as np
 
 from . import registry
-from .base import EnvParamsError, EnvUnavailableError, Observation, SiblingMismatchError, shorten
+from .base import (
+    EnvParamsError,
+    EnvUnavailableError,
+    Observation,
+    SiblingMismatchError,
+    Tool,
+    shorten,
+)
 from .reserving import MAX_DRAWS, TaskVariety, gave_up, may_play, variety_of
 from .settings import EnvGroup
 from .turns.turn import TurnEnv, TurnResult
@@ -50,6 +57,7 @@ class Slot:
     """None if the world could not start."""
     observation: Observation
     instructions: str
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +257,7 @@ class EnvPool:
             task_key=runner_of(self._stacks[index]).task_key,
             observation=observation,
             instructions="" if has_failed else self._stacks[index].instructions(),
+            tools=runner_of(self._stacks[index]).tools,
         )
 
     def _map(self, calls: Mapping[int, Callable[[], T]]) -> dict[int, T]:

@@ -32,6 +32,7 @@ BUILTIN: Mapping[str, str] = {
     "bandit": f"{__package__}.bandit:Bandit",
     "frozen_lake": f"{__package__}.grid.frozen_lake:FrozenLake",
     "sokoban": f"{__package__}.grid.sokoban:Sokoban",
+    "price_list": f"{__package__}.tools.price_list:PriceList",
     "gymnasium": f"{__package__}.gymnasium_adapter:FromGymnasium",
 }
 _registered: dict[str, Registration] = {}

@@ -164,6 +164,20 @@ class Support:
         return Support(sizes=sizes, tokens=self.tokens[: int(sizes.sum(dtype=np.int64))])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A tool call of a reply and what came of it."""
+
+    name: str
+    """Empty where the call could not be read."""
+    arguments: str
+    """A JSON object as text; the call as it was written where it could not be read."""
+    result: str = ""
+    """What the tool, or the environment in its place, answered; empty if nothing was played."""
+    problem: str = ""
+    """Why the call could not be read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turn:
     """One observation, the policy's response to it, and what the environment made of it.
@@ -201,6 +215,8 @@ class Turn:
     info: Mapping[str, float] = field(default_factory=_no_values)
     shaping: Mapping[str, float] = field(default_factory=_no_values)
     """Named shaping terms, kept apart from the environment's reward."""
+    calls: tuple[ToolCall, ...] = ()
+    """Tool calls of the response, in order."""
 
     def __post_init__(self) -> None:
         if self.index < 0:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from .errors import StoreVersionError
 
 SCHEMA_MAJOR = 1
-SCHEMA_MINOR = 3
+SCHEMA_MINOR = 4
 SCHEMA_VERSION = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 
 
@@ -216,6 +216,12 @@ _TURNS = Table(
         Column("policy_version", "INTEGER", "Policy version that sampled the response."),
         Column("info", "MAP(VARCHAR, DOUBLE)", "Numbers that the environment reported."),
         Column("shaping", "MAP(VARCHAR, DOUBLE)", "Shaping terms by name."),
+        Column(
+            "calls",
+            "VARCHAR",
+            "JSON text: tool calls with name, arguments, result and problem; NULL without any.",
+            since=4,
+        ),
     ),
 )
 

@@ -16,12 +16,19 @@ What is defined for text that breaks the format:
 | an answer that names no action | as written | as written | none |
 
 All of these are not well-formed, and `problem` says why.
+
+Where tools are declared, calls may stand in the place of the answer (see `tool_calls`). Words
+before the first call are allowed, as models write them; words between two calls or after the last
+are not. A reply with a call has no answer: its calls are played, and an answer beside them is
+malformed.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+
+from .tool_calls import CalledTool, ToolFormat, answer_action, find_calls
 
 Span = tuple[int, int]
 """Half-open `[start, end)`."""
@@ -41,11 +48,14 @@ class ParsedResponse:
 
     reasoning_chars: Span | None
     answer_chars: Span | None
+    """Of a reply with tool calls: from the first of them to the end of the last."""
     actions: tuple[str, ...]
     """Stripped and not empty; none unless a required reasoning and the answer are complete."""
     is_well_formed: bool
     problem: str
     """Why the response is not well-formed; empty if it is."""
+    calls: tuple[CalledTool, ...] = ()
+    """Tool calls, those that cannot be read among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,7 @@ def parse_response(
     forced_think: bool,
     action_separator: str = "||",
     max_actions: int | None = None,
+    tool_format: ToolFormat | None = None,
 ) -> ParsedResponse:
     """Find reasoning, answer and actions in a response.
 
@@ -74,16 +85,25 @@ def parse_response(
         forced_think: the prompt ended with `<think>`; has no meaning without `reasoning`.
         action_separator: what stands between two actions of one answer.
         max_actions: keep the first so many actions; a longer list is still well-formed.
+        tool_format: how the model spells tool calls; None where there are no tools. With tools,
+            actions are spelled as `tool_calls` says, and an answer is one action.
 
     Never raises on any text.
     """
     think = _find_reasoning(text, forced_think) if reasoning else None
     is_reasoning_complete = not reasoning or (think is not None and think.is_closed)
     is_open_ended = think is not None and not think.is_closed
-    answer = None if is_open_ended else _find_answer(text, 0 if think is None else think.outer[1])
+    start = 0 if think is None else think.outer[1]
+    if tool_format is not None and not is_open_ended:
+        calls = find_calls(text, start, tool_format)
+        if calls:
+            return _calling(text, think, calls, is_required=reasoning, max_actions=max_actions)
+    answer = None if is_open_ended else _find_answer(text, start)
     actions: tuple[str, ...] = ()
     if is_reasoning_complete and answer is not None and answer.is_closed:
         actions = split_actions(text[slice(*answer.inner)], action_separator)
+        if tool_format is not None and actions:
+            actions = (answer_action(text[slice(*answer.inner)].strip()),)
     problem = _problem(text, think, answer, is_required=reasoning, has_actions=bool(actions))
     return ParsedResponse(
         reasoning_chars=None if think is None else think.inner,
@@ -92,6 +112,49 @@ def parse_response(
         is_well_formed=not problem,
         problem=problem,
     )
+
+
+def _calling(
+    text: str,
+    think: _Block | None,
+    calls: tuple[CalledTool, ...],
+    *,
+    is_required: bool,
+    max_actions: int | None,
+) -> ParsedResponse:
+    """A reply that calls tools; none is played where a required reasoning is missing."""
+    is_complete = not is_required or think is not None
+    actions = tuple(call.action for call in calls) if is_complete else ()
+    problem = _calling_problem(text, think, calls, is_required=is_required)
+    return ParsedResponse(
+        reasoning_chars=None if think is None else think.inner,
+        answer_chars=(calls[0].chars[0], calls[-1].chars[1]),
+        actions=actions if max_actions is None else actions[:max_actions],
+        is_well_formed=not problem,
+        problem=problem,
+        calls=calls,
+    )
+
+
+def _calling_problem(
+    text: str, think: _Block | None, calls: tuple[CalledTool, ...], *, is_required: bool
+) -> str:
+    """The first thing that is wrong with a reply that calls tools, empty if nothing is."""
+    if is_required and think is None:
+        return "no <think>"
+    if think is not None and _ANY_TAG.search(text, *think.inner):
+        return "a tag inside the reasoning"
+    if think is not None and text[: think.outer[0]].strip():
+        return "text before the reasoning"
+    if _ANY_TAG.search(text, 0 if think is None else think.outer[1], calls[0].chars[0]):
+        return "a tag before the tool call"
+    ends = [call.chars[1] for call in calls]
+    starts = [call.chars[0] for call in calls[1:]]
+    if any(text[end:start].strip(" \t\r\n;") for end, start in zip(ends, starts, strict=False)):
+        return "text between two tool calls"
+    if text[ends[-1] :].strip(" \t\r\n;"):
+        return "text after the tool call"
+    return next((call.problem for call in calls if call.problem), "")
 
 
 def split_actions(answer: str, action_separator: str = "||") -> tuple[str, ...]:

@@ -100,6 +100,11 @@ class ContextConfig(FrozenModel):
         None, ge=1, le=MAX_TOKENS, description="Sampled tokens per episode."
     )
     action_separator: str = Field("||", min_length=1, max_length=100)
+    tool_format: Literal["auto", "hermes", "llama"] = Field(
+        "auto",
+        description="How the model spells tool calls: hermes (Qwen, Hermes), llama (Llama 3.x), "
+        "or as its chat template says. Only for environments with tools.",
+    )
 
 
 class SamplingConfig(FrozenModel):

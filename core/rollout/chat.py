@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from echoscope.text.replies import THINK_OPEN
 
 _MARK = "\ue000{name}\ue001"
 _MARK_PATTERN = re.compile("\ue000([a-z0-9]+)\ue001")
+_MESSAGE_END = "<|eom_id|>"
 # Templates that print today's date print this one: a run must not depend on its first day.
 _FIXED_DATE = "{%- macro strftime_now(format) -%}2024-07-26{%- endmacro -%}"
 
@@ -111,19 +112,25 @@ class ChatFormat:
         self._with_control = _backend(tokenizer, split_special=False)
         self._plain = _backend(tokenizer, split_special=True)
         self._detokenizer = Detokenizer(self._with_control)
-        first, after_response, to_assistant = self._dialogue_pieces()
+        first, to_shown_reply, after_response, to_assistant = self._dialogue_pieces()
+        self.history_to_assistant = self.encode_template(to_shown_reply)
+        """From a user turn to a reply that is shown, not sampled."""
         self.template_forces_think = to_assistant.rstrip().endswith(THINK_OPEN)
         self._to_assistant = {
-            False: self._encode_control(to_assistant),
-            True: self._encode_control(
+            False: self.encode_template(to_assistant),
+            True: self.encode_template(
                 to_assistant + ("" if self.template_forces_think else THINK_OPEN)
             ),
         }
-        closing = self._encode_control(after_response)
+        closing = self.encode_template(after_response)
         self.turn_end_id = self._check_turn_end(closing, after_response)
         self._after_turn = closing[1:]
         self._first = first
-        ends = (self.turn_end_id, tokenizer.eos_token_id, *stop_token_ids)
+        # Llama 3.1 ends a message that calls a tool with a control token of its own.
+        self._message_end_id = self._control_ids.get(_MESSAGE_END)
+        ends = (
+            self.turn_end_id, tokenizer.eos_token_id, self._message_end_id, *stop_token_ids
+        )  # fmt: skip
         self.stop_token_ids: tuple[int, ...] = tuple(
             dict.fromkeys(i for i in ends if i is not None)
         )
@@ -148,9 +155,9 @@ class ChatFormat:
     def opening(self, system: str) -> list[int]:
         """Everything before the contents of the first user turn."""
         if not system:
-            return self._encode_control(self._first[0])
+            return self.encode_template(self._first[0])
         before, between = self._first[1], self._first[2]
-        return self._encode_control(before) + self.encode(system) + self._encode_control(between)
+        return self.encode_template(before) + self.encode(system) + self.encode_template(between)
 
     def to_assistant(self, force_think: bool) -> list[int]:
         """From the contents of a user turn to the first token to sample."""
@@ -161,8 +168,13 @@ class ChatFormat:
 
         Supplies the turn's end if the response was cut off or ended with another stop token.
         """
-        is_closed = len(response_tokens) > 0 and int(response_tokens[-1]) == self.turn_end_id
-        return self._after_turn if is_closed else [self.turn_end_id, *self._after_turn]
+        return self.closing(response_tokens) + self._after_turn
+
+    def closing(self, response_tokens: Sequence[int] | IntArray) -> list[int]:
+        """The turn's end where the response has none of its own; else nothing."""
+        last = int(response_tokens[-1]) if len(response_tokens) else None
+        is_closed = last is not None and last in (self.turn_end_id, self._message_end_id)
+        return [] if is_closed else [self.turn_end_id]
 
     def encode(self, text: str) -> list[int]:
         """Contents to ids. Control tokens that the text spells stay text."""
@@ -185,16 +197,32 @@ class ChatFormat:
         has_stop = len(tokens) > 0 and int(tokens[-1]) in self.stop_token_ids
         return self._detokenizer.decode(tokens[:-1] if has_stop else tokens)
 
-    def _encode_control(self, text: str) -> list[int]:
+    def control_word_in(self, text: str) -> str | None:
+        """The first control token that a text spells; None if it spells none."""
+        return next((word for word in self._control_ids if word in text), None)
+
+    @cached_property
+    def _control_ids(self) -> dict[str, int]:
+        """Control tokens as text, with their ids."""
+        return {
+            token.content: index
+            for index, token in self._tokenizer.added_tokens_decoder.items()
+            if token.special
+        }
+
+    def encode_template(self, text: str) -> list[int]:
+        """Text of the template itself to ids, control tokens recognised."""
         return list(self._with_control.encode(text, add_special_tokens=False).ids)
 
-    def _dialogue_pieces(self) -> tuple[tuple[str, str, str], str, str]:
-        """((opening without system, opening, system to user), response to user, user to response).
+    def _dialogue_pieces(self) -> tuple[tuple[str, str, str], str, str, str]:
+        """Text between the contents of messages.
 
-        The last two are read off a dialogue of three turns and must be the same every time.
+        That is (opening without system, opening, system to user), then from a user turn to a reply
+        of the past, from a reply to the user, from a user turn to the reply to sample. The last two
+        are read off a dialogue of three turns and must be the same every time.
         """
         roles = ["user", "assistant", "user", "assistant", "user"]
-        bare = self._pieces(roles)
+        bare = self.pieces(roles)
         to_assistant = bare[-1]
         if bare[2] != bare[4]:
             raise ChatFormatError(
@@ -202,33 +230,47 @@ class ChatFormat:
                 f"({bare[2]!r}, then {bare[4]!r}), so a prompt cannot extend the one before it"
             )
         try:
-            opening, between = self._pieces(["system", *roles])[:2]
+            opening, between = self.pieces(["system", *roles])[:2]
         except (TemplateError, ChatFormatError):
             # A template without system messages: they open the first user turn instead.
             opening, between = bare[0], "\n\n"
         first = (bare[0], opening, between)
-        if self._pieces(["user"])[1] != to_assistant:
+        if self.pieces(["user"])[1] != to_assistant:
             raise ChatFormatError(
                 "the chat template opens the first reply differently from later ones, so a prompt "
                 "cannot extend the one before it"
             )
-        return first, bare[2], to_assistant
+        return first, bare[1], bare[2], to_assistant
 
-    def _pieces(self, roles: Sequence[str]) -> list[str]:
-        """What the template puts before, between and after the contents of these messages."""
+    def pieces(
+        self,
+        roles: Sequence[str],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        extra: str = "",
+        add_prompt: bool = True,
+    ) -> list[str]:
+        """What the template puts before, between and after the contents of these messages.
+
+        Args:
+            tools: declared to the template, in OpenAI's form.
+            extra: follows each mark in the contents, and so begins each piece but the first, as
+                the template escapes it.
+
+        Raises:
+            ChatFormatError: there is no template, or it does not print each content once.
+            jinja2.TemplateError: the template refuses these messages.
+        """
         messages = [
-            {"role": role, "content": _MARK.format(name=f"{role}{index}")}
+            {"role": role, "content": _MARK.format(name=f"{role}{index}") + extra}
             for index, role in enumerate(roles)
         ]
-        if self._tokenizer.chat_template is None:
-            raise ChatFormatError(
-                "the tokenizer has no chat template; set `chat_template` in tokenizer_config.json"
-            )
         rendered: Any = self._tokenizer.apply_chat_template(
             messages,
-            chat_template=_FIXED_DATE + self._tokenizer.get_chat_template(),
+            chat_template=_FIXED_DATE + self.template(with_tools=bool(tools)),
             tokenize=False,
-            add_generation_prompt=True,
+            add_generation_prompt=add_prompt,
+            tools=list(tools) or None,
         )
         pieces = _MARK_PATTERN.split(rendered)
         wanted = [f"{role}{index}" for index, role in enumerate(roles)]
@@ -238,6 +280,21 @@ class ChatFormat:
                 "appear once, in order"
             )
         return pieces[::2]
+
+    def template(self, *, with_tools: bool) -> str:
+        """The template's text. A tokenizer may have a second one for tools.
+
+        Raises:
+            ChatFormatError: there is none.
+        """
+        if self._tokenizer.chat_template is None:
+            raise ChatFormatError(
+                "the tokenizer has no chat template; set `chat_template` in tokenizer_config.json"
+            )
+        try:
+            return str(self._tokenizer.get_chat_template(tools=[{}] if with_tools else None))
+        except ValueError as error:  # several templates, none of them the default
+            raise ChatFormatError(" ".join(str(error).split())[:300]) from None
 
     def _check_turn_end(self, closing: list[int], text: str) -> int:
         control = {

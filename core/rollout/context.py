@@ -8,16 +8,20 @@ system message and the instructions and starts at a later user turn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from echoscope.envs.base import Message, Observation, Tool
 from echoscope.store.models import token_span
 from echoscope.store.records import IntArray, Span
 from echoscope.text.replies import ParsedResponse, parse_response
+from echoscope.text.tool_calls import ToolFormat
 
 from ..config.settings import ContextConfig
 from .chat import ChatFormat, ChatFormatError
+from .tool_chat import ToolChat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,6 +45,16 @@ class Reading:
     """Half-open slice of the response's tokens."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _UserTurn:
+    """What a turn shows: as a user turn, and as messages where tools have answered."""
+
+    text: str
+    content: list[int]
+    to_assistant: list[int]
+    messages: tuple[Message, ...] = ()
+
+
 class Conversation:
     """One episode: alternately `prompt` for a user turn and `respond` with what was sampled.
 
@@ -48,7 +62,13 @@ class Conversation:
         ChatFormatError: the chat template opens the reasoning itself and `reasoning` is off.
     """
 
-    def __init__(self, chat: ChatFormat, config: ContextConfig, instructions: str = "") -> None:
+    def __init__(
+        self,
+        chat: ChatFormat,
+        config: ContextConfig,
+        instructions: str = "",
+        tools: Sequence[Tool] = (),
+    ) -> None:
         if chat.template_forces_think and not config.reasoning:
             raise ChatFormatError(
                 "the chat template ends every prompt with <think>, so context.reasoning must be "
@@ -56,16 +76,18 @@ class Conversation:
             )
         self._chat = chat
         self._config = config
+        self._tools = ToolChat(chat, tools, config.tool_format) if tools else None
+        self._instructions = f"{instructions}\n\n" if config.instructions and instructions else ""
         # Encoded apart from the first observation, so that a window can keep it for a later one.
-        head = f"{instructions}\n\n" if config.instructions and instructions else ""
-        self._head = chat.opening(config.system) + chat.encode(head)
-        self._users: list[list[int]] = []
+        self._head = self._opening(config.system) + chat.encode(self._instructions)
+        self._users: list[_UserTurn] = []
         self._responses: list[IntArray] = []
 
-    def prompt(self, observation: str, *, last_reward: float | None = None) -> Prompt:
+    def prompt(self, observation: str | Observation, *, last_reward: float | None = None) -> Prompt:
         """The prompt of the next turn.
 
         Args:
+            observation: one user message as text, or what may hold several messages.
             last_reward: reward of the turn before, None at the first.
 
         Raises:
@@ -73,8 +95,9 @@ class Conversation:
         """
         if len(self._users) != len(self._responses):
             raise ValueError(f"turn {len(self._responses)} has no response yet")
-        self._users.append(self._chat.encode(user_text(self._config, observation, last_reward)))
+        seen = Observation(text=observation) if isinstance(observation, str) else observation
         turn = len(self._responses)
+        self._users.append(self._first(seen) if turn == 0 else self._later(seen, last_reward))
         window = self._config.history_turns
         first = 0 if window is None else max(0, turn + 1 - window)
         tokens = self._assemble(first)
@@ -87,6 +110,11 @@ class Conversation:
             tokens=np.array(tokens, np.int32), first_turn=first, fits=len(tokens) <= limit
         )
 
+    @property
+    def tool_format(self) -> ToolFormat:
+        """How this model spells tool calls; Hermes's way where there are no tools."""
+        return "hermes" if self._tools is None else self._tools.format
+
     def respond(self, tokens: IntArray) -> Reading:
         """Record the response to the last prompt and read it.
 
@@ -96,50 +124,113 @@ class Conversation:
         if len(self._users) != len(self._responses) + 1:
             raise ValueError("there is no prompt that waits for a response")
         self._responses.append(tokens)
-        return read_response(self._chat, self._config, tokens)
+        return read_response(
+            self._chat, self._config, tokens, None if self._tools is None else self._tools.format
+        )
+
+    def _opening(self, system: str) -> list[int]:
+        tools = self._tools
+        return self._chat.opening(system) if tools is None else tools.opening(system)
+
+    def _first(self, observation: Observation) -> _UserTurn:
+        """The first user turn. Messages before it join the head, which every window keeps."""
+        messages = list(observation.messages)
+        system = self._config.system
+        if messages and messages[0].role == "system":
+            system = messages.pop(0).content
+            self._head = self._opening(system) + self._chat.encode(self._instructions)
+        for asked, reply in zip(messages[:-1:2], messages[1::2], strict=True):
+            response = self._chat.encode_response(reply.content).tolist()
+            self._head += self._chat.encode(asked.content) + self._chat.history_to_assistant
+            self._head += [*response, *self._chat.to_user(response)]
+        content = messages[-1].content if messages else observation.text
+        text = user_text(self._config, content, None, has_tools=self._tools is not None)
+        to_assistant = self._chat.to_assistant(self._config.force_think)
+        return _UserTurn(text=text, content=self._chat.encode(text), to_assistant=to_assistant)
+
+    def _later(self, observation: Observation, last_reward: float | None) -> _UserTurn:
+        """A later user turn, or the results of the calls of the turn before."""
+        config, tools = self._config, self._tools
+        if tools is None or not observation.messages:
+            text = user_text(config, observation.text, last_reward, has_tools=tools is not None)
+            to_assistant = self._chat.to_assistant(config.force_think)
+            return _UserTurn(text=text, content=self._chat.encode(text), to_assistant=to_assistant)
+        messages = list(observation.messages)
+        if config.show_reward and last_reward is not None:
+            messages[0] = replace(
+                messages[0], content=f"Reward: {last_reward:g}\n{messages[0].content}"
+            )
+        if messages[-1].role == "user":
+            text = user_text(config, messages[-1].content, None, has_tools=True)
+            messages[-1] = replace(messages[-1], content=text)
+        # A window that begins here has lost the question: it is asked again.
+        again = f"{self._users[0].text}\n{tools.as_text(messages)}"
+        return _UserTurn(
+            text=again,
+            content=self._chat.encode(again),
+            to_assistant=self._chat.to_assistant(config.force_think),
+            messages=tuple(messages),
+        )
 
     def _assemble(self, first: int) -> list[int]:
         """The prompt of the present turn with the history from turn `first` on."""
-        out = list(self._head)
-        to_assistant = self._chat.to_assistant(self._config.force_think)
-        for turn in range(first, len(self._users)):
-            if turn > first:
-                response = self._responses[turn - 1]
-                out += response.tolist()
+        user = self._users[first]
+        out = [*self._head, *user.content, *user.to_assistant]
+        for turn in range(first + 1, len(self._users)):
+            response, user = self._responses[turn - 1], self._users[turn]
+            out += response.tolist()
+            if self._tools is not None and user.messages:
+                out += self._tools.feedback(user.messages, response)
+                out += self._tools.to_assistant(user.messages, self._config.force_think)
+            else:
                 out += self._chat.to_user(response)
-            out += self._users[turn]
-            out += to_assistant
+                out += [*user.content, *user.to_assistant]
         return out
 
 
-def user_text(config: ContextConfig, observation: str, last_reward: float | None) -> str:
+def user_text(
+    config: ContextConfig, observation: str, last_reward: float | None, *, has_tools: bool = False
+) -> str:
     """Contents of a user turn, without the instructions that open the first one."""
     parts = []
     if config.show_reward and last_reward is not None:
         parts.append(f"Reward: {last_reward:g}")
     parts.append(observation)
     if config.format_hint:
-        parts.append(format_hint(config))
+        parts.append(format_hint(config, has_tools=has_tools))
     return "\n".join(parts)
 
 
-def format_hint(config: ContextConfig) -> str:
+def format_hint(config: ContextConfig, *, has_tools: bool = False) -> str:
     """One line that says how a reply must look."""
     reasoning = "<think>your reasoning</think>" if config.reasoning else ""
+    if has_tools:
+        before = f"{reasoning} and then either" if reasoning else "either"
+        return f"Reply with {before} a tool call, or <answer>your answer</answer> to end the task"
     return (
         f"Reply with {reasoning}<answer>your action</answer> and nothing else; where several "
         f"actions are allowed, separate them with {config.action_separator}"
     )
 
 
-def read_response(chat: ChatFormat, config: ContextConfig, tokens: IntArray) -> Reading:
-    """Decode and parse a response; `tokens` (Lr,) with its stop token, if it has one."""
+def read_response(
+    chat: ChatFormat,
+    config: ContextConfig,
+    tokens: IntArray,
+    tool_format: ToolFormat | None = None,
+) -> Reading:
+    """Decode and parse a response; `tokens` (Lr,) with its stop token, if it has one.
+
+    Args:
+        tool_format: how calls are spelled, where there are tools.
+    """
     text, ends = chat.decode_response(tokens)
     parsed = parse_response(
         text,
         reasoning=config.reasoning,
         forced_think=chat.forces_think(config.force_think),
         action_separator=config.action_separator,
+        tool_format=tool_format,
     )
     return Reading(
         text=text, parsed=parsed, reasoning_span=token_span(parsed.reasoning_chars, ends)

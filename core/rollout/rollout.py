@@ -23,6 +23,7 @@ from echoscope.store.records import (
     RolloutBatch,
     Split,
     StopReason,
+    ToolCall,
     Trajectory,
     Turn,
     prompt_key,
@@ -128,8 +129,8 @@ def sampling_seed(seed: int, split: Split, step: int, index: int, turn: int) -> 
 
 
 def _begin(slot: Slot, chat: ChatFormat, context: ContextConfig) -> _Episode:
-    conversation = Conversation(chat, context, slot.instructions)
-    prompt = conversation.prompt(slot.observation.text)
+    conversation = Conversation(chat, context, slot.instructions, slot.tools)
+    prompt = conversation.prompt(slot.observation)
     episode = _Episode(
         slot=slot,
         conversation=conversation,
@@ -271,6 +272,21 @@ def _turn(
         is_valid=result.is_valid,
         is_effective=result.is_effective,
         info=result.info,
+        calls=_calls(reading, result),
+    )
+
+
+def _calls(reading: Reading, result: TurnResult) -> tuple[ToolCall, ...]:
+    """The calls of a reply with what the world answered; "" for one that it was not asked."""
+    answers = [*result.answers, *[""] * len(reading.parsed.calls)]
+    return tuple(
+        ToolCall(
+            name=call.name,
+            arguments=call.arguments or reading.text[slice(*call.chars)],
+            result=answer,
+            problem=call.problem,
+        )
+        for call, answer in zip(reading.parsed.calls, answers, strict=False)
     )
 
 
@@ -284,7 +300,7 @@ def _advance(episode: _Episode, result: TurnResult, context: ContextConfig) -> N
         _stop(episode, StopReason.MAX_TOKENS)
     else:
         shown = result.reward + result.format_penalty
-        episode.prompt = episode.conversation.prompt(result.observation.text, last_reward=shown)
+        episode.prompt = episode.conversation.prompt(result.observation, last_reward=shown)
         if not episode.prompt.fits:
             _stop(episode, StopReason.PROMPT_TOO_LONG)
 

@@ -8,22 +8,31 @@ world does not understand; it shows what the answer to such a reply looks like a
 from __future__ import annotations
 
 import json
+import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from echoscope.envs import registry
+from echoscope.envs.base import Message, Observation, Tool
 from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnEnv
 from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.store.records import FloatArray, IntArray, read_only
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
+from echoscope.text.tool_calls import (
+    call_action,
+    is_tool_name,
+    read_answer,
+    read_call,
+    spell_call,
+)
 
 from ..config.settings import ContextConfig
 from ..rollout.chat import ChatFormat
@@ -52,37 +61,63 @@ class Row:
 DEMONSTRATION_SEED_CODE = 3
 """Lowest two bits of a demonstration's seeds; `EnvPool` gives 0 to 2 to its splits."""
 
+_ROLE_LETTERS: Mapping[str, str] = {"system": "s", "user": "u", "assistant": "a", "tool": "t"}
+_DIALOGUE = re.compile("s?ua(?:(?:u|t+u?)a)*")
 _NONSENSE = ("jump", "wait", "north", "yes", "12")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """One message of a chat. `train` is False on a response that is shown but not learned."""
+class DemoMessage:
+    """One message of a chat. `train` is False on a response that is shown but not learned.
+
+    `calls` are the tools that a response calls after its content, by name, with their arguments;
+    how a call is spelled is the model's matter. `name` is the tool that a result comes from.
+    """
 
     role: str
     content: str
     train: bool = True
+    calls: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstration:
-    """One episode as a chat: an optional system message, then user and assistant in turns."""
+    """One episode as a chat: an optional system message, then user and assistant in turns.
+
+    In place of a later user message there may be results of tools, and a user message after them.
+    """
 
     env: str
     params: Mapping[str, Any]
     env_seed: int
     noise_seed: int
-    messages: tuple[Message, ...]
+    messages: tuple[DemoMessage, ...]
     success: bool | None
+    tools: tuple[Tool, ...] = ()
 
     def __post_init__(self) -> None:
         roles = [message.role for message in self.messages]
-        turns = roles[1:] if roles[:1] == ["system"] else roles
-        if not turns or turns != ["user", "assistant"] * (len(turns) // 2):
+        letters = "".join(_ROLE_LETTERS.get(role, "?") for role in roles)
+        if not _DIALOGUE.fullmatch(letters):
             raise SftError(
                 f"the roles are {roles}, but must be user and assistant in turns, ending with "
-                "assistant, after at most one system message"
+                "assistant, after at most one system message; results of tools may stand in place "
+                "of a later user message"
             )
+
+    @property
+    def exchanges(self) -> list[tuple[tuple[DemoMessage, ...], DemoMessage]]:
+        """(what a response answers, the response), in order, without the system message."""
+        out = []
+        asked: list[DemoMessage] = []
+        for message in self.messages[self.messages[0].role == "system" :]:
+            if message.role == "assistant":
+                out.append((tuple(asked), message))
+                asked = []
+            else:
+                asked.append(message)
+        return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,26 +183,25 @@ def _episode(
     env, narrator = runner_of(world).env, narrator_of(group.env)
     if env.solve() is None:
         raise SftError(f"{group.env} has no scripted expert, or one that fails on {group.params}")
-    messages = [Message(role="system", content=context.system)] if context.system else []
+    messages = [DemoMessage(role="system", content=context.system)] if context.system else []
     head = f"{world.instructions()}\n\n" if context.instructions else ""
-    result, last_reward = None, None
+    shown = messages_shown(context, observation, None, tools=bool(env.tools()))
+    shown[-1] = replace(shown[-1], content=head + shown[-1].content)
+    result = None
     while result is None or result.stop_reason is None:
-        user = head + user_text(context, observation, last_reward)
-        messages.append(Message(role="user", content=user))
+        messages += shown
         is_nonsense = bool(rng.random() < teaching.nonsense)
         reasoning, action = (
-            _nonsense(narrator, rng)
+            _nonsense(narrator, rng, has_tools=bool(env.tools()))
             if is_nonsense
-            else _think(narrator, observation, env.solve(), env.legal_actions(), teaching, rng)
+            else _think(narrator, observation.text, env.solve(), env.guesses(), teaching, rng)
         )
-        reply = f"<answer>{action}</answer>"
-        if context.reasoning:
-            reply = f"{THINK_OPEN}{reasoning}{THINK_CLOSE}{reply}"
-        messages.append(Message(role="assistant", content=reply, train=not is_nonsense))
+        messages.append(_reply(context, reasoning, action, train=not is_nonsense))
         result = world.step_turn([action], is_well_formed=True)
-        observation, last_reward, head = result.observation.text, result.reward, ""
         if result.error is not None:
             raise SftError(f"{group.env} failed at task {env_seed}: {result.error}")
+        observation = result.observation
+        shown = messages_shown(context, observation, result.reward, tools=bool(env.tools()))
     return Demonstration(
         env=group.env,
         params=group.params,
@@ -175,18 +209,31 @@ def _episode(
         noise_seed=noise_seed,
         messages=tuple(messages),
         success=result.success,
+        tools=env.tools(),
+    )
+
+
+def _reply(context: ContextConfig, reasoning: str, action: str, *, train: bool) -> DemoMessage:
+    """A response that plays an action: a call of a tool, or an answer."""
+    call = read_call(action)
+    answer = read_answer(action) if call is None else None
+    text = "" if call is not None else f"<answer>{answer or action}</answer>"
+    if context.reasoning:
+        text = f"{THINK_OPEN}{reasoning}{THINK_CLOSE}{text}"
+    return DemoMessage(
+        role="assistant", content=text, train=train, calls=() if call is None else (call,)
     )
 
 
 def _start(
     group: EnvGroup, world: TurnEnv, rng: np.random.Generator, *, is_reserving: bool
-) -> tuple[int, int, str]:
+) -> tuple[int, int, Observation]:
     """(env_seed, noise_seed, first observation) of a task that is not reserved for evaluation."""
     for _ in range(MAX_DRAWS):
         env_seed, noise_seed = (
             int(draw) << 2 | DEMONSTRATION_SEED_CODE for draw in rng.integers(2**60, size=2)
         )
-        observation = world.reset(env_seed, noise_seed).text
+        observation = world.reset(env_seed, noise_seed)
         key = runner_of(world).task_key
         if key is None or not is_reserving or may_play("train", key):
             return env_seed, noise_seed, observation
@@ -204,24 +251,31 @@ def _think(
     is_careful = bool(rng.random() < teaching.careful)
     if is_careful and plan:
         return narrator.careful(observation, plan, rng)
+    if not legal:
+        raise SftError("the environment lists no actions to guess from: give it `guesses()`")
     action = legal[int(rng.integers(len(legal)))]
     return narrator.careless(action, rng), action
 
 
-def _nonsense(narrator: Narrator, rng: np.random.Generator) -> tuple[str, str]:
-    action = _NONSENSE[int(rng.integers(len(_NONSENSE)))]
+def _nonsense(narrator: Narrator, rng: np.random.Generator, *, has_tools: bool) -> tuple[str, str]:
+    word = _NONSENSE[int(rng.integers(len(_NONSENSE)))]
+    action = f"no_{word} {{}}" if has_tools else word  # a call of a tool that is not there
     return narrator.careless(action, rng), action
 
 
-def user_text(context: ContextConfig, observation: str, last_reward: float | None) -> str:
-    """Contents of a user turn, as `Conversation` puts them together in a rollout."""
-    parts = []
+def messages_shown(
+    context: ContextConfig, observation: Observation, last_reward: float | None, *, tools: bool
+) -> list[DemoMessage]:
+    """What a turn shows, as `Conversation` puts it together in a rollout."""
+    messages = list(observation.messages) or [Message(role="user", content=observation.text)]
+    shown = [DemoMessage(role=m.role, content=m.content, name=m.name) for m in messages]
     if context.show_reward and last_reward is not None:
-        parts.append(f"Reward: {last_reward:g}")
-    parts.append(observation)
-    if context.format_hint:
-        parts.append(format_hint(context))
-    return "\n".join(parts)
+        text = f"Reward: {last_reward:g}\n{shown[0].content}"
+        shown[0] = replace(shown[0], content=text)
+    if context.format_hint and shown[-1].role == "user":
+        text = f"{shown[-1].content}\n{format_hint(context, has_tools=tools)}"
+        shown[-1] = replace(shown[-1], content=text)
+    return shown
 
 
 def encode(
@@ -231,37 +285,52 @@ def encode(
 
     With `force_think` the opening `<think>` belongs to the prompt, as in training.
     """
-    messages = list(demonstration.messages)
-    has_system = messages[0].role == "system"
+    messages = demonstration.messages
     plain = ContextConfig(
-        system=messages.pop(0).content if has_system else "",
+        system=messages[0].content if messages[0].role == "system" else "",
         instructions=False,
         format_hint=False,
         show_reward=False,
         force_think=force_think,
         max_prompt_tokens=10**9,
     )
-    conversation = Conversation(chat, plain)
+    conversation = Conversation(chat, plain, tools=demonstration.tools)
     spans: list[tuple[int, int, float]] = []
     tokens: list[int] = []
-    for user, assistant in zip(messages[::2], messages[1::2], strict=True):
-        prompt = conversation.prompt(user.content).tokens
-        content = assistant.content
+    for asked, reply in demonstration.exchanges:
+        prompt = conversation.prompt(_observation(asked)).tokens
+        content = reply.content
         if chat.forces_think(force_think):
             content = content.removeprefix(THINK_OPEN)
-        response = chat.encode_response(content)
+        calls = [
+            spell_call(name, arguments, conversation.tool_format) for name, arguments in reply.calls
+        ]
+        response = chat.encode_response(content + "\n".join(calls))
         conversation.respond(response)
         tokens = [*prompt.tolist(), *response.tolist()]
-        spans.append((len(prompt), len(tokens), 1.0 if assistant.train else 0.0))
+        spans.append((len(prompt), len(tokens), 1.0 if reply.train else 0.0))
     weights = np.full(len(tokens), prompt_weight, np.float32)
     for start, end, weight in spans:
         weights[start:end] = weight
     return Row(tokens=np.array(tokens, np.int32), weights=weights)
 
 
+def _observation(asked: Sequence[DemoMessage]) -> Observation:
+    text = "\n".join(message.content for message in asked)
+    messages = tuple(
+        Message(role="tool" if m.role == "tool" else "user", content=m.content, name=m.name)
+        for m in asked
+    )
+    return Observation(text=text, messages=messages if messages[0].role == "tool" else ())
+
+
 def training_text(demonstrations: Iterable[Demonstration]) -> Iterator[str]:
-    """Every message, to train a tokenizer on."""
-    return (message.content for one in demonstrations for message in one.messages)
+    """Every message, to train a tokenizer on, with its calls as a fresh model writes them."""
+    for one in demonstrations:
+        for message in one.messages:
+            yield message.content
+            for name, arguments in message.calls:
+                yield spell_call(name, arguments, "hermes")
 
 
 def write_jsonl(demonstrations: Iterable[Demonstration], path: Path) -> int:
@@ -303,31 +372,41 @@ def read_jsonl(path: Path) -> Iterator[Demonstration]:
 
 
 def _to_json(one: Demonstration) -> dict[str, Any]:
-    messages: list[dict[str, Any]] = []
-    for message in one.messages:
-        row: dict[str, Any] = {"role": message.role, "content": message.content}
-        messages.append(row if message.train else row | {"train": False})
-    return {
+    row = {
         "env": one.env,
         "params": dict(one.params),
         "env_seed": one.env_seed,
         "noise_seed": one.noise_seed,
-        "messages": messages,
+        "messages": [_message_json(message) for message in one.messages],
         "success": one.success,
     }
+    return row | {"tools": [tool.as_json() for tool in one.tools]} if one.tools else row
+
+
+def _message_json(message: DemoMessage) -> dict[str, Any]:
+    """A message in OpenAI's form, and whether it is learned."""
+    row: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.name:
+        row["name"] = message.name
+    if message.calls:
+        row["tool_calls"] = [
+            {"type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+            for name, arguments in message.calls
+        ]
+    return row if message.train else row | {"train": False}
 
 
 def _from_json(line: str, where: str) -> Demonstration:
     try:
         row = json.loads(line)
-        messages = tuple(_message(message) for message in row["messages"])
         return Demonstration(
             env=str(row.get("env", "")),
             params=dict(row.get("params", {})),
             env_seed=int(row.get("env_seed", 0)),
             noise_seed=int(row.get("noise_seed", 0)),
-            messages=messages,
+            messages=tuple(_message(message) for message in row["messages"]),
             success=row.get("success"),
+            tools=tuple(_tool(tool) for tool in row.get("tools", ())),
         )
     except KeyError as error:
         raise SftError(f"{where}: the key {error} is missing") from None
@@ -336,8 +415,35 @@ def _from_json(line: str, where: str) -> Demonstration:
         raise SftError(f"{where} is not a demonstration: {reason}") from None
 
 
-def _message(row: Mapping[str, Any]) -> Message:
+def _message(row: Mapping[str, Any]) -> DemoMessage:
     role, content, train = row["role"], row["content"], row.get("train", True)
     if not isinstance(role, str) or not isinstance(content, str) or not isinstance(train, bool):
         raise ValueError("a message has the texts role and content, and perhaps a boolean train")
-    return Message(role=role, content=content, train=train)
+    calls = tuple(_call(call["function"]) for call in row.get("tool_calls") or ())
+    if calls and role != "assistant":
+        raise ValueError(f"a message of the role {role} calls a tool; only assistant may")
+    return DemoMessage(
+        role=role, content=content, train=train, calls=calls, name=str(row.get("name", ""))
+    )
+
+
+def _call(row: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    arguments = row["arguments"]
+    if isinstance(arguments, str):  # as OpenAI's API has them
+        arguments = json.loads(arguments)
+    name = str(row["name"])
+    if not isinstance(arguments, dict) or read_call(call_action(name, arguments)) is None:
+        raise ValueError(f"the call of {name!r} has no JSON object as its arguments")
+    return name, arguments
+
+
+def _tool(row: Mapping[str, Any]) -> Tool:
+    function = row["function"]
+    parameters = function.get("parameters", {})
+    if not isinstance(parameters, dict) or not is_tool_name(str(function["name"])):
+        raise ValueError("a tool has a name, and a JSON Schema as its parameters")
+    return Tool(
+        name=str(function["name"]),
+        description=str(function.get("description", "")),
+        parameters=parameters,
+    )

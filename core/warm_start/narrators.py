@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from echoscope.envs.grid.geometry import MOVES, Position, offset_words, shift
+from echoscope.text.tool_calls import read_answer, read_call
 
 OPPOSITE: Mapping[str, str] = MappingProxyType(
     {"up": "down", "down": "up", "left": "right", "right": "left"}
@@ -140,6 +141,32 @@ class BanditNarrator(PlainNarrator):
         return _pick(phrases, rng), chosen
 
 
+class PriceListNarrator(PlainNarrator):
+    """Says what is still missing: a price, the sum, or nothing."""
+
+    def careful(
+        self, observation: str, plan: Sequence[str], rng: np.random.Generator
+    ) -> tuple[str, str]:
+        action = plan[0]
+        call, answer = read_call(action), read_answer(action)
+        phrases: tuple[str, ...] = ()
+        if call is not None and "item" in call[1]:
+            item = call[1]["item"]
+            phrases = (f"I need the price of {item}.", f"What does one {item} cost? I look it up.")
+        elif call is not None and "expression" in call[1]:
+            expression = call[1]["expression"]
+            phrases = (
+                f"I know all prices: {expression}.",
+                f"Pieces times price, added up: {expression}.",
+            )
+        elif answer is not None:
+            phrases = (f"That makes {answer}.", f"The sum is {answer}, so I answer.")
+        return (_pick(phrases, rng), action) if phrases else super().careful(observation, plan, rng)
+
+    def careless(self, action: str, rng: np.random.Generator) -> str:
+        return _pick(("I am not sure. Let me try.", "No idea. I guess."), rng)
+
+
 _BOX = re.compile(r"Box ([0-9a-z ]+)\. Target (?:under box|([0-9a-z ]+) of box)\.")
 
 
@@ -205,6 +232,7 @@ _NARRATORS: Mapping[str, Narrator] = MappingProxyType(
     {
         "bandit": BanditNarrator(),
         "frozen_lake": FrozenLakeNarrator(),
+        "price_list": PriceListNarrator(),
         "sokoban": SokobanNarrator(),
     }
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
-from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
+from echoscope.store.records import ToolCall, Trajectory, TrajectoryOutcome, Turn
 
 from ..escaping import attribute, cut, cut_note, escape, marked
 from ..words import NONE
@@ -38,10 +39,17 @@ STYLE = (
     ".es-turn.es-now{border-left-color:#3b6fd4}"
     ".es-turn .es-facts{font-size:.85rem}"
     ".es-asked .es-text{border-style:dotted;font-size:12.5px;line-height:1.45;padding:.3rem .6rem}"
+    ".es-call{display:grid;grid-template-columns:max-content 1fr;gap:.1rem .8rem;font-size:.85rem;"
+    "border:1px solid rgba(128,128,128,.35);border-left:3px solid #8a63d2;border-radius:.4rem;"
+    "margin:.3rem 0;padding:.2rem .6rem}.es-call .es-facts{grid-column:1/-1}"
+    ".es-call-name{font-family:monospace;font-weight:600}.es-call-key{opacity:.65}"
+    ".es-call-value{font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere}"
     "@media(max-width:640px){.es-talk{height:auto;max-height:45vh;min-height:0}}"
     "</style>"
 )
 MAX_SHOTS = 24
+MAX_CALLS = 16
+_CALL_CHARS = 2_000
 _FACT_CHARS = 200
 
 
@@ -158,8 +166,45 @@ def turn_html(turn: Turn, reply: str, hits: Sequence[str], *, is_now: bool) -> s
     return (
         f'<div class="es-turn{" es-now" * is_now}"><div class="es-asked">'
         f"{heading(f'Observation of turn {turn.index}')}{text_box(turn.observation, hits)}</div>"
-        f'<div class="es-facts">{"".join(line)}</div><div class="es-reply">{reply}</div></div>'
+        f'<div class="es-facts">{"".join(line)}</div><div class="es-reply">{reply}</div>'
+        f"{calls_html(turn)}</div>"
     )
+
+
+def calls_html(turn: Turn) -> str:
+    """The tool calls of a turn: name, arguments and result of each; empty without any."""
+    shown = [_call_html(call) for call in turn.calls[:MAX_CALLS]]
+    if len(turn.calls) > MAX_CALLS:
+        shown.append(f'<div class="es-note">{len(turn.calls) - MAX_CALLS} more calls</div>')
+    return f'<div class="es-calls">{"".join(shown)}</div>' if shown else ""
+
+
+def _call_html(call: ToolCall) -> str:
+    head = _badge("call", "plain") + fact("", call.name, css="es-long es-call-name")
+    if call.problem:
+        head = _badge("not a call", "bad") + fact("", call.problem, css="es-long")
+    rows = [("arguments" if not call.problem else "written", call.arguments)]
+    arguments = None if call.problem else _arguments(call.arguments)
+    if arguments is not None:
+        rows = arguments
+    result = call.result or "nothing: the call was not played"
+    cells = "".join(
+        f'<span class="es-call-key">{escape(key, _FACT_CHARS)}</span>'
+        f'<span class="es-call-value" dir="auto">{escape(value, _CALL_CHARS)}</span>'
+        for key, value in [*rows, ("result", result)]
+    )
+    return f'<div class="es-call"><div class="es-facts">{head}</div>{cells}</div>'
+
+
+def _arguments(text: str) -> list[tuple[str, str]] | None:
+    """The arguments of a call, one a row; None for text that is not a JSON object."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict):
+        return None
+    return [(key, json.dumps(value, ensure_ascii=False)) for key, value in values.items()][:20]
 
 
 def frame_after(trajectory: Trajectory, turn: int) -> str | None:

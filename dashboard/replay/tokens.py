@@ -81,7 +81,8 @@ def text_html(turn: Turn, start: int = 0, size: int = 20_000, hits: Sequence[str
     for name, span in _regions(turn):
         low, high = max(span[0], start), min(span[1], end)
         if low < high:
-            blocks.append(_region_html(name, turn.response[low:high], hits))
+            words = "tool call" if turn.calls and name == "answer" else name
+            blocks.append(_region_html(name, turn.response[low:high], hits, words))
     body = "".join(blocks) or '<span class="es-note">empty response</span>'
     notes = [f"{start:,} characters before this"] if start else []
     notes += [cut_note(len(turn.response) - end)] if end < len(turn.response) else []
@@ -89,7 +90,7 @@ def text_html(turn: Turn, start: int = 0, size: int = 20_000, hits: Sequence[str
     return f'<div class="es-text" dir="auto">{body}</div>{note}'
 
 
-def _region_html(name: str, text: str, hits: Sequence[str]) -> str:
+def _region_html(name: str, text: str, hits: Sequence[str], words: str) -> str:
     if name == "outside":
         parts, at = [], 0
         for tag in _TAG.finditer(text):
@@ -98,7 +99,7 @@ def _region_html(name: str, text: str, hits: Sequence[str]) -> str:
             at = tag.end()
         return "".join([*parts, _outside(text[at:], hits)])
     return (
-        f'<div class="es-region es-region-{name}"><span class="es-name">{name}</span>'
+        f'<div class="es-region es-region-{name}"><span class="es-name">{words}</span>'
         f'<span class="es-{name}">{marked(text, hits)}</span></div>'
     )
 

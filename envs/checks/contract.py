@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from echoscope.text.tool_calls import call_action
+
 from .. import registry
 from ..base import EnvError, Observation, StepResult, TextEnv, is_task_key, shorten
 from ..frames import read_frame
@@ -243,6 +245,35 @@ def _check_legal(subject: Subject) -> None:
                 _expect(env.step(spelling).is_valid, f"the legal action {spelling!r} is refused")
 
 
+def _check_tools(subject: Subject) -> None:
+    """Declarations that hold, and calls that are refused in words whatever their arguments."""
+    env = subject.make()
+    tools = env.tools()
+    if not tools:
+        return
+    _expect(subject.make().tools() == tools, "tools() depends on the instance")
+    json.dumps([tool.as_json() for tool in tools])
+    for tool in tools:
+        for arguments in _HOSTILE_ARGUMENTS:
+            env.reset(0, 0)
+            result = env.step(call_action(tool.name, arguments))
+            _check_result(result)
+            _expect(
+                bool(result.observation.messages), f"a call of {tool.name} gives no tool message"
+            )
+            if arguments and not tool.parameters.get("additionalProperties"):
+                _expect(
+                    not result.is_valid, f"{tool.name} accepts arguments that it does not declare"
+                )
+
+
+_HOSTILE_ARGUMENTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"no such argument": 1},
+    {"no such argument": [None, {"x": "\x00" * 1000}]},
+)
+
+
 def _check_expert(subject: Subject) -> None:
     """The budget leaves room for the expert, and the expert does succeed."""
     env = subject.make()
@@ -328,6 +359,7 @@ CHECKS: Mapping[str, Callable[[Subject], None]] = {
     "processes": _check_processes,
     "legal": _check_legal,
     "hostile": _check_hostile,
+    "tools": _check_tools,
     "expert": _check_expert,
     "instructions": _check_instructions,
     "bounded": _check_bounded,

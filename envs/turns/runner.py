@@ -14,10 +14,13 @@ from echoscope.text.amounts import counted
 from ..base import (
     EnvParamsError,
     EnvValueError,
+    Message,
     Observation,
     StepResult,
     TextEnv,
-    checked_observation,
+    Tool,
+    checked_feedback,
+    checked_opening,
     checked_result,
     checked_text,
     hash_task,
@@ -58,6 +61,12 @@ class TurnRunner(TurnEnv):
         self._error: str | None = None
         self._task_key: str | None = None
         self._instructions: str | None = None
+        self._tools = _tools_of(self._env)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What the policy may call."""
+        return self._tools
 
     @property
     def env(self) -> TextEnv:
@@ -114,12 +123,13 @@ class TurnRunner(TurnEnv):
         if self._is_broken:
             self._env = self._build()
             self._is_broken = False
-        return checked_observation(self._env.reset(seed, noise_seed))
+        return checked_opening(self._env.reset(seed, noise_seed))
 
     def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         if self._error is not None:
             return self._failed((), 0.0, is_well_formed)
         executed: list[str] = []
+        answers: list[Observation] = []
         reward, is_effective, bad = 0.0, False, None if actions else ""
         result: StepResult | None = None
         try:
@@ -127,6 +137,7 @@ class TurnRunner(TurnEnv):
                 spelled = self._spell(action)
                 result = self._step(spelled)
                 reward += result.reward
+                answers.append(result.observation)
                 if result.is_valid:
                     executed.append(spelled)
                 elif bad is None:
@@ -138,7 +149,11 @@ class TurnRunner(TurnEnv):
                     break
             if bad is None and not is_well_formed:
                 bad = ""
-            observation = self._next_observation(bad, len(actions) > self._max_actions)
+            has_dropped = len(actions) > self._max_actions
+            if self._tools:
+                observation = self._tool_feedback(answers, has_dropped)
+            else:
+                observation = checked_feedback(self._next_observation(bad, has_dropped))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - see reset
             self._fail(error)
             return self._failed(tuple(executed), reward, is_well_formed and bad is None)
@@ -156,6 +171,7 @@ class TurnRunner(TurnEnv):
             stop_reason="terminated" if result is not None and result.terminated else None,
             success=self._success(result),
             info=result.info if result is not None else no_info(),
+            answers=tuple(answer.text for answer in answers) if self._tools else (),
         )
 
     def instructions(self) -> str:
@@ -186,6 +202,26 @@ class TurnRunner(TurnEnv):
             notices.append(f"Only the first {counted(self._max_actions, 'action')} counted.")
         return prefixed(" ".join(notices), self._state) if notices else self._state
 
+    def _tool_feedback(self, answers: Sequence[Observation], has_dropped: bool) -> Observation:
+        """All that the calls of a turn gave, in order: nothing of it is seen a second time."""
+        messages = [
+            message
+            for answer in answers
+            for message in answer.messages or (Message(role="user", content=answer.text),)
+        ]
+        notices = [] if answers else [self._env.invalid_notice("")]
+        if has_dropped:
+            notices.append(f"Only the first {counted(self._max_actions, 'action')} counted.")
+        by_user = [message.content for message in messages if message.role != "tool"] + notices
+        results = [message for message in messages if message.role == "tool"]
+        if by_user:
+            results.append(Message(role="user", content="\n".join(by_user)))
+        return Observation(
+            text="\n".join(message.content for message in results),
+            frame=answers[-1].frame if answers and answers[-1].frame else self._state.frame,
+            messages=tuple(results),
+        )
+
     def _success(self, result: StepResult | None) -> bool | None:
         if result is not None and result.success is not None:
             return bool(result.success)
@@ -202,7 +238,7 @@ class TurnRunner(TurnEnv):
 
     def _failed(self, actions: tuple[str, ...], reward: float, is_valid: bool) -> TurnResult:
         return TurnResult(
-            observation=replace(self._state, text=f"Environment error: {self._error}"),
+            observation=replace(self._state, text=f"Environment error: {self._error}", messages=()),
             actions=actions,
             reward=reward,
             format_penalty=0.0,
@@ -213,6 +249,17 @@ class TurnRunner(TurnEnv):
             success=None,
             error=self._error,
         )
+
+
+def _tools_of(env: TextEnv) -> tuple[Tool, ...]:
+    try:
+        tools = tuple(env.tools())
+        names = [tool.name for tool in tools]
+    except (Exception, SystemExit) as error:
+        raise EnvParamsError(f"{env.spec.id}: tools() raised {_named(error)}") from error
+    if not all(isinstance(tool, Tool) for tool in tools) or len({*names}) < len(names):
+        raise EnvParamsError(f"{env.spec.id}: tools() must return Tools with different names")
+    return tools
 
 
 def _task_key(env: TextEnv, first: Observation) -> str:

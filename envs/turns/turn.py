@@ -23,7 +23,8 @@ class TurnResult:
     action understood. `is_effective`: some action changed the world. `stop_reason` is None while
     the episode goes on. `success` is False until the task is solved, and None where the world
     cannot tell or failed. `info` is that of the last action the world answered. `error` says what
-    failed after "env_error" and "timeout".
+    failed after "env_error" and "timeout". `answers` holds, in a world with tools, the text that
+    each action got that was tried, valid or not.
     """
 
     observation: Observation
@@ -37,6 +38,7 @@ class TurnResult:
     success: bool | None
     info: Mapping[str, float] = field(default_factory=no_info)
     error: str | None = None
+    answers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.stop_reason is not None and self.stop_reason not in STOP_REASONS:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from ..records import (
     Split,
     StopReason,
     Support,
+    ToolCall,
     Trajectory,
     TrajectoryOutcome,
     Turn,
@@ -178,8 +181,23 @@ def turns_table(run_id: str, attempt: int, trajectories: Sequence[Trajectory]) -
         "policy_version": [turn.policy_version for turn in turns],
         "info": [_map_items(turn.info) for turn in turns],
         "shaping": [_map_items(turn.shaping) for turn in turns],
+        "calls": [_calls_text(turn.calls) for turn in turns],
     }
     return _table("turns", columns)
+
+
+def _calls_text(calls: Sequence[ToolCall]) -> str | None:
+    if not calls:
+        return None
+    rows = [{f.name: clean_text(getattr(call, f.name)) for f in fields(call)} for call in calls]
+    return json.dumps(rows)
+
+
+def _calls(text: str | None) -> tuple[ToolCall, ...]:
+    rows = [] if text is None else json.loads(text)
+    return tuple(
+        ToolCall(**{f.name: str(row.get(f.name, "")) for f in fields(ToolCall)}) for row in rows
+    )
 
 
 def _map_items(values: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -357,6 +375,7 @@ def _turn(row: Row, entry: Row | None, previous: IntArray | None) -> Turn:
         frame=row["frame"],
         info=dict(row["info"]),
         shaping=dict(row["shaping"]),
+        calls=_calls(row["calls"]),
     )
 
 

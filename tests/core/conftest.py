@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -73,6 +75,12 @@ def make_tokenizer(family: str) -> PreTrainedTokenizerFast:
 def any_tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
     """Each family in turn."""
     return make_tokenizer(request.param)
+
+
+@pytest.fixture
+def tokenizer_of() -> Callable[[str], PreTrainedTokenizerFast]:
+    """A fresh tokenizer of a family, which a test may change."""
+    return make_tokenizer
 
 
 @pytest.fixture

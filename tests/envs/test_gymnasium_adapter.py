@@ -66,6 +66,7 @@ def test_registering_twice_changes_nothing() -> None:
         "echoscope/Bandit-v0",
         "echoscope/FrozenLake-v0",
         "echoscope/Sokoban-v0",
+        "echoscope/PriceList-v0",
     ]
 
 

@@ -21,6 +21,7 @@ from echoscope.store.records import (
     StepMetrics,
     StopReason,
     Support,
+    ToolCall,
     Trajectory,
     TrajectoryOutcome,
     Turn,
@@ -31,6 +32,7 @@ TEXT = st.text(max_size=20)  # any character of any plane, NUL included, lone su
 SEEDS = st.integers(-(2**63), 2**63 - 1)
 NUMBERS = st.floats(allow_nan=False)
 FLOATS = st.floats(width=32, allow_nan=False)
+CALLS = st.builds(ToolCall, name=TEXT, arguments=TEXT, result=TEXT, problem=TEXT)
 NAMES = st.dictionaries(TEXT, NUMBERS, max_size=2)
 
 
@@ -78,6 +80,7 @@ def turn_records(draw: st.DrawFn, index: int, context: list[int]) -> Turn:
         frame=draw(st.none() | TEXT),
         info=draw(NAMES),
         shaping=draw(st.dictionaries(TEXT, st.floats(-1e6, 1e6), max_size=2)),
+        calls=tuple(draw(st.lists(CALLS, max_size=2))),
         **tokens,
     )
 

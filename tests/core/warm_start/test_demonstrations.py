@@ -18,20 +18,21 @@ from echoscope.core.rollout.chat import ChatFormat
 from echoscope.core.rollout.context import Conversation
 from echoscope.core.warm_start.demonstrations import (
     DEMONSTRATION_SEED_CODE,
+    DemoMessage,
     Demonstration,
-    Message,
     SftError,
     Teaching,
     demonstrate,
     encode,
+    messages_shown,
     read_jsonl,
     training_text,
-    user_text,
     write_jsonl,
 )
 from echoscope.core.warm_start.narrators import BOLD, STEADY, first_push, narrator_of, parse_offset
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs import bandit, registry
+from echoscope.envs.base import Observation
 from echoscope.envs.grid.frozen_lake import FrozenLake
 from echoscope.envs.grid.geometry import offset_words
 from echoscope.envs.reserving import is_reserved
@@ -234,8 +235,8 @@ def test_weights_are_one_exactly_on_responses(chat: ChatFormat) -> None:
         env_seed=0,
         noise_seed=0,
         messages=(
-            Message(role="user", content="left"),
-            Message(role="assistant", content="<think>up</think><answer>up</answer>"),
+            DemoMessage(role="user", content="left"),
+            DemoMessage(role="assistant", content="<think>up</think><answer>up</answer>"),
         ),
         success=None,
     )
@@ -248,14 +249,16 @@ def test_weights_are_one_exactly_on_responses(chat: ChatFormat) -> None:
 
 def test_the_user_text_shows_what_is_configured() -> None:
     context = ContextConfig(show_reward=True, format_hint=False)
-    assert user_text(context, "Here.", 0.5) == "Reward: 0.5\nHere."
-    assert user_text(context, "Here.", None) == "Here."
+    seen = Observation(text="Here.")
+    for reward, text in ((0.5, "Reward: 0.5\nHere."), (None, "Here.")):
+        shown = messages_shown(context, seen, reward, tools=False)
+        assert shown == [DemoMessage(role="user", content=text)]
 
 
 def test_without_reasoning_a_reply_is_the_answer_alone() -> None:
     context = ContextConfig(reasoning=False, system="Be brief.")
     one = next(demonstrate(LAKE, context, Teaching(careful=1.0), episodes=1, seed=0))
-    assert one.messages[0] == Message(role="system", content="Be brief.")
+    assert one.messages[0] == DemoMessage(role="system", content="Be brief.")
     assert one.messages[2].content.startswith("<answer>")
 
 

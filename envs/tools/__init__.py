@@ -1,0 +1,1 @@
+"""Worlds that the policy acts on by calling tools."""

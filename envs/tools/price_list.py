@@ -1,0 +1,226 @@
+"""PriceList: what does a shopping list cost? Look the prices up, calculate, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ..base import EnvSpec, Message, Observation, StepResult, Tool, check_seed, hash_task, normalise
+from ..frames import card_frame
+from ..params import require
+from .calculator import CalculationError, calculate, number_text, read_number
+from .tool_env import ToolEnv
+
+GOODS: tuple[str, ...] = (
+    "apple", "bread", "butter", "cheese", "coffee", "egg", "fish", "flour", "honey", "jam", "lemon",
+    "milk", "nut", "oil", "onion", "pasta", "pear", "rice", "salt", "sugar", "tea", "tomato",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceListConfig:
+    """Difficulty of `price_list`.
+
+    `items`: different goods on the shopping list. `max_quantity`: the most pieces of one.
+    `max_price`: prices are whole numbers from 2 to this. `calculator`: whether there is a tool that
+    calculates, or the policy has to do it itself.
+    """
+
+    items: int = 2
+    max_quantity: int = 5
+    max_price: int = 20
+    calculator: bool = True
+
+    def __post_init__(self) -> None:
+        require(1 <= self.items <= 6, f"items is {self.items}, but must lie between 1 and 6")
+        require(
+            1 <= self.max_quantity <= 99,
+            f"max_quantity is {self.max_quantity}, but must lie between 1 and 99",
+        )
+        require(
+            3 <= self.max_price <= 9999,
+            f"max_price is {self.max_price}, but must lie between 3 and 9999",
+        )
+
+
+_LOOKUP = Tool(
+    name="lookup",
+    description="Price of one piece.",
+    parameters={
+        "type": "object",
+        "properties": {"item": {"type": "string"}},
+        "required": ["item"],
+    },
+)
+_CALCULATE = Tool(
+    name="calculate",
+    description="Value of an expression with + - * /.",
+    parameters={
+        "type": "object",
+        "properties": {"expression": {"type": "string"}},
+        "required": ["expression"],
+    },
+)
+
+
+class PriceList(ToolEnv):
+    """What a shopping list costs, with a price list that only a tool can read.
+
+    Description:
+        The task names goods and quantities. Prices are drawn anew for every task, so they must be
+        looked up; a second tool calculates.
+    Observation:
+        "What do 3 tea and 2 bread cost together?", then the result of each call.
+    Actions:
+        `lookup {"item": "tea"}`, `calculate {"expression": "3*4+2*7"}`, `answer 26`. A policy calls
+        tools in its own model's format.
+    Rewards:
+        1 for the right answer, else 0.
+    Episode end:
+        After the first answer.
+    Success:
+        The answer was right.
+    Seeds:
+        `seed` draws the shopping list and the prices; `noise_seed` is not used.
+    Requires:
+        Nothing beyond the base installation.
+    Example:
+        >>> world = PriceList(PriceListConfig(items=1))
+        >>> first = world.reset(seed=3, noise_seed=0)
+        >>> [world.step(action).reward for action in world.solve()][-1]
+        1.0
+    """
+
+    spec = EnvSpec(
+        id="price_list",
+        entry_point=f"{__name__}:PriceList",
+        config_type=PriceListConfig,
+        max_turns=6,
+        max_actions_per_turn=2,
+        description="Look up prices and calculate, by tool calls: what does a shopping list cost?",
+    )
+
+    def __init__(self, config: PriceListConfig | None = None) -> None:
+        self._config = PriceListConfig() if config is None else config
+        super().__init__(self._config)
+        self._wanted: dict[str, int] = {}
+        self._prices: dict[str, int] = {}
+        self._known: set[str] = set()
+        self._is_sum_known = False
+        self._given: str | None = None
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        check_seed("noise_seed", noise_seed)
+        rng = np.random.default_rng(check_seed("seed", seed))
+        names = [GOODS[i] for i in rng.choice(len(GOODS), size=self._config.items, replace=False)]
+        self._wanted = {name: int(rng.integers(1, self._config.max_quantity + 1)) for name in names}
+        prices = rng.integers(2, self._config.max_price + 1, size=len(GOODS))
+        self._prices = {name: int(price) for name, price in zip(GOODS, prices, strict=True)}
+        self._known, self._is_sum_known, self._given = set(), False, None
+        return self._observe(self._question)
+
+    def instructions(self) -> str:
+        by_tool = " and calculate by tool" if self._config.calculator else ""
+        return (
+            f"You are asked what a shopping list costs. Look up the price of each good{by_tool}, "
+            "then answer with the number alone."
+        )
+
+    def tools(self) -> tuple[Tool, ...]:
+        return (_LOOKUP, _CALCULATE) if self._config.calculator else (_LOOKUP,)
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> StepResult:
+        return self._look_up(arguments) if name == "lookup" else self._calculate(arguments)
+
+    def answer(self, text: str) -> StepResult:
+        self._given = text
+        word = "Right" if self.is_solved else "Wrong"
+        observation = self._observe(f"{word}: it costs {number_text(self._total)}.")
+        return self._result(observation, is_valid=True, is_effective=True)
+
+    def solve(self) -> list[str] | None:
+        """Look up what is not known yet, calculate, answer; None after a wrong answer."""
+        if self._given is not None:
+            return [] if self.is_solved else None
+        actions = [
+            f'lookup {{"item": "{name}"}}' for name in self._wanted if name not in self._known
+        ]
+        if self._config.calculator and not self._is_sum_known:
+            actions.append(f'calculate {{"expression": "{self._expression}"}}')
+        return [*actions, f"answer {number_text(self._total)}"]
+
+    def guesses(self) -> tuple[str, ...]:
+        """A look at some good of the list, and an answer that counts only the pieces."""
+        looks = tuple(f'lookup {{"item": "{name}"}}' for name in self._wanted)
+        return (*looks, f"answer {sum(self._wanted.values())}")
+
+    def task_key(self) -> str:
+        """The list in the order shown, and the prices of what is on it."""
+        wanted = [[name, number, self._prices[name]] for name, number in self._wanted.items()]
+        return hash_task(self.spec.id, wanted)
+
+    @property
+    def is_over(self) -> bool:
+        return self._given is not None
+
+    @property
+    def is_solved(self) -> bool:
+        return self._given is not None and read_number(self._given) == self._total
+
+    @property
+    def _total(self) -> Fraction:
+        return Fraction(sum(self._prices[name] * number for name, number in self._wanted.items()))
+
+    @property
+    def _expression(self) -> str:
+        return "+".join(f"{number}*{self._prices[name]}" for name, number in self._wanted.items())
+
+    @property
+    def _question(self) -> str:
+        parts = [f"{number} {name}" for name, number in self._wanted.items()]
+        listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+        return f"What do {listed} cost together?"
+
+    def _look_up(self, arguments: Mapping[str, Any]) -> StepResult:
+        name = normalise(str(arguments["item"]))
+        if name not in self._prices:
+            return self._result(Observation(text="No such good."), is_valid=True)
+        is_news = name in self._wanted and name not in self._known
+        self._known.add(name)
+        text = f"{name}: {self._prices[name]}"
+        return self._result(self._observe(text, "tool", "lookup"), True, is_news)
+
+    def _calculate(self, arguments: Mapping[str, Any]) -> StepResult:
+        try:
+            value = calculate(str(arguments["expression"]))
+        except CalculationError as error:
+            return self._result(Observation(text=f"Error: {error}."), is_valid=True)
+        is_news = value == self._total and not self._is_sum_known
+        self._is_sum_known = self._is_sum_known or value == self._total
+        return self._result(self._observe(number_text(value), "tool", "calculate"), True, is_news)
+
+    def _result(
+        self, observation: Observation, is_valid: bool, is_effective: bool = False
+    ) -> StepResult:
+        return StepResult(
+            observation=observation,
+            reward=float(self.is_solved),
+            terminated=self.is_over,
+            success=self.is_solved,
+            is_valid=is_valid,
+            is_effective=is_effective,
+            info={},
+        )
+
+    def _observe(self, text: str, role: Any = "user", name: str = "") -> Observation:
+        lines = [self._question, *(f"{each}: {self._prices[each]}" for each in sorted(self._known))]
+        if self._given is not None:
+            lines.append(text)
+        frame = card_frame("Price list", lines)
+        return Observation(
+            text=text, frame=frame, messages=(Message(role=role, name=name, content=text),)
+        )

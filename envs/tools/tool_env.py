@@ -1,0 +1,144 @@
+"""The base of worlds with tools: calls checked against their schema, results as tool messages.
+
+A subclass declares its tools, answers calls and answers; what a reply may hold besides is dealt
+with here. A call that cannot be played, whatever is wrong with it, is answered with a message that
+says what is wrong, and leaves the world as it was.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, best_match
+
+from echoscope.text.tool_calls import is_tool_name, read_answer, read_call, read_problem
+
+from ..base import (
+    EnvParamsError,
+    Message,
+    Observation,
+    StepResult,
+    TextEnv,
+    Tool,
+    shorten,
+)
+
+
+class ToolEnv(TextEnv):
+    """A world that is acted on by tool calls and ended by an answer.
+
+    Arguments that a tool's schema does not name are refused, unless it allows
+    `additionalProperties`.
+
+    Its actions are spelled as `text.tool_calls` says: `lookup {"item": "tea"}`, `answer 42`.
+    """
+
+    @abstractmethod
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools of this world, the same in every episode."""
+
+    @abstractmethod
+    def call(self, name: str, arguments: Mapping[str, Any]) -> StepResult:
+        """The result of a call that fits the tool's schema; `observation.text` is what it gives.
+
+        A call that fits the schema but makes no sense (a division by zero) is answered in text,
+        with `is_valid` as the world sees it. Never raises for what the arguments say.
+        """
+
+    @abstractmethod
+    def answer(self, text: str) -> StepResult:
+        """The result of an answer; usually the end of the episode."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether the episode has ended: nothing is played any more."""
+
+    @property
+    @abstractmethod
+    def is_solved(self) -> bool | None:
+        """Whether the task is solved by now; None where the world cannot tell."""
+
+    def step(self, action: str) -> StepResult:
+        problem = self._problem(action)
+        if problem:
+            call = read_call(action)
+            # The answer to something that was not even a call comes from the user, not from a tool.
+            name = "" if call is None and read_problem(action) is None else "error"
+            return self._refused(action, problem, name if call is None else call[0])
+        call = read_call(action)
+        if call is None:
+            return self.answer(read_answer(action) or "")
+        result = self.call(*call)
+        if result.observation.messages:
+            return result
+        message = Message(role="tool", name=call[0], content=result.observation.text)
+        return replace(result, observation=replace(result.observation, messages=(message,)))
+
+    def invalid_notice(self, action: str) -> str:
+        if not action.strip():
+            return "Invalid reply: it has neither a tool call nor an answer."
+        return f"Error: {self._problem(action) or 'this call is not possible now'}."
+
+    def _problem(self, action: str) -> str:
+        """Why an action cannot be played; empty if it can."""
+        if self.is_over:
+            return "the episode is over"
+        broken = read_problem(action)
+        if broken is not None:
+            return shorten(broken, 300)
+        call = read_call(action)
+        if call is None:
+            has_answer = read_answer(action) is not None
+            return "" if has_answer else f'"{shorten(action)}" is neither a tool call nor an answer'
+        name, arguments = call
+        validator = self._validators.get(name)
+        if validator is None:
+            return f'there is no tool "{shorten(name)}", only {", ".join(self._validators)}'
+        error = best_match(validator.iter_errors(arguments))
+        if error is None:
+            return ""
+        place = "".join(f".{part}" for part in error.absolute_path)
+        where = f" at {shorten(place[1:])}" if place else ""
+        return f"the arguments of {name} do not fit{where}: {shorten(error.message, 160)}"
+
+    def _refused(self, action: str, problem: str, tool: str) -> StepResult:
+        notice = self.invalid_notice(action)
+        role: Any = "tool" if tool else "user"
+        return StepResult(
+            observation=Observation(
+                text=notice, messages=(Message(role=role, name=tool, content=notice),)
+            ),
+            reward=0.0,
+            terminated=self.is_over,
+            success=self.is_solved,
+            is_valid=False,
+            is_effective=False,
+            info={},
+        )
+
+    @cached_property
+    def _validators(self) -> Mapping[str, Draft202012Validator]:
+        return {tool.name: _validator(tool) for tool in self.tools()}
+
+
+def _validator(tool: Tool) -> Draft202012Validator:
+    if not is_tool_name(tool.name):
+        raise EnvParamsError(
+            f"a tool is named {shorten(tool.name)!r}, but a name has letters, digits, '_', '.' and "
+            "'-', at most 64 of them, and is not 'answer'"
+        )
+    try:
+        Draft202012Validator.check_schema(dict(tool.parameters))
+    except SchemaError as error:
+        raise EnvParamsError(
+            f"the parameters of the tool {tool.name} are no JSON Schema: "
+            f"{shorten(error.message, 160)}"
+        ) from None
+    # A misspelled optional argument would be ignored otherwise, and nobody would learn of it.
+    return Draft202012Validator({"additionalProperties": False, **tool.parameters})

@@ -1,0 +1,74 @@
+"""Tool calls in the replay: name, arguments and result, and nothing in them that acts."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from html import unescape
+
+from echoscope.dashboard.replay.html import MAX_CALLS, calls_html, turn_html
+from echoscope.dashboard.replay.tokens import text_html
+from echoscope.store.records import ToolCall, Turn
+
+LOOK = ToolCall(name="lookup", arguments='{"item": "tea", "n": [1, 2]}', result="tea: 4")
+EVIL = '<script>alert(1)</script><img src=x onerror="alert(1)">\u202e\x00'
+
+
+def shown(*calls: ToolCall, response: str = "x") -> str:
+    return calls_html(Turn(index=0, observation="", response=response, calls=calls))
+
+
+def words(html: str) -> list[str]:
+    """The texts, in order; only harmless elements stand around them."""
+    root = ET.fromstring(html)
+    for element in root.iter():
+        assert element.tag in ("div", "span", "i")
+        assert set(element.attrib) <= {"class", "title", "dir"}
+    return [text for text in root.itertext() if text.strip()]
+
+
+def test_a_call_is_shown_as_a_call() -> None:
+    assert words(shown(LOOK)) == [
+        "call", "lookup", "item", '"tea"', "n", "[1, 2]", "result", "tea: 4"
+    ]  # fmt: skip
+
+
+def test_what_is_no_call_says_why_and_shows_what_was_written() -> None:
+    broken = ToolCall(name="", arguments="<tool_call>{", result="Error: x.", problem="not JSON")
+    assert words(shown(broken)) == [
+        "not a call", "not JSON", "written", "<tool_call>{", "result", "Error: x."
+    ]  # fmt: skip
+
+
+def test_a_call_that_was_not_played_says_so() -> None:
+    assert words(shown(ToolCall(name="f", arguments="{}")))[-1] == (
+        "nothing: the call was not played"
+    )
+
+
+def test_hostile_calls_do_nothing() -> None:
+    for arguments in (EVIL, f'{{"{EVIL.replace(chr(34), "")[:-1]}": 1}}', "[" * 100_000, "[1]"):
+        html = shown(ToolCall(name=EVIL, arguments=arguments, result=EVIL, problem=""))
+        assert "<script" not in html
+        assert "<img" not in html
+        assert "alert(1)" in unescape("".join(words(html)))
+
+
+def test_many_calls_are_cut_and_counted() -> None:
+    assert shown(*[LOOK] * (MAX_CALLS + 5)).count("es-call-name") == MAX_CALLS
+    assert "5 more calls" in shown(*[LOOK] * (MAX_CALLS + 5))
+
+
+def test_a_turn_without_calls_looks_as_before() -> None:
+    assert shown() == ""
+
+
+def test_the_reply_names_the_call_and_the_card_follows_it() -> None:
+    response = "I look.</think><tool_call>{}</tool_call>"
+    turn = Turn(
+        index=0, observation="", response=response, reasoning_chars=(0, 7),
+        answer_chars=(15, len(response)), calls=(LOOK,),
+    )  # fmt: skip
+    reply = text_html(turn)
+    assert ">tool call</span>" in reply
+    html = turn_html(turn, reply, [], is_now=True)
+    assert html.index("es-region-answer") < html.index("es-call-name")
