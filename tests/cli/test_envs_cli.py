@@ -57,7 +57,7 @@ def test_limits_stop_the_episode() -> None:
 def test_check_all_passes() -> None:
     result = run("check", "all")
     assert result.exit_code == 0
-    assert "sokoban: ok (12 checks passed)" in result.output
+    assert "sokoban: ok (13 checks passed)" in result.output
 
 
 def test_a_failed_check_exits_with_1() -> None:
