@@ -67,7 +67,7 @@ class Case:
     """Padded tokens of a microbatch."""
 
     def terms(self, micro: TokenBatch) -> LossTerms:
-        outputs = self.policy.outputs(micro)
+        outputs = self.policy.outputs(micro, pad=True)  # norms need rows
         return compute_loss(outputs, micro, LOSS, Denominators.of(self.batch, norm_tokens=1))
 
     def forward(self) -> None:

@@ -25,7 +25,14 @@ from .config.settings import CriticConfig, LoraConfig, ModelConfig, OptimConfig
 from .memory import MAX_LOGITS, MIN_MICROBATCH
 from .optim import ParameterGroup
 from .policy_assets import resolve_model
-from .update.batch import PolicyOutputs, TokenBatch
+from .update.batch import PolicyOutputs, TokenBatch, microbatches
+from .update.packing import (
+    PackedRows,
+    enable_packing,
+    packed_hidden,
+    packed_microbatches,
+    padded_hidden,
+)
 
 _LEFT_OUT = -1e30
 """Logit of a token that truncation left out: its probability is 0, and 0 * log-prob is not NaN."""
@@ -96,15 +103,22 @@ class ValueHead(nn.Module):
 
 
 class ModelCritic(nn.Module):
-    """A trunk of its own with a value head."""
+    """A trunk of its own with a value head.
 
-    def __init__(self, trunk: PreTrainedModel, head: ValueHead) -> None:
+    Args:
+        packs: the trunk takes packed rows.
+    """
+
+    def __init__(self, trunk: PreTrainedModel, head: ValueHead, *, packs: bool = False) -> None:
         super().__init__()
         self.trunk = trunk
         self.head = head
+        self.packs = packs
 
-    def forward(self, batch: TokenBatch) -> Tensor:
-        return _values(self.head, _hidden(self.trunk, batch.input_ids[:, :-1]), batch)
+    def forward(self, batch: TokenBatch, rows: PackedRows | None = None) -> Tensor:
+        """Values of the sampled tokens, (B, T), zero elsewhere."""
+        states_S = _states(self.trunk, batch, rows if self.packs else None)
+        return _scatter(self.head(states_S), batch)
 
 
 class Policy:
@@ -127,8 +141,12 @@ class Policy:
         self.critic = critic
         self.version = 0
         self.fitting_tokens = MIN_MICROBATCH
-        """Padded tokens per forward pass of the update, unless `optim.max_microbatch_tokens` is
-        set. Small ones waste less padding and stay in a CPU's cache; more may fit on CUDA."""
+        """Tokens per forward pass of the update, unless `optim.max_microbatch_tokens` is set.
+        Few of them stay in a CPU's cache; more may fit on CUDA."""
+        self.padded_because = "model.packing is off"
+        """Why the update pads its rows; empty where it packs them."""
+        if config.packing:
+            self.padded_because = enable_packing(causal_model(model)) or ""
         self._detach_value = detach_value
         self._reference: PreTrainedModel | None = None
         model.requires_grad_(not isinstance(model, PeftModel))
@@ -159,8 +177,18 @@ class Policy:
         return [] if self.critic is None else list(self.critic.parameters())
 
     def microbatch_tokens(self, config: OptimConfig) -> int:
-        """Padded tokens per forward pass of the update."""
+        """Tokens per forward pass of the update, padding included."""
         return config.max_microbatch_tokens or self.fitting_tokens
+
+    def microbatches(
+        self, batch: TokenBatch, config: OptimConfig
+    ) -> list[tuple[TokenBatch, Tensor]]:
+        """Parts of a batch that are forwarded at once, and the rows (b,) that each one holds.
+
+        `full[rows, :part.width] = values` puts a part's values back in their place.
+        """
+        make = microbatches if self.padded_because else packed_microbatches
+        return make(batch, self.microbatch_tokens(config))
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """What the optimizer clips apart: the policy, the critic's own trunk, its value head."""
@@ -184,14 +212,15 @@ class Policy:
             ValueError: the policy has no critic.
         """
         if isinstance(self.critic, ModelCritic):
-            out: Tensor = self.critic(batch)
+            out: Tensor = self.critic(batch, self._packed(batch))
             return out
         if isinstance(self.critic, ValueHead):
             trunk = causal_model(self.model).base_model
-            return _values(self.critic, _hidden(trunk, batch.input_ids[:, :-1]), batch)
+            states_S = _states(trunk, batch, self._packed(batch))
+            return _scatter(self.critic(states_S), batch)
         raise ValueError("the policy has no critic: set critic.kind to head or model")
 
-    def outputs(self, batch: TokenBatch) -> PolicyOutputs:
+    def outputs(self, batch: TokenBatch, *, pad: bool = False) -> PolicyOutputs:
         """Log-probs, entropies and values of the sampled tokens, (B, T), zero elsewhere.
 
         Log-probs and entropies are those of the distribution that was sampled from: at the recorded
@@ -199,20 +228,32 @@ class Policy:
         recorded ones; when the weights move, the support stays.
 
         A token's value is that of the state it was sampled in: the hidden state one column before.
+
+        Args:
+            pad: forward (B, T) rows, as layers see them that tell rows apart.
         """
-        hidden, logits_from = self._forward(self.model, batch.input_ids[:, :-1])
+        rows = None if pad else self._packed(batch)
+        states_S, logits_from = self._forward(self.model, batch, rows)
         sampled = batch.loss_mask[:, 1:]
-        logprobs_S, entropies_S = logits_from(hidden[sampled], _Sampled.of(batch, sampled))
+        logprobs_S, entropies_S = logits_from(states_S, _Sampled.of(batch, sampled))
         values = None
         if isinstance(self.critic, ModelCritic):
-            values = self.critic(batch)
+            values = self.critic(batch, rows)
         elif isinstance(self.critic, ValueHead):
-            values = _values(self.critic, hidden.detach() if self._detach_value else hidden, batch)
+            seen_S = states_S.detach() if self._detach_value else states_S
+            values = _scatter(self.critic(seen_S), batch)
         return PolicyOutputs(
             logprobs=_scatter(logprobs_S, batch),
             entropies=_scatter(entropies_S, batch),
             values=values,
+            num_forwarded=sampled.numel() if rows is None else rows.num_tokens,
         )
+
+    def _packed(self, batch: TokenBatch) -> PackedRows | None:
+        """None where rows are padded, or there is nothing to forward."""
+        if self.padded_because or not batch.num_loss_tokens:
+            return None
+        return PackedRows.of(batch.input_ids, batch.loss_mask)
 
     def reference_logprobs(self, batch: TokenBatch) -> Tensor:
         """Log-probs under the reference policy, (B, T) float32, zero outside the loss mask.
@@ -223,8 +264,8 @@ class Policy:
         """
         sampled = batch.loss_mask[:, 1:]
         with torch.no_grad(), self._reference_model() as model:
-            hidden, logits_from = self._forward(model, batch.input_ids[:, :-1])
-            logprobs_S, _ = logits_from(hidden[sampled], _Sampled.of(batch, sampled))
+            states_S, logits_from = self._forward(model, batch, self._packed(batch))
+            logprobs_S, _ = logits_from(states_S, _Sampled.of(batch, sampled))
         return _scatter(logprobs_S, batch)
 
     @contextmanager
@@ -235,14 +276,16 @@ class Policy:
             return
         if self._reference is None:
             self._reference = load_model(self.config.path, self.config).requires_grad_(False)
+            if not self.padded_because:
+                enable_packing(self._reference)
         yield self._reference
 
     def _forward(
-        self, model: PreTrainedModel | PeftModel, input_ids: Tensor
+        self, model: PreTrainedModel | PeftModel, batch: TokenBatch, rows: PackedRows | None
     ) -> tuple[Tensor, _LogitsFrom]:
         causal = causal_model(model)
         head = causal.get_output_embeddings()
-        return _hidden(causal.base_model, input_ids), _LogitsFrom(head, causal.config)
+        return _states(causal.base_model, batch, rows), _LogitsFrom(head, causal.config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -379,19 +422,11 @@ def causal_model(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
-def _hidden(trunk: PreTrainedModel, input_ids: Tensor) -> Tensor:
-    """Last hidden states, (B, T, hidden). Rows are right-padded, so causality hides the padding."""
-    positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None, :]
-    out = trunk(input_ids=input_ids, position_ids=positions, use_cache=False)
-    hidden: Tensor = out.last_hidden_state
-    return hidden
-
-
-def _values(head: nn.Module, hidden: Tensor, batch: TokenBatch) -> Tensor:
-    """From the hidden states of all columns but the last, (B, T - 1, hidden), to (B, T)."""
-    values = hidden.new_zeros(batch.input_ids.shape, dtype=torch.float32)
-    values[:, 1:] = head(hidden)
-    return values * batch.loss_mask
+def _states(trunk: PreTrainedModel, batch: TokenBatch, rows: PackedRows | None) -> Tensor:
+    """(S, hidden), the last hidden state that each sampled token was drawn in."""
+    if rows is not None:
+        return packed_hidden(trunk, rows)[rows.states_S]
+    return padded_hidden(trunk, batch.input_ids[:, :-1])[batch.loss_mask[:, 1:]]
 
 
 def _scatter(values_S: Tensor, batch: TokenBatch) -> Tensor:
@@ -442,4 +477,5 @@ def _build_critic(
     if critic.kind == "head":
         return head
     trunk = load_model(critic.path or config.path, config).base_model
-    return ModelCritic(trunk.requires_grad_(True), head)
+    packs = config.packing and enable_packing(trunk) is None
+    return ModelCritic(trunk.requires_grad_(True), head, packs=packs)

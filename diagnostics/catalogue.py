@@ -458,6 +458,13 @@ METRICS: tuple[Metric, ...] = (
         "non-finite losses or gradients",
     ),
     _of("optim/lr", "Learning rate", "", "Step size of the optimizer."),
+    _of(
+        "optim/forwarded_frac",
+        "Forwarded share",
+        "of the rows' tokens",
+        "Tokens that the update forwards, over the tokens of its rows. Below 1 where rows share "
+        "their beginnings; above 1 where rows are padded.",
+    ),
     _of("loss/total", "Loss", "", "Sum of all loss terms. Its level alone says little."),
     _of(
         "loss/policy",

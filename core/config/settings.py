@@ -51,6 +51,13 @@ class ModelConfig(FrozenModel):
         "the memory. null: on with CUDA, off elsewhere.",
     )
 
+    packing: bool = Field(
+        True,
+        description="Forward the update's rows without padding, and a beginning that rows share, "
+        "such as siblings' prompt, once. Models whose attention cannot be replaced are padded. "
+        "The numbers are those of padded rows but for rounding.",
+    )
+
     def checkpoints_activations(self, device_type: str) -> bool:
         """Whether activations are computed again in backward on `cpu` or `cuda`."""
         if self.gradient_checkpointing is None:
@@ -498,8 +505,8 @@ class OptimConfig(FrozenModel):
         None,
         ge=1,
         le=1_000_000_000,
-        description="Padded tokens per forward pass; null for 1024 on the CPU, and for as many as "
-        "fit into the memory on CUDA.",
+        description="Tokens per forward pass; null for 1024 on the CPU, and for as many as fit "
+        "into the memory on CUDA.",
     )
     max_nonfinite_steps: int = Field(
         5,

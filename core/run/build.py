@@ -91,6 +91,8 @@ class Builder:
         _check_context(policy.max_positions, config)
         if policy.device.type == "cuda" and self.memory is not None:
             policy.fitting_tokens = fitting_microbatch(self.memory, self._free_bytes)
+        if config.model.packing and policy.padded_because:
+            self.events.message(f"the update pads its rows: {policy.padded_because}")
         chat = load_chat(resolve_model(config.model.path))
         if config.from_run is not None:
             for line in StoredSource(Path(config.from_run), config).check(chat):

@@ -106,6 +106,8 @@ class PolicyOutputs:
     logprobs: Tensor  # (B, T) float32, at the temperature and over the support of the sampling
     entropies: Tensor  # (B, T) float32, nats
     values: Tensor | None = None  # (B, T) float32
+    num_forwarded: int = 0
+    """Tokens that went through the model, padding included."""
 
 
 def credit_rewards(

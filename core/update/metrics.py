@@ -23,6 +23,7 @@ from echoscope.store.records import (
     Turn,
 )
 
+from .batch import TokenBatch
 from .losses import LossTerms
 
 
@@ -185,6 +186,10 @@ class MetricTotals:
     maxima: dict[str, Tensor] = field(default_factory=dict)
     num_idle: int = 0
     """Sampled tokens that needed no pass."""
+    num_forwarded: int = 0
+    """Tokens that went through the model with a gradient, padding included."""
+    num_row_tokens: int = 0
+    """Tokens of the rows that they stand for."""
 
     def add(self, terms: LossTerms) -> None:
         for name, value in terms.metrics.items():
@@ -196,6 +201,12 @@ class MetricTotals:
     def add_idle(self, num_tokens: int) -> None:
         """Count tokens that needed no pass."""
         self.num_idle += num_tokens
+
+    def add_forwarded(self, num_forwarded: int, rows: TokenBatch) -> None:
+        """Count a pass over `rows`, each of which ends before its last sampled token."""
+        self.num_forwarded += num_forwarded
+        columns = torch.arange(rows.width, device=rows.loss_mask.device)
+        self.num_row_tokens += int((columns * rows.loss_mask).amax(1).sum())
 
     def result(self, *, num_updates: int = 1) -> dict[str, float]:
         """Metrics of the step; NaN where there were no tokens.
@@ -218,6 +229,7 @@ class MetricTotals:
         out["policy/advantage_mean"] = _ratio(sums["advantage"], count_all)
         out["policy/advantage_std"] = math.sqrt(_variance(sums, "advantage", count_all))
         out["optim/idle_token_frac"] = _ratio(float(self.num_idle), count_all)
+        out["optim/forwarded_frac"] = _ratio(self.num_forwarded, self.num_row_tokens)
         out |= _off_policy(sums, self.maxima)
         if "residual" in sums:
             out["critic/explained_variance"] = explained_variance(sums, count)

@@ -28,7 +28,7 @@ from ..config.settings import RunConfig
 from ..policy import Policy
 from ..rollout.chat import ChatFormat
 from .assemble import pack_kept, with_advantages
-from .batch import TokenBatch, microbatches, select_rows
+from .batch import TokenBatch, select_rows
 from .losses import Denominators, LossTerms, compute_loss, rows_with_gradient
 from .update import annotate
 
@@ -147,7 +147,7 @@ class _Step:
             yield {"policy": torch.zeros(())}
             return
         chosen = select_rows(self._batch, torch.nonzero(rows)[:, 0])
-        for micro, _ in microbatches(chosen, self._max_tokens):
+        for micro, _ in self._policy.microbatches(chosen, self._config.optim):
             yield self._terms(micro).named
 
     def trajectory_norms(self) -> NDArray[np.float64]:
@@ -158,7 +158,8 @@ class _Step:
             owners, sample_of_row = micro.trajectory_index.unique(return_inverse=True)
             token_rows = micro.loss_mask[:, 1:].nonzero()[:, 0]
             norms = trajectory_norms(
-                lambda micro=micro: self._terms(micro).total,  # type: ignore[misc]
+                # The layers must tell the trajectories apart: no token is shared.
+                lambda micro=micro: self._terms(micro, pad=True).total,  # type: ignore[misc]
                 self._modules,
                 sample_of_row=sample_of_row,
                 sample_of_token=sample_of_row[token_rows],
@@ -166,8 +167,8 @@ class _Step:
             out[owners.cpu().numpy()] = norms.norms_n
         return out
 
-    def _terms(self, micro: TokenBatch) -> LossTerms:
-        outputs = self._policy.outputs(micro)
+    def _terms(self, micro: TokenBatch, *, pad: bool = False) -> LossTerms:
+        outputs = self._policy.outputs(micro, pad=pad)
         config = self._config
         return compute_loss(outputs, micro, config.loss, self._denominators, config.off_policy)
 

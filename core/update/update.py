@@ -12,7 +12,7 @@ from torch import Tensor
 from ..config.settings import RunConfig
 from ..optim import Optimizer, StepResult, lr_multiplier
 from ..policy import Policy
-from .batch import TokenBatch, microbatches, minibatches, select_rows
+from .batch import TokenBatch, minibatches, select_rows
 from .kl import mismatch_kl
 from .losses import Denominators, compute_loss, rows_with_gradient
 from .metrics import MetricTotals
@@ -50,7 +50,7 @@ def annotate(
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
     values, ref = torch.zeros_like(logprobs), torch.zeros_like(logprobs)
     with torch.no_grad():
-        for micro, rows in microbatches(batch, policy.microbatch_tokens(config.optim)):
+        for micro, rows in policy.microbatches(batch, config.optim):
             if wants_logprobs:
                 outputs = policy.outputs(micro)
                 logprobs[rows, : micro.width] = outputs.logprobs
@@ -101,6 +101,7 @@ def update(
         "optim/num_skipped": float(num_skipped),
         "optim/num_without_gradient": float(len(done) - num_updates - num_skipped),
         "optim/num_tokens": float(batch.num_loss_tokens),
+        "optim/num_forwarded_tokens": float(totals.num_forwarded),
     }
     return UpdateResult(
         metrics=metrics,
@@ -177,10 +178,9 @@ def _accumulate(
     logprobs = torch.zeros_like(batch.behaviour_logprobs).masked_fill(batch.loss_mask, math.nan)
     chosen = with_gradient_B.nonzero()[:, 0]
     totals.add_idle(int(batch.loss_mask[~with_gradient_B].sum()))
-    for micro, rows in microbatches(
-        select_rows(batch, chosen), policy.microbatch_tokens(config.optim)
-    ):
+    for micro, rows in policy.microbatches(select_rows(batch, chosen), config.optim):
         outputs = policy.outputs(micro)
+        totals.add_forwarded(outputs.num_forwarded, micro)
         terms = compute_loss(outputs, micro, config.loss, denominators, config.off_policy)
         terms.total.backward()
         optimizer.accumulate()

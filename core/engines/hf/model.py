@@ -25,7 +25,7 @@ def runnable(model: PreTrainedModel) -> PreTrainedModel:
             )
         model = model.get_base_model()
     config = model.config
-    if config._attn_implementation not in ("sdpa", "eager"):
+    if not config._attn_implementation.startswith(("sdpa", "eager")):  # sdpa_packed is sdpa here
         raise ValueError(
             f"the hf engine needs attn_implementation sdpa or eager, not "
             f"{config._attn_implementation}: it passes an explicit mask"

@@ -98,7 +98,8 @@ class ModelScorer:
         self._device, self._dtype = first.device, first.dtype
         config: Any = model.config
         self._max_positions: int | None = config.to_dict().get("max_position_embeddings")
-        self._takes_trees = config._attn_implementation in ("sdpa", "eager") and any(
+        # "sdpa_packed", of a policy that trains, is sdpa here.
+        self._takes_trees = str(config._attn_implementation).startswith(("sdpa", "eager")) and any(
             "position_ids" in inspect.signature(module.forward).parameters
             for module in model.modules()
         )

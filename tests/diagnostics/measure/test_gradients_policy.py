@@ -78,7 +78,7 @@ class Step:
         }
 
     def loss(self, batch: TokenBatch) -> LossTerms:
-        outputs = self.policy.outputs(batch)
+        outputs = self.policy.outputs(batch, pad=True)  # norms need rows
         return compute_loss(outputs, batch, LOSS, Denominators.of(self.batch, norm_tokens=1))
 
     def terms_of(self, group: int) -> Iterator[Mapping[str, Tensor]]:
