@@ -355,7 +355,7 @@ def with_zeroed_rows(batch: TokenBatch, rows: list[int]) -> TokenBatch:
 
 
 def test_a11_rows_without_advantage_are_not_forwarded(make_config: MakeConfig) -> None:
-    bench = make_bench(make_config())
+    bench = make_bench(make_config("model.packing=false"))
     batch = with_zeroed_rows(bench.batch(), [0, 2])
     expected = full_batch_gradient(bench, batch)
     rows, catch = count_passes(bench), CatchGradients(bench)
@@ -379,7 +379,7 @@ def test_a11_rows_without_advantage_are_not_forwarded(make_config: MakeConfig) -
 def test_a11_rows_without_advantage_are_forwarded_for_other_terms(
     make_config: MakeConfig, setting: str
 ) -> None:
-    bench = make_bench(make_config(setting))
+    bench = make_bench(make_config(setting, "model.packing=false"))
     batch = with_zeroed_rows(bench.batch(), [0, 2])
     rows = count_passes(bench)
     update(bench.policy, bench.optimizer, batch, bench.config, step=1)
@@ -588,7 +588,7 @@ def test_with_several_updates_the_old_policy_is_that_before_the_first(
     make_config: MakeConfig,
 ) -> None:
     """One pass serves the old log-probs and the measure of mismatch, as without a correction."""
-    settings = ("optim.minibatches=2", "optim.lr=1e-2")
+    settings = ("optim.minibatches=2", "optim.lr=1e-2", "model.packing=false")
     bench = make_bench(make_config(*settings, *TRAINER))
     rollouts = bench.collect()
     batch, logprobs = bench.prepare(rollouts)
