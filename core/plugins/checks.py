@@ -23,7 +23,7 @@ from ..config.settings import (
     RunConfig,
     ShapingTerm,
 )
-from ..rollout.shaping import resolve
+from ..rollout.shaping import BUILT_IN, resolve
 from ..run.observers import StepObservation
 from ..update.advantages import estimate_advantages
 from ..update.batch import PolicyOutputs, TokenBatch, select_rows
@@ -114,8 +114,6 @@ def check_plugin(
 def load_plugins(config: RunConfig) -> None:
     """Load and check everything of the user's own that a configuration names.
 
-    Reward terms are checked for their parameters by `shaping.resolve`, and here on made-up turns.
-
     Raises:
         UserCodeError: one is missing, or broke its contract; the sentence says which and how.
     """
@@ -126,6 +124,9 @@ def load_plugins(config: RunConfig) -> None:
         named.append(("loss", config.loss.function, config.loss.params))
     if config.selection.function:
         named.append(("selection", config.selection.function, config.selection.params))
+    for term in config.reward.shaping:
+        if term.function not in BUILT_IN:
+            named.append(("reward", term.function, term.params))
     for entry in config.observers:
         named.append(("observer", entry.function, entry.params))
     for kind, name, params in named:
@@ -326,8 +327,8 @@ def _loss_batch(subject: _Subject, case: str) -> TokenBatch:
 
 def _gradient(
     subject: _Subject, name: str, batch: TokenBatch, parts: Sequence[Sequence[int]]
-) -> tuple[Tensor, Tensor]:
-    """Loss of a step and its gradient with respect to log-probs and entropies, (2, B, T)."""
+) -> Tensor:
+    """Loss of a step and its gradient with respect to log-probs and entropies, flat."""
     settings: dict[str, Any] = {"function": name, "params": dict(subject.params)}
     if subject.config is not None:
         settings["aggregation"] = subject.config.loss.aggregation
@@ -356,10 +357,10 @@ def _gradient(
         torch.zeros_like(leaf) if gradient is None else gradient
         for leaf, gradient in zip(leaves, gradients, strict=True)
     ]
-    gradient = torch.stack(filled)
+    gradient = torch.cat([one.flatten() for one in filled])
     if not torch.isfinite(gradient).all():
         raise subject.wrong("has a NaN or infinite gradient")
-    return total.detach(), gradient
+    return torch.cat([total.detach().reshape(1), gradient])
 
 
 def _observation(subject: _Subject, case: str, step: int) -> StepObservation:
@@ -396,5 +397,5 @@ def _equal(one: Any, other: Any, *, close: bool = False) -> bool:
         return False
     if close and first.dtype.kind == "f":
         scale = float(np.nanmax(np.abs(first), initial=0.0))
-        return bool(np.allclose(first, second, rtol=1e-5, atol=1e-6 * scale, equal_nan=True))
+        return bool(np.allclose(first, second, rtol=1e-5, atol=1e-5 * scale, equal_nan=True))
     return bool(np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))

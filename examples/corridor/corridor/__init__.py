@@ -1,0 +1,1 @@
+"""A world and a learning algorithm of one's own, for Echoscope."""
