@@ -212,7 +212,7 @@ _TURNS = Table(
         Column("format_penalty", "DOUBLE", "Zero or negative."),
         Column("is_valid", "BOOLEAN", "The response parsed into an action."),
         Column("is_effective", "BOOLEAN", "The action changed something."),
-        Column("finish_reason", "VARCHAR", "stop, length or abort."),
+        Column("finish_reason", "VARCHAR", "stop, length, repetition or abort."),
         Column("policy_version", "INTEGER", "Policy version that sampled the response."),
         Column("info", "MAP(VARCHAR, DOUBLE)", "Numbers that the environment reported."),
         Column("shaping", "MAP(VARCHAR, DOUBLE)", "Shaping terms by name."),

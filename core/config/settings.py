@@ -29,6 +29,9 @@ from .limits import (
 )
 from .schedule import BranchedFrom, CheckpointConfig, EvalConfig, ObserverEntry, ProbeConfig
 
+StopString = Annotated[str, Field(min_length=1, max_length=200)]
+TokenId = Annotated[int, Field(ge=0, le=10_000_000)]
+
 
 class LoraConfig(FrozenModel):
     """Low-rank adapters. The reference policy is then the base with the adapters off."""
@@ -107,6 +110,12 @@ class ContextConfig(FrozenModel):
         None, ge=1, le=MAX_TOKENS, description="Sampled tokens per episode."
     )
     action_separator: str = Field("||", min_length=1, max_length=100)
+    template_args: dict[str, Any] = Field(
+        default_factory=dict,
+        max_length=32,
+        description="Arguments of the model's chat template, for example {enable_thinking: false} "
+        "of Qwen3.",
+    )
     tool_format: Literal["auto", "hermes", "llama"] = Field(
         "auto",
         description="How the model spells tool calls: hermes (Qwen, Hermes), llama (Llama 3.x), "
@@ -142,6 +151,24 @@ class SamplingConfig(FrozenModel):
         le=1,
         description="Leave out tokens less likely than this share of the likeliest; 0 for off.",
         json_schema_extra=LIVE,
+    )
+    stop: list[StopString] = Field(
+        default_factory=list,
+        max_length=16,
+        description="A reply ends with any of these texts, which it keeps. These three also hold "
+        "for evaluation and probe.",
+    )
+    stop_token_ids: list[TokenId] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Token ids that end a reply, besides those that the model names.",
+    )
+    max_repeats: int | None = Field(
+        None,
+        ge=3,
+        le=10_000,
+        description="A reply ends when its last tokens are the same piece of at most 32 tokens so "
+        "many times in a row; its finish reason is then `repetition`. null for never.",
     )
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from echoscope.store.records import FinishReason, FloatArray, IntArray, Support, read_only
+
+
+class ReplyWatch(Protocol):
+    """Follows one response token by token and says where it ends."""
+
+    def ends(self, token: int) -> FinishReason | None:
+        """Why the response ends with this token; None if it goes on. Called once a token."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,8 @@ class SamplingParams:
     records_support: bool = False
     """Samples say which tokens were left in, where any was left out."""
     stop_token_ids: tuple[int, ...] = ()
+    watch: Callable[[], ReplyWatch] | None = None
+    """Makes a watch for each response; its last token is the one that the watch ends it with."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import TemplateError
+from jinja2 import Environment, TemplateError, meta
 from tokenizers import Tokenizer
 from transformers import (
     AutoTokenizer,
@@ -35,10 +35,30 @@ from transformers import (
 
 from echoscope.store.models import Detokenizer
 from echoscope.store.records import IntArray
-from echoscope.text.replies import THINK_OPEN
+from echoscope.text.did_you_mean import did_you_mean
+from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
 
 _MARK = "\ue000{name}\ue001"
 _MARK_PATTERN = re.compile("\ue000([a-z0-9]+)\ue001")
+_EXTENSIONS = ("jinja2.ext.loopcontrols", "jinja2.ext.do")
+_OWN_ARGUMENTS = frozenset(
+    {
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template",
+        "tokenize",
+        "raise_exception",
+        "strftime_now",
+        "bos_token",
+        "eos_token",
+        "pad_token",
+        "unk_token",
+    }
+)
+"""What a template is given by the tokenizer and by us."""
 _MESSAGE_END = "<|eom_id|>"
 # Templates that print today's date print this one: a run must not depend on its first day.
 _FIXED_DATE = "{%- macro strftime_now(format) -%}2024-07-26{%- endmacro -%}"
@@ -71,13 +91,20 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     raise ChatFormatError(f"cannot load a tokenizer from {str(path)!r}: {'; '.join(reasons)}")
 
 
-def load_chat(path: str | Path) -> ChatFormat:
+def load_chat(path: str | Path, template_args: Mapping[str, Any] | None = None) -> ChatFormat:
     """The chat format of a model folder or id, with all stop tokens that its model names.
+
+    Args:
+        template_args: arguments of the chat template.
 
     Raises:
         ChatFormatError: its tokenizer cannot be loaded, or has no usable chat template.
     """
-    return ChatFormat(load_tokenizer(path), stop_token_ids=_generation_stops(path))
+    return ChatFormat(
+        load_tokenizer(path),
+        stop_token_ids=_generation_stops(path),
+        template_args=template_args or {},
+    )
 
 
 def _generation_stops(path: str | Path) -> tuple[int, ...]:
@@ -100,15 +127,22 @@ class ChatFormat:
             the model's generation configuration names.
         pad_token_id: any valid id to fill rows with; never says what is padding.
         template_forces_think: the template itself ends a prompt with `<think>`.
+        template_closes_think: it ends a prompt with `</think>`: there is no reasoning to sample.
 
     Raises:
         ChatFormatError: the tokenizer has no chat template, or one that this class cannot use.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, stop_token_ids: Sequence[int] = ()
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        stop_token_ids: Sequence[int] = (),
+        template_args: Mapping[str, Any] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._template_args = dict(template_args or {})
+        self._check_template_args()
         self._with_control = _backend(tokenizer, split_special=False)
         self._plain = _backend(tokenizer, split_special=True)
         self._detokenizer = Detokenizer(self._with_control)
@@ -116,6 +150,7 @@ class ChatFormat:
         self.history_to_assistant = self.encode_template(to_shown_reply)
         """From a user turn to a reply that is shown, not sampled."""
         self.template_forces_think = to_assistant.rstrip().endswith(THINK_OPEN)
+        self.template_closes_think = to_assistant.rstrip().endswith(THINK_CLOSE)
         self._to_assistant = {
             False: self.encode_template(to_assistant),
             True: self.encode_template(
@@ -271,6 +306,7 @@ class ChatFormat:
             tokenize=False,
             add_generation_prompt=add_prompt,
             tools=list(tools) or None,
+            **self._template_args,
         )
         pieces = _MARK_PATTERN.split(rendered)
         wanted = [f"{role}{index}" for index, role in enumerate(roles)]
@@ -280,6 +316,26 @@ class ChatFormat:
                 "appear once, in order"
             )
         return pieces[::2]
+
+    def _check_template_args(self) -> None:
+        """Every argument is one that the template reads, and none that it is given anyway.
+
+        Raises:
+            ChatFormatError: it is not.
+        """
+        if not self._template_args:
+            return
+        read = _variables(self.template(with_tools=False)) | _variables(
+            self.template(with_tools=True)
+        )
+        for name in self._template_args:
+            if name in _OWN_ARGUMENTS or name not in read:
+                free = sorted(read - _OWN_ARGUMENTS)
+                hint = f"; it reads {', '.join(free)}" if free else "; it reads none"
+                raise ChatFormatError(
+                    f"context.template_args has {name!r}, which is no argument of this model's "
+                    f"chat template{did_you_mean(name, free) or hint}"
+                )
 
     def template(self, *, with_tools: bool) -> str:
         """The template's text. A tokenizer may have a second one for tools.
@@ -306,6 +362,14 @@ class ChatFormat:
                 "a control token, so a reply could not end itself"
             )
         return closing[0]
+
+
+def _variables(template: str) -> set[str]:
+    """The names that a template reads from whoever renders it."""
+    try:
+        return meta.find_undeclared_variables(Environment(extensions=_EXTENSIONS).parse(template))
+    except TemplateError:  # a tag of the library's own
+        return set(re.findall(r"[A-Za-z_]\w*", template))
 
 
 def _backend(tokenizer: PreTrainedTokenizerBase, *, split_special: bool) -> Tokenizer:

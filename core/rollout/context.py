@@ -69,11 +69,7 @@ class Conversation:
         instructions: str = "",
         tools: Sequence[Tool] = (),
     ) -> None:
-        if chat.template_forces_think and not config.reasoning:
-            raise ChatFormatError(
-                "the chat template ends every prompt with <think>, so context.reasoning must be "
-                "true for this model"
-            )
+        check_reasoning(chat, config)
         self._chat = chat
         self._config = config
         self._tools = ToolChat(chat, tools, config.tool_format) if tools else None
@@ -186,6 +182,20 @@ class Conversation:
                 out += self._chat.to_user(response)
                 out += [*user.content, *user.to_assistant]
         return out
+
+
+def check_reasoning(chat: ChatFormat, config: ContextConfig) -> None:
+    """Raises ChatFormatError where the template and `context.reasoning` contradict each other."""
+    if chat.template_forces_think and not config.reasoning:
+        raise ChatFormatError(
+            "the chat template ends every prompt with <think>, so context.reasoning must be "
+            "true for this model"
+        )
+    if chat.template_closes_think and config.reasoning:
+        raise ChatFormatError(
+            "the chat template ends every prompt with </think>, so a reply holds no reasoning: set "
+            "context.reasoning=false, or change context.template_args"
+        )
 
 
 def user_text(

@@ -29,10 +29,11 @@ from echoscope.store.records import (
     prompt_key,
 )
 
-from ..config.settings import ContextConfig
+from ..config.settings import ContextConfig, SamplingConfig
 from ..engines.base import GenerationEngine, Sample, SamplingParams
 from .chat import ChatFormat
 from .context import Conversation, Prompt, Reading
+from .stopping import Stopping
 
 _SPLIT_CODES = {Split.TRAIN: 0, Split.EVAL: 1, Split.PROBE: 2}
 _SAMPLING_STREAM = 2  # the environments' seeds are streams 0 and 1
@@ -83,6 +84,7 @@ def collect(
     on_finished: Callable[[list[Trajectory]], None] | None = None,
     should_abort: Callable[[], bool] | None = None,
     shaping: TurnShaping | None = None,
+    stopping: Stopping | None = None,
     draw_round: int = 0,
 ) -> RolloutBatch:
     """Play every episode of a step to its end; (P, G) trajectories.
@@ -93,9 +95,11 @@ def collect(
             be written while others go on.
         should_abort: asked before each turn; True ends what still goes on as ABORTED.
         shaping: adds named terms to each turn's reward.
+        stopping: what ends a reply; the model's own stop tokens if None.
         draw_round: how often the step has been played with other tasks before.
     """
     started = time.perf_counter()
+    stops = stopping or Stopping(chat, SamplingConfig())
     active = [_begin(slot, chat, context) for slot in pool.reset(step, draw_round)]
     finished: dict[int, Trajectory] = {}
     while active:
@@ -104,7 +108,7 @@ def collect(
                 _stop(episode, StopReason.ABORTED)
         going = [episode for episode in active if episode.stop_reason is None]
         if going:
-            samples = _generate(going, engine, chat, context, sampling, (seed, split, step))
+            samples = _generate(going, engine, stops, context, sampling, (seed, split, step))
             _play(going, samples, pool, context, shaping, sampling.temperature)
         ended = {
             episode.slot.index: _trajectory(
@@ -163,7 +167,7 @@ def _budget(episode: _Episode, context: ContextConfig) -> int:
 def _generate(
     episodes: Sequence[_Episode],
     engine: GenerationEngine,
-    chat: ChatFormat,
+    stopping: Stopping,
     context: ContextConfig,
     sampling: SamplingSettings,
     place: tuple[int, Split, int],
@@ -180,7 +184,8 @@ def _generate(
             top_k=sampling.top_k,
             min_p=sampling.min_p,
             records_support=split is Split.TRAIN,
-            stop_token_ids=chat.stop_token_ids,
+            stop_token_ids=stopping.token_ids,
+            watch=stopping.watch if stopping.watches else None,
         ),
         seeds=[
             sampling_seed(seed, split, step, episode.slot.episode_index, len(episode.turns))

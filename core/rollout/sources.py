@@ -24,6 +24,7 @@ from ..engines.base import GenerationEngine
 from .chat import ChatFormat
 from .rollout import SamplingSettings, collect
 from .shaping import apply, resolve
+from .stopping import Stopping
 
 
 class StepDroppedError(Exception):
@@ -94,6 +95,7 @@ class EnvSource:
         self._engine = engine
         self._chat = chat
         self._split = split
+        self._stopping = Stopping(chat, config.sampling)
         self._shaping = resolve(config.reward.shaping)
         self._on_finished = on_finished
         self._should_abort = should_abort
@@ -124,6 +126,7 @@ class EnvSource:
             on_finished=self._on_finished,
             should_abort=self._should_abort,
             shaping=self._shaping,
+            stopping=self._stopping,
             draw_round=draw_round,
         )
         if self._should_abort():

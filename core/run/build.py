@@ -22,6 +22,7 @@ from ..plugins.observing import user_observers
 from ..policy import Policy, build_policy, resolve_device
 from ..policy_assets import positions_of, resolve_model
 from ..rollout.chat import ChatFormat, load_chat
+from ..rollout.context import check_reasoning
 from ..rollout.shaping import resolve as resolve_shaping
 from ..rollout.sources import (
     EnvSource,
@@ -31,6 +32,7 @@ from ..rollout.sources import (
     build_pool,
     probe_groups,
 )
+from ..rollout.stopping import Stopping
 from .control import Control
 from .monitoring import MonitorObserver
 from .observers import StepObserver, TrainEvents
@@ -93,7 +95,9 @@ class Builder:
             policy.fitting_tokens = fitting_microbatch(self.memory, self._free_bytes)
         if config.model.packing and policy.padded_because:
             self.events.message(f"the update pads its rows: {policy.padded_because}")
-        chat = load_chat(resolve_model(config.model.path))
+        chat = load_chat(resolve_model(config.model.path), config.context.template_args)
+        check_reasoning(chat, config.context)
+        Stopping(chat, config.sampling)  # raises where a stop token does not exist
         if config.from_run is not None:
             for line in StoredSource(Path(config.from_run), config).check(chat):
                 self.events.message(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from echoscope.store.records import ToolCall, Trajectory, TrajectoryOutcome, Turn
+from echoscope.store.records import FinishReason, ToolCall, Trajectory, TrajectoryOutcome, Turn
 
 from ..escaping import attribute, cut, cut_note, escape, marked
 from ..words import NONE
@@ -47,6 +47,7 @@ STYLE = (
     "@media(max-width:640px){.es-talk{height:auto;max-height:45vh;min-height:0}}"
     "</style>"
 )
+_ENDS = {FinishReason.REPETITION: "stopped: it repeated itself"}
 MAX_SHOTS = 24
 MAX_CALLS = 16
 _CALL_CHARS = 2_000
@@ -138,7 +139,7 @@ def turn_facts(turn: Turn) -> str:
         _badge("action had an effect", "plain")
         if turn.is_effective
         else _badge("action had no effect", "bad"),
-        fact("response ended by", turn.finish_reason.value),
+        fact("response ended by", _ENDS.get(turn.finish_reason, turn.finish_reason.value)),
         fact("policy version", str(turn.policy_version)),
         *(fact(name, f"{value:.4g}") for name, value in list(turn.info.items())[:16]),
     ]
@@ -162,6 +163,7 @@ def turn_html(turn: Turn, reply: str, hits: Sequence[str], *, is_now: bool) -> s
         *([fact("reward", _number(turn.reward))] if turn.reward else []),
         *([] if turn.is_valid else [_badge("not valid", "bad")]),
         *([] if turn.is_effective else [_badge("action had no effect", "bad")]),
+        *([_badge(_ENDS[turn.finish_reason], "bad")] if turn.finish_reason in _ENDS else []),
     ]
     return (
         f'<div class="es-turn{" es-now" * is_now}"><div class="es-asked">'

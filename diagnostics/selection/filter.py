@@ -37,7 +37,6 @@ from numpy.typing import NDArray
 
 from echoscope.store.records import (
     BoolArray,
-    FinishReason,
     FloatArray64,
     RolloutBatch,
     Trajectory,
@@ -272,7 +271,7 @@ def _mixed(
 
 
 def _is_overlong(trajectory: Trajectory) -> float:
-    return float(any(turn.finish_reason is FinishReason.LENGTH for turn in trajectory.turns))
+    return float(any(turn.finish_reason.is_cut for turn in trajectory.turns))
 
 
 def _select_in_scope(

@@ -421,7 +421,8 @@ def _ties(groups: Sequence[Sequence[dict[str, Any]]], shape: tuple[int, int]) ->
 def _cut_ids(reader: RunReader, step: int) -> frozenset[str]:
     """Trajectories with a reply that was cut at its longest."""
     rows = reader.sql(
-        "SELECT DISTINCT trajectory_id FROM turns WHERE step = $1 AND finish_reason = 'length'",
+        "SELECT DISTINCT trajectory_id FROM turns WHERE step = $1 "
+        "AND finish_reason IN ('length', 'repetition')",
         [step],
     )
     return frozenset(rows.column("trajectory_id").to_pylist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from echoscope.store.records import FinishReason, IntArray, Support
 
-from ..base import SamplingParams
+from ..base import ReplyWatch, SamplingParams
 from .forward import CachedForward
 from .sampling import Drawn, PolicyNumericsError, RowUniforms, sample_tokens
 
@@ -40,7 +40,12 @@ class DecodedRow:
 class _Host:
     """What has been sampled so far, on the host, by row of the call."""
 
-    def __init__(self, limits: NDArray[np.int64], stop_table: NDArray[np.bool_]) -> None:
+    def __init__(
+        self,
+        limits: NDArray[np.int64],
+        stop_table: NDArray[np.bool_],
+        watch: Callable[[], ReplyWatch] | None = None,
+    ) -> None:
         size, width = len(limits), int(limits.max())
         self.limits = limits
         self.stop_table = stop_table
@@ -51,6 +56,9 @@ class _Host:
         self.lengths = np.zeros(size, dtype=np.int64)
         self.stopped = np.zeros(size, dtype=np.bool_)
         self.open = np.ones(size, dtype=np.bool_)
+        self.watches = None if watch is None else [watch() for _ in range(size)]
+        self.reasons: dict[int, FinishReason] = {}
+        """Why a watch ended a row."""
 
     def add(
         self,
@@ -69,8 +77,10 @@ class _Host:
         if support_TBV is not None:
             self.supports.add(rows, start, support_TBV)
         stops_TB = self.stop_table[tokens_TB]
-        has_stop_B = stops_TB.any(axis=0)
+        has_stop_B = np.asarray(stops_TB.any(axis=0))
         ends_B = np.where(has_stop_B, start + stops_TB.argmax(axis=0) + 1, end)
+        if self.watches is not None:
+            self._look(self.watches, rows, start, tokens_TB, ends_B, has_stop_B)
         cut_B = ends_B > self.limits[rows]
         ends_B = np.minimum(ends_B, self.limits[rows])
         has_stop_B &= ~cut_B
@@ -79,6 +89,28 @@ class _Host:
         self.lengths[rows[open_B]] = ends_B[open_B]
         self.stopped[rows[closing_B]] = has_stop_B[closing_B]
         self.open[rows[closing_B]] = False
+
+    def _look(
+        self,
+        watches: Sequence[ReplyWatch],
+        rows: NDArray[np.int64],
+        start: int,
+        tokens_TB: NDArray[np.int64],
+        ends_B: NDArray[np.int64],
+        has_stop_B: NDArray[np.bool_],
+    ) -> None:
+        """Show the watches of open rows their tokens; a row that one ends gets its end here."""
+        for column, row in enumerate(rows.tolist()):
+            if not self.open[row]:
+                continue
+            end = int(min(ends_B[column], self.limits[row]))
+            for place, token in enumerate(tokens_TB[: end - start, column].tolist(), start=start):
+                reason = watches[row].ends(token)
+                is_stop_token = has_stop_B[column] and place + 1 == ends_B[column]
+                if reason is not None and not is_stop_token:
+                    ends_B[column], has_stop_B[column] = place + 1, True
+                    self.reasons[row] = reason
+                    break
 
 
 class _Supports:
@@ -135,7 +167,7 @@ class DecodeLoop:
         self._prompt_lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
         stop_table = np.zeros(forward.vocab_size, dtype=np.bool_)
         stop_table[list(params.stop_token_ids)] = True
-        self._host = _Host(limits, stop_table)
+        self._host = _Host(limits, stop_table, params.watch)
         self._row_at = np.argsort(np.asarray(cache_rows, dtype=np.int64))  # cache row -> call row
         self._num_active = len(prompts)
         self._num_forwarded = np.zeros(len(prompts), dtype=np.int64)
@@ -228,7 +260,9 @@ class DecodeLoop:
                 logprobs=host.logprobs[i, :length].copy(),
                 entropies=host.entropies[i, :length].copy(),
                 support=supports[i],
-                finish_reason=FinishReason.STOP if host.stopped[i] else FinishReason.LENGTH,
+                finish_reason=host.reasons.get(i, FinishReason.STOP)
+                if host.stopped[i]
+                else FinishReason.LENGTH,
                 cache_row=int(cache_row[i]),
                 num_cached=int(num_cached[i]),
             )

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.records import FinishReason, RolloutBatch, Trajectory, Turn
+from echoscope.store.records import RolloutBatch, Trajectory, Turn
 
 from ...config import TextConfig
 from .actions import action_entropies, agreements, named_moves
@@ -43,7 +43,7 @@ def form_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
     return {
         "valid_frac": share(lambda turn: turn.is_valid),
         "effective_frac": share(lambda turn: turn.is_effective),
-        "truncated_frac": share(lambda turn: turn.finish_reason is FinishReason.LENGTH),
+        "truncated_frac": share(lambda turn: turn.finish_reason.is_cut),
         "closed_reasoning_frac": share(is_reasoning_closed),
         "empty_reasoning_frac": share(lambda turn: not turn.reasoning.strip()),
         "num_chars_p10": p10,
