@@ -81,7 +81,7 @@ def _row(
     current: Mapping[str, Any],
 ) -> dict[str, Any]:
     """One alarm as it was raised last, with what it still advises."""
-    from echoscope.diagnostics.judge.advice import alarm_advice
+    from echoscope.diagnostics.judge.advice.actions import alarm_advice
     from echoscope.store.records import AlarmState
 
     last = events[-1]

@@ -409,6 +409,30 @@ METRICS: tuple[Metric, ...] = (
         "down",
         "overlap with the own previous turn",
     ),
+    # --- the sampler's weights
+    _of(
+        "rollout/staleness_mean",
+        "Staleness",
+        "updates",
+        "Updates that the weights behind a turn lack, mean over turns. 0 if the sampler has the "
+        "trainer's weights.",
+        "down",
+    ),
+    _of(
+        "rollout/staleness_max",
+        "Largest staleness",
+        "updates",
+        "Updates that the oldest weights behind a turn of the step lack.",
+        "down",
+    ),
+    _of(
+        "rollout/uncorrected_staleness",
+        "Uncorrected staleness",
+        "updates",
+        "Staleness, and 0 where `off_policy.correction` weighs the samples. Worry from 1.",
+        "down",
+        "updates that the sampler is behind",
+    ),
     # --- selection
     _share(
         "selection/kept_frac",
@@ -480,6 +504,30 @@ METRICS: tuple[Metric, ...] = (
         "It should be near 0; worry above 0.05.",
         "down",
         "KL between sampler and trainer",
+    ),
+    _of(
+        "policy/mismatch_ratio_mean",
+        "Mismatch ratio",
+        "",
+        "Trainer's over sampler's probability of the sampled tokens, mean. It is 1 for samples "
+        "of any policy, if the sampler records the probabilities that it samples with.",
+        "steady",
+    ),
+    _of(
+        "policy/mismatch_ratio_gap",
+        "Mismatch ratio gap",
+        "",
+        "Distance of the mismatch ratio from 1. Worry above 0.02: the sampler's log-probabilities "
+        "are not those it samples with.",
+        "down",
+        "distance of the mean ratio of trainer to sampler from 1",
+    ),
+    _of(
+        "policy/mismatch_logprob_max",
+        "Largest mismatch",
+        "nats",
+        "Largest difference between sampler and trainer in the log-probability of a token.",
+        "down",
     ),
     _of(
         "policy/ref_kl",

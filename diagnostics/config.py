@@ -233,6 +233,7 @@ RuleName = Literal[
     "LENGTH_SATURATION",
     "REGULARISER_DOMINATES",
     "LIKELIHOOD_DECAY",
+    "STALE_ENGINE",
     "OFF_POLICY_DRIFT",
     "KL_DRIFT",
     "REWARD_WITHOUT_REASONING",
@@ -277,6 +278,8 @@ ChannelName = Literal[
     "regulariser",
     "success_logprob",
     "mismatch",
+    "mismatch_ratio",
+    "staleness",
     "ref_kl",
     "empty_selection",
 ]

@@ -33,7 +33,7 @@ import numpy as np
 from echoscope.store.records import Alarm, DiagnosticRecord, FloatArray, RolloutBatch, Trajectory
 
 from .config import AlarmConfig, DiagnosticsConfig, GradientConfig
-from .judge.advice import Situation
+from .judge.advice.situation import Situation
 from .judge.verdict import Diagnosis
 from .measure.information.answer_swap import AnswerSwap, swap_answers
 from .measure.information.cross_scores import CrossScores, Scorer

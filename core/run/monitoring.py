@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from echoscope.diagnostics.config import GradientConfig
-from echoscope.diagnostics.judge.advice import Situation
+from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import action_commands, blindness
 from echoscope.diagnostics.judge.lineage import restarted_channels
 from echoscope.diagnostics.measure.information.scoring import ModelScorer

@@ -54,7 +54,7 @@ from ..rollout.sources import RolloutSource, StepDroppedError, unreserved
 from ..update.assemble import outcomes, pack_kept, with_advantages
 from ..update.batch import TokenBatch
 from ..update.kl_reward import mean_kl, next_coef, with_coef
-from ..update.metrics import rollout_metrics
+from ..update.metrics import rollout_metrics, staleness_metrics
 from ..update.update import annotate, mismatch_metrics, update, updates_per_step
 from .checkpoint import TrainState, list_checkpoints, remove_checkpoints, save_checkpoint, step_of
 from .control import Control, StepInterruptedError, Wishes
@@ -203,6 +203,7 @@ class Trainer:
             )
             observed = observe(self.observers, seen)
         self.weights_are_of_step = updates_per_step(config) == 1  # nothing fails after the only one
+        version = self.policy.version
         with watch("update"):
             result = update(self.policy, self.optimizer, batch, config, step)
             self.weights_are_of_step = False
@@ -214,6 +215,8 @@ class Trainer:
         if config.dynamic_sampling.max_rounds > 1:
             of_a_round = sum(group.groups for group in config.envs.train)
             values["rollout/num_rounds"] = rollouts.num_groups / of_a_round
+        if config.from_run is None:
+            values |= staleness_metrics(rollouts, version)
         if config.reward.kl is not None:
             values |= self._penalized(config.reward.kl, batch)
         learned = outcomes(rollouts, selection, batch, logprobs, observed.information)

@@ -103,6 +103,24 @@ def mean_of_arrays(arrays: list[FloatArray]) -> float:
     return sum(float(a.sum(dtype=np.float64)) for a in arrays) / total if total else math.nan
 
 
+def staleness_metrics(batch: RolloutBatch, version: int) -> dict[str, float]:
+    """`rollout/staleness_*`: updates of the policy that the weights behind each turn lack.
+
+    Args:
+        version: Of the policy that is about to learn from the batch.
+    """
+    lags = [
+        float(version - turn.policy_version)
+        for trajectory in batch.trajectories
+        for turn in trajectory.turns
+        if turn.response_tokens is not None and len(turn.response_tokens)
+    ]
+    return {
+        "rollout/staleness_mean": mean(lags),
+        "rollout/staleness_max": max(lags, default=math.nan),
+    }
+
+
 def _stop_metrics(trajectories: tuple[Trajectory, ...]) -> dict[str, float]:
     counts = Counter(trajectory.stop_reason for trajectory in trajectories)
     return {

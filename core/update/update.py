@@ -115,16 +115,18 @@ def mismatch_metrics(trainer_logprobs: Tensor | None, batch: TokenBatch) -> dict
 
     Tokens whose trainer log-prob is NaN, because no pass computed it, do not count.
     """
-    unknown = {"policy/mismatch_kl": math.nan, "policy/mismatch_logprob_max": math.nan}
+    names = ("policy/mismatch_kl", "policy/mismatch_logprob_max", "policy/mismatch_ratio_mean")
+    unknown = dict.fromkeys(names, math.nan)
     if trainer_logprobs is None:
         return unknown
     mask = batch.loss_mask & ~trainer_logprobs.isnan()
     if not mask.any():
         return unknown
-    gap = (trainer_logprobs - batch.behaviour_logprobs)[mask].abs().max()
+    gaps = (trainer_logprobs - batch.behaviour_logprobs)[mask].double()
     return {
         "policy/mismatch_kl": mismatch_kl(trainer_logprobs, batch.behaviour_logprobs, mask),
-        "policy/mismatch_logprob_max": float(gap),
+        "policy/mismatch_logprob_max": float(gaps.abs().max()),
+        "policy/mismatch_ratio_mean": float(gaps.exp().mean()),
     }
 
 

@@ -23,8 +23,8 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from echoscope.diagnostics.judge import advice
-from echoscope.diagnostics.judge.advice import AlarmAdvice
+from echoscope.diagnostics.judge.advice import actions
+from echoscope.diagnostics.judge.advice.actions import AlarmAdvice
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.annotations import Annotations, read_annotations
 from echoscope.store.checkpoints import CheckpointChoice, last_good_checkpoint
@@ -382,7 +382,7 @@ def open_alarms(run_id: str) -> list[Alarm]:
 
 def alarm_advice(run_id: str, alarm: Alarm, *, is_open: bool = True) -> AlarmAdvice:
     """What an alarm of the run advises, as far as it can still be followed."""
-    return advice.alarm_advice(
+    return actions.alarm_advice(
         alarm,
         run=shlex.quote(typed(run_id)),
         is_live=info(run_id).status == RUNNING,

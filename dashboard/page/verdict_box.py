@@ -11,7 +11,7 @@ from typing import Any
 
 import streamlit as st
 
-from echoscope.diagnostics.judge.advice import Action
+from echoscope.diagnostics.judge.advice.actions import Action
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import verdict_parts
 from echoscope.store.records import CommandAction

@@ -26,7 +26,9 @@ from echoscope.text.strict_json import finite_or_none
 from echoscope.text.titles import capitalised, in_sentence
 
 from ..config import AlarmConfig, RuleName
-from .advice import Action, Cause, History, Situation, advise, causes_of, live_command
+from .advice.actions import Action, advise, live_command
+from .advice.causes import Cause, causes_of
+from .advice.situation import History, Situation
 from .changes import Channel
 from .channels import CHANNELS, REWARD_AS_SUCCESS, SOURCES, ChannelSpec, at_distance, derived
 from .course import observed

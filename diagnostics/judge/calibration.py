@@ -44,6 +44,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "regulariser",
         "success_logprob",
         "mismatch",
+        "mismatch_ratio",
+        "staleness",
         "ref_kl",
         "empty_selection",
     ),

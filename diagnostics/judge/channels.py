@@ -306,6 +306,16 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         raise_at=0.05,
     ),
     _level(
+        name="mismatch_ratio",
+        keys=("policy/mismatch_ratio_gap",),
+        raise_at=0.02,
+    ),
+    _level(
+        name="staleness",
+        keys=("rollout/uncorrected_staleness",),
+        raise_at=1.0,
+    ),
+    _level(
         name="ref_kl",
         keys=("policy/ref_kl",),
         raise_at=1.0,
@@ -347,6 +357,8 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
         "text/retrieval_chance",
         "text/retrieval_p_value",
     ),
+    "policy/mismatch_ratio_gap": ("policy/mismatch_ratio_mean",),
+    "rollout/uncorrected_staleness": ("rollout/staleness_mean", "off_policy/weight_mean"),
     "gradient/regulariser_ratio": tuple(
         f"gradient/{term}/all/norm" for term in ("policy", "entropy", "kl")
     ),
@@ -382,6 +394,10 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
     known = [norm for norm in others if math.isfinite(norm)]
     if task > 0 and known:
         out["gradient/regulariser_ratio"] = max(known) / task
+    lag = values.get("rollout/staleness_mean", math.nan)
+    out["rollout/uncorrected_staleness"] = 0.0 * lag if "off_policy/weight_mean" in values else lag
+    ratio = values.get("policy/mismatch_ratio_mean", math.nan)
+    out["policy/mismatch_ratio_gap"] = abs(ratio - 1)
     update = [v for key, v in values.items() if key.startswith(("loss/", "optim/"))]
     if update:
         broken = any(math.isinf(value) for value in update)
@@ -406,6 +422,8 @@ def known_keys() -> list[str]:
         "gradient/policy/all/norm",
         "gradient/entropy/all/norm",
         "gradient/kl/all/norm",
+        "policy/mismatch_ratio_mean",
+        "rollout/staleness_mean",
         *(
             f"info/{family}/{name}"
             for family in ("first_turn", "all_turns")

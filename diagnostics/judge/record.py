@@ -7,7 +7,7 @@ from typing import Any
 
 from echoscope.text.strict_json import finite_or_none, json_value
 
-from .advice import Action
+from .advice.actions import Action
 from .alarms import RunState
 from .regimes import Regime
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from echoscope.text.titles import in_sentence
 
 from ..catalogue import SHARE
-from .advice import Action, Cause
+from .advice.actions import Action
+from .advice.causes import Cause
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
 from .regimes import Regime
 from .rules.base import SUCCESS, View, amount, describe

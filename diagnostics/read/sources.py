@@ -17,7 +17,8 @@ import numpy as np
 from echoscope.store.records import Trajectory
 
 from ..config import TextConfig
-from ..judge.advice import Situation, trainer_of
+from ..judge.advice.actions import trainer_of
+from ..judge.advice.situation import Situation
 from ..judge.record import Shown
 from .foreign_names import Meaning
 from .metrics_file import read_metrics

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from echoscope.store.records import AlarmSeverity
+from echoscope.text.amounts import number, percent
 
 from .base import Finding, Rule, View, describe, sentence
 
@@ -106,11 +107,41 @@ def _likelihood_decay(view: View) -> Finding | None:
     )
 
 
-def _off_policy_drift(view: View) -> Finding | None:
-    mismatch = view["mismatch"]
-    if not mismatch.is_raised:
+def _stale_engine(view: View) -> Finding | None:
+    """By the versions that turns carry: an engine of the right version may still compute otherwise,
+    which is the next rule's business."""
+    staleness = view["staleness"]
+    if not staleness.is_raised:
         return None
-    return Finding(severity=AlarmSeverity.WARNING, main=mismatch, words=describe(mismatch))
+    lag = number(staleness.shown_level)
+    words = f"the weights that sampled lack the last {lag} updates"
+    if view["mismatch"].count:
+        words += f"; {describe(view['mismatch'])}"
+    return Finding(severity=AlarmSeverity.WARNING, main=staleness, words=words)
+
+
+def _never_says_its_version(keys: Collection[str]) -> bool:
+    return "rollout/staleness_mean" not in keys
+
+
+def _off_policy_drift(view: View) -> Finding | None:
+    """Unless old weights explain it."""
+    mismatch, ratio = view["mismatch"], view["mismatch_ratio"]
+    moved = [channel for channel in (mismatch, ratio) if channel.is_raised]
+    if not moved or view["staleness"].is_raised:
+        return None
+    return Finding(
+        severity=AlarmSeverity.WARNING,
+        main=moved[0],
+        agreeing=tuple(moved[1:]),
+        words="; ".join(
+            describe(channel)
+            if channel is mismatch
+            else "the trainer's probabilities of the sampled tokens are "
+            f"{percent(channel.shown_level)} off the recorded ones on average"
+            for channel in moved
+        ),
+    )
 
 
 def _kl_drift(view: View) -> Finding | None:
@@ -206,6 +237,19 @@ RULES: tuple[Rule, ...] = (
         ),
         advice="Lower the learning rate.",
         refuted_by="the log-probability of successful trajectories rises again",
+    ),
+    Rule(
+        name="STALE_ENGINE",
+        judge=_stale_engine,
+        needs=("staleness",),
+        is_moot=_never_says_its_version,
+        title="Stale sampler",
+        meaning="The sampler plays with older weights than the trainer has, and the update treats "
+        "its samples as the trainer's own. That biases the gradient.",
+        causes=("the weight sync is late, fails, or reaches only some samplers",),
+        advice="Sync the sampler's weights before every step. If samples must be older, weigh "
+        "them (`off_policy.old_logprobs=trainer off_policy.correction=tis`).",
+        refuted_by="the turns of the next step carry the trainer's policy version",
     ),
     Rule(
         name="OFF_POLICY_DRIFT",

@@ -16,7 +16,7 @@ from echoscope.dashboard.data import queries
 from echoscope.dashboard.data import verdict_cache as judging
 from echoscope.dashboard.steer import branching
 from echoscope.dashboard.steer.branching import BranchState, launches
-from echoscope.diagnostics.judge.advice import Action
+from echoscope.diagnostics.judge.advice.actions import Action
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import open_run

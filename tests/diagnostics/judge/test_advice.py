@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from echoscope.diagnostics.judge.advice import SHOWN, Cause, Situation, advise, alarm_advice
-from echoscope.diagnostics.judge.alarms import RULES_BY_NAME
+from echoscope.core.config.loading import apply_settings, load_config
+from echoscope.diagnostics.judge.advice.actions import Action, advise, alarm_advice
+from echoscope.diagnostics.judge.advice.causes import SHOWN, Cause
+from echoscope.diagnostics.judge.advice.situation import Situation
+from echoscope.diagnostics.judge.alarms import RULES_BY_NAME, AlarmEngine
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
 
 
@@ -110,3 +114,44 @@ def test_b11_advice_says_how_good_the_checkpoint_is_and_what_changes(
     (action,) = advise(rules, [cause], [raised], situation, is_lost=True)
     change = "optim.lr=0.0001 (now 0.004). Smaller steps help."
     assert action.text == f"Branch from {checkpoint} with {change}"
+
+
+def advised(row: Mapping[str, float], **settings: str) -> Action:
+    """For a live run with these off-policy settings, after twelve steps."""
+    live = {f"off_policy.{name}": value for name, value in (DEFAULTS | settings).items()}
+    engine = AlarmEngine()
+    engine.situation = Situation(kind="live", run="runs/a", live=live)
+    for step in range(12):
+        engine.observe(step, row)
+    return engine.actions()[0]
+
+
+DEFAULTS = {"old_logprobs": "sampler", "correction": "none", "level": "token"}
+STALE = {"rollout/staleness_mean": 3.0, "policy/mismatch_kl": 0.02}
+
+
+def test_samples_of_old_weights_are_weighted_by_trajectory_while_that_leaves_a_sample() -> None:
+    short = advised({**STALE, "rollout/num_sampled_tokens_mean": 20.0})  # 0.4 nats
+    assert short.command == (
+        "echoscope ctl runs/a set off_policy.old_logprobs=trainer off_policy.correction=tis "
+        "off_policy.level=sequence"
+    )
+    assert apply_settings(load_config("demo"), short.settings).off_policy.correction == "tis"
+    long = advised({**STALE, "rollout/num_sampled_tokens_mean": 200.0})  # 4 nats
+    assert long.settings["off_policy.level"] == "token"
+
+
+def test_false_records_are_not_used_and_never_weighted() -> None:
+    row = {"rollout/staleness_mean": 0.0, "policy/mismatch_ratio_mean": 0.951}
+    action = advised(row)
+    assert action.command.endswith("off_policy.old_logprobs=trainer off_policy.correction=none")
+    action = advised(row, old_logprobs="trainer", correction="tis")
+    assert action.command.endswith("off_policy.correction=none")
+    action = advised(row, old_logprobs="trainer")
+    assert action.command == ""  # what is left is the sampler's fault
+
+
+def test_a_difference_that_is_weighted_already_is_left_to_the_sampler() -> None:
+    row = {"rollout/staleness_mean": 0.0, "policy/mismatch_kl": 0.2}
+    assert advised(row).settings["off_policy.correction"] == "tis"
+    assert advised(row, old_logprobs="trainer", correction="mis").command == ""

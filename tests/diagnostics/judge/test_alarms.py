@@ -298,6 +298,7 @@ def test_non_finite() -> None:
     [
         ("LENGTH_SATURATION", "rollout/length_limited_frac", 0.97),
         ("OFF_POLICY_DRIFT", "policy/mismatch_kl", 0.2),
+        ("STALE_ENGINE", "rollout/staleness_mean", 3.0),
         ("KL_DRIFT", "policy/ref_kl", 2.0),
         ("EMPTY_SELECTION", "selection/is_empty", 1.0),
     ],
@@ -307,6 +308,34 @@ def test_levels_that_are_wrong_by_themselves(rule: str, key: str, value: float) 
     assert severity(engine, rule) == "warning"
     engine, _ = judged(12, lambda s: {key: 0.0})
     assert severity(engine, rule) == "silent"
+
+
+def test_old_weights_that_the_update_allows_for_are_no_alarm() -> None:
+    engine, _ = judged(12, lambda s: {"rollout/staleness_mean": 3.0, "off_policy/weight_mean": 1.0})
+    assert severity(engine, "STALE_ENGINE") == "silent"
+
+
+def test_old_weights_are_told_from_false_records_and_from_another_implementation() -> None:
+    """By the version that turns carry, and by the mean ratio, which is 1 for honest records."""
+
+    def found(lag: float, kl: float, ratio: float) -> dict[str, str]:
+        row = {
+            "rollout/staleness_mean": lag,
+            "policy/mismatch_kl": kl,
+            "policy/mismatch_ratio_mean": ratio,
+        }
+        engine, _ = judged(12, lambda s: row)
+        return {a.rule: engine.causes()[0].text for a in engine.open_alarms}
+
+    stale = found(3.0, 0.1, 0.97)
+    assert list(stale) == ["STALE_ENGINE"]
+    assert stale["STALE_ENGINE"] == "the sampler's weights are 3 updates behind the trainer's"
+    lying = found(0.0, 0.00125, 0.951)
+    assert list(lying) == ["OFF_POLICY_DRIFT"]
+    assert "records probabilities that it did not sample with" in lying["OFF_POLICY_DRIFT"]
+    other = found(0.0, 0.1, 1.004)
+    assert "computes other probabilities" in other["OFF_POLICY_DRIFT"]
+    assert found(0.0, 0.00125, 1.001) == {}
 
 
 def test_regulariser_dominates() -> None:

@@ -14,7 +14,8 @@ from trajectories import make_trajectory
 
 from echoscope.diagnostics.bench.judging import judge, said_with_less
 from echoscope.diagnostics.bench.report import small_set
-from echoscope.diagnostics.judge.advice import Situation, trainer_of
+from echoscope.diagnostics.judge.advice.actions import trainer_of
+from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import AlarmEngine, RunState
 from echoscope.diagnostics.judge.calibration import (
     BY_KINDS,

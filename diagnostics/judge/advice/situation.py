@@ -1,0 +1,83 @@
+"""What advice has to know of a run: its settings, its checkpoints, and earlier metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..rules.base import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What advice has to know of a run beside its metrics."""
+
+    kind: Literal["live", "ended", "foreign"] = "foreign"
+    run: str = "RUN"
+    """How a command names the run, as a shell reads it."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """As it was at the start, nested; empty where it is not known."""
+    live: Mapping[str, Any] = field(default_factory=dict)
+    """Live settings by dotted key, as they are now."""
+    checkpoints: tuple[int, ...] | None = None
+    """Steps of those that are left; None where that is not known, and a command chooses."""
+    success: Mapping[int, float] = field(default_factory=dict)
+    """Evaluation step to success."""
+    trainer: str = ""
+    """Who wrote a foreign file, where its columns tell: `verl` or `trl`."""
+
+    def setting(self, key: str) -> Any:
+        """The value at a dotted key; None where there is none."""
+        if key in self.live:
+            return self.live[key]
+        value: Any = self.config
+        for part in key.split("."):
+            if isinstance(value, Sequence) and not isinstance(value, str) and part.isdigit():
+                value = value[int(part)] if int(part) < len(value) else None
+            else:
+                value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def number(self, key: str) -> float:
+        value = self.setting(key)
+        return float(value) if isinstance(value, int | float) else math.nan
+
+    @property
+    def tasks(self) -> list[Mapping[str, Any]]:
+        found = self.setting("envs.train")
+        return [one for one in found if isinstance(one, Mapping)] if found else []
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """What advice remembers of a run's metrics that no channel follows."""
+
+    first_rate: float = math.nan
+    rate_at_best: float = math.nan
+    """Learning rate when success was last at its best."""
+    rate: float = math.nan
+    luck: float = math.nan
+    """Moving average of `reward/luck_frac`."""
+    lag: float = math.nan
+    """Updates that the sampler is behind, at the last step that says so."""
+    trajectory_kl: float = math.nan
+    """Moving average of the KL between sampler and trainer over a whole trajectory, in nats."""
+
+    def observe(self, view: View, values: Mapping[str, float]) -> None:
+        rate, luck = values.get("optim/lr", math.nan), values.get("reward/luck_frac", math.nan)
+        if math.isfinite(rate):
+            self.first_rate = rate if math.isnan(self.first_rate) else self.first_rate
+            self.rate = rate
+            if view.is_success_at_best:
+                self.rate_at_best = rate
+        self.lag = values.get("rollout/staleness_mean", self.lag)
+        kl = values.get("policy/mismatch_kl", math.nan) * values.get(
+            "rollout/num_sampled_tokens_mean", math.nan
+        )
+        if math.isfinite(kl):
+            old = self.trajectory_kl
+            self.trajectory_kl = kl if math.isnan(old) else 0.9 * old + 0.1 * kl
+        if math.isfinite(luck):
+            self.luck = luck if math.isnan(self.luck) else 0.9 * self.luck + 0.1 * luck
