@@ -9,8 +9,9 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from echoscope.diagnostics.catalogue import METRICS, Metric, metric
+from echoscope.diagnostics.catalogue import METRICS, metric
 from echoscope.diagnostics.judge.alarms import rules_reading
+from echoscope.diagnostics.metric_entry import Metric
 
 GUIDE = Path(__file__).parents[1] / "docs" / "metrics-guide.md"
 BEGIN, END = "<!-- metrics: begin -->", "<!-- metrics: end -->"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from echoscope.diagnostics.catalogue import POINTS, SHARE, metric
+from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.metric_entry import POINTS, SHARE
 
 from .words import NONE
 

@@ -13,50 +13,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
-from echoscope.text.titles import capitalised, in_sentence
+from echoscope.text.titles import capitalised
 
-SHARE = "share"
-"""Unit of what lies between 0 and 1; shown as a percentage."""
-POINTS = "points"
-"""Unit of a difference of two shares; shown in percentage points."""
-_NATS = "nats"
-_PER_TOKEN = "nats per token"
-
-Good = Literal["up", "down", "steady", ""]
-"""Which way is good. `steady`: both ways are bad. Empty: no way is good by itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """What one metric is."""
-
-    key: str
-    """`*` stands for one part of a key: a tag or a term."""
-    name: str
-    """A noun of one to three words: a label of a chart or a column."""
-    unit: str = ""
-    help: str = ""
-    """One or two sentences: what the number is, and when to worry."""
-    good: Good = ""
-    phrase: str = ""
-    """The name in the middle of an alarm's sentence; made from `name` where it is the same."""
-
-    @property
-    def in_sentence(self) -> str:
-        """As an alarm calls it."""
-        return self.phrase or in_sentence(self.name)
-
-
-def _share(key: str, name: str, help: str, good: Good = "", phrase: str = "") -> Metric:
-    return Metric(key=key, name=name, unit=SHARE, help=help, good=good, phrase=phrase)
-
-
-def _of(key: str, name: str, unit: str, help: str, good: Good = "", phrase: str = "") -> Metric:
-    return Metric(key=key, name=name, unit=unit, help=help, good=good, phrase=phrase)
-
+from .metric_entry import NATS, PER_TOKEN, POINTS, SHARE, Metric
+from .metric_entry import of_unit as _of
+from .metric_entry import share as _share
 
 _EVAL_SUCCESS = (
     "Share of evaluation tasks that are solved. The tasks are always the same and never train. "
@@ -152,7 +115,7 @@ METRICS: tuple[Metric, ...] = (
     _of(
         "reward/kl",
         "KL in reward",
-        _PER_TOKEN,
+        PER_TOKEN,
         "Distance from the reference policy that the reward is charged for, before its "
         "coefficient. Estimated at the sampled tokens, so it can be a little below zero.",
     ),
@@ -268,7 +231,7 @@ METRICS: tuple[Metric, ...] = (
     _of(
         "policy/entropy",
         "Policy entropy",
-        _PER_TOKEN,
+        PER_TOKEN,
         "How uncertain the policy is about its next token, mean over sampled tokens. Worry when "
         "it doubles or falls to a tenth of its start.",
         "steady",
@@ -277,7 +240,7 @@ METRICS: tuple[Metric, ...] = (
     _of(
         "info/*/conditional_entropy_per_token",
         "",
-        _PER_TOKEN,
+        PER_TOKEN,
         "Conditional entropy H(Z|X) per token: how much the reasoning varies when the prompt "
         "stays the same. Worry when it falls to a tenth of its start.",
         "steady",
@@ -286,7 +249,7 @@ METRICS: tuple[Metric, ...] = (
     _of(
         "info/first_turn/conditional_entropy",
         "H(Z|X)",
-        _NATS,
+        NATS,
         "Conditional entropy H(Z|X): how much the reasoning of the first turn varies when the "
         "prompt stays the same. Worry when it falls to a tenth of its start.",
         "steady",
@@ -295,7 +258,7 @@ METRICS: tuple[Metric, ...] = (
     _of(
         "info/first_turn/mutual_information",
         "I(X;Z)",
-        _NATS,
+        NATS,
         "Mutual information I(X;Z): how much the reasoning of the first turn tells about its "
         "prompt; at most ln N for N prompts. Worry when it falls below a quarter of its best.",
         "up",
@@ -499,7 +462,7 @@ METRICS: tuple[Metric, ...] = (
     _of(
         "policy/mismatch_kl",
         "Mismatch KL",
-        _PER_TOKEN,
+        PER_TOKEN,
         "KL divergence between sampler and trainer on the sampled tokens, at the same weights. "
         "It should be near 0; worry above 0.05.",
         "down",
@@ -532,7 +495,7 @@ METRICS: tuple[Metric, ...] = (
     _of(
         "policy/ref_kl",
         "KL to the reference",
-        _PER_TOKEN,
+        PER_TOKEN,
         "KL divergence from the reference policy: how far training has moved the policy. Worry "
         "above 1.",
         "",
@@ -541,7 +504,7 @@ METRICS: tuple[Metric, ...] = (
     _of(
         "policy/approx_kl",
         "KL of the update",
-        _PER_TOKEN,
+        PER_TOKEN,
         "KL divergence between the old policy of the importance ratio and the policy during the "
         "update: how far one update moves.",
     ),
@@ -558,7 +521,7 @@ METRICS: tuple[Metric, ...] = (
     _of(
         "policy/success_logprob",
         "Log-probability of successes",
-        _PER_TOKEN,
+        PER_TOKEN,
         "Log-probability per token of successful trajectories, mean. Worry when it falls for ten "
         "steps.",
         "up",
@@ -664,7 +627,7 @@ _UNITS: Sequence[tuple[str, str]] = (
     (r"_frac$|success_rate(_low|_high)?$|pass_at_\d+$|accuracy(@\d+)?(_low|_high)?$", SHARE),
     (r"_per_s$", "per second"),
     (r"_s$", "s"),
-    (r"entropy|mutual_information|kl$|logprob", _NATS),
+    (r"entropy|mutual_information|kl$|logprob", NATS),
     (r"(^|/)num_tokens|_tokens(_mean)?$|length", "tokens"),
 )
 

@@ -16,7 +16,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from echoscope.diagnostics.catalogue import POINTS, SHARE, metric
+from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.metric_entry import POINTS, SHARE
 from echoscope.store.records import FloatArray64
 
 from ..data.curves import (

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from echoscope.diagnostics.catalogue import POINTS, SHARE, metric
+from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.channels import CHANNELS, SOURCES, derived
 from echoscope.diagnostics.judge.course import levels, matches
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.rates import wilson_interval
+from echoscope.diagnostics.metric_entry import POINTS, SHARE
 from echoscope.store.records import FloatArray64
 from echoscope.text.titles import capitalised
 

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from echoscope.diagnostics.catalogue import SHARE, metric
+from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.metric_entry import SHARE
 
 from ..data.curves import FIXED_TASKS, downsample
 from ..labels import value_words

@@ -13,8 +13,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from echoscope.diagnostics.catalogue import SHARE, metric
+from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.metric_entry import SHARE
 from echoscope.store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
 from echoscope.store.listing import RunDetails, RunRow, row_status
 from echoscope.store.status import after_step

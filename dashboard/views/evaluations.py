@@ -21,7 +21,7 @@ from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import links, ui, url_state
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import NONE, plain
-from echoscope.diagnostics.catalogue import SHARE
+from echoscope.diagnostics.metric_entry import SHARE
 
 MAX_RUNS = 40
 """Runs that are read for the leaderboard, the newest that match."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from echoscope.text.titles import in_sentence
 
-from ..catalogue import SHARE
+from ..metric_entry import SHARE
 from .advice.actions import Action
 from .advice.causes import Cause
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState

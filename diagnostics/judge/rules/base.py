@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import number, percent
 
-from ...catalogue import POINTS, SHARE, metric
+from ...catalogue import metric
 from ...config import RuleName
+from ...metric_entry import POINTS, SHARE
 from ..changes import DRASTIC, HALF, SURE_SIGMAS, Channel
 from ..channels import REWARD_AS_SUCCESS
 
