@@ -51,6 +51,15 @@ METRICS: tuple[Metric, ...] = (
     ),
     _share("eval/*/success_rate", "", _EVAL_SUCCESS, "up", "evaluation success"),
     _share("eval/success_rate", "Evaluation success", _EVAL_SUCCESS, "up", "evaluation success"),
+    _share(
+        "eval/*/pass_at_*",
+        "",
+        "Chance that at least one of k samples solves an evaluation task, estimated without bias "
+        "from all samples of the task. Worry when it falls while success rises: the policy then "
+        "solves fewer tasks, more often.",
+        "up",
+        "pass@k",
+    ),
     # --- reward
     _of(
         "reward/return_mean",
@@ -624,7 +633,10 @@ _WORDS = {
     "num": "number of",
 }
 _UNITS: Sequence[tuple[str, str]] = (
-    (r"_frac$|success_rate(_low|_high)?$|pass_at_\d+$|accuracy(@\d+)?(_low|_high)?$", SHARE),
+    (
+        r"_frac$|success_rate(_low|_high)?$|pass_at_\d+(_low|_high)?$|accuracy(@\d+)?(_low|_high)?$",
+        SHARE,
+    ),
     (r"_per_s$", "per second"),
     (r"_s$", "s"),
     (r"entropy|mutual_information|kl$|logprob", NATS),

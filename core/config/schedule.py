@@ -5,7 +5,7 @@ Defaults live here and in `settings.py`, nowhere else.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -27,6 +27,12 @@ class EvalConfig(FrozenModel):
     top_p: float = Field(1.0, ge=1e-6, le=1)
     top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.")
     min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
+    pass_at_k: list[Annotated[int, Field(ge=1, le=MAX_ROWS)]] = Field(
+        default_factory=list,
+        max_length=20,
+        description="The k of pass@k, the chance that one of k samples solves a task; each at most "
+        "envs.eval_group_size. Empty: only pass@G.",
+    )
 
 
 class ProbeConfig(FrozenModel):
@@ -52,6 +58,25 @@ class ProbeConfig(FrozenModel):
     top_p: float = Field(1.0, ge=1e-6, le=1)
     top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.")
     min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
+
+
+class EarlyStoppingConfig(FrozenModel):
+    """End a run whose evaluations no longer improve. An alarm ends one by its action `stop`."""
+
+    patience: int = Field(
+        0,
+        ge=0,
+        le=MAX_STEPS,
+        description="Stop after this many evaluations in a row without a better success; 0: never.",
+        json_schema_extra=LIVE,
+    )
+    min_delta: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="By how much success must rise above its best to count as better.",
+        json_schema_extra=LIVE,
+    )
 
 
 class CheckpointConfig(FrozenModel):

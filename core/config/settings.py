@@ -27,7 +27,14 @@ from .limits import (
     Decay,
     PluginName,
 )
-from .schedule import BranchedFrom, CheckpointConfig, EvalConfig, ObserverEntry, ProbeConfig
+from .schedule import (
+    BranchedFrom,
+    CheckpointConfig,
+    EarlyStoppingConfig,
+    EvalConfig,
+    ObserverEntry,
+    ProbeConfig,
+)
 
 StopString = Annotated[str, Field(min_length=1, max_length=200)]
 TokenId = Annotated[int, Field(ge=0, le=10_000_000)]
@@ -576,6 +583,7 @@ class RunConfig(FrozenModel):
     optim: OptimConfig = Field(default_factory=OptimConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     probe: ProbeConfig = Field(default_factory=ProbeConfig)
+    early_stopping: EarlyStoppingConfig = Field(default_factory=EarlyStoppingConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     diagnostics: DiagnosticsConfig = Field(default_factory=DiagnosticsConfig)
     observers: list[ObserverEntry] = Field(
@@ -606,6 +614,7 @@ class RunConfig(FrozenModel):
             )
         self._check_kl_reward()
         self._check_dynamic_sampling()
+        self._check_evaluation()
         if self.envs.group_size < 2:
             for name in self._what_compares():
                 raise ValueError(
@@ -664,6 +673,21 @@ class RunConfig(FrozenModel):
             raise ValueError(
                 f"dynamic_sampling.max_rounds is {rounds}, but from_run has its groups already: "
                 "set dynamic_sampling.max_rounds=1"
+            )
+
+    def _check_evaluation(self) -> None:
+        most = max(self.eval.pass_at_k, default=1)
+        if most > self.envs.eval_group_size:
+            raise ValueError(
+                f"eval.pass_at_k has {most}, which needs {most} samples of each task, but "
+                f"envs.eval_group_size is {self.envs.eval_group_size}: set "
+                f"envs.eval_group_size={most}"
+            )
+        if self.early_stopping.patience and not (self.envs.eval and self.eval.every):
+            raise ValueError(
+                f"early_stopping.patience is {self.early_stopping.patience}, which counts "
+                "evaluations, but there are none: set envs.eval and eval.every, or "
+                "early_stopping.patience=0"
             )
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.store.records import RolloutBatch, Split
@@ -10,8 +11,10 @@ from echoscope.store.records import RolloutBatch, Split
 from ..update.metrics import mean, success_rate
 
 
-def evaluation_metrics(batch: RolloutBatch, split: Split = Split.EVAL) -> dict[str, float]:
-    """Success with its 95 % interval, return and pass@G per tag, and over all tags.
+def evaluation_metrics(
+    batch: RolloutBatch, split: Split = Split.EVAL, *, pass_at: Sequence[int] = ()
+) -> dict[str, float]:
+    """Success with its 95 % interval, return and pass@k per tag, and over all tags.
 
     The interval is over tasks: with several siblings a task counts by its mean success, so that
     siblings, which share the task, do not pass for independent trials. A task counts only if some
@@ -19,14 +22,16 @@ def evaluation_metrics(batch: RolloutBatch, split: Split = Split.EVAL) -> dict[s
 
     Args:
         split: EVAL or PROBE; it begins every key.
+        pass_at: the k of further pass@k, with intervals (`pass_at_k`); at most G. Without them
+            there is only pass@G, the share of tasks that any sibling solved.
     """
     out: dict[str, float] = {}
     tags = sorted({trajectory.tag for trajectory in batch.trajectories})
     for tag in tags:
         groups = tuple(group for group in batch.groups if group[0].tag == tag)
-        out |= _tag_metrics(f"{split}/{tag}", RolloutBatch(groups=groups))
+        out |= _tag_metrics(f"{split}/{tag}", RolloutBatch(groups=groups), pass_at)
     if len(tags) > 1:
-        out |= _tag_metrics(f"{split}/all", batch)
+        out |= _tag_metrics(f"{split}/all", batch, pass_at)
     return out
 
 
@@ -42,7 +47,30 @@ def success_over_tags(values: Mapping[str, float], split: Split = Split.EVAL) ->
     return mean([v for k, v in values.items() if k.startswith(prefix) and k.endswith(suffix)])
 
 
-def _tag_metrics(prefix: str, batch: RolloutBatch) -> dict[str, float]:
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """The chance that one of k samples of a task is correct: 1 - C(n - c, k) / C(n, k).
+
+    An unbiased estimate from n >= k samples of which c were correct (Chen et al. 2021, equation 1).
+
+    >>> round(pass_at_k(4, 1, 2), 3), pass_at_k(4, 0, 2), pass_at_k(4, 3, 2)
+    (0.5, 0.0, 1.0)
+    """
+    return 1 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
+
+
+def _pass_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> dict[str, float]:
+    """pass@k over the tasks that have at least k siblings with a known success."""
+    out: dict[str, float] = {}
+    known = [[t.is_success for t in group if t.is_success is not None] for group in batch.groups]
+    for k in pass_at:
+        chances = [pass_at_k(len(each), sum(each), k) for each in known if len(each) >= k]
+        low, high = wilson_interval(mean(chances), len(chances))
+        key = f"{prefix}/pass_at_{k}"
+        out |= {key: mean(chances), f"{key}_low": float(low), f"{key}_high": float(high)}
+    return out
+
+
+def _tag_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> dict[str, float]:
     known = [g for g in batch.groups if any(t.is_success is not None for t in g)]
     rates = [success_rate(group) for group in known]
     low, high = wilson_interval(mean(rates), len(rates))
@@ -59,4 +87,4 @@ def _tag_metrics(prefix: str, batch: RolloutBatch) -> dict[str, float]:
         f"{prefix}/action_valid_frac": mean(valid),
         f"{prefix}/num_turns_mean": mean([float(t.num_turns) for t in batch.trajectories]),
         f"{prefix}/num_tasks": float(len(known)),
-    }
+    } | _pass_metrics(prefix, batch, pass_at)

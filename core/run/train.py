@@ -31,6 +31,7 @@ from echoscope.store.records import (
     AlarmState,
     Command,
     CommandAck,
+    CommandAction,
     DiagnosticRecord,
     RolloutBatch,
     SettingsRecord,
@@ -58,6 +59,7 @@ from ..update.metrics import rollout_metrics, staleness_metrics
 from ..update.update import annotate, mismatch_metrics, update, updates_per_step
 from .checkpoint import TrainState, list_checkpoints, remove_checkpoints, save_checkpoint, step_of
 from .control import Control, StepInterruptedError, Wishes
+from .early_stopping import why_stop
 from .observers import Observed, StepObservation, StepObserver, TrainEvents, judge, observe
 
 BEST_MARGIN = 0.05
@@ -119,6 +121,8 @@ class Trainer:
     """Evaluation success of the best weights on the disk, the starting ones included."""
     last_success: float = math.nan
     """Of the last evaluation."""
+    evaluated: dict[int, float] = field(default_factory=dict)
+    """Step to the success of its evaluation, in this run."""
     weights_are_of_step: bool = True
     """The weights are those of the last finished step; not while a step moves them."""
     evaluate_next: bool = False
@@ -307,7 +311,8 @@ class Trainer:
                 when = f"of step {step}" if step else "before the first step"
                 self.events.message(f"the {noun} {when} was dropped")
                 break
-            values = evaluation_metrics(played, split)
+            pass_at = self.config.eval.pass_at_k if split is Split.EVAL else ()
+            values = evaluation_metrics(played, split, pass_at=pass_at)
             metrics = self._metrics(step, "eval", values, {f"time/{verb}_s": watch.total()})
             out.append((split, played, metrics))
         return out
@@ -329,7 +334,15 @@ class Trainer:
         for one in metrics:
             rate = success_over_tags(one.values, Split.EVAL)
             if math.isfinite(rate):
-                self.last_success = rate
+                self.last_success = self.evaluated[one.step] = rate
+                self._stop_early(one.step)
+
+    def _stop_early(self, step: int) -> None:
+        """Ask for a stop if evaluations no longer improve; it is recorded like a person's."""
+        reason = why_stop(self.evaluated, self.config.early_stopping)
+        if reason and 0 < step < self.config.steps:
+            self.events.message(f"stopping early: {reason}")
+            self.control.request(CommandAction.STOP, reason, issued_by="early_stopping")
 
     def _hold_success(self) -> None:
         """The weights of the last evaluation are on the disk."""
@@ -340,6 +353,7 @@ class Trainer:
         """What an earlier attempt has evaluated, up to the step that this one goes on from."""
         evaluated = evaluation_success(open_run(self.run_path))
         rates = {step: rate for step, rate in evaluated.items() if step <= self.step}
+        self.evaluated = {step: rate for step, rate in rates.items() if math.isfinite(rate)}
         for saved in sorted({0, *self._checkpoint_steps()}):
             before = [step for step in rates if step <= saved]
             if before:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from trajectories import make_trajectory
 
-from echoscope.core.rollout.evaluate import evaluation_metrics
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.rollout.evaluate import evaluation_metrics, pass_at_k
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.store.records import RolloutBatch, Split, Trajectory, Turn
 
@@ -102,3 +106,39 @@ def test_a_task_nobody_could_judge_does_not_spoil_the_others() -> None:
         high,
     )
     assert found["eval/lake/num_tasks"] == 1.0
+
+
+@pytest.mark.parametrize("num_samples", [1, 4, 7])
+def test_pass_at_k_is_the_share_of_draws_of_k_that_hold_a_success(num_samples: int) -> None:
+    """Chen et al. 2021: counted over all subsets."""
+    for num_correct in range(num_samples + 1):
+        results = [True] * num_correct + [False] * (num_samples - num_correct)
+        for k in range(1, num_samples + 1):
+            draws = [any(draw) for draw in itertools.combinations(results, k)]
+            expected = sum(draws) / len(draws)
+            assert pass_at_k(num_samples, num_correct, k) == pytest.approx(expected)
+
+
+def test_pass_at_k_in_an_evaluation() -> None:
+    # Of task 1 one sibling's world failed, so it has three samples and no pass@4.
+    table = [[True, False, False, False], [True, True, False, None], [False] * 4]
+    batch = RolloutBatch(
+        groups=tuple(
+            tuple(trajectory(p, g, success) for g, success in enumerate(row))
+            for p, row in enumerate(table)
+        )
+    )
+    found = evaluation_metrics(batch, pass_at=(1, 2, 4))
+    assert found["eval/lake/pass_at_1"] == pytest.approx((1 / 4 + 2 / 3 + 0) / 3)
+    assert found["eval/lake/pass_at_1"] == pytest.approx(found["eval/lake/success_rate"])
+    assert found["eval/lake/pass_at_2"] == pytest.approx((2 / 4 + 1 + 0) / 3)
+    assert found["eval/lake/pass_at_4"] == pytest.approx((1 + 0) / 2)
+    low, high = wilson_interval(0.5, 2)
+    assert (found["eval/lake/pass_at_4_low"], found["eval/lake/pass_at_4_high"]) == (low, high)
+
+
+def test_pass_at_k_needs_as_many_samples(make_config: Callable[..., RunConfig]) -> None:
+    config = make_config("envs.eval_group_size=4", "eval.pass_at_k=[1, 4]")
+    assert config.eval.pass_at_k == [1, 4]
+    with pytest.raises(ConfigError, match=r"has 8, which needs 8 samples .*eval_group_size=8"):
+        make_config("envs.eval_group_size=4", "eval.pass_at_k=[1, 8]")
