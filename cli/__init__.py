@@ -55,6 +55,7 @@ _USER_ERRORS = (
     ("echoscope.store.errors", "StoreError"),
     ("echoscope.store.errors", "QueryError"),
     ("echoscope.store.errors", "AnnotationError"),
+    ("echoscope.core.pretrained.names", "ModelNameError"),
     ("echoscope.envs.base", "EnvError"),
     ("echoscope.dashboard.web.gate", "ExposureError"),
     ("echoscope.core.config.loading", "ConfigError"),

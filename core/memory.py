@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from echoscope.store.models import SHIPPED, shipped_folder, weight_shapes
+from echoscope.store.models import weight_shapes
 from echoscope.text.amounts import memory_size
 
 from .config.loading import ConfigError
 from .config.settings import HeadCriticConfig, LoraConfig, RunConfig
+from .pretrained.names import named_models
 
 if TYPE_CHECKING:
     import torch
@@ -345,9 +346,8 @@ def _shape(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) ->
 
 
 def _folder(path: str) -> Path | None:
-    if path in SHIPPED:
-        return shipped_folder(path)
-    folder = Path(path).expanduser()
+    names = named_models()
+    folder = Path(names[path].path if path in names else path).expanduser()
     if folder.is_dir():
         return folder
     if path.count("/") != 1:

