@@ -25,7 +25,8 @@ from machine import describe_machine
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from echoscope.core.config.settings import ClipLossConfig, LoraConfig, ModelConfig
+from echoscope.core.config.loss import ClipLossConfig
+from echoscope.core.config.settings import LoraConfig, ModelConfig
 from echoscope.core.policy import Policy, load_model, with_adapters
 from echoscope.core.update.batch import TokenBatch, microbatches, select_rows
 from echoscope.core.update.losses import Denominators, LossTerms, compute_loss

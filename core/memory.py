@@ -20,7 +20,8 @@ from echoscope.store.models import weight_shapes
 from echoscope.text.amounts import memory_size
 
 from .config.loading import ConfigError
-from .config.settings import HeadCriticConfig, LoraConfig, RunConfig
+from .config.loss import HeadCriticConfig
+from .config.settings import LoraConfig, RunConfig
 from .pretrained.names import named_models
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
 from .config.loading import ConfigError
-from .config.settings import CriticConfig, LoraConfig, ModelConfig, OptimConfig
+from .config.loss import CriticConfig
+from .config.settings import LoraConfig, ModelConfig, OptimConfig
 from .memory import MAX_LOGITS, MIN_MICROBATCH
 from .optim import ParameterGroup
 from .policy_assets import resolve_model

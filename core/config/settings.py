@@ -1,4 +1,5 @@
-"""Every setting of a run and its default: with `schedule.py` the only place where defaults live.
+"""Every setting of a run and its default: the only place where defaults live, with `loss.py`
+and `schedule.py`.
 
 Fields marked live may change while the run is going (`echoscope ctl RUN set KEY=VALUE`).
 """
@@ -27,6 +28,7 @@ from .limits import (
     Decay,
     PluginName,
 )
+from .loss import ClipLossConfig, CriticConfig, LossConfig, NoCriticConfig
 from .schedule import (
     BranchedFrom,
     CheckpointConfig,
@@ -347,97 +349,6 @@ class AdvantageWeightsConfig(FrozenModel):
     )
 
 
-Aggregation = Literal[
-    "token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"
-]
-
-
-_CLIP_LOW = "The importance ratio is clipped at 1 minus this."
-_CLIP_HIGH = "The importance ratio is clipped at 1 plus this; higher keeps more exploration."
-
-
-class _LossConfig(FrozenModel):
-    aggregation: Aggregation = "token_mean"
-    norm_tokens: int | None = Field(
-        None,
-        ge=1,
-        le=1_000_000_000,
-        description="seq_mean_token_sum_norm divides each trajectory's sum by this; null for the "
-        "most tokens that an episode may sample.",
-    )
-    kl_coef: float = Field(
-        0.0,
-        ge=0,
-        le=1e3,
-        description="Weight of the KL penalty against the reference policy.",
-        json_schema_extra=LIVE,
-    )
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    entropy_coef: float = Field(
-        0.0,
-        ge=-1e3,
-        le=1e3,
-        description="Weight of the entropy bonus; too high, and replies become random.",
-        json_schema_extra=LIVE,
-    )
-    value_coef: float = Field(
-        0.5, ge=0, le=1e3, description="Weight of the critic's loss.", json_schema_extra=LIVE
-    )
-    value_clip: float | None = Field(0.5, gt=0, le=1e6)
-
-
-class _SurrogateConfig(_LossConfig):
-    clip_low: float = Field(0.2, ge=0, le=1, description=_CLIP_LOW, json_schema_extra=LIVE)
-    clip_high: float = Field(0.28, ge=0, le=1e3, description=_CLIP_HIGH, json_schema_extra=LIVE)
-
-
-class ClipLossConfig(_SurrogateConfig):
-    """PPO's clipped surrogate, with separate low and high clip and an optional dual clip."""
-
-    kind: Literal["clip"] = "clip"
-    dual_clip: float | None = Field(3.0, gt=1, le=1e6)
-
-
-class GspoLossConfig(_SurrogateConfig):
-    """GSPO: the geometric-mean ratio of the whole sequence is clipped."""
-
-    kind: Literal["gspo"] = "gspo"
-    # A ratio of whole sequences hardly moves: the paper's limits are a thousandth of PPO's.
-    clip_low: float = Field(3e-4, ge=0, le=1, description=_CLIP_LOW, json_schema_extra=LIVE)
-    clip_high: float = Field(4e-4, ge=0, le=1e3, description=_CLIP_HIGH, json_schema_extra=LIVE)
-    # The paper averages over sequences (Zheng et al. 2025, equation 5).
-    aggregation: Aggregation = "seq_mean_token_mean"
-
-
-class CispoLossConfig(_SurrogateConfig):
-    """CISPO: the importance weight is clipped and carries no gradient."""
-
-    kind: Literal["cispo"] = "cispo"
-    clip_low: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="The importance ratio is clipped at 1 minus this; 1 for no limit (MiniMax-M1).",
-        json_schema_extra=LIVE,
-    )
-
-
-class CustomLossConfig(_LossConfig):
-    """A loss of your own for each token; averages, KL, entropy and values stay as configured."""
-
-    kind: Literal["custom"] = "custom"
-    function: PluginName
-    params: dict[str, Any] = Field(
-        default_factory=dict, description="Keyword arguments of the function."
-    )
-
-
-LossConfig = Annotated[
-    ClipLossConfig | GspoLossConfig | CispoLossConfig | CustomLossConfig,
-    Field(discriminator="kind"),
-]
-
-
 class OffPolicyConfig(FrozenModel):
     """What the importance ratio is taken to, and what is done about samples of another policy.
 
@@ -487,31 +398,6 @@ class OffPolicyConfig(FrozenModel):
                 "counts how sampler and trainer differ, and a weight would count it twice"
             )
         return self
-
-
-class NoCriticConfig(FrozenModel):
-    kind: Literal["none"] = "none"
-
-
-class HeadCriticConfig(FrozenModel):
-    """A value head on the policy's own trunk."""
-
-    kind: Literal["head"] = "head"
-    lr: float = Field(1e-3, gt=0, le=MAX_LR)
-    detach: bool = Field(False, description="The value loss does not train the trunk.")
-
-
-class ModelCriticConfig(FrozenModel):
-    """A second model with a value head."""
-
-    kind: Literal["model"] = "model"
-    path: str = Field("", description="Empty for the policy's own starting weights.")
-    lr: float = Field(1e-5, gt=0, le=MAX_LR)
-
-
-CriticConfig = Annotated[
-    NoCriticConfig | HeadCriticConfig | ModelCriticConfig, Field(discriminator="kind")
-]
 
 
 class OptimConfig(FrozenModel):

@@ -17,7 +17,8 @@ from torch import Tensor
 from echoscope.store.records import BoolArray, FloatArray64, IntArray64
 from echoscope.text.user_code import UserCodeError, call, loaded
 
-from ..config.settings import CustomAdvantageConfig, CustomLossConfig
+from ..config.loss import CustomLossConfig
+from ..config.settings import CustomAdvantageConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,13 +16,9 @@ from echoscope.diagnostics.selection.filter import arrays_of, select_from
 from echoscope.text.user_code import UserCodeError, call, load, require_params
 
 from ..config.loading import validate
+from ..config.loss import CustomLossConfig
 from ..config.schedule import ObserverEntry
-from ..config.settings import (
-    CustomAdvantageConfig,
-    CustomLossConfig,
-    RunConfig,
-    ShapingTerm,
-)
+from ..config.settings import CustomAdvantageConfig, RunConfig, ShapingTerm
 from ..rollout.shaping import BUILT_IN, resolve
 from ..run.observers import StepObservation
 from ..update.advantages import estimate_advantages

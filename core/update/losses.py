@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..config.settings import (
+from ..config.loss import (
     CispoLossConfig,
     ClipLossConfig,
     CustomLossConfig,
     GspoLossConfig,
     LossConfig,
-    OffPolicyConfig,
 )
+from ..config.settings import OffPolicyConfig
 from ..plugins.calls import LossInputs, token_losses
 from .batch import PolicyOutputs, TokenBatch
 from .kl import kl_penalty, kl_value, log_ratio

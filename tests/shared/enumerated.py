@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from echoscope.core.config.settings import LossConfig, OffPolicyConfig
+from echoscope.core.config.loss import LossConfig
+from echoscope.core.config.settings import OffPolicyConfig
 from echoscope.core.update.batch import PolicyOutputs, TokenBatch
 from echoscope.core.update.losses import Denominators, compute_loss
 

@@ -23,7 +23,8 @@ from echoscope.core.config.loading import (
     validate,
     value_at,
 )
-from echoscope.core.config.settings import GspoLossConfig, ModelCriticConfig, RunConfig
+from echoscope.core.config.loss import GspoLossConfig, ModelCriticConfig
+from echoscope.core.config.settings import RunConfig
 
 BANDIT = "envs.train=[{env: bandit}]"
 

@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from echoscope.core.config.settings import (
-    ClipLossConfig,
-    CustomAdvantageConfig,
-    CustomLossConfig,
-    GrpoConfig,
-)
+from echoscope.core.config.loss import ClipLossConfig, CustomLossConfig
+from echoscope.core.config.settings import CustomAdvantageConfig, GrpoConfig
 from echoscope.core.plugins.checks import check_plugin, load_plugins
 from echoscope.core.plugins.synthetic import (
     CASES,

@@ -10,13 +10,8 @@ import numpy as np
 import pytest
 from tool_templates import FAMILIES
 
-from echoscope.core.config.settings import (
-    ContextConfig,
-    ModelConfig,
-    NoCriticConfig,
-    RunConfig,
-    SamplingConfig,
-)
+from echoscope.core.config.loss import NoCriticConfig
+from echoscope.core.config.settings import ContextConfig, ModelConfig, RunConfig, SamplingConfig
 from echoscope.core.engines.base import Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import build_policy

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from echoscope.core.config.settings import CispoLossConfig, ClipLossConfig, GspoLossConfig
+from echoscope.core.config.loss import CispoLossConfig, ClipLossConfig, GspoLossConfig
 from echoscope.core.update.batch import PolicyOutputs, TokenBatch
 from echoscope.core.update.losses import Denominators, compute_loss, importance_ratio
 from echoscope.core.update.metrics import MetricTotals

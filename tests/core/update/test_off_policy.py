@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from echoscope.core.config.loading import ConfigError, apply_settings, load_config
-from echoscope.core.config.settings import (
-    CispoLossConfig,
-    ClipLossConfig,
-    GspoLossConfig,
-    LossConfig,
-    OffPolicyConfig,
-)
+from echoscope.core.config.loss import CispoLossConfig, ClipLossConfig, GspoLossConfig, LossConfig
+from echoscope.core.config.settings import OffPolicyConfig
 from echoscope.core.update.batch import PolicyOutputs, TokenBatch
 from echoscope.core.update.losses import Denominators, LossTerms, compute_loss
 from echoscope.core.update.metrics import MetricTotals

@@ -14,13 +14,8 @@ import torch
 from enumerated import World, bias, cosine
 from torch import Tensor
 
-from echoscope.core.config.settings import (
-    CispoLossConfig,
-    ClipLossConfig,
-    GspoLossConfig,
-    LossConfig,
-    OffPolicyConfig,
-)
+from echoscope.core.config.loss import CispoLossConfig, ClipLossConfig, GspoLossConfig, LossConfig
+from echoscope.core.config.settings import OffPolicyConfig
 
 SUM = "seq_mean_token_sum"
 CLIP = ClipLossConfig(aggregation=SUM)

@@ -13,7 +13,8 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from echoscope.core.config.settings import ClipLossConfig, CriticConfig, LoraConfig, ModelConfig
+from echoscope.core.config.loss import ClipLossConfig, CriticConfig
+from echoscope.core.config.settings import LoraConfig, ModelConfig
 from echoscope.core.policy import Policy, build_policy
 from echoscope.core.update.batch import TokenBatch, select_rows
 from echoscope.core.update.losses import Denominators, LossTerms, compute_loss
