@@ -33,6 +33,9 @@ _VALID = (
     "Share of turns whose reply holds an action that the environment accepts. Worry when it "
     "falls by 20 points."
 )
+_RUNNING_SUCCESS = (
+    "Running success in training on this environment. The curriculum gives few groups near 0 and 1."
+)
 _CAPPED = "Share of replies that were cut at the length limit. Worry above 20 %."
 
 METRICS: tuple[Metric, ...] = (
@@ -60,6 +63,8 @@ METRICS: tuple[Metric, ...] = (
         "up",
         "pass@k",
     ),
+    _share("curriculum/*/group_frac", "", "Share of the step's groups given to this environment."),
+    _share("curriculum/*/success", "", _RUNNING_SUCCESS, "up", "running success"),
     # --- reward
     _of(
         "reward/return_mean",

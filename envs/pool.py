@@ -110,11 +110,18 @@ class EnvPool:
             raise EnvParamsError(f"seed is {seed}, but must not be negative")
         self._seed, self._split, self._group_size = seed, split, group_size
         self._groups = [group for group in groups for _ in range(group.groups)]
-        self._stacks: list[TurnEnv] = []
-        for group in groups:
-            settings = group.settings()
-            build = partial(registry.make, group.env, **group.params)
-            self._stacks += [wrap(build, settings) for _ in range(group.groups * group_size)]
+        self._entries = list(groups)
+        self._makers = [
+            partial(wrap, partial(registry.make, group.env, **group.params), group.settings())
+            for group in groups
+        ]
+        self._stacks: list[TurnEnv] = [
+            make()
+            for group, make in zip(groups, self._makers, strict=True)
+            for _ in range(group.groups * group_size)
+        ]
+        self._resting: dict[tuple[int, int], TurnEnv] = {}
+        """Slot and entry to a world that another entry has taken the place of."""
         self._is_running = [False] * len(self._stacks)
         self._kinds = [kind for kind, group in enumerate(groups) for _ in range(group.groups)]
         self._varieties: list[TaskVariety] = []
@@ -130,6 +137,32 @@ class EnvPool:
     def group_size(self) -> int:
         """G."""
         return self._group_size
+
+    def share(self, counts: Sequence[int]) -> None:
+        """Give entry k `counts[k]` groups from the next reset on, in the order of the entries.
+
+        Raises:
+            ValueError: not one count of at least 1 for each entry, or another sum than P.
+        """
+        if len(counts) != len(self._entries) or min(counts) < 1 or sum(counts) != self.num_groups:
+            raise ValueError(
+                f"{list(counts)} are not shares of {self.num_groups} groups among "
+                f"{len(self._entries)} entries, each at least 1"
+            )
+        kinds = [kind for kind, count in enumerate(counts) for _ in range(count)]
+        if kinds == self._kinds:
+            return
+        self.varieties()  # while every entry stands where it was built
+        for p, (old, new) in enumerate(zip(self._kinds, kinds, strict=True)):
+            if old == new:
+                continue
+            for slot in range(p * self._group_size, (p + 1) * self._group_size):
+                self._resting[slot, old] = self._stacks[slot]
+                rested = self._resting.pop((slot, new), None)
+                self._stacks[slot] = self._makers[new]() if rested is None else rested
+                self._is_running[slot] = False
+        self._kinds = kinds
+        self._groups = [self._entries[kind] for kind in kinds]
 
     def reset(self, step: int, draw_round: int = 0) -> list[Slot]:
         """Start P * G episodes of training step `step`, in slot order.
@@ -192,9 +225,9 @@ class EnvPool:
 
     def close(self) -> None:
         """Close every environment, unless some call into one was left behind."""
-        for stack in () if self._is_abandoned else self._stacks:
+        for stack in () if self._is_abandoned else [*self._stacks, *self._resting.values()]:
             stack.close()
-        self._stacks, self._is_running = [], []
+        self._stacks, self._is_running, self._resting = [], [], {}
 
     def __enter__(self) -> EnvPool:
         return self
@@ -207,7 +240,7 @@ class EnvPool:
         if not self._varieties:
             firsts = [self._kinds.index(kind) * self._group_size for kind in sorted({*self._kinds})]
             self._varieties = [variety_of(self._stacks[index]) for index in firsts]
-        tags = [self._groups[self._kinds.index(kind)].name for kind in range(len(self._varieties))]
+        tags = [entry.name for entry in self._entries]
         return list(zip(tags, self._varieties, strict=True))
 
     def _noise_seed(self, step: int, index: int, first_group: int) -> int:

@@ -297,6 +297,8 @@ def live_schema(config: RunConfig) -> dict[str, Any]:
         out[key]["value"] = value
     if not config.selection.function:  # a rule of one's own must be there from the start
         out["selection.strategy"]["enum"].remove("custom")
+    if not config.has_choice_of_tags:
+        out["curriculum.by"]["enum"].remove("success")
     return out
 
 

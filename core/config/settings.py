@@ -32,6 +32,7 @@ from .loss import ClipLossConfig, CriticConfig, LossConfig, NoCriticConfig
 from .schedule import (
     BranchedFrom,
     CheckpointConfig,
+    CurriculumConfig,
     EarlyStoppingConfig,
     EvalConfig,
     ObserverEntry,
@@ -467,6 +468,7 @@ class RunConfig(FrozenModel):
     off_policy: OffPolicyConfig = Field(default_factory=OffPolicyConfig)
     critic: CriticConfig = Field(default_factory=NoCriticConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
+    curriculum: CurriculumConfig = Field(default_factory=CurriculumConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     probe: ProbeConfig = Field(default_factory=ProbeConfig)
     early_stopping: EarlyStoppingConfig = Field(default_factory=EarlyStoppingConfig)
@@ -501,6 +503,7 @@ class RunConfig(FrozenModel):
         self._check_kl_reward()
         self._check_dynamic_sampling()
         self._check_evaluation()
+        self._check_curriculum()
         if self.envs.group_size < 2:
             for name in self._what_compares():
                 raise ValueError(
@@ -575,6 +578,28 @@ class RunConfig(FrozenModel):
                 "evaluations, but there are none: set envs.eval and eval.every, or "
                 "early_stopping.patience=0"
             )
+
+    def _check_curriculum(self) -> None:
+        if self.curriculum.by == "none":
+            return
+        if self.from_run is not None:
+            raise ValueError(
+                f"curriculum.by is {self.curriculum.by}, but from_run has its groups already: set "
+                "curriculum.by=none"
+            )
+        if not self.has_choice_of_tags:
+            tags = [entry.name for entry in self.envs.train]
+            raise ValueError(
+                f"curriculum.by is {self.curriculum.by}, which chooses between the tags of "
+                f"envs.train, but these are {tags}: give it two entries or more, each with a tag "
+                "of its own"
+            )
+
+    @property
+    def has_choice_of_tags(self) -> bool:
+        """Whether a curriculum can move groups: fresh rollouts of several environments."""
+        tags = [entry.name for entry in self.envs.train]
+        return self.from_run is None and len(set(tags)) >= max(len(tags), 2)
 
     @property
     def compares_siblings(self) -> bool:

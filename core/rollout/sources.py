@@ -134,6 +134,10 @@ class EnvSource:
             raise StepDroppedError
         return rollouts
 
+    def share(self, counts: Sequence[int]) -> None:
+        """Give each entry of the pool so many groups from the next step on; the sum is fixed."""
+        self._pool.share(counts)
+
     def varieties(self) -> list[tuple[str, TaskVariety]]:
         """(tag, how many different tasks it draws) of each environment."""
         return self._pool.varieties()

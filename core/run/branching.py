@@ -152,6 +152,8 @@ def start_branch(
         )
         trainer.engine.sync_weights(trainer.policy)
         trainer.step = trainer.checkpointed_step = branch.step
+        own = read_state(checkpoint_path(run_path, branch.step))
+        trainer.kl_coef, trainer.success_by_tag = own.kl_coef, own.success_by_tag
         events.message(f"run {run_path}, from step {branch.step} of {branch.parent_run_id}")
         closing.status = train(trainer, is_new=False)
     return closing.status

@@ -71,6 +71,8 @@ class TrainState:
     """Consecutive steps skipped because of NaN."""
     kl_coef: float | None = None
     """Of the KL penalty in the reward at the next step; None for the configured one."""
+    success_by_tag: Mapping[str, float] = field(default_factory=dict)
+    """Running success of each environment, for the curriculum."""
     observers: Mapping[str, Any] = field(default_factory=dict)
     """State of observers by name, JSON values."""
 
@@ -156,6 +158,9 @@ def adopt_checkpoint(
         policy_version=before.policy_version,
         config=config,
         kl_coef=before.kl_coef if config.reward.kl == before.config.reward.kl else None,
+        success_by_tag=before.success_by_tag
+        if config.envs.train == before.config.envs.train
+        else {},
         observers=observers or {},
     )
     try:
@@ -286,6 +291,7 @@ def _state_json(state: TrainState) -> str:
             "policy_version": state.policy_version,
             "num_nonfinite": state.num_nonfinite,
             "kl_coef": state.kl_coef,
+            "success_by_tag": dict(state.success_by_tag),
             "observers": dict(state.observers),
             "config": state.config.model_dump(mode="json"),
         },
@@ -328,6 +334,9 @@ def read_state(path: Path) -> TrainState:
             policy_version=int(values["policy_version"]),
             num_nonfinite=int(values["num_nonfinite"]),
             kl_coef=None if values.get("kl_coef") is None else float(values["kl_coef"]),
+            success_by_tag={
+                str(tag): float(rate) for tag, rate in values.get("success_by_tag", {}).items()
+            },
             observers=values["observers"],
             config=validate(values["config"]),
         )

@@ -136,6 +136,7 @@ def resume(
             trainer.step = trainer.checkpointed_step = state.step
             trainer.num_nonfinite = state.num_nonfinite
             trainer.kl_coef = state.kl_coef
+            trainer.success_by_tag = state.success_by_tag
             for observer in trainer.observers:
                 if observer.name in state.observers:
                     observer.restore(state.observers[observer.name])

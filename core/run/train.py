@@ -50,8 +50,9 @@ from ..engines.base import GenerationEngine
 from ..optim import Optimizer
 from ..policy import Policy
 from ..rollout.chat import ChatFormat
+from ..rollout.curriculum import curriculum_metrics, group_counts, note_success
 from ..rollout.evaluate import evaluation_metrics, success_over_tags
-from ..rollout.sources import RolloutSource, StepDroppedError, unreserved
+from ..rollout.sources import EnvSource, RolloutSource, StepDroppedError, unreserved
 from ..update.assemble import outcomes, pack_kept, with_advantages
 from ..update.batch import TokenBatch
 from ..update.kl_reward import mean_kl, next_coef, with_coef
@@ -108,6 +109,8 @@ class Trainer:
     """The last finished step."""
     num_nonfinite: int = 0
     """Consecutive steps skipped because of a NaN or infinite gradient."""
+    success_by_tag: Mapping[str, float] = field(default_factory=dict)
+    """Running success of each environment, for the curriculum."""
     kl_coef: float | None = None
     """Of the KL penalty in the reward at the next step; None for the configured one."""
     checkpointed_step: int = 0
@@ -193,6 +196,9 @@ class Trainer:
     def _train_step(self, step: int) -> None:
         config, watch = with_coef(self.config, self.kl_coef), _Stopwatch()
         self.events.phase(step, "rollout")
+        counts = group_counts(config, self.success_by_tag)
+        if isinstance(self.train_source, EnvSource):
+            self.train_source.share(counts)
         with watch("rollout"):
             rollouts = self._collect(self.train_source, step)
         self.events.phase(step, "update")
@@ -216,6 +222,8 @@ class Trainer:
         logprobs = result.trainer_logprobs if logprobs is None else logprobs
         values = observed.values | result.metrics | rollout_metrics(rollouts) | selection.metrics()
         values |= mismatch_metrics(logprobs, batch)
+        self.success_by_tag = note_success(self.success_by_tag, rollouts, config.curriculum)
+        values |= curriculum_metrics(config, counts, self.success_by_tag)
         if config.dynamic_sampling.max_rounds > 1:
             of_a_round = sum(group.groups for group in config.envs.train)
             values["rollout/num_rounds"] = rollouts.num_groups / of_a_round
@@ -455,6 +463,7 @@ class Trainer:
             config=self.config,
             num_nonfinite=self.num_nonfinite,
             kl_coef=self.kl_coef,
+            success_by_tag=self.success_by_tag,
             observers={observer.name: observer.state() for observer in self.observers},
         )
         tokenizer = self.chat.tokenizer
