@@ -6,7 +6,7 @@ Legend: **B** rows, **T** padded length, **S** sampled tokens of a batch, **V** 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ from .config.loss import CriticConfig
 from .config.settings import LoraConfig, ModelConfig, OptimConfig
 from .memory import MAX_LOGITS, MIN_MICROBATCH
 from .optim import ParameterGroup
-from .policy_assets import resolve_model
+from .policy_assets import check_weights, resolve_model
 from .update.batch import PolicyOutputs, TokenBatch, microbatches
 from .update.packing import (
     PackedRows,
@@ -64,17 +64,30 @@ def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
         ConfigError: the folder or model id cannot be loaded.
     """
     device = resolve_device(config.device)
+    folder = resolve_model(path)
+    check_weights(folder)
     transformers_logging.disable_progress_bar()  # the run has its own view
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # what does not fit is said below, in one line
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
-            resolve_model(path),
+            folder,
             dtype=resolve_dtype(config.dtype, device),
             attn_implementation="sdpa",
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # ... and refused below, by name
             trust_remote_code=False,  # or transformers asks whether to run the folder's code
         )
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        KeyError,
+        TypeError,
+        ImportError,
+        SafetensorError,
+    ) as error:
         reason = " ".join(str(error).split())[:300]
         if "trust_remote_code" in reason:
             reason = (
@@ -82,11 +95,23 @@ def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
                 "a model of a type that transformers knows"
             )
         raise ConfigError(f"model.path is {path!r}, which cannot be loaded: {reason}") from None
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    if loading["mismatched_keys"]:
+        name, saved, wanted = min(loading["mismatched_keys"])
+        raise ConfigError(
+            f"model.path is {path!r}, whose weights do not fit its config.json: {name} is "
+            f"{_shape_text(saved)} where {_shape_text(wanted)} is due; copy both from one model"
+        )
     if loading["missing_keys"]:  # transformers would train on random numbers in their place
         raise ConfigError(
             f"model.path is {path!r}, which has no weights for {min(loading['missing_keys'])}"
         )
     return model.to(device).eval()
+
+
+def _shape_text(shape: Iterable[int]) -> str:
+    return " x ".join(map(str, shape))
 
 
 class ValueHead(nn.Module):
@@ -169,6 +194,11 @@ class Policy:
         """Longest sequence the model was made for; None if its configuration does not say."""
         positions = causal_model(self.model).config.to_dict().get("max_position_embeddings")
         return None if positions is None else int(positions)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Tokens that the model has embeddings for; some may be beyond the tokenizer."""
+        return int(causal_model(self.model).get_input_embeddings().weight.shape[0])
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """Trainable weights of the model, without the critic."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -85,6 +86,8 @@ def resolve_model(path: str) -> str:
 def resolve_path(path: str) -> str:
     """As `resolve_model`, of what is no short name."""
     folder = Path(path).expanduser()
+    if folder.is_file():
+        raise ModelPathError(_about_file(folder, path))
     if folder.is_dir():
         return str(_checked_folder(folder, path))
     looks_like_hub_id = path.count("/") == 1 and not path.startswith((".", "/", "~"))
@@ -98,20 +101,93 @@ def resolve_path(path: str) -> str:
     raise ModelPathError(f"no model folder {path!r}{did_you_mean(path, known)}")
 
 
+def check_weights(model: str) -> None:
+    """Refuse a folder whose weights cannot be trained, before anything of it is loaded.
+
+    Nothing is checked of a model that is not a folder on this disk: loading it tells.
+
+    Raises:
+        ModelPathError: quantised weights, pickled ones, none at all, or a part that is missing.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return
+    quantised = _config_of(folder).get("quantization_config")
+    if quantised is not None:
+        kind = quantised.get("quant_method") if isinstance(quantised, dict) else None
+        raise ModelPathError(
+            f"{model!r} holds quantised weights ({kind or 'quantization_config'} in config.json), "
+            "which cannot be trained; name the model that they were quantised from"
+        )
+    missing = sorted(name for name in _shards_of(folder) if not (folder / name).is_file())
+    if missing:
+        raise ModelPathError(
+            f"{model!r} lacks {missing[0]}, which its model.safetensors.index.json names; copy the "
+            "folder again"
+        )
+    if any(folder.glob("*.safetensors")):
+        return
+    if any(folder.glob("*.gguf")):
+        raise ModelPathError(f"{model!r} holds {_GGUF}")
+    for pattern in _PICKLES:
+        for file in sorted(folder.glob(pattern)):
+            raise ModelPathError(
+                f"{model!r} holds pickled weights ({file.name}), which may run code when they are "
+                'opened; where you trust them, save them as safetensors: `python -c "from '
+                "transformers import AutoModelForCausalLM as M; "
+                "M.from_pretrained('IN').save_pretrained('OUT')\"`"
+            )
+    raise ModelPathError(f"{model!r} has no weights: there is no .safetensors file in it")
+
+
+_GGUF = (
+    "a GGUF file, which is made for sampling and cannot be trained; name the folder with the "
+    "safetensors that it was converted from"
+)
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def _about_file(file: Path, name: str) -> str:
+    if file.suffix == ".gguf":
+        return f"{name!r} is {_GGUF}"
+    return f"{name!r} is a file; name the folder that holds config.json, weights and tokenizer"
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    """`config.json`; empty where it cannot be read: loading the model says why."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _shards_of(folder: Path) -> set[str]:
+    """The files of weights that an index names; none without a readable index."""
+    try:
+        text = (folder / "model.safetensors.index.json").read_text(encoding="utf-8")
+        return {str(name) for name in json.loads(text)["weight_map"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return set()
+
+
 def positions_of(model: str) -> int | None:
     """Longest sequence that the `config.json` of a resolved model states; None if it states none.
 
     None as well for a model that is not a folder on this disk: loading it tells.
     """
-    try:
-        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    positions = config.get("max_position_embeddings") if isinstance(config, dict) else None
+    positions = _config_of(Path(model)).get("max_position_embeddings")
     return positions if isinstance(positions, int) else None
 
 
 def _checked_folder(folder: Path, name: str) -> Path:
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise ModelPathError(
+            f"{name!r} holds LoRA adapters without their base model; merge them with `echoscope "
+            f"sft merge {name} --out MERGED` and name the merged folder"
+        )
+    if not (folder / "config.json").is_file() and any(folder.glob("*.gguf")):
+        raise ModelPathError(f"{name!r} holds {_GGUF}")
     if not (folder / "config.json").is_file():
         raise ModelPathError(
             f"{name!r} has no config.json, so it is not a model folder"

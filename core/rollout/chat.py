@@ -21,6 +21,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -77,17 +78,23 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     Raises:
         ChatFormatError: no fast tokenizer can be made of what is there.
     """
-    reasons = []
+    reasons: list[str] = []
     for loader in (PreTrainedTokenizerFast, AutoTokenizer):
         try:
             # Never the code of a folder: without the word, transformers asks whether to run it.
             tokenizer = loader.from_pretrained(path, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            reasons.append(" ".join(str(error).split())[:200])
+            reason = " ".join(str(error).split())[:200]
+            reasons += [reason] if reason not in reasons else []
             continue
         if isinstance(tokenizer, PreTrainedTokenizerBase) and tokenizer.is_fast:
             return tokenizer
         reasons.append(f"{type(tokenizer).__name__} is not a fast tokenizer")
+    if Path(path).is_dir() and not (Path(path) / "tokenizer.json").is_file():
+        reasons = [
+            "it has no tokenizer.json; copy the tokenizer's files from the model that it was made "
+            f"from ({shorten('; '.join(reasons), 200, placeholder='...')})"
+        ]
     raise ChatFormatError(f"cannot load a tokenizer from {str(path)!r}: {'; '.join(reasons)}")
 
 
@@ -105,6 +112,23 @@ def load_chat(path: str | Path, template_args: Mapping[str, Any] | None = None) 
         stop_token_ids=_generation_stops(path),
         template_args=template_args or {},
     )
+
+
+def check_vocabulary(chat: ChatFormat, rows: int) -> None:
+    """Refuse a tokenizer whose ids the model has no embeddings for; spare embeddings are fine.
+
+    Many models pad their vocabulary. An id beyond the tokenizer may be sampled: it decodes to no
+    text, stays in the prompts that follow, and trains like any other.
+
+    Raises:
+        ChatFormatError: the tokenizer has an id of `rows` or more.
+    """
+    largest = max(chat.tokenizer.get_vocab().values(), default=-1)
+    if largest >= rows:
+        raise ChatFormatError(
+            f"the tokenizer has ids up to {largest}, but the model has embeddings for {rows} "
+            "tokens: the tokenizer belongs to another model; copy the model's own"
+        )
 
 
 def _generation_stops(path: str | Path) -> tuple[int, ...]:
@@ -345,7 +369,8 @@ class ChatFormat:
         """
         if self._tokenizer.chat_template is None:
             raise ChatFormatError(
-                "the tokenizer has no chat template; set `chat_template` in tokenizer_config.json"
+                "the tokenizer has no chat template, as base models have none; name the chat model "
+                "of the same family, or set `chat_template` in tokenizer_config.json"
             )
         try:
             return str(self._tokenizer.get_chat_template(tools=[{}] if with_tools else None))

@@ -20,8 +20,8 @@ from ..optim import Optimizer
 from ..plugins.checks import load_plugins
 from ..plugins.observing import user_observers
 from ..policy import Policy, build_policy, resolve_device
-from ..policy_assets import positions_of, resolve_model
-from ..rollout.chat import ChatFormat, load_chat
+from ..policy_assets import check_weights, positions_of, resolve_model
+from ..rollout.chat import ChatFormat, check_vocabulary, load_chat
 from ..rollout.context import check_reasoning
 from ..rollout.shaping import resolve as resolve_shaping
 from ..rollout.sources import (
@@ -80,7 +80,9 @@ class Builder:
         load_plugins(self.config)
         if self.config.from_run is not None:
             StoredSource(Path(self.config.from_run), self.config)
-        _check_context(positions_of(resolve_model(self.config.model.path)), self.config)
+        model = resolve_model(self.config.model.path)
+        check_weights(model)
+        _check_context(positions_of(model), self.config)
         device = device_kind(resolve_device(self.config.model.device))
         self._free_bytes = free_bytes(device)
         self.memory = check_memory(self.config, device, self._free_bytes)
@@ -96,6 +98,7 @@ class Builder:
         if config.model.packing and policy.padded_because:
             self.events.message(f"the update pads its rows: {policy.padded_because}")
         chat = load_chat(resolve_model(config.model.path), config.context.template_args)
+        check_vocabulary(chat, policy.vocabulary_size)
         check_reasoning(chat, config.context)
         Stopping(chat, config.sampling)  # raises where a stop token does not exist
         if config.from_run is not None:

@@ -191,7 +191,8 @@ def merge_adapters(adapters: Path, out: Path) -> None:
     network = load_model(resolve_model(str(base)), _CPU)
     merged = PeftModel.from_pretrained(network, str(adapters)).merge_and_unload()
     merged.save_pretrained(out)
-    save_tokenizer(load_tokenizer(adapters), out)
+    has_own = (adapters / "tokenizer.json").is_file()
+    save_tokenizer(load_tokenizer(adapters if has_own else resolve_model(str(base))), out)
 
 
 _CPU = ModelConfig(dtype="float32", device="cpu")

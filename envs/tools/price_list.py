@@ -217,7 +217,10 @@ class PriceList(ToolEnv):
         )
 
     def _observe(self, text: str, role: Any = "user", name: str = "") -> Observation:
-        lines = [self._question, *(f"{each}: {self._prices[each]}" for each in sorted(self._known))]
+        lines = [
+            f"{number} {good}" + (f" at {self._prices[good]}" if good in self._known else "")
+            for good, number in self._wanted.items()
+        ]
         if self._given is not None:
             lines.append(text)
         frame = card_frame("Price list", lines)
