@@ -3,12 +3,16 @@
 Same model (the shipped policy), same prompts (the demo's, or another recipe's, one turn each), same
 number of trajectories a step, same sampling, one optimizer step each, one thread each. The learning
 rate is so small that the policy stays what it is, so both sample replies of the same length; token
-counts are printed.
+counts are printed. On a busy machine trust the ratio of processor times.
 Echoscope's step includes environments, parsing and the store; the diagnostics, which TRL does not
 have, are off.
 
     pip install -e '.[bench]'
     python benchmarks/train_step.py [--steps 15] [--recipe demo] [--json]
+    python benchmarks/train_step.py --curves [--steps 5] [--json]
+
+`--curves` repeats the comparison over reply lengths, prompt lengths and group sizes. Its replies
+are sampled at a high temperature, so that few of them end before they are cut.
 """
 
 from __future__ import annotations
@@ -37,62 +41,112 @@ from echoscope.core.rollout.context import Conversation
 from echoscope.core.rollout.sources import build_pool
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
-from echoscope.store.records import Split
+from echoscope.store.records import Split, StepMetrics
 
-GROUPS, SIBLINGS, MAX_TOKENS, WARM_UP = 8, 8, 40, 3
+WARM_UP = 3
+SYSTEM = "You solve a task step by step in a text world."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a step holds."""
+
+    groups: int = 8
+    siblings: int = 8
+    max_tokens: int = 40
+    temperature: float = 1.0
+    more_words: int = 0
+    """Words put before each prompt, to make it longer."""
+
+    @property
+    def num_rows(self) -> int:
+        return self.groups * self.siblings
+
+    def settings(self, steps: int) -> list[str]:
+        """Of Echoscope's run."""
+        longer = [f"context.system={SYSTEM}{' world' * self.more_words}"] if self.more_words else []
+        return [
+            *longer,
+            "context.max_prompt_tokens=1800",
+            f"steps={steps}",
+            f"envs.group_size={self.siblings}",
+            f"envs.train.0.groups={self.groups}",
+            "envs.eval=[]",
+            "probe.every=0",
+            "envs.train.0.max_turns=1",
+            "selection.strategy=none",
+            "advantage.kind=grpo",
+            "optim.lr=1e-12",
+            f"context.max_response_tokens={self.max_tokens}",
+            f"sampling.temperature={self.temperature}",
+            "checkpoint.every=0",
+            "diagnostics.enabled=false",
+        ]
+
+
+HOT = {"temperature": 4.0, "max_tokens": 40}
+CURVES = {
+    "reply tokens": {n: Shape(temperature=4.0, max_tokens=n) for n in (20, 40, 80, 160)},
+    "words before the prompt": {n: Shape(**HOT, more_words=n) for n in (0, 100, 300)},
+    "siblings": {n: Shape(**HOT, groups=4, siblings=n) for n in (4, 8, 16, 32)},
+}
+
+
+def clocks() -> tuple[float, float]:
+    """Wall and processor seconds."""
+    return time.perf_counter(), time.process_time()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Seconds and sampled tokens per step, warm-up left out."""
+    """A step's seconds (medians) and its sampled tokens (mean), warm-up left out."""
 
-    seconds: list[float]
-    tokens_per_step: float
+    wall_s: float
+    processor_s: float
+    tokens: float
 
-    @property
-    def p50_s(self) -> float:
-        return statistics.median(self.seconds)
+    @classmethod
+    def of(cls, ends: list[tuple[float, float]], tokens: list[float]) -> Measured:
+        """From `clocks` at the ends of all steps, and all steps' sampled tokens."""
+        gaps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ends)][WARM_UP - 1 :]
+        return cls(
+            wall_s=statistics.median(wall for wall, _ in gaps),
+            processor_s=statistics.median(processor for _, processor in gaps),
+            tokens=statistics.mean(tokens[WARM_UP:]),
+        )
 
-    def row(self, name: str) -> dict[str, float | str]:
+    def row(self, name: str, shape: Shape) -> dict[str, float | str]:
         return {
             "trainer": name,
-            "step_p50_s": round(self.p50_s, 4),
-            "trajectories_per_s": round(GROUPS * SIBLINGS / self.p50_s, 1),
-            "tokens_per_trajectory": round(self.tokens_per_step / (GROUPS * SIBLINGS), 1),
-            "tokens_per_s": round(self.tokens_per_step / self.p50_s, 0),
+            "step_p50_s": round(self.wall_s, 4),
+            "processor_p50_s": round(self.processor_s, 4),
+            "trajectories_per_s": round(shape.num_rows / self.wall_s, 1),
+            "tokens_per_trajectory": round(self.tokens / shape.num_rows, 1),
+            "tokens_per_s": round(self.tokens / self.wall_s, 0),
         }
 
 
-def settings(steps: int) -> list[str]:
-    return [
-        f"steps={steps}",
-        f"envs.group_size={SIBLINGS}",
-        f"envs.train.0.groups={GROUPS}",
-        "envs.eval=[]",
-        "probe.every=0",
-        "envs.train.0.max_turns=1",
-        "selection.strategy=none",
-        "advantage.kind=grpo",
-        "optim.lr=1e-12",
-        f"context.max_response_tokens={MAX_TOKENS}",
-        "checkpoint.every=0",
-        "diagnostics.enabled=false",
-    ]
+class ClockedEvents(SilentEvents):
+    """Reads the clocks where a step is written down."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[float, float]] = []
+
+    def metrics(self, metrics: StepMetrics) -> None:
+        self.ends.append(clocks())
 
 
-def measure_echoscope(recipe: str, steps: int, folder: Path) -> Measured:
-    config = load_config(recipe, overrides=settings(steps + WARM_UP))
-    path = folder / "run"
-    start(config, path, SilentEvents())
-    reader = open_run(path)
-    _, seconds = reader.metrics("time/step_s")
-    _, tokens = reader.metrics("rollout/num_sampled_tokens")
-    return Measured(seconds=list(seconds[WARM_UP:]), tokens_per_step=float(tokens[WARM_UP:].mean()))
+def measure_echoscope(recipe: str, steps: int, shape: Shape, folder: Path) -> Measured:
+    config = load_config(recipe, overrides=shape.settings(steps + WARM_UP))
+    events = ClockedEvents()
+    start(config, folder / "run", events)
+    _, tokens = open_run(folder / "run").metrics("rollout/num_sampled_tokens")
+    return Measured.of(events.ends, list(tokens))
 
 
-def prompts(recipe: str, num_steps: int) -> list[str]:
+def prompts(recipe: str, num_steps: int, shape: Shape) -> list[str]:
     """The prompts that the run above meets, as text."""
-    config = load_config(recipe, overrides=settings(num_steps))
+    config = load_config(recipe, overrides=shape.settings(num_steps))
     chat = ChatFormat(load_tokenizer(resolve_model("tiny")))
     pool = build_pool(config.envs.train, group_size=1, seed=config.seed, split=Split.TRAIN)
     out = []
@@ -104,17 +158,17 @@ def prompts(recipe: str, num_steps: int) -> list[str]:
     return out
 
 
-def measure_trl(recipe: str, steps: int, folder: Path) -> Measured:
+def measure_trl(recipe: str, steps: int, shape: Shape, folder: Path) -> Measured:
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    ends: list[float] = []
+    ends: list[tuple[float, float]] = []
     lengths: list[float] = []
 
     class Clock(TrainerCallback):
         def on_step_end(self, *args: object, **kwargs: object) -> None:
-            ends.append(time.perf_counter())
+            ends.append(clocks())
 
     def reward(completions: list[str], completion_ids: list[list[int]], **_: object) -> list[float]:
         lengths.append(float(sum(map(len, completion_ids))))
@@ -126,17 +180,17 @@ def measure_trl(recipe: str, steps: int, folder: Path) -> Measured:
         model=AutoModelForCausalLM.from_pretrained(resolve_model("tiny"), dtype=torch.float32),
         processing_class=tokenizer,
         reward_funcs=reward,
-        train_dataset=Dataset.from_dict({"prompt": prompts(recipe, total)}),
+        train_dataset=Dataset.from_dict({"prompt": prompts(recipe, total, shape)}),
         args=GRPOConfig(
             output_dir=str(folder / "trl"),
-            per_device_train_batch_size=GROUPS * SIBLINGS,
-            num_generations=SIBLINGS,
-            max_completion_length=MAX_TOKENS,
+            per_device_train_batch_size=shape.num_rows,
+            num_generations=shape.siblings,
+            max_completion_length=shape.max_tokens,
             max_steps=total,
             learning_rate=1e-12,
             lr_scheduler_type="constant",
             beta=0.0,
-            temperature=1.0,
+            temperature=shape.temperature,
             top_k=0,
             bf16=False,
             use_cpu=True,
@@ -149,32 +203,68 @@ def measure_trl(recipe: str, steps: int, folder: Path) -> Measured:
         callbacks=[Clock()],
     )
     trainer.train()
-    seconds = [b - a for a, b in itertools.pairwise(ends)][WARM_UP - 1 :]
-    return Measured(seconds=seconds, tokens_per_step=statistics.mean(lengths[WARM_UP:]))
+    return Measured.of(ends, lengths)
+
+
+def compare(recipe: str, steps: int, shape: Shape) -> tuple[Measured, Measured]:
+    """Echoscope and TRL."""
+    with tempfile.TemporaryDirectory() as name:
+        ours = measure_echoscope(recipe, steps, shape, Path(name))
+        return ours, measure_trl(recipe, steps, shape, Path(name))
+
+
+def curves(steps: int) -> list[dict[str, float | str]]:
+    """A row for each point of each curve."""
+    rows = []
+    for axis, points in CURVES.items():
+        for value, shape in points.items():
+            ours, theirs = compare("bandit", steps, shape)
+            rows.append(
+                {
+                    "axis": axis,
+                    "value": value,
+                    "echoscope_processor_s": round(ours.processor_s, 3),
+                    "trl_processor_s": round(theirs.processor_s, 3),
+                    "ratio": round(theirs.processor_s / ours.processor_s, 2),
+                    "echoscope_tokens": round(ours.tokens),
+                    "trl_tokens": round(theirs.tokens),
+                }
+            )
+            print("  ".join(f"{key} {entry}" for key, entry in rows[-1].items()), flush=True)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--recipe", default="demo")
+    parser.add_argument("--curves", action="store_true")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        ours = measure_echoscope(arguments.recipe, arguments.steps, folder)
-        theirs = measure_trl(arguments.recipe, arguments.steps, folder)
-    rows = [ours.row("echoscope"), theirs.row("trl GRPOTrainer")]
-    ratio = theirs.p50_s / ours.p50_s
+    if arguments.curves:
+        rows = curves(arguments.steps)
+        if arguments.json:
+            print(json.dumps({"machine": describe_machine(), "rows": rows}))
+        return
+    shape = Shape()
+    ours, theirs = compare(arguments.recipe, arguments.steps, shape)
+    rows = [ours.row("echoscope", shape), theirs.row("trl GRPOTrainer", shape)]
+    ratio = theirs.wall_s / ours.wall_s
+    processor_ratio = theirs.processor_s / ours.processor_s
     if arguments.json:
-        print(json.dumps({"machine": describe_machine(), "rows": rows, "speed_ratio": ratio}))
+        ratios = {"speed_ratio": ratio, "processor_ratio": processor_ratio}
+        print(json.dumps({"machine": describe_machine(), "rows": rows} | ratios))
         return
     print(describe_machine())
-    size = f"{GROUPS} prompts x {SIBLINGS}, up to {MAX_TOKENS} tokens"
+    size = f"{shape.groups} prompts x {shape.siblings}, up to {shape.max_tokens} tokens"
     print(f"{arguments.recipe}: {size}, {arguments.steps} steps")
     for row in rows:
         print("  ".join(f"{key} {value}" for key, value in row.items()))
-    print(f"echoscope makes {ratio:.2f} times the trajectories per second")
+    print(
+        f"echoscope makes {ratio:.2f} times the trajectories per second, "
+        f"{processor_ratio:.2f} times per second of processor time"
+    )
 
 
 if __name__ == "__main__":
