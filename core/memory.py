@@ -31,6 +31,9 @@ DeviceKind = Literal["cpu", "cuda"]
 
 MAX_LOGITS = 1 << 27
 """Logits held at once (512 MiB in float32); beyond it they are computed again in backward."""
+MAX_KEYS = 4
+"""Keys that packed rows attend to, at most, per token of a microbatch: a shared beginning is
+forwarded once, but each row reads a copy of its keys and values."""
 MIN_MICROBATCH = 1024
 MAX_MICROBATCH = 65_536
 """Padded tokens of a microbatch whose size follows from the free memory."""

@@ -32,6 +32,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import logging as transformers_logging
 
+from ..memory import MAX_KEYS
 from .batch import TokenBatch, select_rows
 
 _varlen_attention: Callable[..., Any] | None = None
@@ -395,19 +396,23 @@ def packed_microbatches(batch: TokenBatch, max_tokens: int) -> list[tuple[TokenB
     """Parts of at most `max_tokens` forwarded tokens each, and the rows (b,) that each one holds.
 
     Rows with equal beginnings stand together. A part whose first row alone is longer may hold
-    `max_tokens` beyond that row: its siblings would forward its beginning once more elsewhere.
+    `max_tokens` beyond that row: its siblings would forward its beginning once more elsewhere. The
+    rows of a part together have at most `MAX_KEYS` times as many tokens as it may forward.
     """
     rows, shared, ends = shared_beginnings(
         batch.input_ids.cpu().numpy(), batch.loss_mask.cpu().numpy()
     )
     parts: list[list[int]] = []
-    room = 0
+    room = keys = 0
     for row, start, end in zip(rows.tolist(), shared.tolist(), ends.tolist(), strict=True):
-        if parts and end - start <= room:
+        if parts and end - start <= room and end <= keys:
             parts[-1].append(row)
-            room -= end - start
         else:
             parts.append([row])
-            room = max_tokens - end if end <= max_tokens else max_tokens
+            start = 0
+            most = max_tokens if end <= max_tokens else end + max_tokens
+            room, keys = most, MAX_KEYS * most
+        room -= end - start
+        keys -= end
     index = [torch.tensor(part, device=batch.input_ids.device) for part in parts]
     return [(select_rows(batch, rows), rows) for rows in index]
