@@ -34,6 +34,10 @@ MAX_LOGITS = 1 << 27
 MAX_KEYS = 4
 """Keys that packed rows attend to, at most, per token of a microbatch: a shared beginning is
 forwarded once, but each row reads a copy of its keys and values."""
+MAX_PREFILL_TOKENS = 8192
+"""Padded tokens of one prefill pass."""
+MAX_MASK_ENTRIES = 1 << 25
+"""Entries of one prefill pass's attention mask."""
 MIN_MICROBATCH = 1024
 MAX_MICROBATCH = 65_536
 """Padded tokens of a microbatch whose size follows from the free memory."""
@@ -42,6 +46,8 @@ _USABLE = 0.92
 """Share of the free memory that is counted on: blocks do not fit together without gaps."""
 _COPIES_OF_LOGITS = 4
 """In the update: the model's, scaled, log-probs, and the gradient."""
+_SAVED_LOGITS = 2
+"""Of them, between forward and backward: log-probs and probabilities."""
 _COPIES_OF_SAMPLED = 8
 """In sampling, float32 equivalents: scaled, sorted, cumulated in float64, and probabilities."""
 _SHORTEST_ROW = 64
@@ -91,6 +97,8 @@ class MemoryEstimate:
     caches_at_least: int
     caches_at_most: int
     """Keys and values, and the logits of one token of every row; held while sampling only."""
+    prefill_at_most: int
+    """Of one pass over prompts, beside the caches."""
     activations_at_least: int
     activations_at_most: int
     """Of one microbatch, logits included; held in the update only."""
@@ -108,7 +116,8 @@ class MemoryEstimate:
     def at_most(self) -> int:
         """The larger of sampling and update, with every prompt and reply at its limit."""
         update = self.gradients + self.activations_at_most
-        return self.weights + self.optimizer + max(self.caches_at_most, update)
+        sampling = self.caches_at_most + self.prefill_at_most
+        return self.weights + self.optimizer + max(sampling, update)
 
     @property
     def text(self) -> str:
@@ -150,18 +159,26 @@ def estimate(
     elif config.loss.kl_coef > 0 or config.reward.kl is not None:
         weights += shape.num_parameters * width
     optimizer, gradients = _optimizer_bytes(trained, trained_width)
-    per_token = activation_bytes(config, shape, device)
+    per_token, of_critic_trunk = activation_bytes(config, shape, device), 0
     if critic is not None:
         weights += critic.num_parameters * width
         of_critic = _optimizer_bytes(critic.num_parameters, width)
         optimizer, gradients = optimizer + of_critic[0], gradients + of_critic[1]
-        per_token += activation_bytes(config, critic, device)
+        of_critic_trunk = activation_bytes(config, critic, device)
     longest = config.context.max_prompt_tokens + config.context.max_response_tokens
     microbatch = config.optim.max_microbatch_tokens or MIN_MICROBATCH
     rows = min(config.engine.max_batch_rows, _num_episodes(config))
     column = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width
     sampled = rows * shape.vocab_size * 4 * _COPIES_OF_SAMPLED
-    largest = max(microbatch, longest)
+    largest, sampled_at_most = _largest_part(config, microbatch, longest)
+    keys = _extra_keys(config, shape, largest, device) * width
+
+    def activations(tokens: int, sampled: int) -> int:
+        logits = _logits_bytes(shape, sampled, width)
+        # The backward pass frees the critic's before it takes the logits' gradient.
+        after = tokens * of_critic_trunk + logits * _SAVED_LOGITS // _COPIES_OF_LOGITS
+        return tokens * per_token + max(logits, after)
+
     return MemoryEstimate(
         device=device,
         weights=weights,
@@ -169,11 +186,45 @@ def estimate(
         gradients=gradients,
         caches_at_least=rows * _SHORTEST_ROW * column + sampled,
         caches_at_most=rows * longest * column + sampled,
-        activations_at_least=microbatch * per_token + _logits_bytes(shape, microbatch),
-        activations_at_most=largest * per_token + _logits_bytes(shape, largest),
-        activations_per_token=per_token,
-        logits_at_most=_logits_bytes(shape, MAX_MICROBATCH),
+        prefill_at_most=_prefill_bytes(config, shape, rows, width),
+        activations_at_least=activations(microbatch, microbatch),
+        activations_at_most=activations(largest, sampled_at_most) + keys,
+        activations_per_token=per_token + of_critic_trunk,
+        logits_at_most=_logits_bytes(shape, MAX_MICROBATCH, width),
     )
+
+
+def _largest_part(config: RunConfig, microbatch: int, longest: int) -> tuple[int, int]:
+    """Tokens of the largest microbatch, and those of them that are sampled.
+
+    A row longer than a microbatch is one of its own; packed, its siblings' tokens join it.
+    """
+    if longest <= microbatch:
+        return microbatch, microbatch
+    turns = [group.max_turns for group in config.envs.train]
+    reply = config.context.max_response_tokens
+    sampled = min(longest, reply * max(t for t in turns if t)) if all(turns) else longest
+    joined = min(microbatch, (config.envs.group_size - 1) * sampled) if config.model.packing else 0
+    return longest + joined, sampled + joined
+
+
+def _extra_keys(config: RunConfig, shape: ModelShape, tokens: int, device: DeviceKind) -> int:
+    """Numbers in the copies of shared beginnings' keys and values that packed rows attend to."""
+    if not config.model.packing:
+        return 0
+    prompt, reply = config.context.max_prompt_tokens, config.context.max_response_tokens
+    siblings = min(config.envs.group_size, max(1, (tokens - prompt) // reply))
+    share = min(siblings * (prompt + reply) / (prompt + siblings * reply), MAX_KEYS)
+    layers = 1 if config.model.checkpoints_activations(device) else shape.num_layers
+    return int((share - 1) * tokens * layers) * 2 * shape.num_kv_heads * shape.head_dim
+
+
+def _prefill_bytes(config: RunConfig, shape: ModelShape, rows: int, width: int) -> int:
+    """What a pass over prompts at their limit holds at once: a layer's MLP, and the mask."""
+    prompt = config.context.max_prompt_tokens
+    tokens = min(rows * prompt, MAX_PREFILL_TOKENS)
+    entries = min(tokens * prompt, MAX_MASK_ENTRIES)
+    return tokens * width * (3 * shape.intermediate_size + 4 * shape.hidden_size) + entries * width
 
 
 def bytes_per_weight(config: RunConfig, device: DeviceKind) -> int:
@@ -188,12 +239,15 @@ def activation_bytes(config: RunConfig, shape: ModelShape, device: DeviceKind) -
     """What one padded token of a microbatch holds until backward, without its logits.
 
     A layer with a gated MLP keeps four vectors of the MLP's width, two of its heads' and eight of
-    the model's. With checkpointing every layer keeps its input, and one layer at a time the rest.
+    the model's; in bfloat16 its norms keep float32 beside. With checkpointing every layer keeps its
+    input, and one layer at a time the rest.
     """
     width = bytes_per_weight(config, device)
     layer = width * (
         4 * shape.intermediate_size + 2 * shape.num_heads * shape.head_dim + 8 * shape.hidden_size
     )
+    if width < 4:
+        layer += 6 * shape.hidden_size
     if config.model.checkpoints_activations(device):
         return layer + shape.num_layers * shape.hidden_size * width
     return layer * shape.num_layers
@@ -285,8 +339,10 @@ def _optimizer_bytes(trained: int, width: int) -> tuple[int, int]:
     return trained * (8 + 4 * has_master), trained * (4 + width * has_master)
 
 
-def _logits_bytes(shape: ModelShape, tokens: int) -> int:
-    return min(tokens * shape.vocab_size, MAX_LOGITS) * 4 * _COPIES_OF_LOGITS
+def _logits_bytes(shape: ModelShape, tokens: int, width: int) -> int:
+    """In bfloat16 there are the model's own logits and their gradient as well."""
+    copies = _COPIES_OF_LOGITS + (width < 4)
+    return min(tokens * shape.vocab_size, MAX_LOGITS) * 4 * copies
 
 
 def _num_episodes(config: RunConfig) -> int:

@@ -169,6 +169,8 @@ class Policy:
         self.fitting_tokens = MIN_MICROBATCH
         """Tokens per forward pass of the update, unless `optim.max_microbatch_tokens` is set.
         Few of them stay in a CPU's cache; more may fit on CUDA."""
+        self.most_tokens: int | None = None
+        """Bound on tokens per forward pass, set when a pass ran out of memory."""
         self.padded_because = "model.packing is off"
         """Why the update pads its rows; empty where it packs them."""
         if config.packing:
@@ -209,7 +211,8 @@ class Policy:
 
     def microbatch_tokens(self, config: OptimConfig) -> int:
         """Tokens per forward pass of the update, padding included."""
-        return config.max_microbatch_tokens or self.fitting_tokens
+        tokens = config.max_microbatch_tokens or self.fitting_tokens
+        return tokens if self.most_tokens is None else min(tokens, self.most_tokens)
 
     def microbatches(
         self, batch: TokenBatch, config: OptimConfig

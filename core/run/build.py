@@ -115,7 +115,7 @@ class Builder:
         replay: Sequence[tuple[int, Command]] = (),
     ) -> Trainer:
         config, policy, chat = self.config, model.policy, model.chat
-        engine = HfEngine(policy.model, config=config.engine)
+        engine = HfEngine(policy.model, config=config.engine, report=self.events.message)
         control = Control(mailbox, writer.run_id, replay)
         observers = [*self.observers, *user_observers(config)]
         if config.diagnostics.enabled:

@@ -235,6 +235,12 @@ class Trainer:
         self._finish_step(step, values, watch, rollouts, learned, observed)
         if not batch.num_rows:
             self.events.message(f"step {step}: no update, {selection.reason or 'nothing to train'}")
+        if result.metrics["optim/num_oom_retries"]:
+            self.events.message(
+                f"step {step}: the update ran out of memory and was made again with at most "
+                f"{self.policy.most_tokens} tokens per forward pass, as later ones will be; "
+                f"optim.max_microbatch_tokens={self.policy.most_tokens} avoids this"
+            )
         if result.num_skipped:
             kinds = ("num_updates", "num_skipped", "num_without_gradient")
             num_tried = round(sum(result.metrics[f"optim/{kind}"] for kind in kinds))

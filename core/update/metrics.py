@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
@@ -205,6 +205,18 @@ class MetricTotals:
     """Tokens that went through the model with a gradient, padding included."""
     num_row_tokens: int = 0
     """Tokens of the rows that they stand for."""
+
+    num_retries: int = 0
+    """Optimizer steps that ran out of memory and were made again."""
+
+    def copy(self) -> MetricTotals:
+        """What is added up so far."""
+        return replace(self, sums=dict(self.sums), maxima=dict(self.maxima))
+
+    def take_back(self, before: MetricTotals) -> None:
+        """Be what `copy` gave."""
+        for item in fields(self):
+            setattr(self, item.name, getattr(before, item.name))
 
     def add(self, terms: LossTerms) -> None:
         for name, value in terms.metrics.items():

@@ -87,7 +87,7 @@ def update(
     if batch.num_rows:
         for _ in range(config.optim.epochs):
             for part, rows in minibatches(batch, config.optim.minibatches):
-                logprobs[rows, : part.width] = _accumulate(policy, optimizer, part, config, totals)
+                logprobs[rows, : part.width] = _fitting(policy, optimizer, part, config, totals)
                 done.append(optimizer.step(lrs=lrs, grad_clip=config.optim.grad_clip))
                 policy.version += "policy" in done[-1].moved
     is_single = updates_per_step(config) == 1
@@ -102,6 +102,7 @@ def update(
         "optim/num_without_gradient": float(len(done) - num_updates - num_skipped),
         "optim/num_tokens": float(batch.num_loss_tokens),
         "optim/num_forwarded_tokens": float(totals.num_forwarded),
+        "optim/num_oom_retries": float(totals.num_retries),
     }
     return UpdateResult(
         metrics=metrics,
@@ -189,3 +190,28 @@ def _accumulate(
         totals.add(terms)
         logprobs[chosen[rows], : micro.width] = outputs.logprobs.detach()
     return logprobs
+
+
+def _fitting(
+    policy: Policy,
+    optimizer: Optimizer,
+    batch: TokenBatch,
+    config: RunConfig,
+    totals: MetricTotals,
+) -> Tensor:
+    """As `_accumulate`; out of memory, once more from the start with a quarter of the tokens.
+
+    A failed backward pass leaves part of its gradient behind, so all of it is thrown away.
+    """
+    before = totals.copy()
+    try:
+        return _accumulate(policy, optimizer, batch, config, totals)
+    except torch.OutOfMemoryError:
+        optimizer.zero_grad()
+        totals.take_back(before)
+    # Outside of the handler, whose traceback would hold on to the activations.
+    policy.most_tokens = max(policy.microbatch_tokens(config.optim) // 4, 1)
+    totals.num_retries += 1
+    if policy.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return _accumulate(policy, optimizer, batch, config, totals)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,21 +50,30 @@ class HfEngine:
             not copied. Attention must be `sdpa` or `eager`.
         config: the bound on rows held at once, and the switch for reuse.
         policy_version: what samples carry until `sync_weights`.
+        report: is told in one sentence when sampling ran out of memory and went on with fewer rows.
 
     Raises:
         ValueError: a model this engine cannot run.
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, config: HfEngineConfig, policy_version: int = 0
+        self,
+        model: PreTrainedModel,
+        *,
+        config: HfEngineConfig,
+        policy_version: int = 0,
+        report: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._config = config
+        self._report = report
         self._model: PreTrainedModel | None = None
         self._forward: CachedForward | None = None
         self._stored: list[StoredRow | None] = []
         self._counts = TokenCounts()
         self._stamp = 0
         self._policy_version = policy_version
+        self.max_rows = config.max_batch_rows
+        """Rows sampled at once."""
         self._use(model)
 
     @property
@@ -114,7 +123,8 @@ class HfEngine:
             self._drop_caches()
         samples: list[Sample | None] = [None] * len(arrays)
         with torch.inference_mode(), evaluating(self._model):
-            for chunk in self._chunks(arrays):
+
+            def sample(chunk: list[int]) -> None:
                 rows = self._generate_chunk(
                     [arrays[i] for i in chunk],
                     params,
@@ -123,6 +133,10 @@ class HfEngine:
                 )
                 for i, row in zip(chunk, rows, strict=True):
                     samples[i] = self._sample(row)
+
+            for chunk in self._chunks(arrays):
+                for part in self._fitting(chunk, sample):
+                    sample(part)
         return [sample for sample in samples if sample is not None]
 
     # -- one chunk of at most max_batch_rows prompts --------------------------------------------
@@ -177,12 +191,33 @@ class HfEngine:
         Rows that the call has no use for are dropped with its first chunk.
         """
         order = list(range(len(prompts)))
-        size = self._config.max_batch_rows
+        size = self.max_rows
         if len(order) > size and self._stored:
             index = PrefixIndex(self._stored)
             order.sort(key=lambda i: -index.match(prompts[i])[1])
         for start in range(0, len(order), size):
             yield sorted(order[start : start + size])
+
+    def _fitting(
+        self, chunk: list[int], sample: Callable[[list[int]], None]
+    ) -> Iterator[list[int]]:
+        """Sample a chunk; where it runs out of memory, its parts of a quarter of the rows are left
+        to be sampled. Later chunks are as small."""
+        try:
+            sample(chunk)
+            return
+        except torch.OutOfMemoryError:
+            if len(chunk) == 1:
+                raise
+        # Outside of the handler, whose traceback would hold on to the caches.
+        self.release_memory()
+        self.max_rows = max(len(chunk) // 4, 1)
+        self._report(
+            f"sampling {len(chunk)} rows at once ran out of memory; from now on at most "
+            f"{self.max_rows} are: engine.max_batch_rows={self.max_rows} avoids this"
+        )
+        for start in range(0, len(chunk), self.max_rows):
+            yield chunk[start : start + self.max_rows]
 
     def _continues(self, prompts: Sequence[IntArray]) -> bool:
         """Whether any prompt continues a stored prompt and its response."""

@@ -12,14 +12,9 @@ from transformers import PreTrainedModel
 
 from echoscope.store.records import IntArray
 
+from ...memory import MAX_MASK_ENTRIES, MAX_PREFILL_TOKENS
 from .kv_cache import RowCache
 from .prefixes import RowCopies, Span
-
-MAX_PREFILL_TOKENS = 8192
-"""Padded tokens of one prefill pass."""
-
-MAX_MASK_ENTRIES = 1 << 25
-"""Entries of one prefill pass's attention mask."""
 
 SMALL_SPAN = 32
 """Padding up to so many tokens is cheaper than another pass."""
