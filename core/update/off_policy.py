@@ -5,7 +5,8 @@ before the update, and the surrogate's ratio is pi / pi_old. **pi** is the train
 of a sample is made from rho = pi_old / mu and carries no gradient. With rollouts of older weights
 this is decoupled PPO (Hilton et al. 2022, "Batch size-invariance for policy optimization"; Fu et
 al. 2025, AReaL); with rollouts of another implementation it is truncated importance sampling (Yao
-et al. 2025, "Your efficient RL framework secretly brings you off-policy training").
+et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
+training").
 
 Legend: **B** rows, **T** row length, **L** sampled tokens, flat. A sequence is a whole trajectory.
 """
