@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,7 +103,11 @@ def play(
     observation = stack.reset(seed, noise_seed)
     if (failure := runner_of(stack).error) is not None:
         raise EnvUnavailableError(f"{env_id} cannot start: {failure}")
-    typer.echo(f"{stack.instructions()}\n\n{observation.text}")
+    typer.echo(stack.instructions())
+    for tool in runner_of(stack).tools:
+        arguments = json.dumps(tool.parameters.get("properties", {}))
+        typer.echo(f"tool {tool.name}: {tool.description} {arguments}")
+    typer.echo(f"\n{observation.text}")
     total, result = 0.0, None
     while result is None or result.stop_reason is None:
         line = _expert_line(stack, settings.max_actions_per_turn) if expert else _read_line()

@@ -76,12 +76,12 @@ class ToolChat:
                 f"the declaration of a tool spells {word!r}, which is a control token of this "
                 "model: change the tool's name, description or parameters"
             )
-        self._native = _native(chat, self._tools)
-        self.format: ToolFormat = (
-            _format_of(chat.template(with_tools=self.is_native))
-            if tool_format == "auto"
-            else tool_format
+        spoken = (
+            _format_of(chat.template(with_tools=True)) if tool_format == "auto" else tool_format
         )
+        # A template that asks for calls in a third format would ask for what nobody reads.
+        self._native = None if spoken is None else _native(chat, self._tools)
+        self.format: ToolFormat = spoken or "hermes"
 
     @property
     def is_native(self) -> bool:
@@ -204,8 +204,8 @@ def _as_json(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _format_of(template: str) -> ToolFormat:
-    """The format of calls that a template speaks of; Hermes's where it speaks of none."""
+def _format_of(template: str) -> ToolFormat | None:
+    """The format of calls that a template speaks of; None where it speaks of neither."""
     if CALL_OPEN in template:
         return "hermes"
-    return "llama" if PYTHON_TAG in template or "ipython" in template else "hermes"
+    return "llama" if PYTHON_TAG in template or "ipython" in template else None

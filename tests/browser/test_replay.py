@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from browsing import DashboardProcess, table_rows, text_of, until, visit
 from made_run import made_trajectory, open_writer, step_metrics
 
-from echoscope.store.records import Split, TrajectoryOutcome
+from echoscope.store.records import Split, ToolCall, TrajectoryOutcome
 
 PLAIN = {"policy/entropy": 1.0}
 
@@ -131,6 +132,39 @@ def test_c10_a_search_keeps_its_columns_and_marks_its_hits(
     assert hit.evaluate(BACKGROUND) != around
     heads = until(lambda: table_rows(page), "table", page=page)[0]
     assert [head for head in heads if head][:4] == ["id", "return", "success", "match"]
+
+
+@pytest.fixture(scope="module")
+def calling(dashboard: DashboardProcess) -> str:
+    """One episode whose turn calls a tool with hostile arguments and sends a broken call."""
+    plain = made_trajectory(0, 0)
+    evil = "<img src=x onerror=alert(1)>"
+    calls = (
+        ToolCall(name="lookup", arguments=json.dumps({"item": evil}), result=f"no {evil}"),
+        ToolCall(name="", arguments="<tool_call>{", result="Error.", problem="it is not JSON"),
+    )
+    turn = replace(plain.turns[0], calls=calls)
+    writer = open_writer(dashboard.root / "calling")
+    writer.commit_step(
+        metrics=[step_metrics("calling", 0, PLAIN)], trajectories=[replace(plain, turns=(turn,))]
+    )
+    writer.close(status="finished")
+    return "calling"
+
+
+def test_tool_calls_are_shown_as_calls(
+    calling: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/replay?run={calling}")
+    cards = page.locator(".es-call")
+    cards.first.wait_for()
+    assert cards.nth(0).inner_text().split("\n") == [
+        "call", "lookup", "item", '"<img src=x onerror=alert(1)>"',
+        "result", "no <img src=x onerror=alert(1)>",
+    ]  # fmt: skip
+    assert "not a call" in cards.nth(1).inner_text()
+    assert "it is not JSON" in cards.nth(1).inner_text()
+    assert page.locator(".es-call img").count() == 0
 
 
 @pytest.fixture(scope="module")

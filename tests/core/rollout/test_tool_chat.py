@@ -174,6 +174,16 @@ def test_a_tool_message_that_only_a_later_turn_would_render_otherwise_is_not_use
     assert not ToolChat(ChatFormat(chatml_tokenizer), [LOOKUP]).is_native
 
 
+def test_a_template_with_a_format_of_its_own_is_not_asked(chatml_tokenizer) -> None:
+    """It would tell the policy to call tools in a way that nothing reads."""
+    chatml_tokenizer.chat_template = QWEN2_5.replace("<tool_call>", "[TOOL_CALLS]").replace(
+        "</tool_call>", ""
+    )
+    tools = ToolChat(ChatFormat(chatml_tokenizer), [LOOKUP])
+    assert (tools.is_native, tools.format) == (False, "hermes")
+    assert ToolChat(ChatFormat(chatml_tokenizer), [LOOKUP], "hermes").is_native
+
+
 def test_llamas_end_of_message_closes_a_reply_that_calls(tokenizer_of) -> None:
     vocabulary, template = FAMILIES["llama3.1"]
     tokenizer = tokenizer_of(vocabulary)
