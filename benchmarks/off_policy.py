@@ -25,7 +25,7 @@ import copy
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -206,6 +206,14 @@ def measured(num_batches: int, say: Callable[[str], None]) -> list[Outcome]:
     own: list[NDArray[np.float64]] = []
     found: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
     kls: dict[str, list[float]] = {}
+
+    def outcomes() -> list[Outcome]:
+        right = np.array(own)
+        return [
+            _outcome(engine, method, np.array(vectors), right, float(np.mean(kls[engine])))
+            for (engine, method), vectors in found.items()
+        ]
+
     for number in range(1, num_batches + 1):
         honest = bench.prepare(players["honest"].play(number))[0]
         own.append(gradient(bench, honest, CLIP, OffPolicyConfig(), sketch))
@@ -225,12 +233,8 @@ def measured(num_batches: int, say: Callable[[str], None]) -> list[Outcome]:
                 new = gradient(bench, batch, *METHODS[method], sketch)
                 found.setdefault((engine, method), []).append(new)
         if number % 16 == 0:
-            say(f"{number} of {num_batches} batches")
-    right = np.array(own)
-    return [
-        _outcome(engine, method, np.array(vectors), right, float(np.mean(kls[engine])))
-        for (engine, method), vectors in found.items()
-    ]
+            say(f"{number} of {num_batches} batches\n{table(outcomes())}")
+    return outcomes()
 
 
 def _outcome(
@@ -304,6 +308,20 @@ def exact() -> list[tuple[str, str, float, float]]:
     return out
 
 
+def table(outcomes: Sequence[Outcome]) -> str:
+    """In Markdown. A bias below two standard errors of its square is not given."""
+    lines = ["| engine | method | bias squared | bias | cosine | KL per token |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for o in outcomes:
+        is_seen = o.bias_squared > 2 * o.bias_squared_se
+        size = f"{100 * o.bias_squared**0.5:.1f} %" if is_seen else "-"
+        lines.append(
+            f"| {o.engine} | {o.method} | {o.bias_squared:.4f} +- {o.bias_squared_se:.4f} | {size} "
+            f"| {o.cosine:.4f} +- {o.cosine_se:.4f} | {o.token_kl:.4f} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=128)
@@ -320,16 +338,7 @@ def main() -> None:
         print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
         return
     print(f"{describe_machine()}; {args.batches} batches of 128 trajectories\n")
-    print("| engine | method | bias squared | bias | cosine | KL per token |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for o in outcomes:
-        size = (
-            f"{100 * o.bias_squared**0.5:.1f} %" if o.bias_squared > 2 * o.bias_squared_se else "-"
-        )
-        print(
-            f"| {o.engine} | {o.method} | {o.bias_squared:.4f} +- {o.bias_squared_se:.4f} | {size} "
-            f"| {o.cosine:.4f} +- {o.cosine_se:.4f} | {o.token_kl:.4f} |"
-        )
+    print(table(outcomes))
 
 
 if __name__ == "__main__":
