@@ -87,6 +87,12 @@ class Selection:
         return self.keep_P if self.values_PG is None else self.keep_PG.ravel()
 
     @property
+    def num_mixed(self) -> int:
+        """Groups whose siblings differ in what `config.mixed` looks at, which is return for any."""
+        mixed_P = self.reward_std_P > 0 if self.config.mixed == "any" else self.mixed_P
+        return int(mixed_P.sum())
+
+    @property
     def kept_frac(self) -> float:
         """Kept units over all units; NaN without units."""
         return float(self.unit_keep.mean()) if self.unit_keep.size else float("nan")
@@ -142,7 +148,7 @@ class Selection:
             "selection/num_zero_variance": float((self.reward_std_P == 0).sum()),
             "selection/num_solved": float(self.solved_P.sum()),
             "selection/num_hopeless": float(self.hopeless_P.sum()),
-            "selection/num_mixed": float(self.mixed_P.sum()),
+            "selection/num_mixed": float(self.num_mixed),
             "selection/num_overlong": float(self.overlong_PG.sum()),
             "selection/metric_mean": _mean(values[defined]),
             "selection/metric_mean_kept": _mean(values[defined & keep]),
@@ -256,7 +262,7 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
 
 def mixed_groups(batch: RolloutBatch, config: SelectionConfig) -> int:
     """How many groups of a step are what `config.mixed` asks for."""
-    return int(select_groups(batch, config).mixed_P.sum())
+    return select_groups(batch, config).num_mixed
 
 
 def _mixed(

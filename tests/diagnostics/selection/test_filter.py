@@ -552,6 +552,7 @@ class TestDapo:
         assert chosen.keep_P.tolist() == [False, True, True, False, True]
         assert chosen.drop_reason(0, 1) == "the siblings' returns are equal"
         assert chosen.metrics()["selection/num_mixed"] == 3
+        assert select_groups(self.batch, config()).metrics()["selection/num_mixed"] == 3
 
     def test_mixed_by_success_looks_past_shaped_rewards(self):
         chosen = select_groups(self.batch, config(mixed="success"))
