@@ -24,13 +24,16 @@ demo: install  ## Train the shipped small policy with the dashboard beside it (H
 	$(BIN)/echoscope demo $(if $(HEADLESS),--headless)
 
 test: install lint  ## Lint, types, and all tests but the slow ones, with coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow and not browser' \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow and not browser and not gpu' \
 	  --cov=echoscope.core --cov=echoscope.store --cov=echoscope.envs --cov=echoscope.diagnostics \
 	  --cov=echoscope.dashboard \
 	  --cov-report=term:skip-covered --cov-fail-under=90
 
 test-browser: install  ## The dashboard in a real Chromium; fails without one
 	OMP_NUM_THREADS=1 ECHOSCOPE_BROWSER=required $(BIN)/python -m pytest tests/browser -m browser
+
+test-gpu: install  ## What only a GPU can show, for whoever has one; writes gpu-report.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/gpu -m gpu -rs
 
 test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
 	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py --timeout=7200

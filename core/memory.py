@@ -158,11 +158,12 @@ def estimate(
         weights += trained * trained_width
     elif config.loss.kl_coef > 0 or config.reward.kl is not None:
         weights += shape.num_parameters * width
-    optimizer, gradients = _optimizer_bytes(trained, trained_width)
+    offloads = config.optim.offload and device == "cuda"
+    optimizer, gradients = _optimizer_bytes(trained, trained_width, offloads=offloads)
     per_token, of_critic_trunk = activation_bytes(config, shape, device), 0
     if critic is not None:
         weights += critic.num_parameters * width
-        of_critic = _optimizer_bytes(critic.num_parameters, width)
+        of_critic = _optimizer_bytes(critic.num_parameters, width, offloads=offloads)
         optimizer, gradients = optimizer + of_critic[0], gradients + of_critic[1]
         of_critic_trunk = activation_bytes(config, critic, device)
     longest = config.context.max_prompt_tokens + config.context.max_response_tokens
@@ -322,6 +323,8 @@ def _savings(config: RunConfig, device: DeviceKind) -> Iterator[tuple[str, _Chan
         yield "model.dtype=bfloat16", lambda c: _with(c, "model", dtype="bfloat16")
     if min(config.engine.max_batch_rows, _num_episodes(config)) > 16:
         yield "engine.max_batch_rows=16", lambda c: _with(c, "engine", max_batch_rows=16)
+    if device == "cuda" and not config.optim.offload:
+        yield "optim.offload=true", lambda c: _with(c, "optim", offload=True)
     if config.model.lora is None:
         lora = LoraConfig(rank=64)
         yield "'model.lora={rank: 64}'", lambda c: _with(c, "model", lora=lora)
@@ -333,8 +336,10 @@ def _with(config: RunConfig, section: str, **values: object) -> RunConfig:
     return config.model_copy(update={section: getattr(config, section).model_copy(update=values)})
 
 
-def _optimizer_bytes(trained: int, width: int) -> tuple[int, int]:
+def _optimizer_bytes(trained: int, width: int, *, offloads: bool) -> tuple[int, int]:
     """(kept between steps, gradients of a step): AdamW's moments and masters are float32."""
+    if offloads:  # a microbatch's gradients alone are on the device
+        return 0, trained * width
     has_master = width < 4
     return trained * (8 + 4 * has_master), trained * (4 + width * has_master)
 

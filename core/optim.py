@@ -57,6 +57,11 @@ class StepResult:
         return frozenset(name for name, norm in self.grad_norms.items() if norm > 0)
 
 
+def needs_offload(parameter: Tensor) -> bool:
+    """Whether the weight lies outside of host memory."""
+    return parameter.device.type != "cpu"
+
+
 class Optimizer:
     """AdamW whose parameters are float32, whatever the model's dtype.
 
@@ -67,11 +72,15 @@ class Optimizer:
     policy's. A group whose gradient is zero does not move: AdamW's momentum and weight decay would
     move it without a signal.
 
+    With `config.offload` masters, moments and summed gradients of weights on an accelerator are in
+    host memory, where AdamW runs: two copies over the bus a step for some ten bytes a weight.
+
     Args:
         groups: learning rates are given at each step by name.
     """
 
     def __init__(self, groups: Sequence[ParameterGroup], config: OptimConfig) -> None:
+        self._offloads = config.offload
         self._pairs: list[tuple[nn.Parameter, Tensor]] = []
         self._masters: dict[str, list[Tensor]] = {}
         param_groups: list[dict[str, object]] = []
@@ -89,8 +98,9 @@ class Optimizer:
                     )
         self._adamw = torch.optim.AdamW(param_groups, lr=config.lr, betas=config.betas, fused=True)
 
-    @staticmethod
-    def _master(parameter: nn.Parameter) -> Tensor:
+    def _master(self, parameter: nn.Parameter) -> Tensor:
+        if self._offloads and needs_offload(parameter):
+            return parameter.detach().to("cpu", torch.float32, copy=True).requires_grad_(True)
         if parameter.dtype == torch.float32:
             return parameter
         return parameter.detach().float().clone().requires_grad_(True)
@@ -105,7 +115,7 @@ class Optimizer:
         for parameter, master in self._pairs:
             if master is parameter or parameter.grad is None:
                 continue
-            grad = parameter.grad.float()
+            grad = parameter.grad.to(master.device, torch.float32)
             master.grad = grad if master.grad is None else master.grad.add_(grad)
             parameter.grad = None
 

@@ -429,6 +429,11 @@ class OptimConfig(FrozenModel):
         description="Tokens per forward pass; null for 1024 on the CPU, and for as many as fit "
         "into the memory on CUDA.",
     )
+    offload: bool = Field(
+        False,
+        description="Keep the optimizer's moments, float32 weights and summed gradients in host "
+        "memory while the policy is on CUDA; without effect on the CPU.",
+    )
     max_nonfinite_steps: int = Field(
         5,
         ge=1,

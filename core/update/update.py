@@ -214,4 +214,11 @@ def _fitting(
     totals.num_retries += 1
     if policy.device.type == "cuda":
         torch.cuda.empty_cache()
-    return _accumulate(policy, optimizer, batch, config, totals)
+    try:
+        return _accumulate(policy, optimizer, batch, config, totals)
+    except torch.OutOfMemoryError:
+        raise torch.OutOfMemoryError(
+            f"memory ran out in the update, even with {policy.most_tokens} tokens per forward "
+            "pass: set model.gradient_checkpointing=true or model.lora, or choose a smaller "
+            "model.path"
+        ) from None

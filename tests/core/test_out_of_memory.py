@@ -69,7 +69,7 @@ def test_memory_that_runs_out_again_is_not_hidden(
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(bench.policy, "outputs", fail)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(torch.OutOfMemoryError, match=r"even with 256 tokens.*model\.lora"):
         update(bench.policy, bench.optimizer, batch, bench.config, step=1)
 
 

@@ -208,7 +208,11 @@ class HfEngine:
             return
         except torch.OutOfMemoryError:
             if len(chunk) == 1:
-                raise
+                raise torch.OutOfMemoryError(
+                    "memory ran out while sampling a single reply: lower "
+                    "context.max_prompt_tokens or context.max_response_tokens, or choose a "
+                    "smaller model.path"
+                ) from None
         # Outside of the handler, whose traceback would hold on to the caches.
         self.release_memory()
         self.max_rows = max(len(chunk) // 4, 1)
