@@ -32,25 +32,6 @@ class SelectionConfig(FrozenModel):
     """Which groups, or which trajectories, train: SNR-adaptive filtering (RAGEN-2, section 4) and
     the filters of DAPO (`mixed`, `overlong`, `max_groups`)."""
 
-    mixed: Literal["any", "return", "success"] = Field(
-        "any",
-        description="any: groups of every kind may train. return: only groups whose siblings "
-        "differ in return. success: only groups in which some succeeded and some did not.",
-        json_schema_extra=LIVE,
-    )
-    overlong: Literal["keep", "drop"] = Field(
-        "keep",
-        description="drop: an episode with a reply that was cut at its longest does not train; its "
-        "return still counts for its siblings.",
-        json_schema_extra=LIVE,
-    )
-    max_groups: int = Field(
-        0,
-        ge=0,
-        le=MAX_STEPS,
-        description="Only the first so many of the groups that are kept train; 0 for all.",
-        json_schema_extra=LIVE,
-    )
     unit: Literal["group", "trajectory"] = Field(
         "group", description="Keep whole groups, or single trajectories.", json_schema_extra=LIVE
     )
@@ -105,6 +86,25 @@ class SelectionConfig(FrozenModel):
         ge=0,
         lt=1,
         description="Tolerance of linear top_p, as a share of the metric's sum.",
+        json_schema_extra=LIVE,
+    )
+    mixed: Literal["any", "return", "success"] = Field(
+        "any",
+        description="any: groups of every kind may train. return: only groups whose siblings "
+        "differ in return. success: only groups in which some succeeded and some did not.",
+        json_schema_extra=LIVE,
+    )
+    overlong: Literal["keep", "drop"] = Field(
+        "keep",
+        description="drop: an episode with a reply that was cut at its longest does not train; its "
+        "return still counts for its siblings.",
+        json_schema_extra=LIVE,
+    )
+    max_groups: int = Field(
+        0,
+        ge=0,
+        le=MAX_STEPS,
+        description="Only the first so many of the groups that are kept train; 0 for all.",
         json_schema_extra=LIVE,
     )
 

@@ -15,7 +15,10 @@ _GROUPS: Mapping[str, str] = {
     "selection": "Selection (the filter)",
     "optim": "Optimizer",
     "loss": "Objective",
+    "off_policy": "Stale or foreign samples",
     "sampling": "Sampling",
+    "dynamic_sampling": "Dynamic sampling",
+    "curriculum": "Curriculum",
     "diagnostics": "Diagnostics and alarms",
     "": "Run",
 }
@@ -40,9 +43,20 @@ def group_of(key: str) -> str:
 def rule_words(schema: Mapping[str, Any]) -> str:
     """What a value must be: `a whole number, at least 0`."""
     kinds = {"integer": "a whole number", "number": "a number"}
+    schema, may_be_none = _number_schema(schema)
     words = [kinds[schema["type"]]] if schema.get("type") in kinds else []
     words += [f"{text} {schema[rule]}" for rule, text in _BOUNDS if rule in schema]
-    return ", ".join(words)
+    return ", ".join(words) + (", or none" if may_be_none else "")
+
+
+def _number_schema(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """The schema of the number in a setting that may also be none, and whether it may."""
+    options = schema.get("anyOf")
+    if isinstance(options, list) and {"type": "null"} in options:
+        numbers = [one for one in options if one != {"type": "null"}]
+        if len(numbers) == 1 and isinstance(numbers[0], Mapping):
+            return numbers[0], True
+    return schema, False
 
 
 def parse_number(text: str) -> Any:
@@ -58,6 +72,19 @@ def parse_number(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def typed_value(text: str, schema: Mapping[str, Any]) -> Any:
+    """What was typed into the field of a setting: a number, none, or the text itself.
+
+    >>> typed_value("none", {"anyOf": [{"type": "number"}, {"type": "null"}]})
+    >>> typed_value("3", {"type": "integer"}), typed_value("3", {"type": "string"})
+    (3, '3')
+    """
+    number, may_be_none = _number_schema(schema)
+    if may_be_none and text.strip().lower() in ("", "none", "null"):
+        return None
+    return parse_number(text) if number.get("type") in ("integer", "number") else text
 
 
 def form(run_id: str, live_knobs: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,11 +136,7 @@ def _widget(run_id: str, key: str, schema: Mapping[str, Any], value: Any) -> Any
     if schema.get("type") == "object" and (defaults := _numbers_by_name(schema)) is not None:
         return _numbers_widget(identity, label, words, defaults, value)
     text = st.text_input(label, setting_words(value), key=identity, help=words, max_chars=200)
-    if text == setting_words(value):
-        return value
-    if schema.get("type") in ("integer", "number"):
-        return parse_number(text)
-    return text
+    return value if text == setting_words(value) else typed_value(text, schema)
 
 
 def _choices_by_name(schema: Mapping[str, Any]) -> tuple[list[str], list[str]] | None:

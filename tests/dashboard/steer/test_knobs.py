@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from echoscope.dashboard.steer.knobs import group_of, parse_number, rule_words
+from echoscope.dashboard.steer.knobs import group_of, parse_number, rule_words, typed_value
 from echoscope.dashboard.words import setting_words
 
 
@@ -43,6 +43,18 @@ def test_rules_in_words() -> None:
     schema = {"type": "integer", "minimum": 0, "exclusiveMaximum": 9}
     assert rule_words(schema) == "a whole number, at least 0, less than 9"
     assert rule_words({"type": "string"}) == ""
+    number_or_none = {"anyOf": [{"type": "number", "minimum": 1}, {"type": "null"}]}
+    assert rule_words(number_or_none) == "a number, at least 1, or none"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("2.5", 2.5), ("none", None), (" Null ", None), ("", None), ("many", "many")],
+)
+def test_a_number_that_may_be_none_is_typed_as_either(text: str, value: Any) -> None:
+    schema = {"anyOf": [{"type": "number"}, {"type": "null"}]}
+    assert typed_value(text, schema) == value
+    assert type(typed_value(text, schema)) is type(value)
 
 
 @pytest.mark.parametrize(
