@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -119,16 +119,25 @@ class Optimizer:
             master.grad = grad if master.grad is None else master.grad.add_(grad)
             parameter.grad = None
 
-    def step(self, *, lrs: dict[str, float], grad_clip: float) -> StepResult:
+    def step(
+        self,
+        *,
+        lrs: Mapping[str, float],
+        grad_clip: float | Mapping[str, float],
+        only: Collection[str] | None = None,
+    ) -> StepResult:
         """Clip and apply the gathered gradients, unless one of them is NaN or infinite.
 
         Args:
             lrs: learning rate of each group by name.
-            grad_clip: the largest gradient norm of each group.
+            grad_clip: the largest gradient norm of each group, or of all groups.
+            only: the groups that may move; None for all. The gradients of others are dropped.
         """
+        clips = grad_clip if isinstance(grad_clip, Mapping) else dict.fromkeys(lrs, grad_clip)
         norms = {
-            name: float(torch.nn.utils.clip_grad_norm_(masters, grad_clip))
+            name: float(torch.nn.utils.clip_grad_norm_(masters, clips[name]))
             for name, masters in self._masters.items()
+            if only is None or name in only
         }
         done = StepResult(
             grad_norms=norms, is_skipped=not all(math.isfinite(norm) for norm in norms.values())

@@ -459,6 +459,7 @@ METRICS: tuple[Metric, ...] = (
         "non-finite losses or gradients",
     ),
     _of("optim/lr", "Learning rate", "", "Step size of the optimizer."),
+    _of("optim/critic_lr", "Critic learning rate", "", "Step size of the critic."),
     _of(
         "optim/forwarded_frac",
         "Forwarded share",

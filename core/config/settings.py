@@ -509,6 +509,11 @@ class RunConfig(FrozenModel):
         self._check_dynamic_sampling()
         self._check_evaluation()
         self._check_curriculum()
+        if self.critic_warmup_steps >= self.steps:
+            raise ValueError(
+                f"critic.warmup_steps is {self.critic_warmup_steps} and steps is {self.steps}, so "
+                "the policy would never train: set critic.warmup_steps below steps"
+            )
         if self.envs.group_size < 2:
             for name in self._what_compares():
                 raise ValueError(
@@ -605,6 +610,11 @@ class RunConfig(FrozenModel):
         """Whether a curriculum can move groups: fresh rollouts of several environments."""
         tags = [entry.name for entry in self.envs.train]
         return self.from_run is None and len(set(tags)) >= max(len(tags), 2)
+
+    @property
+    def critic_warmup_steps(self) -> int:
+        """Steps at the beginning in which only the critic trains; 0 without a critic."""
+        return 0 if self.critic.kind == "none" else self.critic.warmup_steps
 
     @property
     def compares_siblings(self) -> bool:

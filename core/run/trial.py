@@ -41,8 +41,6 @@ from .observers import SilentEvents
 OnProgress = Callable[[str, int, int], None]
 """What is being done, how much of it is, and of how much."""
 
-_UPDATE_STEP = 1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
@@ -205,7 +203,8 @@ def _dry_update(config: RunConfig, model: Model, batch: RolloutBatch) -> tuple[f
         packed, unpacked = pack_kept(batch, selection, config, model.chat)
         packed, _ = annotate(policy, packed.to(policy.device), config)
         packed = with_advantages(packed, config, unpacked)
-        result = update(policy, model.optimizer, packed, config, _UPDATE_STEP)
+        first = config.critic_warmup_steps + 1  # at which the policy trains
+        result = update(policy, model.optimizer, packed, config, first)
         if policy.device.type == "cuda":
             torch.cuda.synchronize(policy.device)
     except torch.OutOfMemoryError as error:

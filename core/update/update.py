@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from ..optim import Optimizer, StepResult, lr_multiplier
 from ..policy import Policy
 from .batch import TokenBatch, minibatches, select_rows
 from .kl import mismatch_kl
-from .losses import Denominators, compute_loss, rows_with_gradient
+from .losses import Denominators, compute_loss, rows_with_gradient, value_loss
 from .metrics import MetricTotals
 from .off_policy import needs_old_logprobs, with_old_logprobs
 
@@ -81,29 +82,35 @@ def update(
     optimizer step and leaves the weights as they were; a policy gradient of zero leaves the policy
     as it was.
     """
-    lrs = _learning_rates(config, step)
+    lrs, clips = _learning_rates(config, step), _grad_clips(config)
     totals, done = MetricTotals(), []
+    num_counted = 0  # optimizer steps that the metrics of the loss are of
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
-    if batch.num_rows:
-        for _ in range(config.optim.epochs):
-            for part, rows in minibatches(batch, config.optim.minibatches):
-                logprobs[rows, : part.width] = _fitting(policy, optimizer, part, config, totals)
-                done.append(optimizer.step(lrs=lrs, grad_clip=config.optim.grad_clip))
-                policy.version += "policy" in done[-1].moved
+    for trained in _passes(config, step) if batch.num_rows else ():
+        for part, rows in minibatches(batch, config.optim.minibatches):
+            seen = _fitting(policy, optimizer, part, config, totals, trained)
+            if seen is not None:
+                logprobs[rows, : part.width] = seen
+                num_counted += 1
+            done.append(optimizer.step(lrs=lrs, grad_clip=clips, only=trained.groups))
+            policy.version += "policy" in done[-1].moved
     is_single = updates_per_step(config) == 1
     num_skipped = sum(one.is_skipped for one in done)
     num_updates = sum("policy" in one.moved for one in done)
-    metrics = totals.result(num_updates=max(len(done), 1))
+    num_tried = sum("policy" in one.grad_norms or one.is_skipped for one in done)
+    metrics = totals.result(num_updates=max(num_counted, 1))
     metrics |= _grad_norms(done, has_critic=policy.critic is not None)
     metrics |= {
         "optim/lr": lrs["policy"],
         "optim/num_updates": float(num_updates),
         "optim/num_skipped": float(num_skipped),
-        "optim/num_without_gradient": float(len(done) - num_updates - num_skipped),
+        "optim/num_without_gradient": float(num_tried - num_updates - num_skipped),
         "optim/num_tokens": float(batch.num_loss_tokens),
         "optim/num_forwarded_tokens": float(totals.num_forwarded),
         "optim/num_oom_retries": float(totals.num_retries),
     }
+    if policy.critic is not None:
+        metrics["optim/critic_lr"] = lrs["critic_head"]
     return UpdateResult(
         metrics=metrics,
         num_skipped=num_skipped,
@@ -137,13 +144,63 @@ def updates_per_step(config: RunConfig) -> int:
 
 
 def _learning_rates(config: RunConfig, step: int) -> dict[str, float]:
-    factor = lr_multiplier(config.optim, step, config.steps)
-    critic = 0.0 if config.critic.kind == "none" else config.critic.lr * factor
+    factor, critic = lr_multiplier(config.optim, step, config.steps), 0.0
+    if config.critic.kind != "none":
+        own = config.optim
+        if config.critic.schedule != "policy":
+            changes = {
+                "schedule": config.critic.schedule,
+                "warmup_steps": config.critic.lr_warmup_steps,
+            }
+            own = own.model_copy(update=changes)
+        critic = config.critic.lr * lr_multiplier(own, step, config.steps)
     return {
-        "policy": config.optim.lr * factor,
+        "policy": 0.0 if step <= config.critic_warmup_steps else config.optim.lr * factor,
         "critic_trunk": critic,
         "critic_head": critic,
     }
+
+
+def _grad_clips(config: RunConfig) -> dict[str, float]:
+    clip = config.optim.grad_clip
+    own = None if config.critic.kind == "none" else config.critic.grad_clip
+    critic = clip if own is None else own
+    return {"policy": clip, "critic_trunk": critic, "critic_head": critic}
+
+
+class Trained(Enum):
+    """What a pass over the batch trains."""
+
+    BOTH = auto()
+    POLICY = auto()
+    """The critic has had its passes."""
+    CRITIC = auto()
+    """Warm-up: the policy's part of the loss is measured, and trains nothing."""
+    ONLY_VALUES = auto()
+    """A further pass of the critic, without a pass for log-probs."""
+
+    @property
+    def groups(self) -> tuple[str, ...] | None:
+        """The optimizer's groups that may move; None for all."""
+        if self is Trained.BOTH:
+            return None
+        return ("policy",) if self is Trained.POLICY else ("critic_trunk", "critic_head")
+
+
+def _passes(config: RunConfig, step: int) -> list[Trained]:
+    """What each pass of a step trains, in order."""
+    policy, critic = config.optim.epochs, config.optim.epochs
+    if config.critic.kind == "none":
+        return [Trained.BOTH] * policy
+    critic = config.critic.epochs or critic
+    if step <= config.critic_warmup_steps:
+        return [Trained.CRITIC, *[Trained.ONLY_VALUES] * (critic - 1)]
+    both = min(policy, critic)
+    return [
+        *[Trained.BOTH] * both,
+        *[Trained.POLICY] * (policy - both),
+        *[Trained.ONLY_VALUES] * (critic - both),
+    ]
 
 
 def _grad_norms(done: Sequence[StepResult], *, has_critic: bool) -> dict[str, float]:
@@ -156,12 +213,14 @@ def _grad_norms(done: Sequence[StepResult], *, has_critic: bool) -> dict[str, fl
     def mean(norms: Sequence[float]) -> float:
         return sum(norms) / len(norms) if norms else math.nan
 
-    out = {"optim/grad_norm": mean([one.grad_norms["policy"] for one in done])}
+    norms = [one.grad_norms for one in done]
+    out = {"optim/grad_norm": mean([each["policy"] for each in norms if "policy" in each])}
+    of_critic = [each for each in norms if "critic_head" in each]
     if has_critic:
-        parts = [[n for k, n in one.grad_norms.items() if k != "policy"] for one in done]
+        parts = [[n for k, n in each.items() if k != "policy"] for each in of_critic]
         out["optim/critic_grad_norm"] = mean([math.hypot(*part) for part in parts])
-    if any("critic_trunk" in one.grad_norms for one in done):
-        out["optim/critic_head_grad_norm"] = mean([one.grad_norms["critic_head"] for one in done])
+    if any("critic_trunk" in each for each in of_critic):
+        out["optim/critic_head_grad_norm"] = mean([each["critic_head"] for each in of_critic])
     return out
 
 
@@ -171,22 +230,32 @@ def _accumulate(
     batch: TokenBatch,
     config: RunConfig,
     totals: MetricTotals,
-) -> Tensor:
+    trained: Trained,
+) -> Tensor | None:
     """Add up the gradient of one optimizer step; its log-probs (B, T), detached.
 
-    Rows that have no gradient are left out; the log-probs of their sampled tokens are NaN.
+    Rows that have no gradient are left out; the log-probs of their sampled tokens are NaN. None for
+    a pass of the critic alone.
     """
+    if trained is Trained.ONLY_VALUES:
+        _accumulate_values(policy, optimizer, batch, config)
+        return None
+    loss = config.loss
+    if trained is Trained.POLICY:
+        loss = loss.model_copy(update={"value_coef": 0.0})
     denominators = Denominators.of(batch, config.norm_tokens)
-    with_gradient_B = rows_with_gradient(batch, config.loss)
+    with_gradient_B = rows_with_gradient(batch, loss)
     logprobs = torch.zeros_like(batch.behaviour_logprobs).masked_fill(batch.loss_mask, math.nan)
     chosen = with_gradient_B.nonzero()[:, 0]
     totals.add_idle(int(batch.loss_mask[~with_gradient_B].sum()))
     for micro, rows in policy.microbatches(select_rows(batch, chosen), config.optim):
         outputs = policy.outputs(micro)
         totals.add_forwarded(outputs.num_forwarded, micro)
-        terms = compute_loss(outputs, micro, config.loss, denominators, config.off_policy)
-        terms.total.backward()
-        optimizer.accumulate()
+        terms = compute_loss(outputs, micro, loss, denominators, config.off_policy)
+        trains = terms.value if trained is Trained.CRITIC else terms.total
+        if trains is not None:
+            trains.backward()
+            optimizer.accumulate()
         totals.add(terms)
         logprobs[chosen[rows], : micro.width] = outputs.logprobs.detach()
     return logprobs
@@ -198,14 +267,15 @@ def _fitting(
     batch: TokenBatch,
     config: RunConfig,
     totals: MetricTotals,
-) -> Tensor:
+    trained: Trained,
+) -> Tensor | None:
     """As `_accumulate`; out of memory, once more from the start with a quarter of the tokens.
 
     A failed backward pass leaves part of its gradient behind, so all of it is thrown away.
     """
     before = totals.copy()
     try:
-        return _accumulate(policy, optimizer, batch, config, totals)
+        return _accumulate(policy, optimizer, batch, config, totals, trained)
     except torch.OutOfMemoryError:
         optimizer.zero_grad()
         totals.take_back(before)
@@ -215,10 +285,29 @@ def _fitting(
     if policy.device.type == "cuda":
         torch.cuda.empty_cache()
     try:
-        return _accumulate(policy, optimizer, batch, config, totals)
+        return _accumulate(policy, optimizer, batch, config, totals, trained)
     except torch.OutOfMemoryError:
         raise torch.OutOfMemoryError(
             f"memory ran out in the update, even with {policy.most_tokens} tokens per forward "
             "pass: set model.gradient_checkpointing=true or model.lora, or choose a smaller "
             "model.path"
         ) from None
+
+
+def _accumulate_values(
+    policy: Policy,
+    optimizer: Optimizer,
+    batch: TokenBatch,
+    config: RunConfig,
+) -> None:
+    """Add up the gradient of the value loss alone; the metrics are those of the first pass."""
+    if not config.loss.value_coef or batch.returns is None:
+        return
+    num_tokens = max(batch.num_loss_tokens, 1)
+    for micro, _ in policy.microbatches(batch, config.optim):
+        mask = micro.loss_mask
+        assert micro.returns is not None
+        old = None if micro.values is None else micro.values[mask]
+        loss = value_loss(policy.values(micro)[mask], old, micro.returns[mask], config.loss)
+        (loss / num_tokens).backward()
+        optimizer.accumulate()

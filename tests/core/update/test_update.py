@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,9 +52,9 @@ class CatchGradients:
     def accumulate(self) -> None:
         self.bench.optimizer.accumulate()
 
-    def step(self, *, lrs: dict[str, float], grad_clip: float) -> object:
+    def step(self, **settings: Any) -> object:
         self.seen.append(self.bench.gradients())
-        return self.bench.optimizer.step(lrs=lrs, grad_clip=grad_clip)
+        return self.bench.optimizer.step(**settings)
 
 
 # -- gradients -----------------------------------------------------------------------------------
@@ -435,8 +436,8 @@ class CatchClipped:
     def accumulate(self) -> None:
         self.bench.optimizer.accumulate()
 
-    def step(self, *, lrs: dict[str, float], grad_clip: float) -> object:
-        return self.bench.optimizer.step(lrs=lrs, grad_clip=grad_clip)
+    def step(self, **settings: Any) -> object:
+        return self.bench.optimizer.step(**settings)
 
     def moment_norm(self) -> float:
         """Of the policy."""
