@@ -235,6 +235,9 @@ def _end_words(info: RunInfo, steps: Any) -> str:
     )
 
 
+_OF_CORRECTION = tuple(f"off_policy.{name}" for name in ("level", "cap", "low", "high"))
+
+
 def _inert_words(info: RunInfo, after: Mapping[str, Any], key: str) -> str:
     """Why a setting has no effect with the other settings; empty where it has one."""
 
@@ -248,6 +251,7 @@ def _inert_words(info: RunInfo, after: Mapping[str, Any], key: str) -> str:
         return value
 
     strategy = of("selection.strategy")
+    correction = of("off_policy.correction")
     is_reused = of("optim.epochs") != 1 or of("optim.minibatches") != 1
     cases = (
         (
@@ -274,9 +278,21 @@ def _inert_words(info: RunInfo, after: Mapping[str, Any], key: str) -> str:
             key in ("loss.clip_low", "loss.clip_high")
             and info.config.get("optim") is not None
             and not is_reused
-            and of("from_run") is None,
+            and (of("from_run") is None or of("off_policy.old_logprobs") == "trainer"),
             "each batch is used for one update, so the importance ratio is 1 and nothing is "
             "clipped. The clip acts with optim.epochs or optim.minibatches above 1.",
+        ),
+        (
+            key in _OF_CORRECTION and correction == "none",
+            "off_policy.correction is none. Set for example off_policy.correction=tis as well.",
+        ),
+        (
+            key in ("off_policy.low", "off_policy.high") and correction == "tis",
+            "only off_policy.correction=mis uses it, and the correction is tis.",
+        ),
+        (
+            key == "off_policy.cap" and correction == "mis" and of("off_policy.level") == "token",
+            "only off_policy.correction=tis uses it, and the correction is mis.",
         ),
         (key == "loss.value_coef" and of("critic.kind") == "none", "the run has no critic."),
         (

@@ -107,6 +107,7 @@ class TestByHand:
             (MIS, (3.0, 0.0)),  # 0.25 is below 0.5
             (MIS.model_copy(update={"high": 2.5}), (0.0, 0.0)),
             (by_sequence(MIS), (1.0, 1.0)),  # 0.866 is inside: kept, not weighted
+            (by_sequence(MIS, low=0.8), (1.0, 1.0)),  # the product is below 0.8, the mean is not
             (by_sequence(MIS, low=0.9), (0.0, 0.0)),
         ],
         ids=str,

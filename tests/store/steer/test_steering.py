@@ -208,6 +208,26 @@ INERT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"envs": {"eval": []}}, {"eval.every": 5}, "envs.eval is empty"),
     ({"from_run": "other"}, {"sampling.top_p": 0.5}, "learns from stored trajectories"),
     ({"optim": {"epochs": 1, "minibatches": 1}}, {"loss.clip_low": 0.1}, "used for one update"),
+    (
+        {
+            "from_run": "x",
+            "optim": {"epochs": 1, "minibatches": 1},
+            "off_policy": {"old_logprobs": "trainer"},
+        },
+        {"loss.clip_low": 0.1},
+        "used for one update",
+    ),
+    ({"off_policy": {"correction": "none"}}, {"off_policy.cap": 3.0}, "off_policy.correction=tis"),
+    (
+        {"off_policy": {"correction": "tis"}},
+        {"off_policy.low": 0.9},
+        "only off_policy.correction=m",
+    ),
+    (
+        {"off_policy": {"correction": "mis", "level": "token"}},
+        {"off_policy.cap": 3.0},
+        "only off_policy.correction=tis",
+    ),
     ({"diagnostics": {"enabled": False}}, {"diagnostics.text.every": 1}, "nothing is measured"),
     (
         {"diagnostics": {"alarms": {"disabled": ["KL_DRIFT"]}}},
