@@ -338,9 +338,17 @@ def _environments(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def algorithm_of(config: Mapping[str, Any]) -> str:
-    """How a configuration's update is called: kind of advantage, and of loss unless it clips."""
-    advantage, loss = (_text(_entry(config, part, "kind")) for part in ("advantage", "loss"))
+    """How a configuration's update is called: kind of advantage, and of loss unless it clips.
+
+    The user's own go by the name of their function.
+    """
+    advantage, loss = (_kind(config, part) for part in ("advantage", "loss"))
     return f"{advantage} + {loss}" if advantage and loss not in ("", "clip") else advantage
+
+
+def _kind(config: Mapping[str, Any], part: str) -> str:
+    kind = _text(_entry(config, part, "kind"))
+    return (_text(_entry(config, part, "function")) or kind) if kind == "custom" else kind
 
 
 def _ends(layout: Layout) -> tuple[list[Record], list[Record]]:

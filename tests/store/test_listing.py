@@ -212,6 +212,13 @@ def test_names_of_algorithms(advantage: str, loss: str, name: str) -> None:
     assert algorithm_of({"advantage": {"kind": advantage}, "loss": {"kind": loss}}) == name
 
 
+def test_an_algorithm_of_ones_own_goes_by_its_function() -> None:
+    own = {"kind": "custom", "function": "my_parts:ranks"}
+    assert algorithm_of({"advantage": own, "loss": {"kind": "clip"}}) == "my_parts:ranks"
+    assert algorithm_of({"advantage": {"kind": "gae"}, "loss": own}) == "gae + my_parts:ranks"
+    assert algorithm_of({"advantage": {"kind": "custom"}}) == "custom"
+
+
 def test_what_is_not_read_yet_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "LEAST_READ", 1)
     for name, at in (("old", 1_000), ("new", 2_000)):
