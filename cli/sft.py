@@ -88,6 +88,9 @@ def train(
     prompt_weight: Annotated[
         float, typer.Option("--prompt-weight", min=0, max=1, help="Loss weight of prompt tokens.")
     ] = 0.1,
+    max_row_tokens: Annotated[
+        int, typer.Option("--max-row-tokens", min=2, help="A longer episode is an error.")
+    ] = 1024,
     lora: Annotated[bool, typer.Option("--lora", help="Train low-rank adapters only.")] = False,
     lora_rank: Annotated[int, typer.Option("--lora-rank", min=1)] = 64,
     lora_alpha: Annotated[float, typer.Option("--lora-alpha")] = 64.0,
@@ -125,6 +128,7 @@ def train(
             batch_episodes=batch_episodes,
             lr=lr,
             prompt_weight=prompt_weight,
+            max_row_tokens=max_row_tokens,
             seed=seed,
             lora=LoraConfig(rank=lora_rank, alpha=lora_alpha) if lora else None,
         )

@@ -94,6 +94,11 @@ def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
                 "it brings code of its own (auto_map), and no code from a model folder is run; use "
                 "a model of a type that transformers knows"
             )
+        if "Unrecognized configuration class" in reason:
+            reason = (
+                "it is not a causal language model; name one that continues a text, such as a "
+                "Qwen, Llama or GPT model"
+            )
         raise ConfigError(f"model.path is {path!r}, which cannot be loaded: {reason}") from None
     finally:
         transformers_logging.set_verbosity(verbosity)
@@ -105,7 +110,9 @@ def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
         )
     if loading["missing_keys"]:  # transformers would train on random numbers in their place
         raise ConfigError(
-            f"model.path is {path!r}, which has no weights for {min(loading['missing_keys'])}"
+            f"model.path is {path!r}, which has no weights for {min(loading['missing_keys'])}: "
+            "copy the folder again, or name a causal language model with its head, not an encoder, "
+            "a bare trunk or a reward model"
         )
     return model.to(device).eval()
 

@@ -112,6 +112,11 @@ def check_weights(model: str) -> None:
     folder = Path(model)
     if not folder.is_dir():
         return
+    if (folder / "adapter_config.json").is_file():
+        raise ModelPathError(
+            f"{model!r} holds adapters beside a model (adapter_config.json); move them to a folder "
+            "of their own, and merge them with `echoscope sft merge` if they are to count"
+        )
     quantised = _config_of(folder).get("quantization_config")
     if quantised is not None:
         kind = quantised.get("quant_method") if isinstance(quantised, dict) else None

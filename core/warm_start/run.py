@@ -27,7 +27,7 @@ from ..policy_assets import (
     save_tokenizer,
     train_tokenizer,
 )
-from ..rollout.chat import ChatFormat, load_tokenizer
+from ..rollout.chat import ChatFormat, check_vocabulary, load_tokenizer
 from .demonstrations import (
     Demonstration,
     SftError,
@@ -151,6 +151,7 @@ def warm_start(
         raise SftError(f"no demonstration in {', '.join(map(str, data))}")
     tokenizer, network = _load(model, demonstrations, shape, config)
     chat = ChatFormat(tokenizer)
+    check_vocabulary(chat, int(network.get_input_embeddings().weight.shape[0]))
     rows = [
         encode(one, chat, force_think=force_think, prompt_weight=config.prompt_weight)
         for one in demonstrations

@@ -189,7 +189,7 @@ def _check_rows(rows: Sequence[Row], config: SftConfig) -> None:
     if longest > config.max_row_tokens:
         raise SftError(
             f"the longest episode has {longest} tokens, but max_row_tokens is "
-            f"{config.max_row_tokens}; raise it or shorten the episodes"
+            f"{config.max_row_tokens}; raise it (--max-row-tokens) or shorten the episodes"
         )
     if sum(float(row.weights[1:].sum()) for row in rows) <= 0:
         raise SftError("no demonstration has a response to learn from")

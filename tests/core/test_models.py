@@ -215,6 +215,14 @@ def adapters(folder: Path) -> None:
     (folder / "config.json").unlink()
 
 
+def adapters_beside_it(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+
+
+def encoder_and_decoder(folder: Path) -> None:
+    edit(folder / "config.json", model_type="t5", architectures=["T5ForConditionalGeneration"])
+
+
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "no template": (no_template, "name the chat model of the same family, or set `chat_template`"),
     "no tokenizer": (no_tokenizer, "has no tokenizer.json; copy the tokenizer's files"),
@@ -228,6 +236,8 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "truncated": (truncated, "cannot be loaded: .*"),
     "unknown type": (unknown_type, "model type `nonesuch`"),
     "broken config": (broken_config, "not a valid JSON file"),
+    "adapters beside it": (adapters_beside_it, "adapters beside a model .*; move them to a folder"),
+    "not causal": (encoder_and_decoder, "is not a causal language model; name one that continues"),
     "adapters": (adapters, "sft merge .* --out MERGED` and name the merged folder"),
 }
 
