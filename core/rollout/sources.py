@@ -205,7 +205,11 @@ def with_stored_sampling(config: RunConfig, say: Callable[[str], None]) -> RunCo
     if sampling != config.sampling:
         say(
             f"sampling settings are those of {info.run_id}, which sampled the trajectories: "
-            + ", ".join(f"{name} {value:g}" for name, value in sampling.model_dump().items())
+            + ", ".join(
+                f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {value}"
+                for name, value in sampling.model_dump().items()
+                if value not in ([], None)
+            )
         )
     return config.model_copy(update={"sampling": sampling})
 
