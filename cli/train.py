@@ -58,7 +58,8 @@ def train(
 ) -> None:
     """Train a policy with StarPO.
 
-    Ctrl-C writes a checkpoint after the current step and stops. A second Ctrl-C stops at once.
+    Ctrl-C writes a checkpoint after the current step and stops. A second one
+    drops the step, a third exits at once.
     """
     from echoscope.text.user_code import search_working_folder
 

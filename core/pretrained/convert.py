@@ -34,7 +34,7 @@ def check_libraries() -> None:
     if missing:
         raise ConfigError(
             f"converting the model needs {' and '.join(missing)}: "
-            "pip install 'echoscope[pretrained]'"
+            "in the folder of Echoscope, run pip install -e '.[pretrained]'"
         )
 
 
