@@ -41,12 +41,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from echoscope.core.config.loading import load_config
-from echoscope.core.config.settings import (
-    ClipLossConfig,
-    GspoLossConfig,
-    LossConfig,
-    OffPolicyConfig,
-)
+from echoscope.core.config.loss import ClipLossConfig, GspoLossConfig, LossConfig
+from echoscope.core.config.settings import OffPolicyConfig
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy_assets import resolve_model
 from echoscope.core.rollout.sources import EnvSource, build_pool

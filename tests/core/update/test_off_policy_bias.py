@@ -6,8 +6,11 @@ gradient over its length.
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -153,3 +156,32 @@ def test_the_mean_ratio_tells_a_lie_from_other_weights() -> None:
 
     assert mean_ratio(old, old) == pytest.approx(1, abs=1e-12)
     assert mean_ratio(own, own + LIE) == pytest.approx(math.exp(-LIE), abs=1e-12)
+
+
+def test_the_table_in_the_docs_is_what_the_benchmark_prints() -> None:
+    root = Path(__file__).parents[3]
+    spec = importlib.util.spec_from_file_location("off_policy", root / "benchmarks/off_policy.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(root / "benchmarks")
+        spec.loader.exec_module(module)
+    found = {(engine, method): share for engine, method, share, _ in module.exact()}
+    page = (root / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    names = {
+        "the same with `gspo`": "sampler's log-probs, gspo",
+        "`tis`, token": "tis, token",
+        "`tis`, sequence": "tis, sequence",
+        "`mis`, token": "mis, token",
+        "`mis`, sequence, 0.9 to 1.1": "mis, sequence, 0.9 to 1.1",
+    }
+    table = page.split("| method | stale | differs | lies |\n")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.split("\n")[1:]]
+    assert len(rows) == 7
+    for method, *cells in rows:
+        for engine, cell in zip(("stale", "differs", "lies"), cells, strict=True):
+            share = 100 * found[engine, names.get(method, method)]
+            expected = "**0**" if share < 1e-9 else f"{share:.1f} %"
+            assert cell == expected, (engine, method)
