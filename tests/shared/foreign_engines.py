@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from echoscope.core.config.settings import HfEngineConfig
 from echoscope.core.engines.base import GenerationEngine, Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.store.records import IntArray
@@ -47,9 +46,10 @@ class LyingEngine:
 class StaleEngine:
     """Samples from a copy of the weights that is `lag` syncs old, and says which version it is."""
 
-    def __init__(self, model: Any, *, config: HfEngineConfig, lag: int = 3) -> None:
+    def __init__(self, model: Any, *, lag: int = 3, **options: Any) -> None:
+        """`options` are those of `HfEngine`."""
         self._model = copy.deepcopy(model)
-        self._inner = HfEngine(self._model, config=config)
+        self._inner = HfEngine(self._model, **options)
         self._waiting: deque[tuple[int, dict[str, Any]]] = deque([(0, self._snapshot(model))])
         self._lag = lag
 

@@ -10,7 +10,7 @@ import pytest
 from foreign_engines import LyingEngine, StaleEngine
 from recorded import metric
 
-from echoscope.core.config.settings import HfEngineConfig, RunConfig
+from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import GenerationEngine
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.run import build
@@ -34,12 +34,12 @@ QUICK = (
 OTHERS_OFF = AlarmConfig(disabled=[name for name in RULE_ORDER if name not in OTHER_POLICY])
 
 
-def lying(model: Any, *, config: HfEngineConfig) -> GenerationEngine:
-    return LyingEngine(HfEngine(model, config=config), nats=0.05)
+def lying(model: Any, **options: Any) -> GenerationEngine:
+    return LyingEngine(HfEngine(model, **options), nats=0.05)
 
 
-def stale(model: Any, *, config: HfEngineConfig) -> GenerationEngine:
-    return StaleEngine(model, config=config, lag=3)
+def stale(model: Any, **options: Any) -> GenerationEngine:
+    return StaleEngine(model, lag=3, **options)
 
 
 def test_show2_the_verdict_names_the_stale_engine(
