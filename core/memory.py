@@ -104,6 +104,8 @@ class MemoryEstimate:
     """Of one microbatch, logits included; held in the update only."""
     activations_per_token: int
     """Without logits."""
+    keys_per_token: int
+    """At most: copies of shared beginnings' keys and values that packed rows attend to."""
     logits_at_most: int
 
     @property
@@ -172,7 +174,8 @@ def estimate(
     column = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width
     sampled = rows * shape.vocab_size * 4 * _COPIES_OF_SAMPLED
     largest, sampled_at_most = _largest_part(config, microbatch, longest)
-    keys = _extra_keys(config, shape, largest, device) * width
+    keys = _keys_per_token(config, shape, device) * width
+    copied = int(largest * keys * _extra_share(config, largest))
 
     def activations(tokens: int, sampled: int) -> int:
         logits = _logits_bytes(shape, sampled, width)
@@ -189,8 +192,9 @@ def estimate(
         caches_at_most=rows * longest * column + sampled,
         prefill_at_most=_prefill_bytes(config, shape, rows, width),
         activations_at_least=activations(microbatch, microbatch),
-        activations_at_most=activations(largest, sampled_at_most) + keys,
+        activations_at_most=activations(largest, sampled_at_most) + copied,
         activations_per_token=per_token + of_critic_trunk,
+        keys_per_token=(MAX_KEYS - 1) * keys,
         logits_at_most=_logits_bytes(shape, MAX_MICROBATCH, width),
     )
 
@@ -209,15 +213,17 @@ def _largest_part(config: RunConfig, microbatch: int, longest: int) -> tuple[int
     return longest + joined, sampled + joined
 
 
-def _extra_keys(config: RunConfig, shape: ModelShape, tokens: int, device: DeviceKind) -> int:
-    """Numbers in the copies of shared beginnings' keys and values that packed rows attend to."""
-    if not config.model.packing:
-        return 0
+def _keys_per_token(config: RunConfig, shape: ModelShape, device: DeviceKind) -> int:
+    """Numbers in one more copy of a token's keys and values; none where rows are padded."""
+    layers = 1 if config.model.checkpoints_activations(device) else shape.num_layers
+    return 2 * shape.num_kv_heads * shape.head_dim * layers * config.model.packing
+
+
+def _extra_share(config: RunConfig, tokens: int) -> float:
+    """Keys that packed rows read beyond their own, per token, with one prompt's siblings."""
     prompt, reply = config.context.max_prompt_tokens, config.context.max_response_tokens
     siblings = min(config.envs.group_size, max(1, (tokens - prompt) // reply))
-    share = min(siblings * (prompt + reply) / (prompt + siblings * reply), MAX_KEYS)
-    layers = 1 if config.model.checkpoints_activations(device) else shape.num_layers
-    return int((share - 1) * tokens * layers) * 2 * shape.num_kv_heads * shape.head_dim
+    return min(siblings * (prompt + reply) / (prompt + siblings * reply), MAX_KEYS) - 1
 
 
 def _prefill_bytes(config: RunConfig, shape: ModelShape, rows: int, width: int) -> int:
@@ -262,7 +268,8 @@ def fitting_microbatch(needs: MemoryEstimate, available: int) -> int:
         available: free bytes before the model is loaded.
     """
     fixed = needs.weights + needs.optimizer + needs.gradients + needs.logits_at_most
-    tokens = (int(available * _USABLE) - fixed) // needs.activations_per_token
+    per_token = needs.activations_per_token + needs.keys_per_token
+    tokens = (int(available * _USABLE) - fixed) // per_token
     return min(max(tokens // MIN_MICROBATCH, 1) * MIN_MICROBATCH, MAX_MICROBATCH)
 
 
