@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,7 @@ from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy_assets import resolve_model
 from echoscope.core.rollout.sources import EnvSource, build_pool
 from echoscope.core.update.batch import TokenBatch
+from echoscope.core.update.losses import Denominators, compute_loss
 from echoscope.core.update.update import update
 from echoscope.store.records import RolloutBatch, Split
 
@@ -113,31 +115,6 @@ class Sketch:
         return out.index_add(0, self._place, (vector * self._sign).double()).numpy()
 
 
-class KeepGradient:
-    """Stands in for the optimizer: keeps the gradient and moves nothing."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self.gradient = torch.zeros(0)
-
-    def accumulate(self) -> None:
-        self._bench.optimizer.accumulate()
-
-    def step(self, *, lrs: Mapping[str, float], grad_clip: float) -> object:
-        self.gradient = torch.cat([g.flatten() for g in self._bench.gradients().values()])
-        return _NOTHING_MOVED
-
-
-@dataclass(frozen=True)
-class _NothingMoved:
-    moved: frozenset[str] = frozenset()
-    is_skipped: bool = False
-    grad_norms: Mapping[str, float] = None  # type: ignore[assignment]
-
-
-_NOTHING_MOVED = _NothingMoved(grad_norms={"policy": 0.0})
-
-
 class Player:
     """Plays the bandit with some model's weights: the same tasks and random numbers for all."""
 
@@ -171,11 +148,11 @@ def noisy(model: nn.Module) -> nn.Module:
 def gradient(
     bench: Bench, batch: TokenBatch, loss: LossConfig, method: OffPolicyConfig, sketch: Sketch
 ) -> NDArray[np.float64]:
-    """What the update itself would apply, in the sketch."""
-    config = bench.config.model_copy(update={"loss": loss, "off_policy": method})
-    keep = KeepGradient(bench)
-    update(bench.policy, keep, batch, config, step=1)  # type: ignore[arg-type]
-    return sketch(keep.gradient)
+    """Of the loss that trains, in the sketch."""
+    denominators = Denominators.of(batch, bench.config.norm_tokens)
+    outputs = bench.policy.outputs(batch)
+    compute_loss(outputs, batch, loss, denominators, method).total.backward()
+    return sketch(torch.cat([found.flatten() for found in bench.gradients().values()]))
 
 
 def measured(num_batches: int, say: Callable[[str], None]) -> list[Outcome]:
@@ -228,7 +205,7 @@ def measured(num_batches: int, say: Callable[[str], None]) -> list[Outcome]:
             for method in MEASURED[engine]:
                 new = gradient(bench, batch, *METHODS[method], sketch)
                 found.setdefault((engine, method), []).append(new)
-        if number % 16 == 0:
+        if number % 8 == 0:
             say(f"{number} of {num_batches} batches\n{table(outcomes())}")
     return outcomes()
 
@@ -248,9 +225,7 @@ def _outcome(
         "found": found @ found.T,
     }
     share, share_se = _jackknife(products, lambda p: p["bias"] / p["right"])
-    angle, angle_se = _jackknife(
-        products, lambda p: p["both"] / np.sqrt(max(p["right"] * p["found"], 1e-300))
-    )
+    angle, angle_se = _jackknife(products, _cosine)
     return Outcome(
         engine=engine,
         method=method,
@@ -260,6 +235,12 @@ def _outcome(
         cosine_se=angle_se,
         token_kl=token_kl,
     )
+
+
+def _cosine(products: Mapping[str, float]) -> float:
+    """NaN where the noise leaves no length."""
+    lengths = products["right"] * products["found"]
+    return products["both"] / math.sqrt(lengths) if lengths > 0 else math.nan
 
 
 def _jackknife(
