@@ -177,7 +177,7 @@ def test_the_table_in_the_docs_is_what_the_benchmark_prints() -> None:
         "`mis`, token": "mis, token",
         "`mis`, sequence, 0.9 to 1.1": "mis, sequence, 0.9 to 1.1",
     }
-    table = page.split("| method | stale | differs | lies |\n")[1].split("\n\n")[0]
+    table = page.split("| method | stale | other precision | wrong records |\n")[1].split("\n\n")[0]
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.split("\n")[1:]]
     assert len(rows) == 7
     for method, *cells in rows:
