@@ -26,9 +26,9 @@ RATE_RISE = 1.5
 """Learning rate now over the one at the best success (or at the first step) that is a rise."""
 USUAL_RATES = {"tiny": 3e-4, "lora": 1e-4, "": 1e-5}
 """Highest learning rates of the recipes: the shipped policy, adapters, and full larger models."""
-MOST_TRAJECTORY_KL = 0.5
+MOST_TRAJECTORY_KL = 0.35
 """Nats up to which whole trajectories can be weighted: with normal log-weights the effective sample
-is exp(-2 KL), here 37 %."""
+is exp(-2 KL), here 50 %."""
 LUCK_PARAMS = ("slip",)
 """Parameters of environments that make the world ignore an action."""
 

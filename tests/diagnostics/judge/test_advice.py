@@ -131,7 +131,7 @@ STALE = {"rollout/staleness_mean": 3.0, "policy/mismatch_kl": 0.02}
 
 
 def test_samples_of_old_weights_are_weighted_by_trajectory_while_that_leaves_a_sample() -> None:
-    short = advised({**STALE, "rollout/num_sampled_tokens_mean": 20.0})  # 0.4 nats
+    short = advised({**STALE, "rollout/num_sampled_tokens_mean": 15.0})  # 0.3 nats
     assert short.command == (
         "echoscope ctl runs/a set off_policy.old_logprobs=trainer off_policy.correction=tis "
         "off_policy.level=sequence"
