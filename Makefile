@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs store text
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test test-browser test-cure test-kill test-fuzz lint bench policy clean
+.PHONY: help package install demo docs test coverage test-browser test-gpu test-cure test-kill test-fuzz lint bench policy clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -23,8 +23,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install  ## Train the shipped small policy with the dashboard beside it (HEADLESS=1: neither)
 	$(BIN)/echoscope demo $(if $(HEADLESS),--headless)
 
-test: install lint  ## Lint, types, and all tests but the slow ones, with coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow and not browser and not gpu' \
+FAST := -n 2 -m 'not slow and not browser and not gpu'
+
+test: install lint  ## Lint, types, and all tests but the slow ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FAST)
+
+# Tracing lines makes the tests half as slow again, so it is a target of its own.
+coverage: install  ## The same tests with coverage, at least 90 %
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FAST) \
 	  --cov=echoscope.core --cov=echoscope.store --cov=echoscope.envs --cov=echoscope.diagnostics \
 	  --cov=echoscope.dashboard \
 	  --cov-report=term:skip-covered --cov-fail-under=90

@@ -151,7 +151,7 @@ def test_the_best_evaluation_leaves_a_checkpoint(
     """Between two of the schedule a run may learn and collapse: this one is there to go back to."""
     rates = iter([0.2, 0.5, 0.52, 0.9, 0.1])  # of the start and of four steps
 
-    def measured(batch: RolloutBatch, split: Split) -> dict[str, float]:
+    def measured(batch: RolloutBatch, split: Split, **_: Any) -> dict[str, float]:
         return {f"{split}/bandit/success_rate": next(rates)} if split is Split.EVAL else {}
 
     monkeypatch.setattr(train_module, "evaluation_metrics", measured)
