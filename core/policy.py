@@ -178,6 +178,7 @@ class Policy:
         Few of them stay in a CPU's cache; more may fit on CUDA."""
         self.most_tokens: int | None = None
         """Bound on tokens per forward pass, set when a pass ran out of memory."""
+        self._num_shrunk = 0
         self.padded_because = "model.packing is off"
         """Why the update pads its rows; empty where it packs them."""
         if config.packing:
@@ -220,6 +221,18 @@ class Policy:
         """Tokens per forward pass of the update, padding included."""
         tokens = config.max_microbatch_tokens or self.fitting_tokens
         return tokens if self.most_tokens is None else min(tokens, self.most_tokens)
+
+    def shrink(self, config: OptimConfig) -> None:
+        """Forward a quarter of the tokens from now on: a pass ran out of memory."""
+        self.most_tokens = max(self.microbatch_tokens(config) // 4, 1)
+        self._num_shrunk += 1
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def take_num_shrunk(self) -> int:
+        """Calls of `shrink` since the last call of this."""
+        count, self._num_shrunk = self._num_shrunk, 0
+        return count
 
     def microbatches(
         self, batch: TokenBatch, config: OptimConfig

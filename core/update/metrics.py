@@ -206,9 +206,6 @@ class MetricTotals:
     num_row_tokens: int = 0
     """Tokens of the rows that they stand for."""
 
-    num_retries: int = 0
-    """Optimizer steps that ran out of memory and were made again."""
-
     def copy(self) -> MetricTotals:
         """What is added up so far."""
         return replace(self, sums=dict(self.sums), maxima=dict(self.maxima))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from .kl import mismatch_kl
 from .losses import Denominators, compute_loss, rows_with_gradient, value_loss
 from .metrics import MetricTotals
 from .off_policy import needs_old_logprobs, with_old_logprobs
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,9 @@ def annotate(
         return batch, None
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
     values, ref = torch.zeros_like(logprobs), torch.zeros_like(logprobs)
-    with torch.no_grad():
+
+    @torch.no_grad()
+    def fill() -> None:
         for micro, rows in policy.microbatches(batch, config.optim):
             if wants_logprobs:
                 outputs = policy.outputs(micro)
@@ -61,6 +66,8 @@ def annotate(
                 values[rows, : micro.width] = policy.values(micro)
             if wants_ref:
                 ref[rows, : micro.width] = policy.reference_logprobs(micro)
+
+    _retrying(fill, lambda: None, policy, config)
     annotated = replace(
         batch,
         values=values if wants_values else None,
@@ -107,7 +114,7 @@ def update(
         "optim/num_without_gradient": float(num_tried - num_updates - num_skipped),
         "optim/num_tokens": float(batch.num_loss_tokens),
         "optim/num_forwarded_tokens": float(totals.num_forwarded),
-        "optim/num_oom_retries": float(totals.num_retries),
+        "optim/num_oom_retries": float(policy.take_num_shrunk()),
     }
     if policy.critic is not None:
         metrics["optim/critic_lr"] = lrs["critic_head"]
@@ -269,23 +276,36 @@ def _fitting(
     totals: MetricTotals,
     trained: Trained,
 ) -> Tensor | None:
-    """As `_accumulate`; out of memory, once more from the start with a quarter of the tokens.
+    """As `_accumulate`, once more from the start if memory runs out.
 
     A failed backward pass leaves part of its gradient behind, so all of it is thrown away.
     """
     before = totals.copy()
-    try:
-        return _accumulate(policy, optimizer, batch, config, totals, trained)
-    except torch.OutOfMemoryError:
+
+    def forget() -> None:
         optimizer.zero_grad()
         totals.take_back(before)
-    # Outside of the handler, whose traceback would hold on to the activations.
-    policy.most_tokens = max(policy.microbatch_tokens(config.optim) // 4, 1)
-    totals.num_retries += 1
-    if policy.device.type == "cuda":
-        torch.cuda.empty_cache()
+
+    return _retrying(
+        lambda: _accumulate(policy, optimizer, batch, config, totals, trained),
+        forget,
+        policy,
+        config,
+    )
+
+
+def _retrying(
+    work: Callable[[], _T], forget: Callable[[], None], policy: Policy, config: RunConfig
+) -> _T:
+    """What `work` gives; out of memory, once more with a quarter of the tokens per forward pass."""
     try:
-        return _accumulate(policy, optimizer, batch, config, totals, trained)
+        return work()
+    except torch.OutOfMemoryError:
+        forget()
+    # Outside of the handler, whose traceback would hold on to the activations.
+    policy.shrink(config.optim)
+    try:
+        return work()
     except torch.OutOfMemoryError:
         raise torch.OutOfMemoryError(
             f"memory ran out in the update, even with {policy.most_tokens} tokens per forward "

@@ -13,7 +13,7 @@ from bench import Bench, make_bench
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
-from echoscope.core.update.update import update
+from echoscope.core.update.update import annotate, update
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -57,6 +57,18 @@ def assert_same_gradient_norm(
     """A gradient that counted a failed part twice would be longer."""
     allowed = 1e-4 if dtype == "float32" else 5e-2
     assert found["optim/grad_norm"] == pytest.approx(expected["optim/grad_norm"], rel=allowed)
+
+
+def test_annotating_is_made_again(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = make_bench(make_config("loss.kl_coef=0.1"))
+    batch = bench.batch()
+    expected, _ = annotate(bench.policy, batch, bench.config)
+    wrapped = fail_at(1, bench.policy.reference_logprobs)
+    monkeypatch.setattr(bench.policy, "reference_logprobs", wrapped)
+    found, _ = annotate(bench.policy, batch, bench.config)
+    torch.testing.assert_close(found.ref_logprobs, expected.ref_logprobs)
+    assert bench.policy.take_num_shrunk() == 1
+    assert bench.policy.take_num_shrunk() == 0
 
 
 def test_memory_that_runs_out_again_is_not_hidden(
