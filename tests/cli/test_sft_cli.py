@@ -120,9 +120,9 @@ def test_mistakes_are_one_line(
 def test_shipped_models_are_listed() -> None:
     code, out, err = echoscope("models", "list", "--json")
     assert (code, err) == (0, "")
-    (tiny,) = json.loads(out)["models"]
-    assert tiny["name"] == "tiny"
-    assert tiny["is_present"] is True
+    tiny = json.loads(out)["models"][0]
+    assert (tiny["name"], tiny["origin"]) == ("tiny", "shipped")
+    assert tiny["num_parameters"] > 800_000
     code, out, _ = echoscope("models", "list")
     assert code == 0
     assert "tiny" in out

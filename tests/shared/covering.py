@@ -12,6 +12,7 @@ Pair = tuple[int, str, int, str]
 """Factor, value, later factor, value."""
 
 _CANDIDATES = 20
+_TRIES = 200
 
 
 def covering_rows(
@@ -19,7 +20,8 @@ def covering_rows(
 ) -> tuple[list[Row], list[Row]]:
     """(possible rows in which every pair that can occur does, one row for every pair that cannot).
 
-    Greedy: each row is the best of some that begin with a pair not covered yet. Deterministic.
+    Greedy: each row is the best of some that begin with a pair not covered yet. A pair cannot occur
+    if none of many rows with it is possible. Deterministic.
     """
     values = [list(choices) for choices in factors.values()]
     random = Random(0)
@@ -31,7 +33,8 @@ def covering_rows(
         candidates = [_grown(values, pair, missing, random) for _ in range(_CANDIDATES)]
         allowed = [row for row in dict.fromkeys(candidates) if is_possible(row)]
         if not allowed:
-            allowed = [row for row in _rows_with(values, pair) if is_possible(row)][:1]
+            rows = (_grown(values, pair, {}, random) for _ in range(_TRIES))
+            allowed = next(([row] for row in rows if is_possible(row)), [])
         if allowed:
             best = max(allowed, key=lambda row: sum(p in missing for p in _pairs_of(row)))
             possible.append(best)
@@ -73,9 +76,3 @@ def _all_pairs(values: Sequence[Sequence[str]]) -> Iterator[Pair]:
     for a, b in combinations(range(len(values)), 2):
         for left, right in product(values[a], values[b]):
             yield a, left, b, right
-
-
-def _rows_with(values: Sequence[Sequence[str]], pair: Pair) -> Iterator[Row]:
-    for row in product(*values):
-        if row[pair[0]] == pair[1] and row[pair[2]] == pair[3]:
-            yield row

@@ -183,7 +183,7 @@ class NaiveStep:
 
     def _old_logprobs(self, seen: Sequence[Seen]) -> list[float]:
         """What the ratio is taken to. A step with one update takes its own pass as the old one,
-        unless one weight serves a trajectory of several rows."""
+        unless one weight serves a trajectory of several rows, or the reward needed one before."""
         off_policy = self.bench.config.off_policy
         if off_policy.old_logprobs == "sampler":
             return [token.behaviour for token in self.tokens]
@@ -191,7 +191,8 @@ class NaiveStep:
             {getattr(token, name) for token in self.tokens} for name in ("row", "trajectory")
         )
         by_sequence = off_policy.correction != "none" and off_policy.level == "sequence"
-        if by_sequence and len(rows) > len(trajectories):
+        is_known_before = self.bench.config.reward.kl is not None
+        if is_known_before or (by_sequence and len(rows) > len(trajectories)):
             return [token.before for token in self.tokens]
         return [now.logprob for now in seen]
 

@@ -1,6 +1,6 @@
 """SIGKILL at random instants: what was acknowledged is whole, and nothing is half visible.
 
-A hundred kills; `ECHOSCOPE_KILLS` sets another number.
+Forty kills; `make test-kill` makes a hundred, by `ECHOSCOPE_KILLS`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from echoscope.store.log.packing import pack
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import RunReader, open_run
 
-KILLS = int(os.environ.get("ECHOSCOPE_KILLS", "100"))
+KILLS = int(os.environ.get("ECHOSCOPE_KILLS", "40"))
 RUNS = 5  # each kill is followed by a look at the whole run, so that several short ones are quicker
 SCRIPT = Path(__file__).with_name("killed_writer.py")
 PACK = "import sys; from echoscope.store.log.packing import pack; print('ready', flush=True); "
