@@ -174,7 +174,7 @@ FUNCTIONS = (
     "SELECT write_log('x')",
     "SELECT json_serialize_plan('DELETE FROM live_steps')",
     "SELECT nextval('s')",
-    "SELECT sleep_ms(100000)",
+    "SELECT sleep_ms(100)",
     "SELECT * FROM '/etc/passwd'",
     'SELECT * FROM "{run}/run.json"',
     "FROM '{run}/seg/turns/*.parquet'",
