@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal import print_json
+from .terminal import print_json, printable
 
 app = typer.Typer(
     help="Models by short names: shipped, fetched from a package, or added.", no_args_is_help=True
@@ -25,6 +25,7 @@ def models() -> None:
 def list_models(as_json: AsJson = False) -> None:
     """Print every model that `model.path` takes by name, and those that can be fetched."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from echoscope.core.pretrained.names import list_models as list_names
@@ -37,7 +38,8 @@ def list_models(as_json: AsJson = False) -> None:
     for model in listed:
         size = f"{model.num_bytes / 1e6:.1f} MB" if model.num_bytes else "-"
         count = f"{model.num_parameters / 1e6:.2f} M" if model.num_parameters else "-"
-        table.add_row(model.name, model.origin, count, size, model.description)
+        about = escape(printable(model.description))
+        table.add_row(model.name, model.origin, count, size, about)
     Console().print(table)
 
 
@@ -105,7 +107,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
         print_json(described, indent=2)
         return
     for key, value in described.items():
-        typer.echo(f"{key:<12}{value}")
+        typer.echo(printable(f"{key:<12}{value}"))
 
 
 @app.command()
