@@ -478,7 +478,7 @@ METRICS: tuple[Metric, ...] = (
         "policy/mismatch_kl",
         "Mismatch KL",
         PER_TOKEN,
-        "KL divergence between sampler and trainer on the sampled tokens, at the same weights. "
+        "KL divergence between sampler and trainer on the sampled tokens, before the update. "
         "It should be near 0; worry above 0.05.",
         "down",
         "KL between sampler and trainer",

@@ -158,7 +158,7 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         name="mismatch",
         title="Mismatch KL",
-        help="Sampler against trainer at the same weights: above 0.05 the update is off-policy.",
+        help="Log-probs that the sampler recorded against the trainer's: worry above 0.05.",
         lines=(
             Line(key="policy/mismatch_kl", name="mismatch KL"),
             Line(key="policy/ref_kl", name="KL to the reference", is_right=True),
