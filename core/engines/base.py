@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -79,6 +79,19 @@ class Sample:
                 f"{len(self.tokens)} tokens with the supports of {len(self.support.sizes)}"
             )
 
+    def cut(self, max_tokens: int) -> Sample:
+        """The sample as it would be with a smaller `max_new_tokens`."""
+        if len(self.tokens) <= max_tokens:
+            return self
+        return replace(
+            self,
+            tokens=self.tokens[:max_tokens],
+            logprobs=self.logprobs[:max_tokens],
+            entropies=None if self.entropies is None else self.entropies[:max_tokens],
+            support=None if self.support is None else self.support.first(max_tokens),
+            finish_reason=FinishReason.LENGTH,
+        )
+
 
 class GenerationEngine(Protocol):
     """Samples continuations of token prompts. One contract test runs over every engine."""
@@ -104,3 +117,53 @@ class GenerationEngine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class StreamingEngine(GenerationEngine, Protocol):
+    """An engine that takes requests one by one and returns each as soon as it is sampled.
+
+    One thread at a time calls it: `submit` what has become ready, then `advance`, again and again.
+    The sample of a request is the one that `generate` gives for the same prompt, weights and seed,
+    whatever else is under way (log-probs up to the rounding of the engine's arithmetic). An engine
+    without these methods gets them from `batching.as_streaming`.
+
+    `generate` and `sync_weights` may be called only while `num_pending` is 0: a response never
+    holds tokens of two policies. They raise RuntimeError otherwise. `close` drops what is pending.
+    """
+
+    @property
+    def num_pending(self) -> int:
+        """Requests submitted whose samples `advance` has not returned yet."""
+        ...
+
+    def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
+        """Take in a request; its sample comes back from `advance` under `key`.
+
+        Requests of one time may have different `params`.
+
+        Args:
+            key: names the request among the pending ones.
+            prompt: token ids, (Lp,), Lp >= 1.
+
+        Raises:
+            ValueError: `key` is pending already, or `generate` would refuse prompt or params.
+            RuntimeError: the engine is closed.
+        """
+        ...
+
+    def advance(self, *, max_wait_s: float) -> list[tuple[int, Sample]]:
+        """Sample on, and return the requests that finished, in any order; often none.
+
+        Returns after a short piece of work (one token of every request, say), so that the caller
+        can submit more in between. With nothing pending it returns [] at once.
+
+        Args:
+            max_wait_s: an engine that samples elsewhere (a server, another process) waits at most
+                so long for a request to finish. One that samples in this call ignores it.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Forget every pending request; their samples never come back."""
+        ...

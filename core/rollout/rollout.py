@@ -192,21 +192,7 @@ def _generate(
             for episode in episodes
         ],
     )
-    return [_cut(sample, budget) for sample, budget in zip(samples, budgets, strict=True)]
-
-
-def _cut(sample: Sample, max_tokens: int) -> Sample:
-    """The sample as it would be with a smaller `max_new_tokens`."""
-    if len(sample.tokens) <= max_tokens:
-        return sample
-    return replace(
-        sample,
-        tokens=sample.tokens[:max_tokens],
-        logprobs=sample.logprobs[:max_tokens],
-        entropies=None if sample.entropies is None else sample.entropies[:max_tokens],
-        support=None if sample.support is None else sample.support.first(max_tokens),
-        finish_reason=FinishReason.LENGTH,
-    )
+    return [sample.cut(budget) for sample, budget in zip(samples, budgets, strict=True)]
 
 
 def _play(
