@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from echoscope.core.config.settings import HfEngineConfig
+from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 

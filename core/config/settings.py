@@ -1,5 +1,5 @@
-"""Every setting of a run and its default: the only place where defaults live, with `loss.py`
-and `schedule.py`.
+"""Every setting of a run and its default: the only place where defaults live, with `engine.py`,
+`loss.py` and `schedule.py`.
 
 Fields marked live may change while the run is going (`echoscope ctl RUN set KEY=VALUE`).
 """
@@ -19,6 +19,7 @@ from echoscope.diagnostics.config import (
 )
 from echoscope.envs.settings import EnvGroup
 
+from .engine import EngineConfig, HfEngineConfig
 from .limits import (
     MAX_COUNT,
     MAX_LR,
@@ -76,14 +77,6 @@ class ModelConfig(FrozenModel):
         if self.gradient_checkpointing is None:
             return device_type == "cuda"
         return self.gradient_checkpointing
-
-
-class HfEngineConfig(FrozenModel):
-    """The built-in sampling loop over the trained weights themselves."""
-
-    kind: Literal["hf"] = "hf"
-    max_batch_rows: int = Field(256, ge=1, le=1_000_000, description="Rows decoded at once.")
-    reuse_cache: bool = Field(True, description="Keep key/value caches across turns.")
 
 
 class ContextConfig(FrozenModel):
@@ -460,7 +453,7 @@ class RunConfig(FrozenModel):
         None, description="The checkpoint that the run started from; set by `ctl RUN branch`."
     )
     model: ModelConfig = Field(default_factory=ModelConfig)
-    engine: HfEngineConfig = Field(default_factory=HfEngineConfig)
+    engine: EngineConfig = Field(default_factory=HfEngineConfig)
     context: ContextConfig = Field(default_factory=ContextConfig)
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     envs: EnvsConfig

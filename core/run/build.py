@@ -14,7 +14,8 @@ from echoscope.store.writer import RunWriter
 
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig
-from ..engines.hf.engine import HfEngine
+from ..engines.base import GenerationEngine
+from ..engines.build import build_engine
 from ..memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
 from ..optim import Optimizer
 from ..plugins.checks import load_plugins
@@ -115,7 +116,7 @@ class Builder:
         replay: Sequence[tuple[int, Command]] = (),
     ) -> Trainer:
         config, policy, chat = self.config, model.policy, model.chat
-        engine = HfEngine(policy.model, config=config.engine, report=self.events.message)
+        engine = build_engine(config, policy, report=self.events.message)
         control = Control(mailbox, writer.run_id, replay)
         observers = [*self.observers, *user_observers(config)]
         if config.diagnostics.enabled:
@@ -153,7 +154,7 @@ class Builder:
     def _env_source(
         self,
         split: Split,
-        engine: HfEngine,
+        engine: GenerationEngine,
         chat: ChatFormat,
         writer: RunWriter,
         control: Control,

@@ -31,7 +31,7 @@ from echoscope.store.records import RolloutBatch, Split, Trajectory
 
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig
-from ..engines.hf.engine import HfEngine
+from ..engines.build import build_engine
 from ..rollout.sources import EnvSource, build_pool, probe_groups
 from ..update.assemble import pack_kept, with_advantages
 from ..update.update import annotate, update
@@ -136,7 +136,7 @@ def _play(
         played += len(ended)
         on_progress("playing episodes", played, of)
 
-    engine = HfEngine(model.policy.model, config=config.engine)
+    engine = build_engine(config, model.policy)
     source = EnvSource(
         pool,
         engine,

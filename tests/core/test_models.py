@@ -18,8 +18,9 @@ import transformers
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
+from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.config.loading import ConfigError
-from echoscope.core.config.settings import HfEngineConfig, ModelConfig, NoCriticConfig, RunConfig
+from echoscope.core.config.settings import ModelConfig, NoCriticConfig, RunConfig
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import build_policy, load_model

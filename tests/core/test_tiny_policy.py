@@ -16,10 +16,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import (
     EnvGroup,
-    HfEngineConfig,
     ModelConfig,
     SamplingConfig,
 )

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from echoscope.store.records import IntArray
 
-from ...config.settings import HfEngineConfig
+from ...config.engine import HfEngineConfig
 from ..base import Sample, SamplingParams
 from .decoding import DecodedRow, DecodeLoop
 from .forward import CachedForward

@@ -15,7 +15,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config
 from transformers import Qwen2ForCausalLM as Qwen2
 
-from echoscope.core.config.settings import HfEngineConfig
+from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.engines.base import GenerationEngine, Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.store.records import FinishReason

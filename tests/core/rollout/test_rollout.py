@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.config.settings import (
     ContextConfig,
-    HfEngineConfig,
     ModelConfig,
     SamplingConfig,
 )

@@ -12,13 +12,13 @@ from tool_templates import FAMILIES
 
 from echoscope.core.config.loss import NoCriticConfig
 from echoscope.core.config.settings import ContextConfig, ModelConfig, RunConfig, SamplingConfig
+from echoscope.core.engines import build
 from echoscope.core.engines.base import Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import build_policy
 from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
 from echoscope.core.rollout.context import Conversation
 from echoscope.core.rollout.rollout import collect
-from echoscope.core.run import build
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.batch import credit_rewards, pack

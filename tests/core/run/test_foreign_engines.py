@@ -11,9 +11,9 @@ from foreign_engines import LyingEngine, StaleEngine
 from recorded import metric
 
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.engines import build
 from echoscope.core.engines.base import GenerationEngine
 from echoscope.core.engines.hf.engine import HfEngine
-from echoscope.core.run import build
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.config import AlarmConfig

@@ -18,7 +18,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from echoscope.core.config.settings import HfEngineConfig
+from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.engines.base import Sample, SamplingParams
 from echoscope.core.engines.hf import decoding, forward
 from echoscope.core.engines.hf.engine import HfEngine
