@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .grid.geometry import Position
+from .worlds.grid.geometry import Position
 
 MAX_FRAME_CELLS = 64 * 64
 

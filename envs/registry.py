@@ -29,10 +29,10 @@ class Registration:
 
 
 BUILTIN: Mapping[str, str] = {
-    "bandit": f"{__package__}.bandit:Bandit",
-    "frozen_lake": f"{__package__}.grid.frozen_lake:FrozenLake",
-    "sokoban": f"{__package__}.grid.sokoban:Sokoban",
-    "price_list": f"{__package__}.tools.price_list:PriceList",
+    "bandit": f"{__package__}.worlds.bandit:Bandit",
+    "frozen_lake": f"{__package__}.worlds.grid.frozen_lake:FrozenLake",
+    "sokoban": f"{__package__}.worlds.grid.sokoban:Sokoban",
+    "price_list": f"{__package__}.worlds.tools.price_list:PriceList",
     "gymnasium": f"{__package__}.gymnasium_adapter:FromGymnasium",
 }
 _registered: dict[str, Registration] = {}

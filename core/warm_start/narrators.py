@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from echoscope.envs.grid.geometry import MOVES, Position, offset_words, shift
+from echoscope.envs.worlds.grid.geometry import MOVES, Position, offset_words, shift
 from echoscope.text.tool_calls import read_answer, read_call
 
 OPPOSITE: Mapping[str, str] = MappingProxyType(

@@ -73,7 +73,7 @@ def test_a_failed_check_exits_with_1() -> None:
 def test_own_environments_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "worlds.yaml"
     file.write_text(
-        "register: [{id: cli_arms, entry_point: 'echoscope.envs.bandit:Bandit', "
+        "register: [{id: cli_arms, entry_point: 'echoscope.envs.worlds.bandit:Bandit', "
         "params: {arms: [[Stone, River]], high_probability: 1}}]"
     )
     result = run("play", "cli_arms", "--register", str(file), "--expert")
@@ -148,7 +148,9 @@ def test_d10_a_register_file_that_does_not_end_is_refused() -> None:
 
 
 def test_an_own_class_in_the_working_directory_and_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "my_world.py").write_text("from echoscope.envs.bandit import Bandit as Mine\n")
+    (tmp_path / "my_world.py").write_text(
+        "from echoscope.envs.worlds.bandit import Bandit as Mine\n"
+    )
 
     def echoscope(*words: str) -> subprocess.CompletedProcess[str]:
         code = "from echoscope.cli import main; main()"

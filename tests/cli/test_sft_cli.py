@@ -148,7 +148,7 @@ def test_what_an_added_model_says_of_itself_is_text(
 
 OWN_WORLD = """
 from dataclasses import dataclass
-from echoscope.envs.bandit import Bandit, BanditConfig
+from echoscope.envs.worlds.bandit import Bandit, BanditConfig
 
 class OwnArms(Bandit):
     pass

@@ -101,7 +101,7 @@ def test_a_world_beside_the_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "beside_me.py").write_text(
-        "from echoscope.envs.bandit import Bandit\nclass Mine(Bandit):\n    pass\n",
+        "from echoscope.envs.worlds.bandit import Bandit\nclass Mine(Bandit):\n    pass\n",
         encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path)

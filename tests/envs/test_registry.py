@@ -10,7 +10,6 @@ from typing import Any, Literal
 import pytest
 
 from echoscope.envs import registry
-from echoscope.envs.bandit import Bandit, BanditConfig
 from echoscope.envs.base import (
     EnvError,
     EnvParamsError,
@@ -21,6 +20,7 @@ from echoscope.envs.base import (
     shorten,
 )
 from echoscope.envs.params import build_config
+from echoscope.envs.worlds.bandit import Bandit, BanditConfig
 from echoscope.text import user_code
 
 
@@ -42,17 +42,20 @@ def test_specs_of_all_named_environments() -> None:
 
 
 def test_module_and_class_as_an_id() -> None:
-    env = registry.make("echoscope.envs.bandit:Bandit", pairs="test")
+    env = registry.make("echoscope.envs.worlds.bandit:Bandit", pairs="test")
     assert isinstance(env, Bandit)
-    assert registry.spec("echoscope.envs.bandit:Bandit").id == "echoscope.envs.bandit:Bandit"
+    assert (
+        registry.spec("echoscope.envs.worlds.bandit:Bandit").id
+        == "echoscope.envs.worlds.bandit:Bandit"
+    )
 
 
 @pytest.mark.parametrize(
     ("env_id", "error", "message"),
     [
         ("no.such.module:World", EnvUnavailableError, "cannot import 'no.such.module'"),
-        ("echoscope.envs.bandit:Bandt", UnknownEnvError, "did you mean 'Bandit'"),
-        ("echoscope.envs.bandit:BanditConfig", EnvParamsError, "must be a TextEnv"),
+        ("echoscope.envs.worlds.bandit:Bandt", UnknownEnvError, "did you mean 'Bandit'"),
+        ("echoscope.envs.worlds.bandit:BanditConfig", EnvParamsError, "must be a TextEnv"),
         (":World", UnknownEnvError, "no environment ':World'"),
     ],
 )
@@ -63,7 +66,7 @@ def test_bad_classes(env_id: str, error: type[EnvError], message: str) -> None:
 
 def test_a_registered_id_has_its_own_defaults() -> None:
     registry.register(
-        "sure_thing", "echoscope.envs.bandit:Bandit", params={"high_probability": 1.0}
+        "sure_thing", "echoscope.envs.worlds.bandit:Bandit", params={"high_probability": 1.0}
     )
     env = registry.make("sure_thing")
     env.reset(0, 0)
@@ -72,7 +75,7 @@ def test_a_registered_id_has_its_own_defaults() -> None:
     with pytest.raises(EnvParamsError, match="must pay more"):
         registry.make("sure_thing", high_probability=0.0)
     with pytest.raises(EnvParamsError, match="registered already"):
-        registry.register("sure_thing", "echoscope.envs.bandit:Bandit")
+        registry.register("sure_thing", "echoscope.envs.worlds.bandit:Bandit")
     registry.unregister("sure_thing")
     with pytest.raises(UnknownEnvError, match="is not registered"):
         registry.unregister("sure_thing")
@@ -96,7 +99,9 @@ def test_registration_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "worlds.yaml"
     file.write_text(
         "register:\n"
-        "  - {id: test_arms, entry_point: 'echoscope.envs.bandit:Bandit', params: {pairs: test}}\n"
+        "  - id: test_arms\n"
+        "    entry_point: 'echoscope.envs.worlds.bandit:Bandit'\n"
+        "    params: {pairs: test}\n"
         "envs: {train: []}\n"
     )
     assert registry.register_file(file) == ["test_arms"]
@@ -128,7 +133,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 def test_entry_points_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
-        importlib.metadata.EntryPoint("their_arms", "echoscope.envs.bandit:Bandit", "g"),
+        importlib.metadata.EntryPoint("their_arms", "echoscope.envs.worlds.bandit:Bandit", "g"),
         importlib.metadata.EntryPoint("broken", "no_such_package:World", "g"),
     ]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points)

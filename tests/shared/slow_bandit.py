@@ -6,8 +6,8 @@ import contextlib
 import sys
 import time
 
-from echoscope.envs.bandit import Bandit
 from echoscope.envs.base import Observation
+from echoscope.envs.worlds.bandit import Bandit
 
 
 class SlowBandit(Bandit):

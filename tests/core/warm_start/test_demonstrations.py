@@ -31,12 +31,13 @@ from echoscope.core.warm_start.demonstrations import (
 )
 from echoscope.core.warm_start.narrators import BOLD, STEADY, first_push, narrator_of, parse_offset
 from echoscope.core.warm_start.run import BARE_CONTEXT
-from echoscope.envs import bandit, registry
+from echoscope.envs import registry
 from echoscope.envs.base import Observation
-from echoscope.envs.grid.frozen_lake import FrozenLake
-from echoscope.envs.grid.geometry import offset_words
 from echoscope.envs.reserving import is_reserved
 from echoscope.envs.settings import EnvGroup
+from echoscope.envs.worlds import bandit
+from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
+from echoscope.envs.worlds.grid.geometry import offset_words
 from echoscope.text.replies import parse_response
 
 LAKE = EnvGroup(

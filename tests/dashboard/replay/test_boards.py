@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from echoscope.dashboard.replay.boards import board_html, board_svg, describe, player_position
 from echoscope.dashboard.replay.frames import Card, Grid, read_frame
 from echoscope.envs.frames import card_frame, grid_frame
-from echoscope.envs.grid.frozen_lake import FrozenLake
-from echoscope.envs.grid.sokoban import Sokoban
+from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
+from echoscope.envs.worlds.grid.sokoban import Sokoban
 
 SVG = "{http://www.w3.org/2000/svg}"
 SHAPES = {"rect", "g", "path", "circle", "ellipse", "text"}

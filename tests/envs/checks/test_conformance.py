@@ -176,7 +176,7 @@ def test_a_world_that_differs_between_processes_is_found(
     # hash(str) is salted per process: the reference system's fallback seeds had this defect.
     source = """
 import dataclasses
-from echoscope.envs.bandit import Bandit, BanditConfig
+from echoscope.envs.worlds.bandit import Bandit, BanditConfig
 from echoscope.envs.base import EnvSpec
 
 class Salted(Bandit):

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..base import (
+from ...base import (
     EnvSpec,
     Observation,
     StepResult,
@@ -19,8 +19,8 @@ from ..base import (
     normalise,
     prefixed,
 )
-from ..frames import grid_frame
-from ..params import require
+from ...frames import grid_frame
+from ...params import require
 from .geometry import MOVES, Position, offset_words, point, points, shift
 from .sokoban_levels import Level, LevelSettings, draw_level, read_levels
 from .sokoban_search import is_deadlocked, solve

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError
-from echoscope.envs.grid.frozen_lake import FrozenLake, FrozenLakeConfig, Lake, draw_lake
-from echoscope.envs.grid.geometry import distances
+from echoscope.envs.worlds.grid.frozen_lake import FrozenLake, FrozenLakeConfig, Lake, draw_lake
+from echoscope.envs.worlds.grid.geometry import distances
 
 
 def lake_at(monkeypatch: pytest.MonkeyPatch, rows: list[str], **config: Any) -> FrozenLake:
@@ -27,7 +27,9 @@ def lake_at(monkeypatch: pytest.MonkeyPatch, rows: list[str], **config: Any) -> 
         holes=holes,
         to_goal=distances(where["G"], set(cells) - holes),
     )
-    monkeypatch.setattr("echoscope.envs.grid.frozen_lake.draw_lake", lambda config, seed: lake)
+    monkeypatch.setattr(
+        "echoscope.envs.worlds.grid.frozen_lake.draw_lake", lambda config, seed: lake
+    )
     env = FrozenLake(FrozenLakeConfig(**{"slip": 0.0, **config}))
     env.reset(0, 0)
     return env

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from echoscope.envs import registry
-from echoscope.envs.bandit import Bandit, BanditConfig
 from echoscope.envs.base import EnvParamsError
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.settings import EnvGroup
+from echoscope.envs.worlds.bandit import Bandit, BanditConfig
 
 
 def test_a_group_reads_one_prompt_and_groups_differ() -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from .base import (
+from ..base import (
     EnvSpec,
     Observation,
     StepResult,
@@ -18,8 +18,8 @@ from .base import (
     normalise,
     prefixed,
 )
-from .frames import card_frame
-from .params import require
+from ..frames import card_frame
+from ..params import require
 
 _TRAIN_PAIRS: tuple[tuple[str, str], ...] = (
     ("Clerk", "Pirate"),

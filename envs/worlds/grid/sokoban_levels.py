@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..base import EnvParamsError, EnvUnavailableError
+from ...base import EnvParamsError, EnvUnavailableError
 from .geometry import Position, distances
 from .sokoban_search import Maze, build_maze, states_by_distance, unpack
 

@@ -18,7 +18,7 @@ from jsonschema.exceptions import SchemaError, best_match
 
 from echoscope.text.tool_calls import is_tool_name, read_answer, read_call, read_problem
 
-from ..base import (
+from ...base import (
     EnvParamsError,
     Message,
     Observation,

@@ -9,9 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from ..base import EnvSpec, Message, Observation, StepResult, Tool, check_seed, hash_task, normalise
-from ..frames import card_frame
-from ..params import require
+from ...base import (
+    EnvSpec,
+    Message,
+    Observation,
+    StepResult,
+    Tool,
+    check_seed,
+    hash_task,
+    normalise,
+)
+from ...frames import card_frame
+from ...params import require
 from .calculator import CalculationError, calculate, number_text, read_number
 from .tool_env import ToolEnv
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..base import (
+from ...base import (
     EnvSpec,
     Observation,
     StepResult,
@@ -18,8 +18,8 @@ from ..base import (
     normalise,
     prefixed,
 )
-from ..frames import grid_frame
-from ..params import require
+from ...frames import grid_frame
+from ...params import require
 from .geometry import MOVES, Position, distances, offset_words, point, points, shift
 
 _LEGEND = {"_": "ice", "O": "hole", "G": "goal"}

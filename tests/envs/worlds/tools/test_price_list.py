@@ -8,9 +8,14 @@ import pytest
 
 from echoscope.envs.base import EnvParamsError, Message, Observation, StepResult, Tool
 from echoscope.envs.checks.check_env import check_env
-from echoscope.envs.tools.calculator import CalculationError, calculate, number_text, read_number
-from echoscope.envs.tools.price_list import PriceList, PriceListConfig
 from echoscope.envs.turns.runner import TurnRunner
+from echoscope.envs.worlds.tools.calculator import (
+    CalculationError,
+    calculate,
+    number_text,
+    read_number,
+)
+from echoscope.envs.worlds.tools.price_list import PriceList, PriceListConfig
 
 
 def started(**params: object) -> PriceList:

@@ -1,0 +1,1 @@
+"""The worlds that ship, in families."""
