@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from echoscope.store.records import IntArray
 
 from ...config.engine import HfEngineConfig
 from ..base import Sample, SamplingParams
+from ..batching import check_idle
+from .continuous import ContinuousBatch, Request
 from .decoding import DecodedRow, DecodeLoop
 from .forward import CachedForward
 from .kv_cache import COLUMN_BLOCK, RowCache
 from .model import evaluating, max_positions, runnable, weights_stamp
-from .prefixes import PrefillPlan, PrefixIndex, StoredRow, plan_prefill
+from .prefixes import PrefixIndex, StoredRow, plan_prefill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class TokenCounts:
 
 
 class HfEngine:
-    """A `GenerationEngine` over a Hugging Face causal language model with full attention.
+    """A `StreamingEngine` over a Hugging Face causal language model with full attention.
 
     Keys and values stay where they are between calls: a prompt that continues an earlier response
     costs a forward pass over its new tokens only. A call in which no prompt continues an earlier
@@ -69,6 +70,8 @@ class HfEngine:
         self._model: PreTrainedModel | None = None
         self._forward: CachedForward | None = None
         self._stored: list[StoredRow | None] = []
+        self._batch: ContinuousBatch | None = None
+        self._pending: dict[int, Request] = {}
         self._counts = TokenCounts()
         self._stamp = 0
         self._policy_version = policy_version
@@ -83,21 +86,24 @@ class HfEngine:
     @property
     def num_cache_bytes(self) -> int:
         """Bytes of keys and values held at the moment."""
-        return self._forward.cache.num_bytes if self._forward is not None else 0
+        batch = 0 if self._batch is None else self._batch.forward.cache.num_bytes
+        return batch + (self._forward.cache.num_bytes if self._forward is not None else 0)
 
     def release_memory(self) -> None:
-        """Forget every cache; the memory is free for the update."""
+        """Forget every cache; the memory is free for the update. Pending requests start again."""
         self._drop_caches()
         if self._model is not None and self._model.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def sync_weights(self, policy: Any) -> None:
         """Sample from `policy.model` as `policy.version` from now on; forgets every cache."""
+        check_idle(self.num_pending, "sync_weights")
         self._use(policy.model)
         self._policy_version = int(policy.version)
 
     def close(self) -> None:
         """Let go of the model and of every cache."""
+        self.cancel()
         self._model = None
         self._drop_caches()
 
@@ -112,17 +118,15 @@ class HfEngine:
             PolicyNumericsError: NaN or infinity in the logits.
             RuntimeError: the engine is closed.
         """
-        if self._model is None:
-            raise RuntimeError("the engine is closed: make a new one to sample again")
-        if weights_stamp(self._model) != self._stamp:
-            # Keys and values of other weights would give log-probs of neither policy.
-            self._use(self._model)
+        check_idle(self.num_pending, "generate")
+        model = self._checked_model()
+        self._batch = None
         arrays = [np.ascontiguousarray(prompt, dtype=np.int32) for prompt in prompts]
         limits = self._checked_limits(arrays, params, seeds)
         if not self._config.reuse_cache or not self._continues(arrays):
             self._drop_caches()
         samples: list[Sample | None] = [None] * len(arrays)
-        with torch.inference_mode(), evaluating(self._model):
+        with torch.inference_mode(), evaluating(model):
 
             def sample(chunk: list[int]) -> None:
                 rows = self._generate_chunk(
@@ -138,6 +142,89 @@ class HfEngine:
                 for part in self._fitting(chunk, sample):
                     sample(part)
         return [sample for sample in samples if sample is not None]
+
+    # -- requests that come one by one ----------------------------------------------------------
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._pending)
+
+    def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
+        """See `StreamingEngine`."""
+        if key in self._pending:
+            raise ValueError(f"request {key} is pending already: give each request its own key")
+        self._checked_model()
+        array = np.ascontiguousarray(prompt, dtype=np.int32)
+        [limit] = self._checked_limits([array], params, [seed]).tolist()
+        request = Request(key=key, prompt=array, params=params, limit=limit, seed=seed)
+        self._pending[key] = request
+        if self._batch is not None:
+            self._batch.submit(request)
+
+    def advance(self, *, max_wait_s: float) -> list[tuple[int, Sample]]:
+        """See `StreamingEngine`; it samples in this call and never waits."""
+        if not self._pending:
+            return []
+        model = self._checked_model()
+        try:
+            with torch.inference_mode(), evaluating(model):
+                samples = self._running_batch().advance()
+        except torch.OutOfMemoryError:
+            samples = None
+        except BaseException:
+            # Half-written rows, or rows that hold NaN, must not be found again.
+            self.cancel()
+            raise
+        if samples is None:  # outside of the handler, whose traceback would hold on to the cache
+            self._shrink()
+            return []
+        for key, _ in samples:
+            del self._pending[key]
+        self._count_batch()
+        return samples
+
+    def cancel(self) -> None:
+        self._pending.clear()
+        self._batch = None
+
+    def _running_batch(self) -> ContinuousBatch:
+        if self._batch is None:
+            self._drop_caches()
+            self._batch = ContinuousBatch(
+                self._new_forward(),
+                max_rows=self.max_rows,
+                reuse=self._config.reuse_cache,
+                policy_version=self._policy_version,
+            )
+            for request in self._pending.values():
+                self._batch.submit(request)
+        return self._batch
+
+    def _shrink(self) -> None:
+        """After memory ran out: sample what is pending again, with a quarter of the rows.
+
+        A sample depends on its seed alone, so that what was lost of it comes back the same.
+        """
+        assert self._batch is not None
+        num_rows = self._batch.num_active
+        if num_rows <= 1:
+            self.cancel()
+            self.release_memory()
+            raise _no_memory()
+        self.release_memory()
+        self.max_rows = max(num_rows // 4, 1)
+        self._report_fewer_rows(num_rows)
+
+    def _count_batch(self) -> None:
+        """Add what the batch has counted since the last time."""
+        assert self._batch is not None
+        counted = self._batch.take_counts()
+        self._counts = TokenCounts(
+            num_prefill_tokens=self._counts.num_prefill_tokens + counted.num_prefilled,
+            num_reused_tokens=self._counts.num_reused_tokens + counted.num_reused,
+            num_shared_tokens=self._counts.num_shared_tokens + counted.num_shared,
+            num_decode_tokens=self._counts.num_decode_tokens + counted.num_decoded,
+        )
 
     # -- one chunk of at most max_batch_rows prompts --------------------------------------------
 
@@ -157,7 +244,7 @@ class HfEngine:
         forward.cache.reserve(len(prompts), longest + min(int(limits.max()), COLUMN_BLOCK))
         try:
             before = forward.num_tokens
-            logits_BV = _prefill(forward, prompts, plan)
+            logits_BV = forward.prefill_plan(prompts, plan)
             prefilled = forward.num_tokens
             loop = DecodeLoop(
                 forward,
@@ -208,20 +295,19 @@ class HfEngine:
             return
         except torch.OutOfMemoryError:
             if len(chunk) == 1:
-                raise torch.OutOfMemoryError(
-                    "memory ran out while sampling a single reply: lower "
-                    "context.max_prompt_tokens or context.max_response_tokens, or choose a "
-                    "smaller model.path"
-                ) from None
+                raise _no_memory() from None
         # Outside of the handler, whose traceback would hold on to the caches.
         self.release_memory()
         self.max_rows = max(len(chunk) // 4, 1)
-        self._report(
-            f"sampling {len(chunk)} rows at once ran out of memory; from now on at most "
-            f"{self.max_rows} are: engine.max_batch_rows={self.max_rows} avoids this"
-        )
+        self._report_fewer_rows(len(chunk))
         for start in range(0, len(chunk), self.max_rows):
             yield chunk[start : start + self.max_rows]
+
+    def _report_fewer_rows(self, num_rows: int) -> None:
+        self._report(
+            f"sampling {num_rows} rows at once ran out of memory; from now on at most "
+            f"{self.max_rows} are: engine.max_batch_rows={self.max_rows} avoids this"
+        )
 
     def _continues(self, prompts: Sequence[IntArray]) -> bool:
         """Whether any prompt continues a stored prompt and its response."""
@@ -250,16 +336,34 @@ class HfEngine:
         self._stamp = weights_stamp(self._model)
         self._drop_caches()
 
+    def _checked_model(self) -> PreTrainedModel:
+        """The model to run, with no cache of other weights.
+
+        Raises:
+            RuntimeError: the engine is closed, or the weights moved under pending requests.
+        """
+        if self._model is None:
+            raise RuntimeError("the engine is closed: make a new one to sample again")
+        if weights_stamp(self._model) != self._stamp:
+            # Keys and values of other weights would give log-probs of neither policy.
+            check_idle(self.num_pending, "a change of the weights")
+            self._use(self._model)
+        return self._model
+
     def _drop_caches(self) -> None:
         self._forward = None
+        self._batch = None
         self._stored = []
 
     def _forward_over_cache(self) -> CachedForward:
-        assert self._model is not None
         if self._forward is None:
-            device = self._model.get_input_embeddings().weight.device
-            self._forward = CachedForward(self._model, RowCache(device=device))
+            self._forward = self._new_forward()
         return self._forward
+
+    def _new_forward(self) -> CachedForward:
+        assert self._model is not None
+        device = self._model.get_input_embeddings().weight.device
+        return CachedForward(self._model, RowCache(device=device))
 
     def _checked_limits(
         self, prompts: Sequence[IntArray], params: SamplingParams, seeds: Sequence[int]
@@ -292,13 +396,8 @@ class HfEngine:
         return limits
 
 
-def _prefill(forward: CachedForward, prompts: Sequence[IntArray], plan: PrefillPlan) -> Tensor:
-    """Bring every prompt into its cache row; the logits after each, (B, V)."""
-    forward.copy_rows(plan.first)
-    logits = torch.empty(0)
-    for wave in plan.waves:
-        logits = forward.prefill(prompts, wave.spans)
-        forward.copy_rows(wave.copies)
-    place = {span.prompt: i for i, span in enumerate(plan.waves[-1].spans)}
-    index = torch.tensor([place[leader] for leader in plan.leader], device=logits.device)
-    return logits[index]
+def _no_memory() -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError(
+        "memory ran out while sampling a single reply: lower context.max_prompt_tokens or "
+        "context.max_response_tokens, or choose a smaller model.path"
+    )

@@ -14,7 +14,7 @@ from echoscope.store.records import IntArray
 
 from ...memory import MAX_MASK_ENTRIES, MAX_PREFILL_TOKENS
 from .kv_cache import RowCache
-from .prefixes import RowCopies, Span
+from .prefixes import PrefillPlan, RowCopies, Span
 
 SMALL_SPAN = 32
 """Padding up to so many tokens is cheaper than another pass."""
@@ -64,6 +64,17 @@ class CachedForward:
         return torch.as_tensor(np.asarray(values, dtype=np.int64)).to(self.device)
 
     # -- prefill ------------------------------------------------------------------------------
+
+    def prefill_plan(self, prompts: Sequence[IntArray], plan: PrefillPlan) -> Tensor:
+        """Bring every prompt into its cache row; the logits after each, (B, V)."""
+        self.copy_rows(plan.first)
+        logits = torch.empty(0)
+        for wave in plan.waves:
+            logits = self.prefill(prompts, wave.spans)
+            self.copy_rows(wave.copies)
+        place = {span.prompt: i for i, span in enumerate(plan.waves[-1].spans)}
+        index = torch.tensor([place[leader] for leader in plan.leader], device=logits.device)
+        return logits[index]
 
     def prefill(self, prompts: Sequence[IntArray], spans: Sequence[Span]) -> Tensor:
         """Forward spans of prompts into their rows.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -52,6 +52,14 @@ class RowCopies:
     targets: list[int]
     num_columns: int
 
+    def moved_down(self, offset: int) -> RowCopies:
+        """The same between rows `offset` further down."""
+        return replace(
+            self,
+            sources=[row + offset for row in self.sources],
+            targets=[row + offset for row in self.targets],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wave:
@@ -59,6 +67,13 @@ class Wave:
 
     spans: list[Span]
     copies: RowCopies
+
+    def moved_down(self, offset: int) -> Wave:
+        """The same in rows `offset` further down."""
+        return Wave(
+            spans=[replace(span, row=span.row + offset) for span in self.spans],
+            copies=self.copies.moved_down(offset),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +93,15 @@ class PrefillPlan:
     """Prompt tokens taken from stored rows."""
     num_shared: int
     """Prompt tokens taken from another prompt of the same call."""
+
+    def moved_down(self, offset: int) -> PrefillPlan:
+        """The same plan for rows `offset` further down."""
+        return replace(
+            self,
+            rows=[row + offset for row in self.rows],
+            first=self.first.moved_down(offset),
+            waves=[wave.moved_down(offset) for wave in self.waves],
+        )
 
 
 def common_prefix(left: IntArray, right: IntArray) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ update needs every one of them, so an unbounded support could fill the memory.""
 _EXCLUDED = -1e30
 """Logit of a token that is left out: its probability is 0, and 0 * log-prob is not NaN."""
 
-_BELOW_ONE = 1.0 - 1e-12
+BELOW_ONE = 1.0 - 1e-12
 """Keeps u * total below the last step of the cumulative distribution in float64."""
 
 
@@ -48,7 +48,7 @@ class RowUniforms:
         """The next uniform of every row, float64 (B,)."""
         if self._next == UNIFORM_BLOCK:
             block = np.stack([rng.random(UNIFORM_BLOCK) for rng in self._generators], axis=1)
-            self._block = torch.from_numpy(block * _BELOW_ONE).to(self._device)
+            self._block = torch.from_numpy(block * BELOW_ONE).to(self._device)
             self._next = 0
         self._next += 1
         return self._block[self._next - 1]
@@ -58,6 +58,22 @@ class RowUniforms:
         self._generators = [self._generators[row] for row in rows.tolist()]
         if self._next < UNIFORM_BLOCK:
             self._block = self._block[:, torch.from_numpy(rows).to(self._device)]
+
+
+class Uniforms(Protocol):
+    def draw(self) -> Tensor:
+        """The next uniform of every row, float64 (B,)."""
+        ...
+
+
+class GivenUniforms:
+    """One uniform of every row, drawn before: for rows that are not at the same token."""
+
+    def __init__(self, uniforms_B: Tensor) -> None:
+        self._uniforms_B = uniforms_B
+
+    def draw(self) -> Tensor:
+        return self._uniforms_B
 
 
 def sampling_logprobs(logits_BV: Tensor, params: SamplingParams) -> Tensor:
@@ -106,7 +122,7 @@ class Drawn(NamedTuple):
     """(B, V) bool, the tokens left in; None unless `records_support` and some may be left out."""
 
 
-def sample_tokens(logits_BV: Tensor, params: SamplingParams, uniforms: RowUniforms) -> Drawn:
+def sample_tokens(logits_BV: Tensor, params: SamplingParams, uniforms: Uniforms) -> Drawn:
     """Sample one token per row by inverting the cumulative distribution.
 
     A row whose logits hold NaN or infinity has a non-finite entropy (and some token); the caller
@@ -128,3 +144,24 @@ def sample_tokens(logits_BV: Tensor, params: SamplingParams, uniforms: RowUnifor
         support_BV = logprobs_BV > 0.5 * _EXCLUDED
     logprobs_B = logprobs_BV.gather(1, tokens_B1).squeeze(1)
     return Drawn(tokens_B1.squeeze(1), logprobs_B, entropies_B, support_BV)
+
+
+def check_numerics(
+    entropies_TB: NDArray[np.float32], starts: Sequence[int], policy_version: int
+) -> None:
+    """Raises PolicyNumericsError where a row's entropies say that its logits were not finite.
+
+    Args:
+        starts: per row, the place of its first token here in its response.
+    """
+    if np.isfinite(entropies_TB).all():
+        return
+    bad_TB = ~np.isfinite(entropies_TB)
+    offset = int(bad_TB.any(axis=1).argmax())
+    broken = np.flatnonzero(bad_TB[offset])
+    raise PolicyNumericsError(
+        f"the policy's logits hold NaN or infinity for {len(broken)} of {entropies_TB.shape[1]} "
+        f"rows at response token {starts[int(broken[0])] + offset} (policy version "
+        f"{policy_version}): its weights or activations have blown up; go back to an earlier "
+        f"checkpoint with a smaller optim.lr, or check the model's dtype"
+    )
