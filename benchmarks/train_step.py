@@ -24,6 +24,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,11 @@ class Shape:
     temperature: float = 1.0
     more_words: int = 0
     """Words put before each prompt, to make it longer."""
+    model: str = "tiny"
+    extra: tuple[str, ...] = ()
+    """More settings of Echoscope's run."""
+    warm_up: int = WARM_UP
+    """Steps that are not measured."""
 
     @property
     def num_rows(self) -> int:
@@ -81,6 +87,8 @@ class Shape:
             f"sampling.temperature={self.temperature}",
             "checkpoint.every=0",
             "diagnostics.enabled=false",
+            f"model.path={self.model}",
+            *self.extra,
         ]
 
 
@@ -106,13 +114,15 @@ class Measured:
     tokens: float
 
     @classmethod
-    def of(cls, ends: list[tuple[float, float]], tokens: list[float]) -> Measured:
+    def of(
+        cls, ends: list[tuple[float, float]], tokens: list[float], warm_up: int = WARM_UP
+    ) -> Measured:
         """From `clocks` at the ends of all steps, and all steps' sampled tokens."""
-        gaps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ends)][WARM_UP - 1 :]
+        gaps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ends)][warm_up - 1 :]
         return cls(
             wall_s=statistics.median(wall for wall, _ in gaps),
             processor_s=statistics.median(processor for _, processor in gaps),
-            tokens=statistics.mean(tokens[WARM_UP:]),
+            tokens=statistics.mean(tokens[warm_up:]),
         )
 
     def row(self, name: str, shape: Shape) -> dict[str, float | str]:
@@ -137,17 +147,17 @@ class ClockedEvents(SilentEvents):
 
 
 def measure_echoscope(recipe: str, steps: int, shape: Shape, folder: Path) -> Measured:
-    config = load_config(recipe, overrides=shape.settings(steps + WARM_UP))
+    config = load_config(recipe, overrides=shape.settings(steps + shape.warm_up))
     events = ClockedEvents()
     start(config, folder / "run", events)
     _, tokens = open_run(folder / "run").metrics("rollout/num_sampled_tokens")
-    return Measured.of(events.ends, list(tokens))
+    return Measured.of(events.ends, list(tokens), shape.warm_up)
 
 
 def prompts(recipe: str, num_steps: int, shape: Shape) -> list[str]:
     """The prompts that the run above meets, as text."""
     config = load_config(recipe, overrides=shape.settings(num_steps))
-    chat = ChatFormat(load_tokenizer(resolve_model("tiny")))
+    chat = ChatFormat(load_tokenizer(resolve_model(shape.model)))
     pool = build_pool(config.envs.train, group_size=1, seed=config.seed, split=Split.TRAIN)
     out = []
     for step in range(1, num_steps + 1):
@@ -158,7 +168,21 @@ def prompts(recipe: str, num_steps: int, shape: Shape) -> list[str]:
     return out
 
 
-def measure_trl(recipe: str, steps: int, shape: Shape, folder: Path) -> Measured:
+def measure_trl(
+    recipe: str,
+    steps: int,
+    shape: Shape,
+    folder: Path,
+    *,
+    score: Callable[[str], float] = lambda text: float("ou" in text),
+    recomputes: bool = True,
+) -> Measured:
+    """GRPOTrainer's step.
+
+    Args:
+        score: the reward of a reply.
+        recomputes: gradient checkpointing, which is TRL's default.
+    """
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -172,12 +196,13 @@ def measure_trl(recipe: str, steps: int, shape: Shape, folder: Path) -> Measured
 
     def reward(completions: list[str], completion_ids: list[list[int]], **_: object) -> list[float]:
         lengths.append(float(sum(map(len, completion_ids))))
-        return [float("ou" in text) for text in completions]
+        return [score(text) for text in completions]
 
-    tokenizer = load_tokenizer(resolve_model("tiny"))
-    total = steps + WARM_UP
+    folder_of_model = resolve_model(shape.model)
+    tokenizer = load_tokenizer(folder_of_model)
+    total = steps + shape.warm_up
     trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(resolve_model("tiny"), dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(folder_of_model, dtype=torch.float32),
         processing_class=tokenizer,
         reward_funcs=reward,
         train_dataset=Dataset.from_dict({"prompt": prompts(recipe, total, shape)}),
@@ -193,6 +218,7 @@ def measure_trl(recipe: str, steps: int, shape: Shape, folder: Path) -> Measured
             temperature=shape.temperature,
             top_k=0,
             bf16=False,
+            gradient_checkpointing=recomputes,
             use_cpu=True,
             report_to=[],
             save_strategy="no",
@@ -203,7 +229,7 @@ def measure_trl(recipe: str, steps: int, shape: Shape, folder: Path) -> Measured
         callbacks=[Clock()],
     )
     trainer.train()
-    return Measured.of(ends, lengths)
+    return Measured.of(ends, lengths, shape.warm_up)
 
 
 def compare(recipe: str, steps: int, shape: Shape) -> tuple[Measured, Measured]:
