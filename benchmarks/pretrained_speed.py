@@ -37,8 +37,9 @@ from machine import describe_machine
 from train_step import Measured, Shape, measure_echoscope, measure_trl
 from transformers import GenerationConfig, PreTrainedModel
 
+from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.config.loading import load_config
-from echoscope.core.config.settings import HfEngineConfig, RunConfig
+from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import load_model
