@@ -20,7 +20,7 @@ from .continuous import ContinuousBatch, Request
 from .decoding import DecodedRow, DecodeLoop
 from .forward import CachedForward
 from .kv_cache import COLUMN_BLOCK, RowCache
-from .model import evaluating, max_positions, runnable, weights_stamp
+from .model import checked_limits, evaluating, runnable, weights_stamp
 from .prefixes import PrefixIndex, StoredRow, plan_prefill
 
 
@@ -122,7 +122,7 @@ class HfEngine:
         model = self._checked_model()
         self._batch = None
         arrays = [np.ascontiguousarray(prompt, dtype=np.int32) for prompt in prompts]
-        limits = self._checked_limits(arrays, params, seeds)
+        limits = checked_limits(model, arrays, params, seeds)
         if not self._config.reuse_cache or not self._continues(arrays):
             self._drop_caches()
         samples: list[Sample | None] = [None] * len(arrays)
@@ -153,9 +153,9 @@ class HfEngine:
         """See `StreamingEngine`."""
         if key in self._pending:
             raise ValueError(f"request {key} is pending already: give each request its own key")
-        self._checked_model()
+        model = self._checked_model()
         array = np.ascontiguousarray(prompt, dtype=np.int32)
-        [limit] = self._checked_limits([array], params, [seed]).tolist()
+        [limit] = checked_limits(model, [array], params, [seed]).tolist()
         request = Request(key=key, prompt=array, params=params, limit=limit, seed=seed)
         self._pending[key] = request
         if self._batch is not None:
@@ -364,36 +364,6 @@ class HfEngine:
         assert self._model is not None
         device = self._model.get_input_embeddings().weight.device
         return CachedForward(self._model, RowCache(device=device))
-
-    def _checked_limits(
-        self, prompts: Sequence[IntArray], params: SamplingParams, seeds: Sequence[int]
-    ) -> NDArray[np.int64]:
-        """New tokens each prompt may get, (B,): `max_new_tokens` or what the positions leave."""
-        assert self._model is not None
-        if len(prompts) != len(seeds):
-            raise ValueError(f"{len(prompts)} prompts with {len(seeds)} seeds: give one per prompt")
-        vocab_size = int(self._model.get_input_embeddings().num_embeddings)
-        outside = [token for token in params.stop_token_ids if not 0 <= token < vocab_size]
-        if outside:
-            raise ValueError(f"stop token ids {outside} lie outside the vocabulary of {vocab_size}")
-        positions = max_positions(self._model)
-        limits = np.full(len(prompts), params.max_new_tokens, dtype=np.int64)
-        for i, prompt in enumerate(prompts):
-            if prompt.ndim != 1 or len(prompt) == 0:
-                raise ValueError(f"prompt {i} has shape {prompt.shape}: it needs token ids, (Lp,)")
-            low, high = int(prompt.min()), int(prompt.max())
-            if low < 0 or high >= vocab_size:
-                raise ValueError(
-                    f"prompt {i} has token ids from {low} to {high}, but the vocabulary has "
-                    f"{vocab_size}"
-                )
-            if len(prompt) >= positions:
-                raise ValueError(
-                    f"prompt {i} has {len(prompt)} tokens, but the model has {positions} positions "
-                    "(its table or its attention window): lower context.max_prompt_tokens"
-                )
-            limits[i] = min(params.max_new_tokens, positions - len(prompt))
-        return limits
 
 
 def _no_memory() -> torch.OutOfMemoryError:
