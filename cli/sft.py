@@ -94,6 +94,10 @@ def train(
     lora: Annotated[bool, typer.Option("--lora", help="Train low-rank adapters only.")] = False,
     lora_rank: Annotated[int, typer.Option("--lora-rank", min=1)] = 64,
     lora_alpha: Annotated[float, typer.Option("--lora-alpha")] = 64.0,
+    dtype: Annotated[
+        str, typer.Option(help="float32, or with --lora bfloat16: half the memory and time.")
+    ] = "float32",
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
     vocab_size: Annotated[
         int,
         typer.Option("--vocab-size", min=265, help="Vocabulary size of a fresh model's tokenizer."),
@@ -123,14 +127,18 @@ def train(
     _quiet()
     torch.set_num_threads(threads)
     try:
-        config = SftConfig(
-            iterations=iterations,
-            batch_episodes=batch_episodes,
-            lr=lr,
-            prompt_weight=prompt_weight,
-            max_row_tokens=max_row_tokens,
-            seed=seed,
-            lora=LoraConfig(rank=lora_rank, alpha=lora_alpha) if lora else None,
+        config = SftConfig.model_validate(
+            {
+                "iterations": iterations,
+                "batch_episodes": batch_episodes,
+                "lr": lr,
+                "prompt_weight": prompt_weight,
+                "max_row_tokens": max_row_tokens,
+                "seed": seed,
+                "dtype": dtype,
+                "device": device,
+                "lora": LoraConfig(rank=lora_rank, alpha=lora_alpha) if lora else None,
+            }
         )
     except ValidationError as error:
         first = error.errors()[0]
@@ -156,7 +164,7 @@ def merge(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the merged policy.")],
 ) -> None:
     """Merge LoRA adapters into their base model."""
-    from echoscope.core.warm_start.run import merge_adapters
+    from echoscope.core.warm_start.adapters import merge_adapters
 
     _quiet()
     merge_adapters(adapters, out)

@@ -86,6 +86,8 @@ class Demonstration:
     """One episode as a chat: an optional system message, then user and assistant in turns.
 
     In place of a later user message there may be results of tools, and a user message after them.
+    `instructions` are the rules that the first user message begins with, followed by an empty line;
+    a rollout encodes them apart from the observation, so training has to know where they end.
     """
 
     env: str
@@ -95,6 +97,7 @@ class Demonstration:
     messages: tuple[DemoMessage, ...]
     success: bool | None
     tools: tuple[Tool, ...] = ()
+    instructions: str = ""
 
     def __post_init__(self) -> None:
         roles = [message.role for message in self.messages]
@@ -104,6 +107,12 @@ class Demonstration:
                 f"the roles are {roles}, but must be user and assistant in turns, ending with "
                 "assistant, after at most one system message; results of tools may stand in place "
                 "of a later user message"
+            )
+        first = next(message for message in self.messages if message.role == "user")
+        if self.instructions and not first.content.startswith(f"{self.instructions}\n\n"):
+            raise SftError(
+                "the first user message must begin with the instructions and an empty line, or "
+                "leave out the key instructions"
             )
 
     @property
@@ -184,7 +193,8 @@ def _episode(
     if env.solve() is None:
         raise SftError(f"{group.env} has no scripted expert, or one that fails on {group.params}")
     messages = [DemoMessage(role="system", content=context.system)] if context.system else []
-    head = f"{world.instructions()}\n\n" if context.instructions else ""
+    instructions = world.instructions() if context.instructions else ""
+    head = f"{instructions}\n\n" if instructions else ""
     shown = messages_shown(context, observation, None, tools=bool(env.tools()))
     shown[-1] = replace(shown[-1], content=head + shown[-1].content)
     result = None
@@ -210,6 +220,7 @@ def _episode(
         messages=tuple(messages),
         success=result.success,
         tools=env.tools(),
+        instructions=instructions,
     )
 
 
@@ -288,17 +299,19 @@ def encode(
     messages = demonstration.messages
     plain = ContextConfig(
         system=messages[0].content if messages[0].role == "system" else "",
-        instructions=False,
+        instructions=True,
         format_hint=False,
         show_reward=False,
         force_think=force_think,
         max_prompt_tokens=10**9,
     )
-    conversation = Conversation(chat, plain, tools=demonstration.tools)
+    instructions = demonstration.instructions
+    conversation = Conversation(chat, plain, instructions, tools=demonstration.tools)
     spans: list[tuple[int, int, float]] = []
     tokens: list[int] = []
-    for asked, reply in demonstration.exchanges:
-        prompt = conversation.prompt(_observation(asked)).tokens
+    for turn, (asked, reply) in enumerate(demonstration.exchanges):
+        begins_with = f"{instructions}\n\n" if turn == 0 and instructions else ""
+        prompt = conversation.prompt(_observation(asked, begins_with)).tokens
         content = reply.content
         if chat.forces_think(force_think):
             content = content.removeprefix(THINK_OPEN)
@@ -315,8 +328,9 @@ def encode(
     return Row(tokens=np.array(tokens, np.int32), weights=weights)
 
 
-def _observation(asked: Sequence[DemoMessage]) -> Observation:
-    text = "\n".join(message.content for message in asked)
+def _observation(asked: Sequence[DemoMessage], begins_with: str) -> Observation:
+    """What was shown, without the instructions that it begins with."""
+    text = "\n".join(message.content for message in asked).removeprefix(begins_with)
     messages = tuple(
         Message(role="tool" if m.role == "tool" else "user", content=m.content, name=m.name)
         for m in asked
@@ -380,6 +394,8 @@ def _to_json(one: Demonstration) -> dict[str, Any]:
         "messages": [_message_json(message) for message in one.messages],
         "success": one.success,
     }
+    if one.instructions:
+        row["instructions"] = one.instructions
     return row | {"tools": [tool.as_json() for tool in one.tools]} if one.tools else row
 
 
@@ -407,6 +423,7 @@ def _from_json(line: str, where: str) -> Demonstration:
             messages=tuple(_message(message) for message in row["messages"]),
             success=row.get("success"),
             tools=tuple(_tool(tool) for tool in row.get("tools", ())),
+            instructions=str(row.get("instructions", "")),
         )
     except KeyError as error:
         raise SftError(f"{where}: the key {error} is missing") from None

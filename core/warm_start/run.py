@@ -28,6 +28,7 @@ from ..policy_assets import (
     train_tokenizer,
 )
 from ..rollout.chat import ChatFormat, check_vocabulary, load_tokenizer
+from .adapters import SUMMARY_FILE, check_out, weights_digest
 from .demonstrations import (
     Demonstration,
     SftError,
@@ -43,8 +44,6 @@ from .sft import STATE_FILE, SftConfig, SftProgress, SftResult, train
 FRESH = "fresh"
 """In place of a model: a new small policy with a tokenizer of its own."""
 
-SUMMARY_FILE = "sft.json"
-ADAPTER_FILE = "adapter_config.json"
 BARE_CONTEXT = ContextConfig(system="", instructions=False, format_hint=False)
 """A user turn is the observation and nothing else."""
 
@@ -146,6 +145,11 @@ def warm_start(
         SftError, ConfigError, ChatFormatError: something does not fit; nothing was overwritten.
     """
     _check_out(out, resume=resume)
+    if config.dtype != "float32" and config.lora is None:
+        raise SftError(
+            f"dtype is {config.dtype}, in which small changes of a weight are lost: add --lora, "
+            "whose adapters are float32, or leave --dtype out"
+        )
     demonstrations = [one for path in data for one in read_jsonl(path)]
     if not demonstrations:
         raise SftError(f"no demonstration in {', '.join(map(str, data))}")
@@ -167,36 +171,15 @@ def warm_start(
         should_stop=should_stop,
     )
     if result.is_finished:
-        network.save_pretrained(out)
+        _save(network, out)
         save_tokenizer(tokenizer, out)
         facts = {"model": model, "num_episodes": len(demonstrations), "data": _digest(data)}
+        base = Path() if model == FRESH else Path(resolve_model(model))
+        if config.lora is not None and base.is_dir():
+            facts["base_weights"] = weights_digest(base)
         _write_summary(out, config, result, facts)
         (out / STATE_FILE).unlink(missing_ok=True)
     return result
-
-
-def merge_adapters(adapters: Path, out: Path) -> None:
-    """Write the base model with the adapters folded into its weights, and the tokenizer.
-
-    Raises:
-        SftError: `adapters` holds none, or `out` is not empty.
-        ConfigError: the base model cannot be loaded.
-    """
-    path = adapters / ADAPTER_FILE
-    try:
-        base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise SftError(f"{adapters} holds no adapters of `sft train --lora`: {reason}") from None
-    _check_out(out, resume=False)
-    network = load_model(resolve_model(str(base)), _CPU)
-    merged = PeftModel.from_pretrained(network, str(adapters)).merge_and_unload()
-    merged.save_pretrained(out)
-    has_own = (adapters / "tokenizer.json").is_file()
-    save_tokenizer(load_tokenizer(adapters if has_own else resolve_model(str(base))), out)
-
-
-_CPU = ModelConfig(dtype="float32", device="cpu")
 
 
 def _load(
@@ -219,7 +202,7 @@ def _load(
         return tokenizer, network
     folder = resolve_model(model)
     tokenizer = load_tokenizer(folder)
-    network = load_model(folder, _CPU)
+    network = load_model(folder, ModelConfig(dtype=config.dtype, device=config.device))
     if config.lora is None:
         return tokenizer, network
     adapted = with_adapters(network, config.lora, config.seed)
@@ -228,15 +211,19 @@ def _load(
     return tokenizer, adapted
 
 
+def _save(network: PreTrainedModel | PeftModel, out: Path) -> None:
+    if isinstance(network, PeftModel):
+        # Embeddings never grow here; to find that out, peft would look for the base on a hub.
+        network.save_pretrained(str(out), save_embedding_layers=False)
+    else:
+        network.save_pretrained(out)
+
+
 def _check_out(out: Path, *, resume: bool) -> None:
-    if out.exists() and not out.is_dir():
-        raise SftError(f"{out} is a file; name a folder")
-    if resume or not out.is_dir():
-        return
-    if (out / STATE_FILE).is_file():
+    if not resume and (out / STATE_FILE).is_file():
         raise SftError(f"{out} holds an unfinished training; add --resume or remove {STATE_FILE}")
-    if any(out.iterdir()):
-        raise SftError(f"{out} is not empty; name another folder")
+    if not resume or not out.is_dir():
+        check_out(out)
 
 
 def _digest(data: Sequence[Path]) -> str:

@@ -16,7 +16,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -51,6 +51,10 @@ class SftConfig(FrozenModel):
     save_every: int = Field(100, ge=0, description="Iterations between saved states; 0 for none.")
     seed: int = Field(0, ge=0)
     lora: LoraConfig | None = None
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of the frozen weights under adapters; else float32."
+    )
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,10 +178,15 @@ class Bandit(TextEnv):
         )
 
     def instructions(self) -> str:
+        if self._config.high_probability == 1:
+            pays = "one a little each time, one more. "
+        elif self._config.high_probability >= 0.5:
+            pays = "one a little each time, one a lot but not always, and more on average. "
+        else:
+            pays = "one a little each time, one a lot but rarely, and more on average. "
         return (
-            "Two arms pay points: one a little each time, one a lot but rarely, and more on "
-            "average. Their names hint at which is which. Choose the arm that pays more on "
-            "average. Action: the name of an arm."
+            f"Two arms pay points: {pays}Their names hint at which is which. Choose the arm that "
+            "pays more on average. Action: the name of an arm."
         )
 
     def solve(self) -> list[str] | None:

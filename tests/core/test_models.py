@@ -29,7 +29,7 @@ from echoscope.core.rollout.chat import ChatFormatError, load_chat
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.batch import credit_rewards, pack
-from echoscope.core.warm_start.run import merge_adapters
+from echoscope.core.warm_start.adapters import merge_adapters
 from echoscope.store.reader import open_run
 from echoscope.store.records import Split, StopReason, Trajectory, Turn
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from echoscope.core.config.settings import ContextConfig
 from echoscope.core.policy_assets import train_tokenizer
@@ -212,8 +215,8 @@ def test_a_row_is_token_for_token_what_a_rollout_records(chat: ChatFormat) -> No
         if len(one.messages) > 4
     )
     world = registry.make(LAKE.env, **LAKE.params)
-    instructions = one.messages[1].content.split("\n\n")[0]
-    conversation = Conversation(chat, context, instructions)
+    assert one.messages[1].content.startswith(f"{one.instructions}\n\n")
+    conversation = Conversation(chat, context, one.instructions)
     observation, reward, expected = world.reset(one.env_seed, one.noise_seed).text, None, []
     for reply in one.messages[2::2]:
         prompt = conversation.prompt(observation, last_reward=reward).tokens.tolist()
@@ -227,6 +230,40 @@ def test_a_row_is_token_for_token_what_a_rollout_records(chat: ChatFormat) -> No
     assert row.tokens.tolist() == expected
     assert sorted(set(row.weights.tolist())) == [0.25, 1.0]
     assert row.weights[-1] == 1.0
+
+
+def gpt2_like() -> ChatFormat:
+    """Splits as GPT-2 and SmolLM2: two line ends are one token only where a text ends in them."""
+    tokenizer = train_tokenizer(["rules\n\n"] * 9, 320)
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.backend_tokenizer.pre_tokenizer = split
+    return ChatFormat(tokenizer)
+
+
+def test_instructions_are_encoded_apart_as_a_rollout_does_it() -> None:
+    chat = gpt2_like()
+    context = ContextConfig(max_prompt_tokens=10_000)
+    teaching = Teaching(careful=1.0, nonsense=0.0)
+    one = next(demonstrate(BANDIT, context, teaching, episodes=1, seed=0))
+    world = registry.make("bandit")
+    assert one.instructions.startswith(world.instructions())
+    observation = world.reset(one.env_seed, one.noise_seed)
+    prompt = Conversation(chat, context, one.instructions).prompt(observation).tokens.tolist()
+    row = encode(one, chat, force_think=True, prompt_weight=0.0)
+    assert row.tokens.tolist()[: len(prompt)] == prompt
+    whole = encode(replace(one, instructions=""), chat, force_think=True, prompt_weight=0.0)
+    assert whole.tokens.tolist()[: len(prompt)] != prompt
+
+
+def test_instructions_must_open_the_first_user_message() -> None:
+    messages = (
+        DemoMessage(role="user", content="rules\n\nleft"),
+        DemoMessage(role="assistant", content="up"),
+    )
+    facts: dict[str, Any] = {"env": "x", "params": {}, "env_seed": 0, "noise_seed": 0}
+    Demonstration(messages=messages, success=None, instructions="rules", **facts)
+    with pytest.raises(SftError, match="must begin with the instructions"):
+        Demonstration(messages=messages, success=None, instructions="other", **facts)
 
 
 def test_weights_are_one_exactly_on_responses(chat: ChatFormat) -> None:

@@ -1,0 +1,129 @@
+"""Does reinforcement learning teach a pretrained language model something, on this machine?
+
+    python benchmarks/pretrained.py [--root DIR] [--steps 20] [--seed 0]
+
+Warm start, then StarPO, as docs/your-own-model.md has it: 480 expert episodes, 60 iterations of
+LoRA on them, the adapters merged, 20 steps of 16 trajectories of the recipe `bandit-llm`. Prints
+the reward on 64 reserved tasks before and after, the paired difference with its 95 % interval, the
+curve, seconds, and the verdict. What is finished in --root is not done again, so an interrupted
+measurement goes on where it was. Needs `echoscope models get smollm2`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from machine import describe_machine
+from scipy import stats
+
+from echoscope import open_run
+from echoscope.store.records import FloatArray
+
+RECIPE = "bandit-llm"
+EPISODES, ITERATIONS = 480, 60
+
+
+def echoscope(*words: str) -> None:
+    """Run a command; it must succeed."""
+    done = subprocess.run([sys.executable, "-m", "echoscope", *words], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def warm_start(root: Path) -> Path:
+    """The folder of the model that has seen demonstrations; made unless it is there."""
+    demos, adapters, warm = root / "demos.jsonl", root / "adapters", root / "warm"
+    if not demos.is_file():
+        words = ("--episodes", str(EPISODES), "--careful", "0.9", "--nonsense", "0")
+        echoscope("sft", "generate", RECIPE, *words, "-o", str(demos))
+    if not (adapters / "sft.json").is_file():
+        lora = ("--lora", "--lora-rank", "16", "--lora-alpha", "32", "--dtype", "bfloat16")
+        length = ("--iterations", str(ITERATIONS), "--batch-episodes", "8", "--prompt-weight", "0")
+        rest = ("--lr", "5e-4", "-o", str(adapters))
+        began = time.perf_counter()
+        resumed = ("--resume",) if adapters.is_dir() else ()
+        words = ("--model", "smollm2", *lora, *length, *rest, *resumed)
+        echoscope("sft", "train", str(demos), *words)
+        print(f"warm start: {time.perf_counter() - began:.0f} s")
+    if not (warm / "config.json").is_file():
+        echoscope("sft", "merge", str(adapters), "-o", str(warm))
+    return warm
+
+
+def train(path: Path, words: list[str]) -> None:
+    """Train, or go on, unless the run is finished."""
+    if not (path / "run.json").exists():
+        echoscope("train", RECIPE, *words, "--headless", "--run", str(path))
+    elif open_run(path).info().status != "finished":
+        echoscope("train", "--resume", str(path), "--headless")
+
+
+def returns(path: Path, step: int) -> FloatArray:
+    """Reward of each evaluation task at a step, in the order of the tasks, (P,)."""
+    rows = open_run(path).sql(
+        "select env_seed, avg(episode_return) as reward from trajectories "
+        f"where split = 'eval' and step = {step} group by env_seed order by env_seed"
+    )
+    return np.asarray(rows["reward"], np.float64)
+
+
+def curve(path: Path) -> tuple[list[int], list[float]]:
+    """Steps, and the mean reward of each one's training trajectories."""
+    rows = open_run(path).sql(
+        "select step, avg(episode_return) as reward from trajectories where split = 'train' "
+        "group by step order by step"
+    )
+    return [int(step) for step in rows["step"]], [float(reward) for reward in rows["reward"]]
+
+
+def bars(steps: list[int], rewards: list[float]) -> str:
+    """The curve as text: one line a step, forty characters for a reward of 1."""
+    return "\n".join(
+        f"{step:>4}  {reward:6.3f}  {'#' * round(40 * max(reward, 0.0))}"
+        for step, reward in zip(steps, rewards, strict=True)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, default=Path("runs/pretrained"))
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    arguments.root.mkdir(parents=True, exist_ok=True)
+    print(describe_machine(), flush=True)
+    warm = warm_start(arguments.root)
+    path = arguments.root / f"{RECIPE}-seed{arguments.seed}"
+    steps = arguments.steps
+    words = [f"model.path={warm}", f"steps={steps}", f"eval.every={steps}"]
+    train(path, [*words, f"seed={arguments.seed}"])
+    before, after = returns(path, 0), returns(path, steps)
+    change = after - before
+    interval = stats.t.interval(0.95, len(change) - 1, change.mean(), stats.sem(change))
+    print(f"\nreward on {len(change)} reserved tasks: {before.mean():.3f} -> {after.mean():.3f}")
+    print(
+        f"paired difference {change.mean():+.3f}, 95 % t interval "
+        f"[{interval[0]:+.3f}, {interval[1]:+.3f}]; {int((change > 0).sum())} tasks gained, "
+        f"{int((change < 0).sum())} lost, {int((change == 0).sum())} stayed"
+    )
+    where, rewards = curve(path)
+    print(f"\nmean reward of each step's trajectories\n{bars(where, rewards)}")
+    _, seconds = open_run(path).metrics("time/step_s")
+    print(f"\nseconds a step: median {np.median(seconds):.1f}, all {seconds.sum():.0f}")
+    print(flush=True)
+    echoscope("diagnose", str(path))
+    print(describe_machine())
+    if not interval[0] > 0:
+        sys.exit("the interval does not exclude zero: the reward did not rise")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Adapters become a model again: which base they were trained on, and folding them into it.
+
+`echoscope sft train --lora` and a checkpoint of a run with `model.lora` both write such a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors import SafetensorError, safe_open
+
+from echoscope.text.amounts import memory_size
+
+from ..config.settings import ModelConfig
+from ..policy import load_model
+from ..policy_assets import resolve_model, save_tokenizer
+from ..rollout.chat import load_tokenizer
+from .demonstrations import SftError
+
+ADAPTER_FILE = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+SUMMARY_FILE = "sft.json"
+_MAX_REASON = 200
+_PIECE = 4096
+_PIECES = 64
+
+
+def weights_digest(folder: Path) -> str:
+    """A hash that tells models apart, of their headers and 64 pieces of each file of weights.
+
+    Reads at most a few hundred kilobytes a file, so it takes milliseconds for any size. Two models
+    of one shape differ in it, unless they only differ between the pieces.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            for piece in range(_PIECES):
+                file.seek(max(0, size - _PIECE) * piece // (_PIECES - 1))
+                digest.update(file.read(_PIECE))
+    return digest.hexdigest()
+
+
+def merge_adapters(adapters: Path, out: Path) -> None:
+    """Write the base model with the adapters folded into its weights, and the tokenizer.
+
+    The weights keep the base's dtype. `out` appears whole or not at all.
+
+    Raises:
+        SftError: `adapters` holds none, or those of another base; `out` is not empty; the disk has
+            no room.
+        ConfigError: the base model cannot be loaded.
+    """
+    base = _base_of(adapters)
+    folder = Path(resolve_model(base))
+    check_out(out)
+    _check_base(adapters, base, folder)
+    _check_room(out, folder)
+    model = load_model(str(folder), ModelConfig(dtype=_dtype_of(folder), device="cpu"))
+    try:
+        adapted = PeftModel.from_pretrained(model, str(adapters))
+        _check_layers(adapters, adapted)
+        merged = adapted.merge_and_unload()
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        SafetensorError,
+    ) as error:
+        reason = " ".join(str(error).split())[:_MAX_REASON]
+        raise SftError(f"the adapters in {adapters} do not fit {base!r}: {reason}") from None
+    tokenizer = load_tokenizer(adapters if (adapters / "tokenizer.json").is_file() else folder)
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        merged.save_pretrained(partial)
+        save_tokenizer(tokenizer, partial)
+        if out.is_dir():
+            out.rmdir()
+        partial.rename(out)
+    except (OSError, SafetensorError) as error:
+        raise SftError(f"cannot write {out}: {' '.join(str(error).split())}") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_out(out: Path) -> None:
+    """Raises SftError where a folder to write is a file, or holds something."""
+    if out.exists() and not out.is_dir():
+        raise SftError(f"{out} is a file; name a folder")
+    if out.is_dir() and any(out.iterdir()):
+        raise SftError(f"{out} is not empty; name another folder")
+
+
+def _base_of(adapters: Path) -> str:
+    config = _json_of(adapters / ADAPTER_FILE)
+    base = config.get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise SftError(
+            f"{adapters} holds no adapters of `sft train --lora`: there is no {ADAPTER_FILE} in it "
+            "that names a base model"
+        )
+    if config.get("peft_type") != "LORA":
+        raise SftError(
+            f"{adapters} holds adapters of the kind {config.get('peft_type')!r}; only LORA can be "
+            "folded into a model"
+        )
+    if not (adapters / ADAPTER_WEIGHTS).is_file():
+        raise SftError(f"{adapters} has no {ADAPTER_WEIGHTS}; copy the folder again")
+    return base
+
+
+def _check_base(adapters: Path, base: str, folder: Path) -> None:
+    """By the digest that a warm start wrote; adapters without one are checked by their shapes."""
+    expected = _json_of(adapters / SUMMARY_FILE).get("base_weights")
+    if expected and folder.is_dir() and weights_digest(folder) != expected:
+        raise SftError(
+            f"the adapters in {adapters} were trained on other weights than those of {base!r} "
+            f"({folder}); bring the base back that they belong to, or train them again"
+        )
+
+
+def _check_layers(adapters: Path, adapted: PeftModel) -> None:
+    """Layers that the file says nothing of would silently stay as they are."""
+    wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    with safe_open(adapters / ADAPTER_WEIGHTS, framework="pt") as file:
+        odd = wanted.keys() ^ set(file.keys())
+    if odd:
+        raise ValueError(f"the base has other layers, such as {min(odd)}")
+
+
+def _check_room(out: Path, folder: Path) -> None:
+    parent = next(path for path in out.absolute().parents if path.is_dir())
+    needed = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    free = shutil.disk_usage(parent).free
+    if free < needed:
+        raise SftError(
+            f"{out} needs {memory_size(needed)}, but its disk has {memory_size(free)} left: free "
+            "some, or name a folder on another disk"
+        )
+
+
+def _dtype_of(folder: Path) -> Any:
+    """The dtype of a folder's weights, where this package trains in it; else float32."""
+    config = _json_of(folder / "config.json")
+    dtype = config.get("dtype", config.get("torch_dtype"))
+    return "bfloat16" if dtype == "bfloat16" else "float32"
+
+
+def _json_of(path: Path) -> dict[str, Any]:
+    """Empty where there is no such object."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
