@@ -32,6 +32,10 @@ BUILTIN: Mapping[str, str] = {
     "bandit": f"{__package__}.worlds.bandit:Bandit",
     "frozen_lake": f"{__package__}.worlds.grid.frozen_lake:FrozenLake",
     "sokoban": f"{__package__}.worlds.grid.sokoban:Sokoban",
+    "countdown": f"{__package__}.worlds.puzzles.countdown:Countdown",
+    "sudoku": f"{__package__}.worlds.puzzles.sudoku:Sudoku",
+    "game_2048": f"{__package__}.worlds.puzzles.game_2048:Game2048",
+    "rubiks": f"{__package__}.worlds.puzzles.rubiks:Rubiks",
     "price_list": f"{__package__}.worlds.tools.price_list:PriceList",
     "gymnasium": f"{__package__}.gymnasium_adapter:FromGymnasium",
 }

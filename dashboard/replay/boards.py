@@ -52,6 +52,14 @@ def _rect(fill: str, extra: str = "") -> str:
     return f'<rect width="32" height="32" fill="var(--{fill})" stroke="var(--line)"{extra}/>'
 
 
+def _sticker(colour: str, letter: str) -> str:
+    """Of a cube; its letter is dark in both themes, because the colour is the same in both."""
+    return (
+        f'<rect x="1" y="1" width="30" height="30" rx="4" fill="{colour}" stroke="#1d232b"/>'
+        f'<text class="es-l" x="16" y="20" style="fill:#1d232b">{letter}</text>'
+    )
+
+
 _FLOOR = _rect("floor")
 _ICE = (
     _rect("ice") + '<path d="M5 11l6-6M5 27L11 21M20 12l7-7M21 27l6-6" stroke="var(--frost)" '
@@ -97,8 +105,18 @@ _SHAPES: Mapping[str, str] = {
     "slip": '<rect x="18" y="1" width="13" height="13" rx="3" fill="var(--paper)" '
     'stroke="var(--mark)" stroke-width="1.4"/><path d="M20.5 10c2-5 3 1 5-3s1-2 3-2.5" '
     'fill="none" stroke="var(--mark)" stroke-width="1.8"/>',
+    "conflict": '<rect x="2.5" y="2.5" width="27" height="27" rx="4" fill="none" '
+    'stroke="var(--target)" stroke-width="2.4"/>'
+    '<path d="M22 4l6 6M28 4l-6 6" stroke="var(--target)" stroke-width="2"/>',
+    "nothing": "",
+    "white": _sticker("#f7f7f4", "W"),
+    "yellow": _sticker("#f4d73b", "Y"),
+    "orange": _sticker("#f59a3c", "O"),
+    "red": _sticker("#e8685f", "R"),
+    "green": _sticker("#6cc07a", "G"),
+    "blue": _sticker("#7fa5f5", "B"),
 }
-_BACKGROUNDS = ("floor", "ice", "wall")
+_BACKGROUNDS = ("floor", "ice", "wall", "nothing")
 """Too many to be told one by one in a description."""
 
 
@@ -232,10 +250,11 @@ def _placed(position: Position, name: str, shape: str, scale: float) -> str:
 
 
 def _cell(grid: Grid, at: Position) -> str:
-    """The drawing of an unknown cell; a known one is drawn by name."""
-    if grid.kind(at) in _SHAPES:
+    """The drawing of an unknown cell; a known one is drawn by name, and a number as it is."""
+    kind = grid.kind(at)
+    if kind in _SHAPES:
         return ""
-    return _rect("other") + _letter(grid.cells[at[0]][at[1]])
+    return _rect("other") + _letter(kind if kind.isdecimal() else grid.cells[at[0]][at[1]])
 
 
 def _thing(grid: Grid, overlay: Overlay) -> tuple[str, str]:
@@ -251,7 +270,7 @@ def _thing(grid: Grid, overlay: Overlay) -> tuple[str, str]:
 
 def _letter(char: str) -> str:
     shown = visible(char) if char.strip() else ""
-    size = 16 if len(shown) == 1 else 5
+    size = {1: 16, 2: 15, 3: 13, 4: 11}.get(len(shown), 9 if shown.isdecimal() else 5)
     return f'<text class="es-l" x="16" y="21" style="font-size:{size}px">{xml_escape(shown)}</text>'
 
 

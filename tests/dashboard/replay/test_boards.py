@@ -153,3 +153,13 @@ def test_hostile_names_stay_text(name: str, char: str) -> None:
     frame = {"kind": "grid", "size": [1, 1], "cells": [char], "legend": {char: name}}
     overlays = [{"is": name, "at": [0, 0]}]
     assert parse(board_svg(json.dumps(frame | {"overlays": overlays}))).tag == f"{SVG}svg"
+
+
+def test_numbers_are_drawn_as_they_are_and_stickers_in_their_colour() -> None:
+    tiles = grid_frame(["AK"], {"A": "2", "K": "2048"}, [("conflict", (0, 0))])
+    assert ">2</text>" in board_svg(tiles)
+    assert ">2048</text>" in board_svg(tiles)
+    assert 'href="#es-conflict"' in board_svg(tiles)
+    net = grid_frame([" W"], {" ": "nothing", "W": "white"}, [])
+    assert '#es-white"' in board_svg(net)
+    assert ">W</text>" in board_svg(net)

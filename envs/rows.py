@@ -1,0 +1,110 @@
+"""Rows of a data file that a world draws its tasks from: JSON lines, a JSON list, or Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .base import EnvUnavailableError, shorten
+
+MAX_FILE_BYTES = 1 << 30
+Row = Mapping[str, Any]
+
+
+def read_rows(path: str, fields: Iterable[str], *, most: int | None = None) -> tuple[Row, ...]:
+    """The rows of a file, in its order.
+
+    Args:
+        path: of a `.jsonl`, `.json` (a list of objects) or `.parquet` file.
+        fields: what every row must have.
+        most: rows that are read; None for all.
+
+    Raises:
+        EnvUnavailableError: the file cannot be read, holds no rows, or a row lacks a field. The
+            sentence names the file and the row.
+    """
+    file = Path(path)
+    try:
+        status = file.stat()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise EnvUnavailableError(f"cannot read {shorten(path, 200)}: {reason}") from None
+    if not file.is_file():
+        raise EnvUnavailableError(f"{path} is not a regular file")
+    if status.st_size > MAX_FILE_BYTES:
+        raise EnvUnavailableError(
+            f"{path} has {status.st_size} bytes, but at most {MAX_FILE_BYTES} are read: split it"
+        )
+    rows = _read(str(file), status.st_mtime_ns, status.st_size, most)
+    if not rows:
+        raise EnvUnavailableError(f"{path} holds no rows")
+    wanted = tuple(fields)
+    for number, row in enumerate(rows, start=1):
+        missing = [name for name in wanted if name not in row]
+        if missing:
+            shown = ", ".join(shorten(str(name), 20) for name in list(row)[:8])
+            raise EnvUnavailableError(
+                f"{path}, row {number} has no {missing[0]!r}: it has {shown or 'nothing'}"
+            )
+    return rows
+
+
+@lru_cache(maxsize=8)
+def _read(path: str, mtime_ns: int, size: int, most: int | None) -> tuple[Row, ...]:
+    """Cached by content stamp (`mtime_ns`, `size`): every sibling reads the same file."""
+    readers = {".jsonl": _json_lines, ".json": _json_list, ".parquet": _parquet}
+    reader = readers.get(Path(path).suffix)
+    if reader is None:
+        raise EnvUnavailableError(
+            f"{path} is none of {', '.join(readers)}: convert it, or name it by what it is"
+        )
+    try:
+        return tuple(reader(path, most))
+    except (OSError, UnicodeDecodeError) as error:
+        raise EnvUnavailableError(f"cannot read {path}: {shorten(str(error), 200)}") from None
+
+
+def _json_lines(path: str, most: int | None) -> list[Row]:
+    rows: list[Row] = []
+    with Path(path).open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if most is not None and len(rows) >= most:
+                break
+            if line.strip():
+                rows.append(_object(_parsed(line, f"{path}, line {number}"), path, number))
+    return rows
+
+
+def _json_list(path: str, most: int | None) -> list[Row]:
+    content = _parsed(Path(path).read_text(encoding="utf-8"), path)
+    if not isinstance(content, list):
+        raise EnvUnavailableError(f"{path} must hold a list of objects, or be a .jsonl file")
+    return [_object(value, path, number) for number, value in enumerate(content[:most], start=1)]
+
+
+def _parquet(path: str, most: int | None) -> list[Row]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowException as error:
+        raise EnvUnavailableError(f"cannot read {path}: {shorten(str(error), 200)}") from None
+    rows: list[Row] = table.slice(0, most).to_pylist()
+    return rows
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise EnvUnavailableError(f"{where} is not JSON: {shorten(str(error), 100)}") from None
+
+
+def _object(value: Any, path: str, number: int) -> Row:
+    if not isinstance(value, dict):
+        raise EnvUnavailableError(f"{path}, row {number} is not an object")
+    return value

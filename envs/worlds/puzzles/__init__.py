@@ -1,0 +1,1 @@
+"""Puzzles for one player: numbers, Sudoku, 2048, the pocket cube."""

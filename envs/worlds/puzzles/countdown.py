@@ -1,0 +1,323 @@
+"""Countdown: write an expression of the given numbers that has the wanted value."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from ...base import (
+    EnvParamsError,
+    EnvSpec,
+    EnvUnavailableError,
+    Observation,
+    StepResult,
+    TextEnv,
+    check_seed,
+    hash_task,
+    prefixed,
+)
+from ...frames import card_frame
+from ...params import require
+from ...rows import Row, read_rows
+from ..tools.calculator import CalculationError, calculate, number_text
+
+MAX_NUMBERS = 6
+_RIGHT, _ATTEMPT = 1.0, 0.1
+_DRAWS = 10_000
+_INTEGERS = re.compile(r"\d+")
+_APPLY: Mapping[str, Callable[[Fraction, Fraction], Fraction]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+_Valued = tuple[Fraction, str]
+"""A value with the expression that has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountdownConfig:
+    """Difficulty of `countdown`.
+
+    `numbers`: how many are given. `max_number`: they are whole numbers from 1 to this.
+    `max_target`: the wanted value is a whole number from 1 to this. `operations`: which the
+    solution may need (all four may be written). `attempts`: valid expressions in an episode.
+    `data`: a file with the columns `nums` and `target` (JSON lines, a JSON list or Parquet), whose
+    rows are the tasks instead; rows without a solution are left out.
+    """
+
+    numbers: int = 3
+    max_number: int = 20
+    max_target: int = 100
+    operations: str = "+-*/"
+    attempts: int = 1
+    data: str | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            2 <= self.numbers <= MAX_NUMBERS,
+            f"numbers is {self.numbers}, but must lie between 2 and {MAX_NUMBERS}",
+        )
+        require(
+            3 <= self.max_number <= 999,
+            f"max_number is {self.max_number}, but must lie between 3 and 999",
+        )
+        require(
+            self.max_number <= self.max_target <= 9999,
+            f"max_target is {self.max_target}, but must lie between max_number "
+            f"({self.max_number}) and 9999",
+        )
+        require(
+            {"+", "-"} <= set(self.operations) <= set(_APPLY),
+            f"operations is {self.operations!r}, but must hold + and -, and may hold * and /",
+        )
+        require(self.attempts >= 1, f"attempts is {self.attempts}, but must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountdownTask:
+    """Numbers in rising order, a target, and an expression that reaches it."""
+
+    numbers: tuple[int, ...]
+    target: int
+    solution: str
+
+
+class Countdown(TextEnv):
+    """An expression of all given numbers that has the wanted value.
+
+    Description:
+        The task names whole numbers, in rising order, and a target. Every task has a solution that
+        uses each number exactly once.
+    Observation:
+        "Numbers: 3, 5, 7. Target: 16." and after an attempt "3*5+7 is 22, not 16."
+    Actions:
+        An expression of whole numbers, + - * / and brackets, such as `(3+5)*2`. An equals sign and
+        a value may follow.
+    Rewards:
+        1 if it uses every given number once and has the target's value; 0.1 if it uses every number
+        once and has another value, or divides by zero; else 0.
+    Episode end:
+        The target is reached, or no attempt is left. A text that is no expression costs no attempt.
+    Success:
+        The target is reached.
+    Seeds:
+        `seed` draws numbers and target; `noise_seed` is not used.
+    Requires:
+        Nothing beyond the base installation. `data` takes files of Countdown-Tasks-3to4.
+    Example:
+        >>> world = Countdown(CountdownConfig(numbers=4))
+        >>> first = world.reset(seed=3, noise_seed=0)
+        >>> world.step(world.solve()[0]).reward
+        1.0
+    """
+
+    spec = EnvSpec(
+        id="countdown",
+        entry_point=f"{__name__}:Countdown",
+        config_type=CountdownConfig,
+        max_turns=3,
+        max_actions_per_turn=1,
+        description="Combine all given numbers with + - * / to reach the target.",
+    )
+
+    def __init__(self, config: CountdownConfig | None = None) -> None:
+        self._config = CountdownConfig() if config is None else config
+        super().__init__(self._config)
+        data = self._config.data
+        self._tasks = None if data is None else read_tasks(data)
+        self._task = CountdownTask(numbers=(1, 1), target=2, solution="1+1")
+        self._num_attempts = 0
+        self._is_solved = False
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        check_seed("noise_seed", noise_seed)
+        seed = check_seed("seed", seed)
+        if self._tasks is None:
+            self._task = draw_task(self._config, seed)
+        else:
+            self._task = self._tasks[int(np.random.default_rng(seed).integers(len(self._tasks)))]
+        self._num_attempts, self._is_solved = 0, False
+        return self._observe("")
+
+    def step(self, action: str) -> StepResult:
+        expression = action.split("=", maxsplit=1)[0].strip()
+        if self._is_over or not is_expression(expression):
+            observation = prefixed(self.invalid_notice(action), self._observe(""))
+            return self._result(observation, 0.0, is_valid=False)
+        self._num_attempts += 1
+        if Counter(int(digits) for digits in _INTEGERS.findall(expression)) != Counter(
+            self._task.numbers
+        ):
+            wanted = ", ".join(map(str, self._task.numbers))
+            return self._result(self._observe(f"Use each of {wanted} exactly once."), 0.0)
+        try:
+            value = calculate(expression)
+        except CalculationError as error:
+            return self._result(self._observe(f"Error: {error}."), _ATTEMPT)
+        self._is_solved = value == self._task.target
+        verdict = "as wanted" if self._is_solved else f"not {self._task.target}"
+        observation = self._observe(f"{expression} is {number_text(value)}, {verdict}.")
+        return self._result(observation, _RIGHT if self._is_solved else _ATTEMPT)
+
+    def instructions(self) -> str:
+        return (
+            "Write an expression that uses each given number exactly once, with + - * / and "
+            "brackets, and has the value of the target. Action: the expression, for example "
+            "(3+5)*2."
+        )
+
+    def solve(self) -> list[str] | None:
+        """An expression that reaches the target; None once no attempt is left."""
+        if self._is_solved:
+            return []
+        return None if self._is_over else [self._task.solution]
+
+    def guesses(self) -> tuple[str, ...]:
+        """All numbers added, and all but the last: what a player writes who does not calculate."""
+        words = [str(number) for number in self._task.numbers]
+        return ("+".join(words), "+".join(words[:-1]))
+
+    def task_key(self) -> str:
+        """The numbers, which are always shown in rising order, and the target."""
+        return hash_task(self.spec.id, self._task.numbers, self._task.target)
+
+    @property
+    def num_tasks(self) -> int | None:
+        """The different tasks of the file; unknown for drawn ones."""
+        if self._tasks is None:
+            return None
+        return len({(task.numbers, task.target) for task in self._tasks})
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_solved or self._num_attempts >= self._config.attempts
+
+    def _result(
+        self, observation: Observation, reward: float, *, is_valid: bool = True
+    ) -> StepResult:
+        return StepResult(
+            observation=observation,
+            reward=reward,
+            terminated=self._is_over,
+            success=self._is_solved,
+            is_valid=is_valid,
+            is_effective=is_valid,
+            info={},
+        )
+
+    def _observe(self, news: str) -> Observation:
+        """The task, which stands in the first observation only, or what an attempt gave."""
+        task = f"Numbers: {', '.join(map(str, self._task.numbers))}. Target: {self._task.target}."
+        frame = card_frame("Countdown", [task, news] if news else [task])
+        return Observation(text=news or task, frame=frame)
+
+
+def draw_task(config: CountdownConfig, seed: int) -> CountdownTask:
+    """Numbers and a target that an expression of all of them reaches."""
+    rng = np.random.default_rng(seed)
+    operations = sorted(set(config.operations))
+    for _ in range(_DRAWS):
+        numbers = [int(n) for n in rng.integers(1, config.max_number + 1, size=config.numbers)]
+        values = [(Fraction(n), str(n)) for n in numbers]
+        while len(values) > 1:
+            left, right = (values.pop(int(rng.integers(len(values)))) for _ in range(2))
+            symbol = operations[int(rng.integers(len(operations)))]
+            values.append(_join("+" if right[0] == 0 else symbol, left, right))
+        target, solution = values[0]
+        is_wanted = target.denominator == 1 and 1 <= target <= config.max_target
+        if is_wanted and target not in numbers:
+            ordered = tuple(sorted(numbers))
+            return CountdownTask(numbers=ordered, target=int(target), solution=_bare(solution))
+    raise EnvParamsError(
+        f"countdown found no task with a target up to {config.max_target}: raise max_target or "
+        "lower max_number"
+    )
+
+
+def read_tasks(path: str) -> tuple[CountdownTask, ...]:
+    """The tasks of a file that have a solution.
+
+    Raises:
+        EnvUnavailableError: the file cannot be read, or none of its rows is a task.
+    """
+    rows = read_rows(path, ("nums", "target"))
+    tasks = [task for row in rows if (task := _task_of(row)) is not None]
+    if not tasks:
+        raise EnvUnavailableError(
+            f"{path} holds no task of 2 to {MAX_NUMBERS} whole numbers that reach the target"
+        )
+    return tuple(tasks)
+
+
+def find_expression(numbers: tuple[int, ...], target: int) -> str | None:
+    """An expression of all numbers with the target's value; None if there is none.
+
+    Two values are joined in every way until one is left: some thousand ways for four numbers.
+    """
+    return _search([(Fraction(n), str(n)) for n in numbers], Fraction(target), set())
+
+
+def is_expression(text: str) -> bool:
+    """Whether a text is an expression of whole numbers. It may divide by zero."""
+    if "." in text:
+        return False
+    try:
+        calculate(text)
+    except CalculationError as error:
+        return str(error) == "division by zero"
+    return True
+
+
+def _task_of(row: Row) -> CountdownTask | None:
+    numbers, target = row["nums"], row["target"]
+    if not isinstance(numbers, list) or not 2 <= len(numbers) <= MAX_NUMBERS:
+        return None
+    if any(type(n) is not int or not 0 <= n <= 9999 for n in [*numbers, target]):
+        return None
+    ordered = tuple(sorted(numbers))
+    solution = find_expression(ordered, target)
+    if solution is None:
+        return None
+    return CountdownTask(numbers=ordered, target=target, solution=solution)
+
+
+def _search(values: list[_Valued], target: Fraction, seen: set[tuple[Fraction, ...]]) -> str | None:
+    if len(values) == 1:
+        return _bare(values[0][1]) if values[0][0] == target else None
+    key = tuple(sorted(value for value, _ in values))
+    if key in seen:
+        return None
+    seen.add(key)
+    for i in range(len(values)):
+        for j in range(i + 1, len(values)):
+            rest = [pair for place, pair in enumerate(values) if place not in (i, j)]
+            for joined in _joined(values[i], values[j]):
+                expression = _search([*rest, joined], target, seen)
+                if expression is not None:
+                    return expression
+    return None
+
+
+def _joined(one: _Valued, other: _Valued) -> Iterator[_Valued]:
+    yield _join("+", one, other)
+    yield _join("*", one, other)
+    for left, right in ((one, other), (other, one)):
+        yield _join("-", left, right)
+        if right[0] != 0:
+            yield _join("/", left, right)
+
+
+def _join(symbol: str, left: _Valued, right: _Valued) -> _Valued:
+    return _APPLY[symbol](left[0], right[0]), f"({left[1]}{symbol}{right[1]})"
+
+
+def _bare(expression: str) -> str:
+    """Without the outermost brackets, which every joined expression has."""
+    return expression.removeprefix("(").removesuffix(")")

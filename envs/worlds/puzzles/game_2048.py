@@ -1,0 +1,251 @@
+"""2048: slide numbers together until one of them is the wanted one."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ...base import (
+    EnvSpec,
+    Observation,
+    StepResult,
+    TextEnv,
+    check_seed,
+    hash_task,
+    normalise,
+    prefixed,
+)
+from ...frames import grid_frame
+from ...params import require
+
+Row = tuple[int, ...]
+Tiles = tuple[Row, ...]
+"""Rows of tiles; 0 is an empty cell."""
+
+MOVES = ("up", "right", "down", "left")
+_START_TILES = 2
+_LETTERS = ".ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""In a frame every tile has one character: A is 2, B is 4."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Game2048Config:
+    """Difficulty of `game_2048`.
+
+    `side`: rows and columns. `goal`: the tile that wins; the classic game has 2048.
+    `two_probability`: of a new tile to be a 2, else it is a 4. `log_reward`: 0.1 log2(1 + points of
+    the move); false gives the points themselves.
+    """
+
+    side: int = 4
+    goal: int = 128
+    two_probability: float = 0.9
+    log_reward: bool = True
+
+    def __post_init__(self) -> None:
+        require(2 <= self.side <= 8, f"side is {self.side}, but must lie between 2 and 8")
+        most = 2 ** min(self.side**2, 16)
+        require(
+            8 <= self.goal <= most and self.goal.bit_count() == 1,
+            f"goal is {self.goal}, but must be a power of two from 8 to {most} on "
+            f"{self.side}x{self.side} cells",
+        )
+        require(
+            0 <= self.two_probability <= 1,
+            f"two_probability is {self.two_probability}, but must lie in [0, 1]",
+        )
+
+
+class Game2048(TextEnv):
+    """Tiles slide to one side, and equal neighbours become one of twice the value.
+
+    Description:
+        After every move that changed the board a new tile appears in an empty cell.
+    Observation:
+        "Row 1: 2 0 0 4" and so on, then "Largest: 4. Goal: 128." A 0 is an empty cell.
+    Actions:
+        up, right, down, left. A move that changes nothing is valid and does nothing.
+    Rewards:
+        0.1 log2(1 + points); a merge gives the value of the new tile as points. `info` has the
+        points of the move.
+    Episode end:
+        The goal is reached, or no move changes the board.
+    Success:
+        The goal is reached.
+    Seeds:
+        `seed` draws the first two tiles; `noise_seed` the new ones.
+    Requires:
+        Nothing beyond the base installation.
+    Example:
+        >>> world = Game2048(Game2048Config(goal=16))
+        >>> first = world.reset(seed=3, noise_seed=0)
+        >>> [world.step(move).success for move in world.solve()][-1]
+        True
+    """
+
+    spec = EnvSpec(
+        id="game_2048",
+        entry_point=f"{__name__}:Game2048",
+        config_type=Game2048Config,
+        max_turns=200,
+        max_actions_per_turn=1,
+        description="Slide and merge tiles until one reaches the goal.",
+    )
+
+    def __init__(self, config: Game2048Config | None = None) -> None:
+        self._config = Game2048Config() if config is None else config
+        super().__init__(self._config)
+        self._rng = np.random.default_rng(0)
+        self._tiles: Tiles = ((0,) * self._config.side,) * self._config.side
+        self._first = self._tiles
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        task = np.random.default_rng(check_seed("seed", seed))
+        self._rng = np.random.default_rng(check_seed("noise_seed", noise_seed))
+        side = self._config.side
+        self._tiles = ((0,) * side,) * side
+        for _ in range(_START_TILES):
+            self._tiles = self._with_new_tile(task)
+        self._first = self._tiles
+        return self._observe()
+
+    def step(self, action: str) -> StepResult:
+        move = normalise(action)
+        if move not in MOVES or self._is_over:
+            observation = prefixed(self.invalid_notice(action), self._observe())
+            return self._result(observation, 0, is_valid=False, is_effective=False)
+        moved, points = slide(self._tiles, move)
+        is_effective = moved != self._tiles
+        if is_effective:
+            self._tiles = moved
+            self._tiles = self._with_new_tile(self._rng)
+        return self._result(self._observe(), points, is_valid=True, is_effective=is_effective)
+
+    def instructions(self) -> str:
+        return (
+            "Slide all tiles to one side; two equal tiles that meet become one of twice the "
+            f"value. After each move a new tile appears. Make a tile of {self._config.goal}. "
+            f"A 0 is an empty cell. Actions: {', '.join(MOVES)}."
+        )
+
+    def solve(self) -> list[str] | None:
+        """The moves of a player who keeps large tiles in one corner, to the goal.
+
+        He plays a copy of the game, whose new tiles come as they will come here, but he does not
+        know them when he chooses. None if he does not reach the goal.
+        """
+        game = copy.deepcopy(self)
+        moves: list[str] = []
+        while not game._is_over:
+            moves.append(best_move(game._tiles))
+            game.step(moves[-1])
+        return moves if game._is_solved else None
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return MOVES
+
+    def task_key(self) -> str:
+        """The first tiles: the goal plays no part."""
+        return hash_task(self.spec.id, self._first)
+
+    @property
+    def _largest(self) -> int:
+        return max(map(max, self._tiles))
+
+    @property
+    def _is_solved(self) -> bool:
+        return self._largest >= self._config.goal
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_solved or all(slide(self._tiles, move)[0] == self._tiles for move in MOVES)
+
+    def _with_new_tile(self, rng: np.random.Generator) -> Tiles:
+        side = self._config.side
+        empty = [i for i in range(side**2) if not self._tiles[i // side][i % side]]
+        at = empty[int(rng.integers(len(empty)))]
+        tile = 2 if rng.random() < self._config.two_probability else 4
+        flat = [tile if i == at else self._tiles[i // side][i % side] for i in range(side**2)]
+        return tuple(tuple(flat[row * side : (row + 1) * side]) for row in range(side))
+
+    def _result(
+        self, observation: Observation, points: int, *, is_valid: bool, is_effective: bool
+    ) -> StepResult:
+        reward = 0.1 * math.log2(1 + points) if self._config.log_reward else float(points)
+        return StepResult(
+            observation=observation,
+            reward=reward,
+            terminated=self._is_over,
+            success=self._is_solved,
+            is_valid=is_valid,
+            is_effective=is_effective,
+            info={"points": float(points), "largest": float(self._largest)},
+        )
+
+    def _observe(self) -> Observation:
+        rows = [f"Row {i}: {' '.join(map(str, row))}" for i, row in enumerate(self._tiles, start=1)]
+        state = f"Largest: {self._largest}. Goal: {self._config.goal}."
+        cells = [
+            "".join(_LETTERS[max(tile.bit_length() - 1, 0)] for tile in row) for row in self._tiles
+        ]
+        legend = {
+            _LETTERS[max(tile.bit_length() - 1, 0)]: str(tile) if tile else "floor"
+            for row in self._tiles
+            for tile in row
+        }
+        return Observation(text="\n".join([*rows, state]), frame=grid_frame(cells, legend, ()))
+
+
+def slide(tiles: Tiles, move: str) -> tuple[Tiles, int]:
+    """The board after a move, without the new tile, and its points."""
+    lines: Iterable[Row] = tiles if move in ("left", "right") else zip(*tiles, strict=True)
+    is_backward = move in ("right", "down")
+    moved, total = [], 0
+    for line in lines:
+        after, points = slide_row(line[::-1] if is_backward else line)
+        moved.append(after[::-1] if is_backward else after)
+        total += points
+    rows = moved if move in ("left", "right") else zip(*moved, strict=True)
+    return tuple(tuple(row) for row in rows), total
+
+
+@lru_cache(maxsize=1 << 16)
+def slide_row(row: Row) -> tuple[Row, int]:
+    """A row after sliding to the left, and the points of its merges. A tile merges once."""
+    merged: list[int] = []
+    points, can_merge = 0, False
+    for tile in row:
+        if not tile:
+            continue
+        if can_merge and merged[-1] == tile:
+            merged[-1] *= 2
+            points += merged[-1]
+            can_merge = False
+        else:
+            merged.append(tile)
+            can_merge = True
+    return (*merged, *(0,) * (len(row) - len(merged))), points
+
+
+def best_move(tiles: Tiles) -> str:
+    """The move that leads to the best board, two moves on and new tiles left out."""
+    return max(MOVES, key=lambda move: _hope(tiles, move))
+
+
+def _hope(tiles: Tiles, move: str) -> float:
+    moved = slide(tiles, move)[0]
+    if moved == tiles:
+        return -math.inf
+    return _looks(moved) + max(_looks(slide(moved, follow_up)[0]) for follow_up in MOVES)
+
+
+def _looks(tiles: Tiles) -> float:
+    """High for large tiles along a snake from the first corner, and for empty cells."""
+    snake = [tile for r, row in enumerate(tiles) for tile in (row if r % 2 == 0 else row[::-1])]
+    weighted = sum(tile * 0.5**place for place, tile in enumerate(snake))
+    return weighted * (1 + 0.1 * snake.count(0))

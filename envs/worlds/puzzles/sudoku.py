@@ -1,0 +1,242 @@
+"""Sudoku: fill the empty cells so that no number occurs twice in a row, column or box."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...base import EnvSpec, Observation, StepResult, TextEnv, check_seed, hash_task, prefixed
+from ...frames import grid_frame
+from ...params import require
+from .sudoku_boards import Board, Cell, conflicts, draw_board, num_empty
+
+_ACTION = re.compile(
+    r"(?:place\s+)?(?P<number>\d{1,2})\s+at\s+(?:row\s+)?(?P<row>\d{1,2})"
+    r"(?:\s*,\s*|\s+col(?:umn)?\s+)(?P<col>\d{1,2})"
+    r"|(?P<row2>\d{1,2})\s*,\s*(?P<col2>\d{1,2})\s*,\s*(?P<number2>\d{1,2})",
+    re.ASCII,
+)
+_MOST_EMPTIES = {4: 11, 9: 55}
+"""Boards with more have one solution too seldom to be drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SudokuConfig:
+    """Difficulty of `sudoku`.
+
+    `side`: 4 or 9. `empties`: empty cells; None takes six of 4x4 and 32 of 9x9. A board with very
+    many empty cells may get fewer, where no more could go without a second solution.
+    `solved_reward`: for the last right number, on top of its own.
+    """
+
+    side: Literal[4, 9] = 4
+    empties: int | None = None
+    solved_reward: float = 10.0
+
+    def __post_init__(self) -> None:
+        most = _MOST_EMPTIES[self.side]
+        require(
+            1 <= self.num_empties <= most,
+            f"empties is {self.empties}, but must lie between 1 and {most} on a board of "
+            f"{self.side}x{self.side}",
+        )
+        require(
+            math.isfinite(self.solved_reward) and self.solved_reward >= 0,
+            f"solved_reward is {self.solved_reward}, but must be a finite number of at least 0",
+        )
+
+    @property
+    def num_empties(self) -> int:
+        """Empty cells that are wanted."""
+        return {4: 6, 9: 32}[self.side] if self.empties is None else self.empties
+
+
+@dataclass(slots=True)
+class _Play:
+    """A board as it is played."""
+
+    given: Board
+    solution: Board
+    placed: dict[Cell, int] = field(default_factory=dict)
+
+    @property
+    def board(self) -> Board:
+        side = range(len(self.given))
+        return tuple(
+            tuple(self.placed.get((row, col), self.given[row][col]) for col in side) for row in side
+        )
+
+    @property
+    def is_solved(self) -> bool:
+        return self.board == self.solution
+
+    def is_right(self, cell: Cell) -> bool:
+        return self.placed.get(cell) == self.solution[cell[0]][cell[1]]
+
+
+class Sudoku(TextEnv):
+    """A Sudoku with exactly one solution.
+
+    Description:
+        A board of 4x4 or 9x9 cells. Every row, column and box holds each number once. Some cells
+        are given; a placed number may be replaced by another.
+    Observation:
+        The board, one row a line: `[3]` is given, ` 3 ` placed, `*3*` placed and in conflict with
+        another number, ` . ` empty. Then how many cells are empty or in conflict.
+    Actions:
+        "place 3 at row 1 col 2", "3 at 1,2" or "1,2,3" (row, column, number), counted from 1.
+    Rewards:
+        1 for a right number, -1 for a wrong one in place of a right one, -0.1 for another wrong
+        number, 0 for a number that stands there already; 10 more when the board is solved.
+    Episode end:
+        The board is solved.
+    Success:
+        The board is solved.
+    Seeds:
+        `seed` draws the board; `noise_seed` is not used.
+    Requires:
+        Nothing beyond the base installation.
+    Example:
+        >>> world = Sudoku(SudokuConfig(empties=1))
+        >>> first = world.reset(seed=3, noise_seed=0)
+        >>> [world.step(action).reward for action in world.solve()]
+        [11.0]
+    """
+
+    spec = EnvSpec(
+        id="sudoku",
+        entry_point=f"{__name__}:Sudoku",
+        config_type=SudokuConfig,
+        max_turns=60,
+        max_actions_per_turn=1,
+        description="Fill a Sudoku of 4x4 or 9x9 cells that has exactly one solution.",
+    )
+
+    def __init__(self, config: SudokuConfig | None = None) -> None:
+        self._config = SudokuConfig() if config is None else config
+        super().__init__(self._config)
+        self._play = _Play(*draw_board(self._config.side, self._config.num_empties, 0))
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        check_seed("noise_seed", noise_seed)
+        config = self._config
+        self._play = _Play(*draw_board(config.side, config.num_empties, check_seed("seed", seed)))
+        return self._observe()
+
+    def step(self, action: str) -> StepResult:
+        play = self._play
+        move = _read_move(action, self._config.side)
+        cell = None if move is None else move[0]
+        if move is None or cell is None or play.is_solved or play.given[cell[0]][cell[1]]:
+            notice = self.invalid_notice(action)
+            if move is not None and not play.is_solved:
+                notice += " This cell is given."
+            return self._result(prefixed(notice, self._observe()), 0.0, is_valid=False)
+        was_right, is_news = play.is_right(cell), play.placed.get(cell) != move[1]
+        play.placed[cell] = move[1]
+        reward = 0.0
+        if is_news:
+            reward = 1.0 if play.is_right(cell) else -1.0 if was_right else -0.1
+        if play.is_solved:
+            reward += self._config.solved_reward
+        return self._result(self._observe(), reward, is_effective=is_news)
+
+    def instructions(self) -> str:
+        side = self._config.side
+        return (
+            f"Fill the board so that every row, column and {math.isqrt(side)}x{math.isqrt(side)} "
+            f"box holds each number from 1 to {side} once. [3] is given, 3 you placed, *3* you "
+            "placed and it conflicts, . is empty. Action: row,column,number, counted from 1, for "
+            "example 1,2,3."
+        )
+
+    def solve(self) -> list[str]:
+        """The right number for every cell that is empty or wrong, from the top left."""
+        board, solution = self._play.board, self._play.solution
+        side = range(len(board))
+        return [
+            f"{row + 1},{col + 1},{solution[row][col]}"
+            for row in side
+            for col in side
+            if board[row][col] != solution[row][col]
+        ]
+
+    def guesses(self) -> tuple[str, ...]:
+        """Every number for the first cell that is empty or wrong."""
+        open_cells = self.solve()
+        if not open_cells:
+            return ()
+        cell = open_cells[0].rpartition(",")[0]
+        return tuple(f"{cell},{number + 1}" for number in range(self._config.side))
+
+    def task_key(self) -> str:
+        """The given numbers."""
+        return hash_task(self.spec.id, self._play.given)
+
+    def _result(
+        self,
+        observation: Observation,
+        reward: float,
+        *,
+        is_valid: bool = True,
+        is_effective: bool = False,
+    ) -> StepResult:
+        play = self._play
+        return StepResult(
+            observation=observation,
+            reward=reward,
+            terminated=play.is_solved,
+            success=play.is_solved,
+            is_valid=is_valid,
+            is_effective=is_effective,
+            info={
+                "empty": float(num_empty(play.board)),
+                "right": float(sum(play.is_right(cell) for cell in play.placed)),
+            },
+        )
+
+    def _observe(self) -> Observation:
+        play, board = self._play, self._play.board
+        bad = conflicts(board) & play.placed.keys()
+        side = range(len(board))
+        marks = [[self._mark((row, col), bad) for col in side] for row in side]
+        box = math.isqrt(len(board))
+        bars = [
+            "|".join("".join(row[start : start + box]) for start in range(0, len(row), box))
+            for row in marks
+        ]
+        ruler = "+".join(["-" * 3 * box] * box)
+        lines = [
+            line
+            for r, bar in enumerate(bars)
+            for line in ([ruler] if r and not r % box else []) + [bar]
+        ]
+        state = f"Empty: {num_empty(board)}. In conflict: {len(bad)}."
+        cells = ["".join(str(number or ".") for number in row) for row in board]
+        legend = {".": "floor"} | {str(n): str(n) for row in board for n in row if n}
+        overlays = [("conflict", cell) for cell in sorted(bad)]
+        return Observation(
+            text="\n".join([*lines, state]), frame=grid_frame(cells, legend, overlays)
+        )
+
+    def _mark(self, cell: Cell, bad: set[Cell]) -> str:
+        row, col = cell
+        if self._play.given[row][col]:
+            return f"[{self._play.given[row][col]}]"
+        number = self._play.placed.get(cell)
+        if number is None:
+            return " . "
+        return f"*{number}*" if cell in bad else f" {number} "
+
+
+def _read_move(action: str, side: int) -> tuple[Cell, int] | None:
+    """(cell, number), both from 0 and from 1; None for what is no move on a board of this size."""
+    match = _ACTION.fullmatch(action.strip().casefold())
+    if match is None:
+        return None
+    row, col, number = (int(match[name] or match[f"{name}2"]) for name in ("row", "col", "number"))
+    if not all(1 <= value <= side for value in (row, col, number)):
+        return None
+    return (row - 1, col - 1), number
