@@ -64,6 +64,7 @@ _USER_ERRORS = (
     ("echoscope.core.warm_start.demonstrations", "SftError"),
     ("echoscope.text.user_code", "UserCodeError"),
     ("echoscope.core.engines.hf.sampling", "PolicyNumericsError"),
+    ("echoscope.core.engines.base", "EngineError"),
     ("torch", "OutOfMemoryError"),
 )
 """What a user can put right, as (module, class): looked up only once something failed."""

@@ -17,6 +17,7 @@ SETTINGS = {
     "reward": "reward.shaping=[{name: mine, function: NAME}]",
     "observer": "observers=[NAME]",
     "environment": "envs.train=[{env: NAME}]",
+    "weight_sync": "engine.weights=hook engine.sync_hook=NAME",
 }
 
 

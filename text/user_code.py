@@ -28,6 +28,7 @@ GROUPS: Mapping[str, str] = {
     "reward": "echoscope.rewards",
     "observer": "echoscope.observers",
     "environment": "echoscope.envs",
+    "weight_sync": "echoscope.weight_syncs",
 }
 """Kind of plug-in to the group of its entry points."""
 _loaded: dict[tuple[str, str], Callable[..., Any]] = {}

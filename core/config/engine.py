@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from echoscope.diagnostics.config import FrozenModel
+
+from .limits import PluginName
 
 
 class _EngineConfig(FrozenModel):
@@ -63,4 +65,89 @@ class VllmEngineConfig(_EngineConfig):
     )
 
 
-EngineConfig = Annotated[HfEngineConfig | VllmEngineConfig, Field(discriminator="kind")]
+class _ServerConfig(_EngineConfig):
+    """What an engine over HTTP is told."""
+
+    timeout_s: float = Field(
+        600.0, gt=0, le=1e6, description="Longest wait for one answer; then it is asked again."
+    )
+    retries: int = Field(
+        2, ge=0, le=100, description="Further attempts of a request that failed or took too long."
+    )
+
+
+class VllmServerEngineConfig(_ServerConfig):
+    """vLLM in a process of its own on this machine, started and ended with the run."""
+
+    kind: Literal["vllm_server"] = "vllm_server"
+    python: str | None = Field(
+        None,
+        min_length=1,
+        description="The Python of the environment that has vLLM; null: the one that trains.",
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Of vLLM's weights; auto: as the policy's."
+    )
+    kv_cache_gib: float | None = Field(
+        None, gt=0, le=1e4, description="As of kind vllm: memory for keys and values."
+    )
+    gpu_memory: float = Field(0.4, gt=0, lt=1, description="As of kind vllm.")
+    eager: bool | None = Field(None, description="As of kind vllm.")
+    sleep: bool = Field(True, description="As of kind vllm.")
+    start_s: float = Field(
+        600.0, gt=0, le=1e5, description="Seconds that the server may take to start."
+    )
+    max_restarts: int = Field(
+        3, ge=0, le=1000, description="How often a server that died is started again."
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        max_length=50,
+        description="Further flags of vLLM's server without the dashes, such as "
+        "{tensor-parallel-size: 2}; true for a flag without a value.",
+    )
+
+
+class OpenAiEngineConfig(_ServerConfig):
+    """A server that is there already, with token ids and log-probs of sampled tokens."""
+
+    kind: Literal["openai"] = "openai"
+    url: str = Field("http://127.0.0.1:8000", min_length=1, description="Where the server listens.")
+    model: str | None = Field(
+        None, min_length=1, description="The server's name for the model; null: its first."
+    )
+    protocol: Literal["openai", "sglang"] = Field(
+        "openai", description="openai: /v1/completions, as vLLM has it. sglang: /generate."
+    )
+    api_key_env: str | None = Field(
+        None, min_length=1, description="The environment variable that holds the server's key."
+    )
+    weights: Literal["fixed", "vllm", "sglang", "hook"] = Field(
+        "fixed",
+        description="How the server gets new weights. fixed: never, so its samples grow stale. "
+        "vllm, sglang: from shared memory of this machine. hook: by engine.sync_hook.",
+    )
+    sync_hook: PluginName | None = Field(
+        None, description="`module:function(model, version, server)`, called after each update."
+    )
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> OpenAiEngineConfig:
+        if (self.weights == "hook") != (self.sync_hook is not None):
+            raise ValueError(
+                f"engine.weights is {self.weights} and engine.sync_hook is {self.sync_hook}: set "
+                "engine.weights=hook and engine.sync_hook together"
+            )
+        native = {"vllm": "openai", "sglang": "sglang"}.get(self.weights, self.protocol)
+        if native != self.protocol:
+            raise ValueError(
+                f"engine.weights is {self.weights}, but engine.protocol is {self.protocol}: set "
+                f"engine.protocol={native}, or engine.weights=hook"
+            )
+        return self
+
+
+EngineConfig = Annotated[
+    HfEngineConfig | VllmEngineConfig | VllmServerEngineConfig | OpenAiEngineConfig,
+    Field(discriminator="kind"),
+]

@@ -11,6 +11,10 @@ import numpy as np
 from echoscope.store.records import FinishReason, FloatArray, IntArray, Support, read_only
 
 
+class EngineError(RuntimeError):
+    """An engine that samples elsewhere is gone, or answers what it must not; one sentence."""
+
+
 class ReplyWatch(Protocol):
     """Follows one response token by token and says where it ends."""
 

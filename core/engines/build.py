@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from echoscope.text.user_code import load
+
 from ..config.settings import RunConfig
 from ..policy import Policy
 from ..policy_assets import resolve_model
@@ -31,6 +33,29 @@ def build_engine(
             from .vllm.engine import VllmEngine
 
             return VllmEngine(
+                policy.model,
+                resolve_model(config.model.path),
+                config=config.engine,
+                positions=positions,
+                policy_version=policy.version,
+                report=report,
+            )
+        case "openai":
+            from .server.engine import ServerEngine
+
+            if config.engine.sync_hook is not None:
+                load("weight_sync", config.engine.sync_hook)
+            return ServerEngine(
+                policy.model,
+                config=config.engine,
+                positions=positions,
+                policy_version=policy.version,
+                report=report,
+            )
+        case "vllm_server":
+            from .vllm.server import VllmServerEngine
+
+            return VllmServerEngine(
                 policy.model,
                 resolve_model(config.model.path),
                 config=config.engine,

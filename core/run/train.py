@@ -46,7 +46,7 @@ from echoscope.text.user_code import UserCodeError
 
 from ..config.loading import live_values
 from ..config.settings import KlRewardConfig, RunConfig
-from ..engines.base import GenerationEngine
+from ..engines.base import EngineError, GenerationEngine
 from ..optim import Optimizer
 from ..policy import Policy
 from ..rollout.chat import ChatFormat
@@ -174,7 +174,7 @@ class Trainer:
                 self._train_step(self.step + 1)
             except StepDroppedError:
                 continue  # the command that asked for it is applied at the boundary
-            except UserCodeError:
+            except (UserCodeError, EngineError):
                 self._save_before_failing()
                 raise
             if self.num_nonfinite >= self.config.optim.max_nonfinite_steps:

@@ -125,23 +125,37 @@ def update(
     )
 
 
+MISMATCH_METRICS = (
+    "policy/mismatch_kl",
+    "policy/mismatch_logprob_mean",
+    "policy/mismatch_logprob_max",
+    "policy/mismatch_ratio_mean",
+    "policy/mismatch_effective_frac",
+)
+
+
 def mismatch_metrics(trainer_logprobs: Tensor | None, batch: TokenBatch) -> dict[str, float]:
     """How far the sampler is from the trainer on the same tokens and weights; NaN if unknown.
 
     Tokens whose trainer log-prob is NaN, because no pass computed it, do not count.
     """
-    names = ("policy/mismatch_kl", "policy/mismatch_logprob_max", "policy/mismatch_ratio_mean")
-    unknown = dict.fromkeys(names, math.nan)
+    unknown = dict.fromkeys(MISMATCH_METRICS, math.nan)
     if trainer_logprobs is None:
         return unknown
     mask = batch.loss_mask & ~trainer_logprobs.isnan()
     if not mask.any():
         return unknown
     gaps = (trainer_logprobs - batch.behaviour_logprobs)[mask].double()
+    weights = (gaps - gaps.max()).exp()
     return {
         "policy/mismatch_kl": mismatch_kl(trainer_logprobs, batch.behaviour_logprobs, mask),
+        "policy/mismatch_logprob_mean": float(gaps.abs().mean()),
         "policy/mismatch_logprob_max": float(gaps.abs().max()),
         "policy/mismatch_ratio_mean": float(gaps.exp().mean()),
+        # Of weights w, (sum w)^2 / (n sum w^2). The largest is divided out: exp cannot overflow.
+        "policy/mismatch_effective_frac": float(
+            weights.sum().square() / weights.square().sum() / len(gaps)
+        ),
     }
 
 

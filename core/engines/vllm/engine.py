@@ -25,11 +25,13 @@ from ..batching import check_idle
 from ..hf.sampling import PolicyNumericsError
 from ..requests import StreamedEngine, checked_prompt, watched_end
 from .install import VllmMissingError, require_vllm
-from .weights import adapter_settings, named_weights, new_folder, save_adapter, save_weights
+from .weights import SharedFolder, adapter_settings, named_weights, save_adapter, save_weights
 from .worker.echoscope_vllm_worker import repair_tied_head
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Widths of an attention head that vLLM computes on the CPU. Others fail at the first request."""
+CPU_CACHE_GIB = 1.0
+"""Memory for keys and values on the CPU, unless it is set."""
 MAX_SUPPORT = 4096
 """Tokens left in by truncation that are recorded at one place, at most."""
 _TIES = 16
@@ -85,7 +87,7 @@ class VllmEngine(StreamedEngine):
             )
         self._config = config
         self._report = report
-        base = _base_of(model)
+        base = base_of(model)
         most = int(base.config.max_position_embeddings)
         self._positions = most if positions is None else min(positions, most)
         self._vocab_size = int(base.get_input_embeddings().num_embeddings)
@@ -93,7 +95,7 @@ class VllmEngine(StreamedEngine):
         self._lora: Any = None
         self._num_adapters = 0
         self._is_asleep = False
-        self._folder = new_folder()
+        self._folder = SharedFolder()
         self._engine: Any = None
         try:
             with _undisturbed():
@@ -189,14 +191,14 @@ class VllmEngine(StreamedEngine):
         if engine is not None:
             engine.engine_core.shutdown()
         _LIVE.discard(self)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     # -- the engine ------------------------------------------------------------------------------
 
     def _start(self, model: PreTrainedModel | PeftModel, base: PreTrainedModel, folder: str) -> Any:
         on_cpu = not torch.cuda.is_available()
         if on_cpu:
-            _check_head_size(base)
+            check_head_size(base)
         try:
             from vllm import EngineArgs, LLMEngine
         except (ImportError, RuntimeError) as error:
@@ -207,7 +209,7 @@ class VllmEngine(StreamedEngine):
         config = self._config
         arguments: dict[str, Any] = {
             "model": folder,
-            "dtype": _dtype_name(base) if config.dtype == "auto" else config.dtype,
+            "dtype": dtype_name(base) if config.dtype == "auto" else config.dtype,
             "skip_tokenizer_init": True,
             "max_model_len": self._positions,
             "max_num_seqs": config.max_batch_rows,
@@ -220,7 +222,7 @@ class VllmEngine(StreamedEngine):
             "disable_log_stats": True,
         }
         if config.kv_cache_gib is not None or on_cpu:
-            arguments["kv_cache_memory_bytes"] = int((config.kv_cache_gib or 1.0) * 2**30)
+            arguments["kv_cache_memory_bytes"] = int((config.kv_cache_gib or CPU_CACHE_GIB) * 2**30)
         else:
             arguments["gpu_memory_utilization"] = config.gpu_memory
         if isinstance(model, PeftModel):
@@ -244,7 +246,7 @@ class VllmEngine(StreamedEngine):
                 "reload_weights", kwargs={"weights_iterator": named_weights(model)}
             )
         else:
-            path = save_weights(model, self._folder)
+            path = save_weights(model, self._folder.path)
             engine.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
             shutil.rmtree(path)
         engine.apply_model(repair_tied_head)
@@ -258,7 +260,7 @@ class VllmEngine(StreamedEngine):
 
         self._num_adapters += 1
         number = self._num_adapters
-        path = save_adapter(model, self._folder, number)
+        path = save_adapter(model, self._folder.path, number)
         if self._lora is not None:
             self._engine.remove_lora(number - 1)
             shutil.rmtree(self._lora.lora_path, ignore_errors=True)
@@ -381,16 +383,19 @@ def _version(output: Any, engine: Any) -> int:
     return int(label)
 
 
-def _base_of(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
+def base_of(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
+    """The model under its adapters."""
     base: PreTrainedModel = model.get_base_model() if isinstance(model, PeftModel) else model
     return base
 
 
-def _dtype_name(model: PreTrainedModel) -> str:
+def dtype_name(model: PreTrainedModel) -> str:
+    """As vLLM spells the precision of the weights."""
     return str(model.get_input_embeddings().weight.dtype).removeprefix("torch.")
 
 
-def _check_head_size(model: PreTrainedModel) -> None:
+def check_head_size(model: PreTrainedModel) -> None:
+    """Raises ConfigError for attention heads that vLLM cannot compute on the CPU."""
     config: Mapping[str, Any] = model.config.to_dict()
     size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if size not in CPU_HEAD_SIZES:

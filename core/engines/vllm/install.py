@@ -35,14 +35,22 @@ def installed_version() -> str | None:
 
 def require_vllm() -> None:
     """Raises VllmMissingError unless the version that the engine was written for is there."""
-    version = installed_version()
+    check_version(installed_version(), kind="vllm", where="")
+
+
+def check_version(version: str | None, *, kind: str, where: str) -> None:
+    """Raises VllmMissingError unless `version` is one that the engine was written for.
+
+    Args:
+        where: whose version it is, for the sentence.
+    """
     if version is None:
         raise VllmMissingError(
-            "engine.kind is vllm, but vLLM is not installed: in an environment of its own, type "
-            f"{pip_command()}; or set engine.kind=hf"
+            f"engine.kind is {kind}, but vLLM is not installed{where}: in an environment of its "
+            f"own, type {pip_command()}; or set engine.kind=hf"
         )
     if version.split("+")[0].rsplit(".", 1)[0] != VERSION.rsplit(".", 1)[0]:
         raise VllmMissingError(
-            f"engine.kind is vllm, which needs vLLM {VERSION}, not the installed {version}: type "
-            f"{pip_command()}; or set engine.kind=hf"
+            f"engine.kind is {kind}, which needs vLLM {VERSION}, not the installed {version}"
+            f"{where}: type {pip_command()}; or set engine.kind=hf"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -15,14 +16,38 @@ from transformers import PreTrainedModel
 
 SHARED_MEMORY = Path("/dev/shm")
 """Files here never touch a disk; where it does not exist, the folder for temporary files serves."""
+_PREFIX, _LOCK = "echoscope-engine-", "lock"
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM makes room for."""
 
 
-def new_folder() -> Path:
-    """An empty folder in shared memory that only this user can read."""
-    usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
-    return Path(tempfile.mkdtemp(prefix="echoscope-", dir=SHARED_MEMORY if usable else None))
+class SharedFolder:
+    """An empty folder in shared memory that only this user can read, until `remove`.
+
+    Folders whose process was killed are removed when the next one is made: a lock tells them.
+    """
+
+    def __init__(self) -> None:
+        usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
+        root = SHARED_MEMORY if usable else Path(tempfile.gettempdir())
+        for old in root.glob(f"{_PREFIX}*/{_LOCK}"):
+            _remove_if_left(old)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        self._lock = (self.path / _LOCK).open("wb")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def _remove_if_left(lock: Path) -> None:
+    try:
+        with lock.open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return  # its process lives, or another user's
+    shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:

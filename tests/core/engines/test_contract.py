@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config
 from transformers import Qwen2ForCausalLM as Qwen2
 
-from echoscope.core.config.engine import HfEngineConfig, VllmEngineConfig
+from echoscope.core.config.engine import (
+    HfEngineConfig,
+    OpenAiEngineConfig,
+    VllmEngineConfig,
+    VllmServerEngineConfig,
+)
 from echoscope.core.engines.base import GenerationEngine, Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.store.records import FinishReason
@@ -57,11 +63,42 @@ def make_vllm(model: PreTrainedModel) -> GenerationEngine:
         return VllmEngine(model, folder, config=config, policy_version=3)
 
 
+def make_vllm_server(model: PreTrainedModel) -> GenerationEngine:
+    """An engine over a vLLM server of the model's shape, one for all tests of this file."""
+    from echoscope.core.engines.server.engine import ServerEngine
+    from echoscope.core.engines.vllm.server import server_of
+
+    config = VllmServerEngineConfig(kv_cache_gib=0.0625, max_batch_rows=32)
+    if model.config.model_type not in SERVERS:
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            SERVERS[model.config.model_type] = server_of(model, folder, config, positions=512)
+    server = SERVERS[model.config.model_type]
+    client = OpenAiEngineConfig(url=server.url, weights="vllm", max_batch_rows=32, retries=0)
+    return ServerEngine(model, config=client, policy_version=3, api_key=server.api_key)
+
+
+SERVERS: dict[str, Any] = {}
+"""Model type to its server."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _servers_end() -> Iterator[None]:
+    yield
+    while SERVERS:
+        SERVERS.popitem()[1].end()
+
+
 ENGINES = [
     pytest.param(EngineCase(make=make_hf, tolerance=1e-5), id="hf"),
     pytest.param(
         EngineCase(make=make_vllm, tolerance=2e-5, has_entropies=False, is_slow_to_start=True),
         id="vllm",
+        marks=pytest.mark.vllm,
+    ),
+    pytest.param(
+        EngineCase(make=make_vllm_server, tolerance=2e-5, has_entropies=False),
+        id="vllm_server",
         marks=pytest.mark.vllm,
     ),
 ]

@@ -241,6 +241,26 @@ def test_after_an_update_the_ratio_is_not_one(make_config: MakeConfig) -> None:
     assert mismatch_metrics(logprobs, batch)["policy/mismatch_kl"] > 1e-4
 
 
+def test_the_mismatch_by_hand(make_config: MakeConfig) -> None:
+    """Two of all tokens differ, by +0.5 and -0.2 nats."""
+    batch = make_bench(make_config()).batch()
+    logprobs = batch.behaviour_logprobs.clone()
+    rows, places = batch.loss_mask.nonzero()[:2].T
+    logprobs[rows, places] += torch.tensor([0.5, -0.2])
+    n = int(batch.loss_mask.sum())
+    weights = [math.exp(0.5), math.exp(-0.2), *[1.0] * (n - 2)]
+    metrics = mismatch_metrics(logprobs, batch)
+    assert metrics["policy/mismatch_logprob_mean"] == pytest.approx(0.7 / n, rel=1e-4)
+    assert metrics["policy/mismatch_logprob_max"] == pytest.approx(0.5, rel=1e-4)
+    assert metrics["policy/mismatch_kl"] == pytest.approx(
+        (math.expm1(0.5) - 0.5 + math.expm1(-0.2) + 0.2) / n, rel=1e-4
+    )
+    assert metrics["policy/mismatch_ratio_mean"] == pytest.approx(sum(weights) / n, rel=1e-6)
+    assert metrics["policy/mismatch_effective_frac"] == pytest.approx(
+        sum(weights) ** 2 / sum(w * w for w in weights) / n, rel=1e-6
+    )
+
+
 def test_without_logprobs_the_mismatch_is_unknown(make_config: MakeConfig) -> None:
     batch = make_bench(make_config()).batch()
     assert all(math.isnan(value) for value in mismatch_metrics(None, batch).values())

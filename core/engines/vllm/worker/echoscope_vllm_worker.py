@@ -7,9 +7,28 @@ Only plain types are returned: vLLM hangs on others.
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from typing import Any
 
 import torch
+
+IS_SERVER = "ECHOSCOPE_VLLM_SERVER"
+"""Set in the processes of a server that this package started: all of one process group."""
+_LOOK_EVERY_S = 0.5
+
+
+def end_with_parent() -> None:
+    """Kill this process group as soon as the parent of this process is gone."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_EVERY_S)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="echoscope-parent", daemon=True).start()
 
 
 def repair_tied_head(model: torch.nn.Module) -> int:
@@ -47,3 +66,7 @@ class EchoscopeWorker:
     def echoscope_pid(self: Any) -> int:
         """The worker's process."""
         return os.getpid()
+
+
+if os.environ.get(IS_SERVER) and __name__ != "__main__":
+    end_with_parent()  # vLLM imports this file in each of its worker processes

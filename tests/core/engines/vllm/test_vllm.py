@@ -13,7 +13,8 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from recorded import metric
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
+from vllm_models import largest_gap, make_model, moved, some_prompts
 
 from echoscope.core.config.engine import VllmEngineConfig
 from echoscope.core.config.settings import RunConfig
@@ -37,60 +38,6 @@ VLLM = ("engine={kind: vllm, kv_cache_gib: 0.0625, max_batch_rows: 32}", "probe.
 class Policy:
     model: Any
     version: int
-
-
-def make_model(seed: int, *, tied: bool) -> PreTrainedModel:
-    torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=97,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=512,
-        tie_word_embeddings=tied,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
-    model = Qwen2ForCausalLM(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(3)
-    return model.eval()
-
-
-def moved(model: PreTrainedModel) -> PreTrainedModel:
-    """The same module with every weight moved, as an optimizer step does."""
-    torch.manual_seed(9)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * parameter.std() * torch.randn_like(parameter))
-    return model
-
-
-def expected(model: Any, prompt: np.ndarray, sample: Sample) -> np.ndarray:
-    tokens = torch.from_numpy(np.concatenate([prompt, sample.tokens]).astype(np.int64))
-    with torch.no_grad():
-        logits = model(tokens[None], use_cache=False).logits[0, len(prompt) - 1 : -1]
-    at = torch.arange(len(sample.tokens)), tokens[len(prompt) :]
-    return logits.double().log_softmax(-1)[at].numpy()
-
-
-def largest_gap(engine: VllmEngine, model: Any, prompts: list[np.ndarray]) -> float:
-    samples = engine.generate(prompts, SamplingParams(max_new_tokens=16), seeds=range(len(prompts)))
-    gaps = [
-        np.abs(expected(model, prompt, sample) - sample.logprobs).max()
-        for prompt, sample in zip(prompts, samples, strict=True)
-    ]
-    return float(max(gaps))
-
-
-def some_prompts(length: int = 20) -> list[np.ndarray]:
-    rng = np.random.default_rng(0)
-    return [rng.integers(0, 97, length).astype(np.int32) for _ in range(6)]
 
 
 @pytest.fixture
@@ -201,7 +148,7 @@ def test_starting_and_closing_vllm_leaves_the_process_as_it_was(
     assert (torch.set_num_threads, torch.get_num_threads()) == (set_num_threads, threads)
     with pytest.raises(RuntimeError, match="vLLM runs once in a process"):
         make(model)
-    folder = engine._folder
+    folder = engine._folder.path
     assert folder.is_dir()
     engine.close()
     assert not folder.exists()

@@ -1,0 +1,1 @@
+"""How are replies sampled by a server that speaks HTTP?"""

@@ -1,0 +1,313 @@
+"""An engine over a server that samples: a request each, many at once, in threads that wait."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peft import PeftModel
+from transformers import PreTrainedModel
+
+from echoscope.store.records import FinishReason, IntArray, Support
+from echoscope.text.user_code import call, loaded
+
+from ...config.engine import OpenAiEngineConfig
+from ...config.loading import ConfigError
+from ..base import EngineError, ReplyWatch, Sample, SamplingParams
+from ..batching import check_idle
+from ..requests import StreamedEngine, checked_prompt, watched_end
+from ..vllm.weights import SharedFolder, save_adapter, save_weights
+from .http import HttpServer
+from .protocols import PROTOCOLS, Ask, Reply, checked_reply
+
+MAX_SUPPORT = 1024
+"""Tokens left in by truncation that are asked of a server at one place, at most."""
+_TIES = 16
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Pending:
+    ask: Ask
+    watch: ReplyWatch | None
+    future: Future[Reply] = field(default_factory=Future)
+
+
+class ServerEngine(StreamedEngine):
+    """A `StreamingEngine` over a server with token ids and log-probs.
+
+    Entropies are None. A watch ends a reply after the server has sampled it to its end.
+
+    Args:
+        model: the policy whose weights the server gets; its vocabulary and positions bound
+            requests.
+        positions: longest prompt and reply together; None for what the model allows.
+        api_key: of the server; None for the one in the variable `engine.api_key_env`.
+
+    Raises:
+        ConfigError: settings that do not fit each other or the model.
+        EngineError: the server cannot be reached, or takes no weights.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | PeftModel,
+        *,
+        config: OpenAiEngineConfig,
+        positions: int | None = None,
+        policy_version: int = 0,
+        report: Callable[[str], None] = lambda text: None,
+        api_key: str | None = None,
+    ) -> None:
+        base = model.get_base_model() if isinstance(model, PeftModel) else model
+        most = int(base.config.max_position_embeddings)
+        self._config = config
+        self._report = report
+        self._positions = most if positions is None else min(positions, most)
+        self._vocab_size = int(base.get_input_embeddings().num_embeddings)
+        self._protocol = PROTOCOLS[config.protocol]
+        if api_key is None and config.api_key_env is not None:
+            api_key = os.environ.get(config.api_key_env)
+            if not api_key:
+                raise ConfigError(
+                    f"engine.api_key_env names {config.api_key_env}, but no such variable is set"
+                )
+        self._server = HttpServer(
+            config.url, timeout_s=config.timeout_s, retries=config.retries, api_key=api_key
+        )
+        self._pending: dict[int, _Pending] = {}
+        self._policy_version = policy_version
+        self._num_adapters = 0
+        self._adapter: Path | None = None
+        self._folder = SharedFolder()
+        self._threads: ThreadPoolExecutor | None = ThreadPoolExecutor(
+            max_workers=min(config.max_batch_rows, 256), thread_name_prefix="echoscope-engine"
+        )
+        try:
+            self._model_name = config.model or self._first_model()
+            self._sync(model, policy_version)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._pending)
+
+    def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
+        self._check_open()
+        if key in self._pending:
+            raise ValueError(f"request {key} is pending already: give each request its own key")
+        ids, limit = checked_prompt(
+            key, prompt, params, vocab_size=self._vocab_size, positions=self._positions
+        )
+        ask = Ask(
+            prompt=ids,
+            params=params,
+            limit=limit,
+            seed=seed,
+            num_logprobs=self._num_logprobs(params),
+        )
+        watch = params.watch() if params.watch is not None else None
+        self._pending[key] = _Pending(ask=ask, watch=watch)
+        self._send(key)
+
+    def advance(self, *, max_wait_s: float) -> list[tuple[int, Sample]]:
+        """Wait for a reply, at most `max_wait_s`, and return those that have come.
+
+        Raises:
+            EngineError: a request failed in every attempt, or its answer is not what was asked for.
+        """
+        if not self._pending:
+            return []
+        self._check_open()
+        futures = {pending.future: key for key, pending in self._pending.items()}
+        done, _ = wait(futures, timeout=max_wait_s, return_when=FIRST_COMPLETED)
+        finished: list[tuple[int, Sample]] = []
+        failed: EngineError | None = None
+        for future in done:
+            key = futures[future]
+            try:
+                reply = future.result()
+            except EngineError as error:
+                failed = failed or error
+                continue
+            finished.append((key, self._sample(self._pending.pop(key), reply)))
+        if failed is not None:
+            self._recover(failed)
+        return finished
+
+    def cancel(self) -> None:
+        if self._pending:
+            for pending in self._pending.values():
+                pending.future.cancel()
+            self._pending.clear()
+            self._server.abort()
+
+    def release_memory(self) -> None:
+        """Nothing: the memory is the server's."""
+
+    def sync_weights(self, policy: Any) -> None:
+        """Give the server the policy's weights, as `engine.weights` says.
+
+        A server with fixed weights keeps them, and its samples keep their version.
+
+        Raises:
+            RuntimeError: requests are pending, or the engine is closed.
+            EngineError: the server does not take the weights.
+        """
+        check_idle(self.num_pending, "sync_weights")
+        self._check_open()
+        self._sync(policy.model, int(policy.version))
+
+    def close(self) -> None:
+        """Cut off what is under way. The server itself goes on."""
+        self.cancel()
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            self._server.abort()
+            threads.shutdown(wait=True, cancel_futures=True)
+        self._folder.remove()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _send(self, key: int) -> None:
+        assert self._threads is not None
+        pending = self._pending[key]
+        pending.future = self._threads.submit(self._asked, pending.ask)
+
+    def _asked(self, ask: Ask) -> Reply:
+        answer = self._server.post(
+            self._protocol.path,
+            self._protocol.body(ask, self._model_name),
+            is_gone=self._is_gone,
+        )
+        return checked_reply(self._protocol.reply(answer, ask), ask, self._vocab_size)
+
+    def _is_gone(self) -> bool:
+        """Whether the server is known to have ended, so that asking again is no use."""
+        return False
+
+    def _recover(self, error: EngineError) -> None:
+        """What to do about a failed request: nothing can be done here."""
+        raise error
+
+    def _num_logprobs(self, params: SamplingParams) -> int:
+        if not (params.records_support and params.truncates(self._vocab_size)):
+            return 0
+        if params.top_k and params.top_k + _TIES <= MAX_SUPPORT:
+            return min(params.top_k + _TIES, self._vocab_size)
+        if self._vocab_size <= MAX_SUPPORT:
+            return self._vocab_size
+        raise ValueError(
+            "a server tells which tokens truncation left in only up to "
+            f"{MAX_SUPPORT - _TIES}: set sampling.top_k to at most {MAX_SUPPORT - _TIES} beside "
+            "sampling.top_p or sampling.min_p, or set engine.kind=hf"
+        )
+
+    def _sample(self, pending: _Pending, reply: Reply) -> Sample:
+        size, reason = len(reply.tokens), reply.finish_reason
+        if pending.watch is not None:
+            end = watched_end(pending.watch, reply.tokens, pending.ask.params.stop_token_ids)
+            size, reason = end or (size, reason)
+        return Sample(
+            tokens=np.array(reply.tokens[:size], dtype=np.int32),
+            logprobs=np.array(reply.logprobs[:size], dtype=np.float32),
+            entropies=None,
+            support=self._support(reply.left_in, size),
+            finish_reason=FinishReason(reason),
+            policy_version=self._policy_version,
+        )
+
+    def _support(self, left_in: Sequence[list[int]] | None, size: int) -> Support | None:
+        if left_in is None:
+            return None
+        places = [[] if len(kept) == self._vocab_size else kept for kept in left_in[:size]]
+        if not any(places):
+            return None
+        return Support(
+            sizes=np.array([len(kept) for kept in places], dtype=np.int32),
+            tokens=np.array([token for kept in places for token in kept], dtype=np.int32),
+        )
+
+    # -- weights ---------------------------------------------------------------------------------
+
+    def _sync(self, model: PreTrainedModel | PeftModel, version: int) -> None:
+        match self._config.weights:
+            case "fixed":
+                return
+            case "hook":
+                name = self._config.sync_hook
+                assert name is not None
+                call("weight_sync", name, loaded("weight_sync", name), model, version, self._server)
+            case "vllm":
+                self._sync_vllm(model, version)
+            case "sglang":
+                self._sync_sglang(model, version)
+        self._policy_version = version
+
+    def _sync_vllm(self, model: PreTrainedModel | PeftModel, version: int) -> None:
+        """Through vLLM's development routes and the worker extension of this package."""
+        if isinstance(model, PeftModel):
+            self._load_adapter(model)
+        else:
+            path = save_weights(model, self._folder.path)
+            body = {"method": "echoscope_reload", "args": [str(path)]}
+            self._server.post("/collective_rpc", body)
+            shutil.rmtree(path)
+        emptied = self._server.post("/reset_prefix_cache")
+        if not (isinstance(emptied, dict) and emptied.get("success")):
+            raise EngineError(
+                f"{self._server.url} could not empty its prefix cache after new weights came: it "
+                "serves somebody else too"
+            )
+        self._server.post("/update_weight_version", {"new_version": str(version)})
+
+    def _load_adapter(self, model: PeftModel) -> None:
+        """Adapters under a new name each time: cached prefixes of the old ones are not theirs."""
+        self._num_adapters += 1
+        path = save_adapter(model, self._folder.path, self._num_adapters)
+        name = f"policy-{os.getpid()}-{self._num_adapters}"
+        before, had = self._model_name, self._adapter
+        body = {"lora_name": name, "lora_path": str(path)}
+        self._server.post("/v1/load_lora_adapter", body, is_text=True)
+        self._model_name, self._adapter = name, path
+        if had is not None:
+            self._server.post("/v1/unload_lora_adapter", {"lora_name": before}, is_text=True)
+            shutil.rmtree(had, ignore_errors=True)
+
+    def _sync_sglang(self, model: PreTrainedModel | PeftModel, version: int) -> None:
+        if isinstance(model, PeftModel):
+            raise ConfigError(
+                "engine.weights=sglang sends whole models, not adapters: leave model.lora out, or "
+                "set engine.weights=hook"
+            )
+        path = save_weights(model, self._folder.path)
+        body = {"model_path": str(path), "flush_cache": True, "weight_version": str(version)}
+        answer = self._server.post("/update_weights_from_disk", body)
+        if not (isinstance(answer, dict) and answer.get("success")):
+            said = answer.get("message", answer) if isinstance(answer, dict) else answer
+            raise EngineError(f"{self._server.url} took no weights: {str(said)[:200]}")
+        shutil.rmtree(path)
+
+    def _first_model(self) -> str:
+        """The name that the server gives its model."""
+        if self._config.protocol == "sglang":
+            self._server.get("/get_model_info")
+            return "default"
+        answer = self._server.get("/v1/models")
+        try:
+            return str(answer["data"][0]["id"])
+        except (KeyError, IndexError, TypeError):
+            raise EngineError(
+                f"{self._server.url}/v1/models names no model: set engine.model"
+            ) from None
+
+    def _check_open(self) -> None:
+        if self._threads is None:
+            raise RuntimeError("the engine is closed: make a new one to sample again")

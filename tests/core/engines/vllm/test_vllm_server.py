@@ -1,0 +1,164 @@
+"""vLLM in a process of its own: weights and adapters reach it, and no process is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from recorded import metric
+from started import started
+from vllm_models import largest_gap, make_model, moved, some_prompts
+
+from echoscope.core.config.engine import VllmServerEngineConfig
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.engines.base import EngineError, SamplingParams
+from echoscope.core.engines.vllm.server import VllmServerEngine
+from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
+
+pytestmark = pytest.mark.vllm
+SMALL = VllmServerEngineConfig(kv_cache_gib=0.0625, max_batch_rows=32, retries=0)
+
+
+def processes_of(group: int) -> list[psutil.Process]:
+    """Processes of a process group that still run."""
+    out = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                out.append(process)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return out
+
+
+def await_none(group: int, seconds: float = 10.0) -> list[psutil.Process]:
+    deadline = time.monotonic() + seconds
+    while (left := processes_of(group)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("server") / "model"
+    make_model(0, tied=True).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path, told: list[str]) -> Iterator[VllmServerEngine]:
+    """With LoRA room: whole weights are synced in the contract test."""
+    base = make_model(0, tied=True)
+    policy = get_peft_model(base, LoraConfig(r=8, target_modules="all-linear")).eval()
+    engine = VllmServerEngine(policy, str(folder), config=SMALL, report=told.append)
+    engine.policy = policy  # type: ignore[attr-defined]
+    yield engine
+    engine.close()
+
+
+def test_lora_adapters_are_synced_as_adapters(engine: VllmServerEngine) -> None:
+    policy = engine.policy  # type: ignore[attr-defined]
+    assert largest_gap(engine, policy, some_prompts(300)) < 2e-5
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if "lora_" in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    assert largest_gap(engine, policy, some_prompts(300)) > 0.1
+    engine.sync_weights(SimpleNamespace(model=policy, version=1))
+    assert largest_gap(engine, policy, some_prompts(300)) < 5e-5
+
+
+def test_a_server_killed_mid_generation_is_replaced_and_no_reply_is_lost(
+    engine: VllmServerEngine, told: list[str]
+) -> None:
+    """Its processes are gone, and the samples are those that an untouched server gives."""
+    prompts, params = some_prompts(20) * 4, SamplingParams(max_new_tokens=200)
+    whole = engine.generate(prompts, params, seeds=range(len(prompts)))
+    before = engine.pid
+    assert len(processes_of(before)) >= 2, "the server and its worker"
+    killer = threading.Timer(0.3, lambda: os.kill(before, signal.SIGKILL))
+    killer.start()
+    again = engine.generate(prompts, params, seeds=range(len(prompts)))
+    killer.join()
+    assert engine.pid != before
+    assert await_none(before) == []
+    assert [s.tokens.tolist() for s in again] == [s.tokens.tolist() for s in whole]
+    assert len(told) == 1
+    assert "vLLM's server died and was started again (1 of at most 3 times)" in told[0]
+
+
+def test_closing_leaves_no_process_and_too_many_deaths_are_a_sentence(folder: Path) -> None:
+    config = SMALL.model_copy(update={"max_restarts": 0})
+    model = make_model(0, tied=True)
+    engine = VllmServerEngine(model, str(folder), config=config)
+    group = engine.pid
+    engine.sync_weights(SimpleNamespace(model=moved(model), version=1))
+    assert largest_gap(engine, model, some_prompts(300)) < 2e-5
+    os.kill(group, signal.SIGKILL)
+    with pytest.raises(EngineError, match=r"died 1 times, more than engine.max_restarts: http"):
+        engine.generate([np.array([1])], SamplingParams(max_new_tokens=4), seeds=[0])
+    engine.close()
+    assert await_none(group) == []
+
+
+HOLD = """
+import sys, time
+from echoscope.core.config.engine import VllmServerEngineConfig
+from echoscope.core.engines.vllm.server import server_of
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+config = VllmServerEngineConfig(kv_cache_gib=0.0625, max_batch_rows=32)
+print(server_of(model, sys.argv[1], config, positions=512).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_server_ends_with_a_trainer_that_is_killed(folder: Path) -> None:
+    trainer = started(
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+    )
+    assert trainer.stdout is not None
+    group = int(trainer.stdout.readline())
+    assert len(processes_of(group)) >= 2
+    trainer.kill()
+    trainer.wait()
+    assert await_none(group) == []
+
+
+def test_a_run_with_a_server_has_a_mismatch_under_1e_6(
+    make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    engine = "engine={kind: vllm_server, kv_cache_gib: 0.0625, max_batch_rows: 32}"
+    config = make_config(engine, "steps=3", "diagnostics.enabled=false", "eval.every=0")
+    assert start(config, tmp_path / "run", SilentEvents()) == "finished"
+    kl = metric(tmp_path / "run", "policy/mismatch_kl")
+    assert max(kl[step] for step in (1, 2, 3)) < 1e-6
+    assert max(metric(tmp_path / "run", "rollout/staleness_max").values()) == 0
+
+
+def test_flags_that_vllm_refuses_are_one_sentence(folder: Path) -> None:
+    config = SMALL.model_copy(update={"options": {"no-such-flag": True}})
+    with pytest.raises(
+        EngineError, match=r"ended while it started: .*no-such-flag.*engine.kind=hf"
+    ):
+        VllmServerEngine(make_model(0, tied=True), str(folder), config=config)
