@@ -125,9 +125,16 @@ def check_vocabulary(chat: ChatFormat, rows: int) -> None:
     text, stays in the prompts that follow, and trains like any other.
 
     Raises:
-        ChatFormatError: the tokenizer has an id of `rows` or more.
+        ChatFormatError: the tokenizer has an id of `rows` or more, or ids for less than half of
+            them, which no padding explains.
     """
     largest = max(chat.tokenizer.get_vocab().values(), default=-1)
+    if 2 * (largest + 1) < rows:
+        raise ChatFormatError(
+            f"the tokenizer has ids up to {largest}, but the model has embeddings for {rows} "
+            "tokens, more than twice as many: the tokenizer belongs to another model; copy the "
+            "model's own"
+        )
     if largest >= rows:
         raise ChatFormatError(
             f"the tokenizer has ids up to {largest}, but the model has embeddings for {rows} "

@@ -131,7 +131,7 @@ def test_ids_beyond_the_tokenizer_are_safe(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     """A padded vocabulary: such ids decode to nothing, stay in prompts, and can be learned from."""
-    folder = make_model(spare=2_000)
+    folder = make_model(spare=250)
     settings = (f"model.path={folder}", "steps=1", "eval.every=0", "envs.eval=[]",
                 "checkpoint.every=0", "diagnostics.enabled=false")  # fmt: skip
     assert start(make_config(*settings), tmp_path / "run", SilentEvents()) == "finished"

@@ -34,6 +34,13 @@ def halve_the_embeddings(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def triple_the_embeddings(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = "model.embed_tokens.weight"
+    weights[name] = weights[name].repeat(3, 1)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def with_tokenizer(text: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         (folder / "tokenizer.json").write_text(text)
@@ -65,6 +72,7 @@ def test_the_shipped_folder_passes(folder: Path) -> None:
         (lambda f: (f / "tokenizer.json").unlink(), "it has no tokenizer.json"),
         (without_template, "the tokenizer has no chat template"),
         (halve_the_embeddings, "the tokenizer belongs to another model"),
+        (triple_the_embeddings, "more than twice as many: the tokenizer belongs to another model"),
         (cut_weights, "cannot be read as weights"),
         (lambda f: (f / "model.safetensors").unlink(), "has no weights"),
     ],
@@ -75,7 +83,8 @@ def test_the_shipped_folder_passes(folder: Path) -> None:
         "blank tokenizer",
         "no tokenizer",
         "no template",
-        "wrong vocabulary",
+        "larger vocabulary",
+        "smaller vocabulary",
         "cut weights",
         "no weights",
     ],
