@@ -133,7 +133,8 @@ class EnvSpec:
 
     `max_turns` and `max_actions_per_turn` are the defaults of the limits; together they must leave
     room for an optimal episode of the default configuration (`check_env` tests it).
-    `requires` names packages, data or servers beyond the base installation.
+    `requires` names the packages that it needs beyond the base installation, as pip calls them, and
+    `extra` the extra of ours that brings them.
     """
 
     id: str
@@ -143,6 +144,7 @@ class EnvSpec:
     max_actions_per_turn: int
     description: str
     requires: tuple[str, ...] = ()
+    extra: str = ""
 
     def __post_init__(self) -> None:
         if self.max_turns < 1 or self.max_actions_per_turn < 1:

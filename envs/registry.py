@@ -7,6 +7,7 @@ class imports its module, so ids must come from the user, never from files of un
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +37,8 @@ BUILTIN: Mapping[str, str] = {
     "sudoku": f"{__package__}.worlds.puzzles.sudoku:Sudoku",
     "game_2048": f"{__package__}.worlds.puzzles.game_2048:Game2048",
     "rubiks": f"{__package__}.worlds.puzzles.rubiks:Rubiks",
+    "static_qa": f"{__package__}.worlds.questions.static_qa:StaticQa",
+    "metamathqa": f"{__package__}.worlds.questions.metamathqa:MetaMathQa",
     "price_list": f"{__package__}.worlds.tools.price_list:PriceList",
     "gymnasium": f"{__package__}.gymnasium_adapter:FromGymnasium",
 }
@@ -134,20 +137,39 @@ def spec(env_id: str) -> EnvSpec:
 
 
 def list_specs() -> list[EnvSpec]:
-    """The specs of all named environments; those that cannot be imported are in `unavailable`."""
+    """The specs of all named environments that can be built; the others are in `unavailable`."""
     missing = unavailable()
     return [spec(env_id) for env_id in known_ids() if env_id not in missing]
 
 
 def unavailable() -> dict[str, str]:
-    """Named environments whose class cannot be imported here, with the reason."""
+    """Named environments that cannot be built here, with the reason."""
     reasons: dict[str, str] = {}
     for env_id in known_ids():
         try:
-            spec(env_id)
+            lack = lacking(spec(env_id))
         except EnvError as error:
-            reasons[env_id] = str(error)
+            lack = str(error)
+        if lack:
+            reasons[env_id] = lack
     return reasons
+
+
+def lacking(needs: EnvSpec) -> str:
+    """Which package is missing and how to install it; "" where none is."""
+    missing = [name for name in needs.requires if not _is_installed(name)]
+    if not missing:
+        return ""
+    command = f"echoscope[{needs.extra}]" if needs.extra else " ".join(missing)
+    return f"needs {' and '.join(missing)}, which is not installed: pip install '{command}'"
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def make(env_id: str, **params: Any) -> TextEnv:
@@ -158,6 +180,8 @@ def make(env_id: str, **params: Any) -> TextEnv:
     """
     registration = resolve(env_id)
     env_class = _load_class(registration.entry_point)
+    if lack := lacking(env_class.spec):
+        raise EnvUnavailableError(f"{env_id} {lack}")
     merged = {**registration.params, **params}
     try:
         return env_class(build_config(env_id, env_class.spec.config_type, merged))

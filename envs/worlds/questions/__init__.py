@@ -1,0 +1,1 @@
+"""Questions with one right answer: made ones, or the rows of a file."""

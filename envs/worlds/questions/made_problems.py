@@ -1,0 +1,109 @@
+"""Word problems with whole-number answers, drawn from sentences of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+_PEOPLE = (
+    "Ada", "Ben", "Carla", "Deniz", "Emil", "Fatima", "Goran", "Hana", "Ivo", "Jun", "Kofi",
+    "Lena", "Mila", "Noor", "Otto", "Priya", "Quinn", "Rosa", "Samir", "Tuva",
+)  # fmt: skip
+_THINGS = (
+    "apples", "books", "buttons", "cards", "coins", "eggs", "marbles", "nails", "oranges",
+    "pencils", "plums", "shells", "stamps", "stickers", "tickets", "tiles",
+)  # fmt: skip
+Problem = tuple[str, int]
+
+
+def draw_problem(rng: np.random.Generator) -> Problem:
+    """A question and its answer."""
+    return _KINDS[int(rng.integers(len(_KINDS)))](rng)
+
+
+def _gift(rng: np.random.Generator) -> Problem:
+    (one, other), things = _people(rng), _thing(rng)
+    has, gives = _number(rng, 20, 90), _number(rng, 2, 19)
+    more = _number(rng, 2, 40)
+    return (
+        f"{one} has {has} {things}. {one} gives {gives} of them to {other} and then finds {more} "
+        f"more. How many {things} does {one} have now?",
+        has - gives + more,
+    )
+
+
+def _boxes(rng: np.random.Generator) -> Problem:
+    (one, _), things = _people(rng), _thing(rng)
+    boxes, each, left = _number(rng, 2, 12), _number(rng, 3, 15), _number(rng, 1, 20)
+    return (
+        f"{one} fills {boxes} boxes with {each} {things} each and has {left} {things} left over. "
+        f"How many {things} are there in all?",
+        boxes * each + left,
+    )
+
+
+def _shares(rng: np.random.Generator) -> Problem:
+    things = _thing(rng)
+    friends, each = _number(rng, 2, 12), _number(rng, 2, 15)
+    eaten = _number(rng, 2, 9)
+    return (
+        f"A bag holds {friends * each + eaten} {things}. {eaten} of them get lost, and {friends} "
+        f"friends share the rest equally. How many {things} does each friend get?",
+        each,
+    )
+
+
+def _cost(rng: np.random.Generator) -> Problem:
+    (one, _), (first, second) = _people(rng), _two(rng, _THINGS)
+    counts = _number(rng, 2, 9), _number(rng, 2, 9)
+    prices = _number(rng, 2, 12), _number(rng, 2, 12)
+    total = counts[0] * prices[0] + counts[1] * prices[1]
+    paid = total + _number(rng, 1, 30)
+    return (
+        f"{one} buys {counts[0]} {first} at {prices[0]} euros each and {counts[1]} {second} at "
+        f"{prices[1]} euros each, and pays with {paid} euros. How many euros does {one} get back?",
+        paid - total,
+    )
+
+
+def _walk(rng: np.random.Generator) -> Problem:
+    (one, _), days = _people(rng), _number(rng, 3, 9)
+    first, more = _number(rng, 2, 12), _number(rng, 1, 4)
+    return (
+        f"{one} walks {first} kilometres on the first day and on every later day {more} kilometres "
+        f"more than on the day before. How many kilometres does {one} walk in {days} days?",
+        days * first + more * days * (days - 1) // 2,
+    )
+
+
+def _ages(rng: np.random.Generator) -> Problem:
+    one, other = _people(rng)
+    age, times, years = _number(rng, 3, 14), _number(rng, 2, 5), _number(rng, 2, 12)
+    return (
+        f"{one} is {age} years old. {other} is {times} times as old. How old will {other} be in "
+        f"{years} years?",
+        age * times + years,
+    )
+
+
+_KINDS: tuple[Callable[[np.random.Generator], Problem], ...] = (
+    _gift, _boxes, _shares, _cost, _walk, _ages,
+)  # fmt: skip
+
+
+def _number(rng: np.random.Generator, low: int, high: int) -> int:
+    return int(rng.integers(low, high + 1))
+
+
+def _two(rng: np.random.Generator, names: tuple[str, ...]) -> tuple[str, str]:
+    first, second = rng.choice(len(names), size=2, replace=False)
+    return names[int(first)], names[int(second)]
+
+
+def _people(rng: np.random.Generator) -> tuple[str, str]:
+    return _two(rng, _PEOPLE)
+
+
+def _thing(rng: np.random.Generator) -> str:
+    return _THINGS[int(rng.integers(len(_THINGS)))]

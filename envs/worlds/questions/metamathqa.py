@@ -1,0 +1,139 @@
+"""MetaMathQa: mathematical questions, some attempts, answers compared as mathematics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ...base import EnvSpec, EnvUnavailableError
+from ...params import require
+from ...rows import Row, read_rows
+from .answers import last_number, plain
+from .made_problems import draw_problem
+from .math_worker import shared_worker
+from .question_env import Question, QuestionEnv
+
+_MARKS = ("The answer is:", "####")
+_MAX_ANSWER_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaMathQaConfig:
+    """Source of `metamathqa`.
+
+    `data`: a file (JSON lines, a JSON list or Parquet) with `query` and `response`, as MetaMathQA
+    has them, or `question` and `answer`, as GSM8K does; None draws made word problems. The answer
+    stands behind "The answer is:" or "####". `attempts`: answers in an episode. `equality`: `math`
+    takes every form of the right value (1/2 for 0.5), `text` the same characters or number only.
+    """
+
+    data: str | None = None
+    attempts: int = 3
+    equality: Literal["math", "text"] = "math"
+
+    def __post_init__(self) -> None:
+        require(self.attempts >= 1, f"attempts is {self.attempts}, but must be at least 1")
+
+
+class MetaMathQa(QuestionEnv):
+    r"""A mathematical question, answered in some attempts.
+
+    Description:
+        Word problems of one or two steps are drawn from sentences of our own; a file in the shape
+        of MetaMathQA or GSM8K gives its own questions.
+    Observation:
+        The question; after a wrong answer "Wrong. Try again." or the right one.
+    Actions:
+        The answer alone: a number or an expression, in a box or between dollar signs if one likes.
+    Rewards:
+        1 for the right answer at the first attempt, half as much at every further one, else 0.
+    Episode end:
+        The right answer, or no attempt is left.
+    Success:
+        The answer was right.
+    Seeds:
+        `seed` draws the question; `noise_seed` is not used.
+    Requires:
+        math-verify (`pip install 'echoscope[math]'`). It runs in a process of its own, which is
+        killed where an answer takes it longer than five seconds.
+    Example:
+        >>> world = MetaMathQa(MetaMathQaConfig(equality="text"))
+        >>> first = world.reset(seed=3, noise_seed=0)
+        >>> world.step("-1").reward, world.step(rf"$\boxed{{{world.solve()[0]}}}$.").reward
+        (0.0, 0.5)
+    """
+
+    spec = EnvSpec(
+        id="metamathqa",
+        entry_point=f"{__name__}:MetaMathQa",
+        config_type=MetaMathQaConfig,
+        max_turns=3,
+        max_actions_per_turn=1,
+        description="Answer a mathematical question in some attempts.",
+        requires=("math-verify",),
+        extra="math",
+    )
+
+    def __init__(self, config: MetaMathQaConfig | None = None) -> None:
+        self._config = MetaMathQaConfig() if config is None else config
+        data = self._config.data
+        super().__init__(self._config, None if data is None else read_questions(data))
+
+    def drawn(self, rng: np.random.Generator) -> Question:
+        text, answer = draw_problem(rng)
+        return Question(text=text, answer=str(answer))
+
+    def is_answer(self, action: str) -> bool:
+        return len(action.strip()) <= _MAX_ANSWER_CHARS
+
+    def is_right(self, action: str, question: Question) -> bool:
+        given, wanted = plain(action), plain(question.answer)
+        if given == wanted:
+            return True
+        numbers = [last_number(text) if _is_number(text) else None for text in (given, wanted)]
+        if None not in numbers:
+            return numbers[0] == numbers[1]
+        return self._config.equality == "math" and shared_worker().are_equal(given, wanted)
+
+    def instructions(self) -> str:
+        attempts = self._config.attempts
+        tries = "one attempt" if attempts == 1 else f"{attempts} attempts"
+        return f"Answer the question. You have {tries}. Action: the answer alone."
+
+    def guesses(self) -> tuple[str, ...]:
+        """Small numbers."""
+        return ("10", "24", "50")
+
+
+def read_questions(path: str) -> tuple[Question, ...]:
+    """The questions of a file; rows without a marked answer are left out.
+
+    Raises:
+        EnvUnavailableError: the file cannot be read, or no row has a question with an answer.
+    """
+    rows = read_rows(path, ())
+    questions = [question for row in rows if (question := _question_of(row)) is not None]
+    if not questions:
+        raise EnvUnavailableError(
+            f"{path} holds no row with query and response, or question and answer, whose answer "
+            f"stands behind {' or '.join(map(repr, _MARKS))}"
+        )
+    return tuple(questions)
+
+
+def _question_of(row: Row) -> Question | None:
+    for asked, answered in (("query", "response"), ("question", "answer")):
+        text, solution = row.get(asked), row.get(answered)
+        if not isinstance(text, str) or not isinstance(solution, str) or not text.strip():
+            continue
+        for mark in _MARKS:
+            answer = solution.rpartition(mark)[2].strip() if mark in solution else ""
+            if answer and len(answer) <= _MAX_ANSWER_CHARS:
+                return Question(text=text, answer=answer)
+    return None
+
+
+def _is_number(text: str) -> bool:
+    return bool(text) and set(text) <= set("0123456789.,/-")

@@ -1,0 +1,141 @@
+"""StaticQa: questions with numbers or choices for answers, made or of a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ...base import EnvSpec, EnvUnavailableError
+from ...params import require
+from ...rows import Row, read_rows
+from .answers import chosen, last_number
+from .made_problems import draw_problem
+from .question_env import Question, QuestionEnv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticQaConfig:
+    """Source of `static_qa`.
+
+    `data`: a file (JSON lines, a JSON list or Parquet); None draws made word problems. `format`:
+    what its rows are: `gsm8k` has `question` and `answer`, whose text after "####" is a number;
+    `mmlu` has `question`, `choices` and `answer`, the place of the right choice. `attempts`:
+    answers in an episode.
+    """
+
+    data: str | None = None
+    format: Literal["gsm8k", "mmlu"] = "gsm8k"
+    attempts: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.attempts >= 1, f"attempts is {self.attempts}, but must be at least 1")
+        require(
+            self.data is not None or self.format == "gsm8k",
+            f"format is {self.format!r}, which needs data: made questions have numbers for answers",
+        )
+
+
+class StaticQa(QuestionEnv):
+    """A question with a number or a letter for an answer.
+
+    Description:
+        Word problems of one or two steps are drawn from sentences of our own; a file in the shape
+        of GSM8K or MMLU gives its own questions.
+    Observation:
+        The question, choices one a line; after a wrong answer "Wrong. Try again." or the right one.
+    Actions:
+        The number: the last one of the text counts. With choices, the letter or the choice itself.
+    Rewards:
+        1 for the right answer at the first attempt, half as much at every further one, else 0.
+    Episode end:
+        The right answer, or no attempt is left. A text without a number, or that names no choice,
+        costs no attempt.
+    Success:
+        The answer was right.
+    Seeds:
+        `seed` draws the question; `noise_seed` is not used.
+    Requires:
+        Nothing beyond the base installation.
+    Example:
+        >>> world = StaticQa()
+        >>> first = world.reset(seed=3, noise_seed=0)
+        >>> world.step(world.solve()[0]).reward
+        1.0
+    """
+
+    spec = EnvSpec(
+        id="static_qa",
+        entry_point=f"{__name__}:StaticQa",
+        config_type=StaticQaConfig,
+        max_turns=3,
+        max_actions_per_turn=1,
+        description="Answer a question with a number or a choice.",
+    )
+
+    def __init__(self, config: StaticQaConfig | None = None) -> None:
+        self._config = StaticQaConfig() if config is None else config
+        data = self._config.data
+        super().__init__(self._config, None if data is None else read_questions(data, self._config))
+
+    def drawn(self, rng: np.random.Generator) -> Question:
+        text, answer = draw_problem(rng)
+        return Question(text=text, answer=str(answer))
+
+    def is_answer(self, action: str) -> bool:
+        if self._question.choices:
+            return chosen(action, self._question.choices) is not None
+        return last_number(action) is not None
+
+    def is_right(self, action: str, question: Question) -> bool:
+        if question.choices:
+            wanted = ord(question.answer) - ord("A")
+            return chosen(action, question.choices) == wanted
+        return last_number(action) == last_number(question.answer)
+
+    def instructions(self) -> str:
+        if self._config.format == "mmlu":
+            return "Answer the question. Action: the letter of the right choice."
+        return "Answer the question. Action: the number alone."
+
+    def guesses(self) -> tuple[str, ...]:
+        """Every letter; or small numbers, where no choices are given."""
+        if self._question.choices:
+            return tuple(chr(ord("A") + i) for i in range(len(self._question.choices)))
+        return ("10", "24", "50")
+
+
+def read_questions(path: str, config: StaticQaConfig) -> tuple[Question, ...]:
+    """The questions of a file; rows that are none are left out.
+
+    Raises:
+        EnvUnavailableError: the file cannot be read, or has no row of this format.
+    """
+    if config.format == "mmlu":
+        read, fields = _mmlu, ("question", "choices", "answer")
+    else:
+        read, fields = _gsm8k, ("question", "answer")
+    rows = read_rows(path, fields)
+    questions = [question for row in rows if (question := read(row)) is not None]
+    if not questions:
+        raise EnvUnavailableError(f"{path} holds no question of the format {config.format}")
+    return tuple(questions)
+
+
+def _gsm8k(row: Row) -> Question | None:
+    text, answer = row["question"], str(row["answer"]).rpartition("####")[2].strip()
+    if not isinstance(text, str) or not text.strip() or last_number(answer) is None:
+        return None
+    return Question(text=text, answer=answer)
+
+
+def _mmlu(row: Row) -> Question | None:
+    text, choices, answer = row["question"], row["choices"], row["answer"]
+    if not isinstance(text, str) or not isinstance(choices, list) or not 2 <= len(choices) <= 26:
+        return None
+    if isinstance(answer, str) and len(answer) == 1 and answer.isalpha():
+        answer = ord(answer.upper()) - ord("A")
+    if type(answer) is not int or not 0 <= answer < len(choices):
+        return None
+    return Question(text=text, answer=chr(ord("A") + answer), choices=tuple(map(str, choices)))
