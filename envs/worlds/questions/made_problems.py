@@ -35,7 +35,7 @@ def _gift(rng: np.random.Generator) -> Problem:
 
 def _boxes(rng: np.random.Generator) -> Problem:
     (one, _), things = _people(rng), _thing(rng)
-    boxes, each, left = _number(rng, 2, 12), _number(rng, 3, 15), _number(rng, 1, 20)
+    boxes, each, left = _number(rng, 2, 12), _number(rng, 3, 15), _number(rng, 2, 20)
     return (
         f"{one} fills {boxes} boxes with {each} {things} each and has {left} {things} left over. "
         f"How many {things} are there in all?",
@@ -69,7 +69,7 @@ def _cost(rng: np.random.Generator) -> Problem:
 
 def _walk(rng: np.random.Generator) -> Problem:
     (one, _), days = _people(rng), _number(rng, 3, 9)
-    first, more = _number(rng, 2, 12), _number(rng, 1, 4)
+    first, more = _number(rng, 2, 12), _number(rng, 2, 5)
     return (
         f"{one} walks {first} kilometres on the first day and on every later day {more} kilometres "
         f"more than on the day before. How many kilometres does {one} walk in {days} days?",
