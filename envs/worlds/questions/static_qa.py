@@ -112,11 +112,9 @@ def read_questions(path: str, config: StaticQaConfig) -> tuple[Question, ...]:
     Raises:
         EnvUnavailableError: the file cannot be read, or has no row of this format.
     """
-    if config.format == "mmlu":
-        read, fields = _mmlu, ("question", "choices", "answer")
-    else:
-        read, fields = _gsm8k, ("question", "answer")
-    rows = read_rows(path, fields)
+    has_choices = config.format == "mmlu"
+    read = _mmlu if has_choices else _gsm8k
+    rows = read_rows(path, ["question", "answer", *["choices"] * has_choices])
     questions = [question for row in rows if (question := read(row)) is not None]
     if not questions:
         raise EnvUnavailableError(f"{path} holds no question of the format {config.format}")
