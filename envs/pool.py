@@ -30,7 +30,7 @@ from .base import (
 from .reserving import MAX_DRAWS, TaskVariety, gave_up, may_play, variety_of
 from .settings import EnvGroup
 from .turns.turn import TurnEnv, TurnResult
-from .turns.wrappers import runner_of, wrap
+from .turns.wrappers import world_of, wrap
 
 T = TypeVar("T")
 _SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
@@ -61,8 +61,8 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Leader:
-    """The task of a group, and what the siblings show that have been started on it."""
+class Leader:
+    """The task of a group, and the siblings that have been started on it."""
 
     env_seed: int
     seen: Mapping[int, Observation]
@@ -95,10 +95,24 @@ class EnvPool:
     Groups are numbered through `groups` in order. Raises the registry's errors for an unknown
     environment or a bad parameter, `EnvUnavailableError` if no episode of a tag can start, and
     `SiblingMismatchError` if siblings see different first observations.
+
+    `reset` and `step` play all episodes in step with each other. Whoever plays each at its own pace
+    calls `check_step`, then for each group `lead`, `follow` for the siblings that it has not
+    started, `slot` for each and `check_group`, then `step_one`, and last `check_started`; calls of
+    different groups, and after `lead` of different slots, may run in different threads.
+
+    Args:
+        make_turns: builds the turns of an entry; `turns_of` if None.
     """
 
     def __init__(
-        self, groups: Sequence[EnvGroup], *, group_size: int, seed: int, split: str
+        self,
+        groups: Sequence[EnvGroup],
+        *,
+        group_size: int,
+        seed: int,
+        split: str,
+        make_turns: Callable[[EnvGroup], TurnEnv] | None = None,
     ) -> None:
         if not groups:
             raise EnvParamsError("a pool needs at least one environment group")
@@ -111,10 +125,7 @@ class EnvPool:
         self._seed, self._split, self._group_size = seed, split, group_size
         self._groups = [group for group in groups for _ in range(group.groups)]
         self._entries = list(groups)
-        self._makers = [
-            partial(wrap, partial(registry.make, group.env, **group.params), group.settings())
-            for group in groups
-        ]
+        self._makers = [partial(make_turns or turns_of, group) for group in groups]
         self._stacks: list[TurnEnv] = [
             make()
             for group, make in zip(groups, self._makers, strict=True)
@@ -170,58 +181,71 @@ class EnvPool:
         Args:
             draw_round: 0, or how often the step has been asked for other tasks; of "train" only.
         """
-        if step < 0:
-            raise EnvParamsError(f"step is {step}, but must not be negative")
-        if draw_round and self._split != "train":
-            raise EnvParamsError(f"the tasks of {self._split!r} are fixed: there is one round")
-        first_group = draw_round * len(self._groups)
-        is_enough = [variety.is_enough for _, variety in self.varieties()]
+        first_group = self.check_step(step, draw_round)
         leaders = self._map(
             {
-                p * self._group_size: partial(
-                    self._lead, step, p, first_group, is_reserving=is_enough[kind]
-                )
-                for p, kind in enumerate(self._kinds)
+                p * self._group_size: partial(self.lead, step, p, first_group)
+                for p in range(self.num_groups)
             }
         )
         started = {slot: seen for leader in leaders.values() for slot, seen in leader.seen.items()}
-        task_seeds = {
-            index // self._group_size: leader.env_seed for index, leader in leaders.items()
-        }
-        seeds = [
-            (task_seeds[index // self._group_size], self._noise_seed(step, index, first_group))
-            for index in range(len(self._stacks))
-        ]
+        of_group = [leaders[p * self._group_size] for p in range(self.num_groups)]
         started |= self._map(
             {
-                index: partial(self._stacks[index].reset, *seeds[index])
+                index: partial(
+                    self.follow, step, index, of_group[index // self._group_size], first_group
+                )
                 for index in range(len(self._stacks))
                 if index not in started
             }
         )
         slots = [
-            self._slot(index, seeds[index], started[index], first_group)
-            for index in range(len(seeds))
+            self.slot(step, index, of_group[index // self._group_size], started[index], first_group)
+            for index in range(len(self._stacks))
         ]
-        self._check_started(slots)
-        self._check_siblings(slots)
-        self._is_running = [True] * len(self._stacks)
+        self.check_started(slots)
+        for p in range(self.num_groups):
+            self.check_group(slots[p * self._group_size : (p + 1) * self._group_size])
         return slots
+
+    def check_step(self, step: int, draw_round: int = 0) -> int:
+        """The number of the first group of this round of a step, whose episodes may now begin.
+
+        Raises:
+            EnvParamsError: no such step or round.
+        """
+        if step < 0:
+            raise EnvParamsError(f"step is {step}, but must not be negative")
+        if draw_round and self._split != "train":
+            raise EnvParamsError(f"the tasks of {self._split!r} are fixed: there is one round")
+        self.varieties()
+        return draw_round * len(self._groups)
 
     def step(self, actions: Mapping[int, tuple[Sequence[str], bool]]) -> dict[int, TurnResult]:
         """One turn of some running slots: {slot: (actions, is_well_formed)} -> {slot: result}."""
         for index in actions:
-            if not 0 <= index < len(self._stacks) or not self._is_running[index]:
-                raise ValueError(f"slot {index} has no running episode")
-        results = self._map(
+            self._check_running(index)
+        return self._map(
             {
-                index: partial(self._stacks[index].step_turn, list(moves), is_well_formed)
+                index: partial(self.step_one, index, moves, is_well_formed)
                 for index, (moves, is_well_formed) in actions.items()
             }
         )
-        for index, result in results.items():
-            self._is_running[index] = result.stop_reason is None
-        return results
+
+    def step_one(self, index: int, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
+        """One turn of a running slot."""
+        self._check_running(index)
+        result = self._stacks[index].step_turn(list(actions), is_well_formed)
+        self._is_running[index] = result.stop_reason is None
+        return result
+
+    def _check_running(self, index: int) -> None:
+        if not 0 <= index < len(self._stacks) or not self._is_running[index]:
+            raise ValueError(f"slot {index} has no running episode")
+
+    def abandon(self) -> None:
+        """Calls into environments were left behind: none is to be closed, some may hang."""
+        self._is_abandoned = True
 
     def close(self) -> None:
         """Close every environment, unless some call into one was left behind."""
@@ -248,7 +272,7 @@ class EnvPool:
         noise_of = 0 if self._groups[p].shared_noise else g
         return transition_seed(self._seed, self._split, step, first_group + p, noise_of)
 
-    def _lead(self, step: int, p: int, first_group: int, *, is_reserving: bool) -> _Leader:
+    def lead(self, step: int, p: int, first_group: int) -> Leader:
         """Draw the task of group p, and start one sibling on it, or more where some cannot start.
 
         The first sibling that starts tells whether the split may play the task. One that cannot
@@ -256,6 +280,7 @@ class EnvPool:
         """
         slots = range(p * self._group_size, (p + 1) * self._group_size)
         is_fixed = self._split != "train"
+        is_reserving = self.varieties()[self._kinds[p]][1].is_enough
         for draw in range(MAX_DRAWS):
             drawn = task_seed(self._seed, self._split, step, first_group + p, draw)
             env_seed = self._fixed_seeds.get(p, drawn)
@@ -264,20 +289,27 @@ class EnvPool:
             for slot in slots:
                 noise_seed = self._noise_seed(step, slot, first_group)
                 seen[slot] = self._stacks[slot].reset(env_seed, noise_seed)
-                key = runner_of(self._stacks[slot]).task_key
+                key = world_of(self._stacks[slot]).task_key
                 if key is not None:
                     break
             if key is None or not is_reserving or may_play(self._split, key):
                 if is_fixed and key is not None:
                     self._fixed_seeds[p] = env_seed
-                return _Leader(env_seed=env_seed, seen=seen)
+                return Leader(env_seed=env_seed, seen=seen)
         raise gave_up(self._groups[p].name, self._split)
 
-    def _slot(
-        self, index: int, seeds: tuple[int, int], observation: Observation, first_group: int
+    def follow(self, step: int, index: int, leader: Leader, first_group: int) -> Observation:
+        """Start a sibling on the task of its group."""
+        noise_seed = self._noise_seed(step, index, first_group)
+        return self._stacks[index].reset(leader.env_seed, noise_seed)
+
+    def slot(
+        self, step: int, index: int, leader: Leader, observation: Observation, first_group: int
     ) -> Slot:
+        """The episode that has begun in a slot."""
         p, g = divmod(index, self._group_size)
-        has_failed = runner_of(self._stacks[index]).error is not None
+        world = world_of(self._stacks[index])
+        self._is_running[index] = True
         return Slot(
             index=index,
             episode_index=first_group * self._group_size + index,
@@ -285,12 +317,12 @@ class EnvPool:
             sibling_index=g,
             env_id=self._groups[p].env,
             tag=self._groups[p].name,
-            env_seed=seeds[0],
-            noise_seed=seeds[1],
-            task_key=runner_of(self._stacks[index]).task_key,
+            env_seed=leader.env_seed,
+            noise_seed=self._noise_seed(step, index, first_group),
+            task_key=world.task_key,
             observation=observation,
-            instructions="" if has_failed else self._stacks[index].instructions(),
-            tools=runner_of(self._stacks[index]).tools,
+            instructions="" if world.error is not None else self._stacks[index].instructions(),
+            tools=world.tools,
         )
 
     def _map(self, calls: Mapping[int, Callable[[], T]]) -> dict[int, T]:
@@ -312,21 +344,26 @@ class EnvPool:
             raise
         return {index: results[index] for index in calls}
 
-    def _check_started(self, slots: Sequence[Slot]) -> None:
-        """One world that cannot start is data; a tag of which none can is a broken set-up."""
+    def check_started(self, slots: Sequence[Slot]) -> None:
+        """One world that cannot start is data; a tag of which none can is a broken set-up.
+
+        Raises:
+            EnvUnavailableError: no episode of a tag could start.
+        """
         for tag in dict.fromkeys(slot.tag for slot in slots):
-            errors = [
-                runner_of(self._stacks[slot.index]).error for slot in slots if slot.tag == tag
-            ]
+            errors = [world_of(self._stacks[slot.index]).error for slot in slots if slot.tag == tag]
             if all(error is not None for error in errors):
                 raise EnvUnavailableError(f"no episode of {tag!r} could start: {errors[0]}")
 
-    def _check_siblings(self, slots: Sequence[Slot]) -> None:
-        first: dict[int, Slot] = {}
-        for slot in slots:
-            if runner_of(self._stacks[slot.index]).error is not None:
-                continue
-            other = first.setdefault(slot.group_index, slot)
+    def check_group(self, slots: Sequence[Slot]) -> None:
+        """Siblings of one group begin alike, but for those that could not start.
+
+        Raises:
+            SiblingMismatchError: some do not.
+        """
+        good = [slot for slot in slots if world_of(self._stacks[slot.index]).error is None]
+        for slot in good:
+            other = good[0]
             if slot.observation != other.observation:
                 raise SiblingMismatchError(
                     f"{slot.tag} ({slot.env_id}), env_seed {slot.env_seed}: sibling "
@@ -341,6 +378,11 @@ class EnvPool:
                     f"keys are {other.task_key} and {slot.task_key}; task_key() must depend on the "
                     "task alone"
                 )
+
+
+def turns_of(group: EnvGroup) -> TurnEnv:
+    """The turns of an entry, with its limits around a world in this process."""
+    return wrap(partial(registry.make, group.env, **group.params), group.settings())
 
 
 def _start_threads(calls: Mapping[int, Callable[[], T]]) -> Callable[[], dict[int, T]]:

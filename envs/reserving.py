@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from .base import EnvParamsError
 from .turns.turn import TurnEnv
-from .turns.wrappers import runner_of
+from .turns.wrappers import world_of
 
 EVALUATION_SHARE = 8
 """One key in this many is evaluation's."""
@@ -57,15 +57,15 @@ class TaskVariety:
 
 def variety_of(world: TurnEnv) -> TaskVariety:
     """The variety of a world's tasks; may leave it in an episode that nobody wants."""
-    runner = runner_of(world)
-    declared = runner.num_tasks
+    inner = world_of(world)
+    declared = inner.num_tasks
     if declared is not None:
         return TaskVariety(num_tasks=declared)
     drawn = []
     for seed in SURVEY_SEEDS:
         world.reset(seed, 0)
-        if runner.task_key is not None:
-            drawn.append(runner.task_key)
+        if inner.task_key is not None:
+            drawn.append(inner.task_key)
     return TaskVariety(num_tasks=_effective_number(drawn))
 
 

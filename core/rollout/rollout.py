@@ -1,74 +1,34 @@
 """Multi-turn collection: environments and policy take turns (the papers' Agent Proxy).
 
-Every episode still going takes part in one call of the engine and one of the pool per turn. What
-was sampled is recorded as it was sampled. Each random draw has a seed that names its place (seed,
-split, step, episode, turn), so an episode does not depend on which others are still going.
+Every episode still going takes part in one call of the engine and one of the pool per turn;
+`asynchronous.py` lets each go on at its own pace.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-import numpy as np
-
-from echoscope.envs.base import Observation
-from echoscope.envs.pool import EnvPool, Slot
-from echoscope.envs.turns.turn import TurnResult
-from echoscope.store.records import (
-    FinishReason,
-    IntArray,
-    RolloutBatch,
-    Split,
-    StopReason,
-    ToolCall,
-    Trajectory,
-    Turn,
-    prompt_key,
-)
+from echoscope.envs.pool import EnvPool
+from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory
 
 from ..config.settings import ContextConfig, SamplingConfig
-from ..engines.base import GenerationEngine, Sample, SamplingParams
+from ..engines.base import GenerationEngine, Sample
 from .chat import ChatFormat
-from .context import Conversation, Prompt, Reading
+from .episode import (
+    Episode,
+    SamplingSettings,
+    TurnShaping,
+    begin,
+    budget,
+    finish_turn,
+    read,
+    sampling_params,
+    sampling_seed,
+    stop,
+    trajectory,
+)
 from .stopping import Stopping
-
-_SPLIT_CODES = {Split.TRAIN: 0, Split.EVAL: 1, Split.PROBE: 2}
-_SAMPLING_STREAM = 2  # the environments' seeds are streams 0 and 1
-
-
-class SamplingSettings(Protocol):
-    """What `SamplingConfig` and `SamplingParams` both say."""
-
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def top_p(self) -> float: ...
-    @property
-    def top_k(self) -> int: ...
-    @property
-    def min_p(self) -> float: ...
-
-
-TurnShaping = Callable[[Turn], Mapping[str, float]]
-"""Named reward terms of a finished turn, see `shaping.resolve`."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Episode:
-    """One episode while it goes on."""
-
-    slot: Slot
-    conversation: Conversation
-    prompt: Prompt
-    observation: Observation
-    first_prompt: IntArray
-    turns: list[Turn] = field(default_factory=list)
-    num_sampled_tokens: int = 0
-    success: bool | None = None
-    stop_reason: StopReason | None = None
 
 
 def collect(
@@ -100,18 +60,18 @@ def collect(
     """
     started = time.perf_counter()
     stops = stopping or Stopping(chat, SamplingConfig())
-    active = [_begin(slot, chat, context) for slot in pool.reset(step, draw_round)]
+    active = [begin(slot, chat, context) for slot in pool.reset(step, draw_round)]
     finished: dict[int, Trajectory] = {}
     while active:
         if should_abort is not None and should_abort():
             for episode in active:
-                _stop(episode, StopReason.ABORTED)
+                stop(episode, StopReason.ABORTED)
         going = [episode for episode in active if episode.stop_reason is None]
         if going:
             samples = _generate(going, engine, stops, context, sampling, (seed, split, step))
             _play(going, samples, pool, context, shaping, sampling.temperature)
         ended = {
-            episode.slot.index: _trajectory(
+            episode.slot.index: trajectory(
                 episode, reason, step, split, time.perf_counter() - started
             )
             for episode in active
@@ -121,51 +81,11 @@ def collect(
         if ended and on_finished is not None:
             on_finished(list(ended.values()))
         active = [episode for episode in active if episode.stop_reason is None]
-    return _grouped(finished, pool)
-
-
-def sampling_seed(seed: int, split: Split, step: int, index: int, turn: int) -> int:
-    """The 63-bit seed of one response; of a probe the same at every step, like its tasks."""
-    place = 0 if split is Split.PROBE else step
-    key = (_SPLIT_CODES[split], _SAMPLING_STREAM, place, index, turn)
-    state = np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)
-    return int(state[0]) >> 1
-
-
-def _begin(slot: Slot, chat: ChatFormat, context: ContextConfig) -> _Episode:
-    conversation = Conversation(chat, context, slot.instructions, slot.tools)
-    prompt = conversation.prompt(slot.observation)
-    episode = _Episode(
-        slot=slot,
-        conversation=conversation,
-        prompt=prompt,
-        observation=slot.observation,
-        first_prompt=prompt.tokens,
-    )
-    if not prompt.fits:
-        episode.success = False
-        _stop(episode, StopReason.PROMPT_TOO_LONG)
-    return episode
-
-
-def _stop(episode: _Episode, reason: StopReason) -> None:
-    """End an episode, unless it has ended already."""
-    if episode.stop_reason is None:
-        episode.stop_reason = reason
-        if reason is StopReason.ABORTED:
-            episode.success = None  # nobody knows how it would have ended
-
-
-def _budget(episode: _Episode, context: ContextConfig) -> int:
-    """The most tokens that the next response of this episode may have."""
-    if context.max_episode_tokens is None:
-        return context.max_response_tokens
-    left = context.max_episode_tokens - episode.num_sampled_tokens
-    return min(context.max_response_tokens, left)
+    return grouped(finished, pool)
 
 
 def _generate(
-    episodes: Sequence[_Episode],
+    episodes: Sequence[Episode],
     engine: GenerationEngine,
     stopping: Stopping,
     context: ContextConfig,
@@ -173,30 +93,21 @@ def _generate(
     place: tuple[int, Split, int],
 ) -> list[Sample]:
     """One response per episode, in one call."""
-    budgets = [_budget(episode, context) for episode in episodes]
+    budgets = [budget(episode, context) for episode in episodes]
     seed, split, step = place
     samples = engine.generate(
         [episode.prompt.tokens for episode in episodes],
-        SamplingParams(
-            max_new_tokens=max(budgets),
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            records_support=split is Split.TRAIN,
-            stop_token_ids=stopping.token_ids,
-            watch=stopping.watch if stopping.watches else None,
-        ),
+        sampling_params(max(budgets), sampling, split, stopping),
         seeds=[
             sampling_seed(seed, split, step, episode.slot.episode_index, len(episode.turns))
             for episode in episodes
         ],
     )
-    return [sample.cut(budget) for sample, budget in zip(samples, budgets, strict=True)]
+    return [sample.cut(most) for sample, most in zip(samples, budgets, strict=True)]
 
 
 def _play(
-    episodes: Sequence[_Episode],
+    episodes: Sequence[Episode],
     samples: Sequence[Sample],
     pool: EnvPool,
     context: ContextConfig,
@@ -204,124 +115,20 @@ def _play(
     temperature: float,
 ) -> None:
     """Read the responses, step the environments, record the turns, prepare the next prompts."""
-    readings: dict[int, Reading] = {}
-    moves: dict[int, tuple[Sequence[str], bool]] = {}
-    for episode, sample in zip(episodes, samples, strict=True):
-        index = episode.slot.index
-        readings[index] = reading = episode.conversation.respond(sample.tokens)
-        if sample.finish_reason is not FinishReason.ABORT:
-            moves[index] = (reading.parsed.actions, reading.parsed.is_well_formed)
+    readings = [read(episode, sample) for episode, sample in zip(episodes, samples, strict=True)]
+    moves = {
+        episode.slot.index: actions
+        for episode, (_, actions) in zip(episodes, readings, strict=True)
+        if actions is not None
+    }
     results = pool.step(moves)
-    for episode, sample in zip(episodes, samples, strict=True):
-        index = episode.slot.index
-        result = results.get(index)
-        turn = _turn(episode, sample, readings[index], result, temperature)
-        if shaping is not None:
-            turn = replace(turn, shaping=dict(shaping(turn)))
-        episode.turns.append(turn)
-        episode.num_sampled_tokens += len(sample.tokens)
-        if result is None:
-            _stop(episode, StopReason.ABORTED)
-        else:
-            _advance(episode, result, context)
+    for episode, sample, (reading, _) in zip(episodes, samples, readings, strict=True):
+        result = results.get(episode.slot.index)
+        finish_turn(episode, sample, reading, result, context, shaping, temperature)
 
 
-def _turn(
-    episode: _Episode,
-    sample: Sample,
-    reading: Reading,
-    result: TurnResult | None,
-    temperature: float,
-) -> Turn:
-    """The record of a turn; an aborted response has no `result`."""
-    recorded = Turn(
-        index=len(episode.turns),
-        observation=episode.observation.text,
-        frame=episode.observation.frame,
-        response=reading.text,
-        reasoning_chars=reading.parsed.reasoning_chars,
-        answer_chars=reading.parsed.answer_chars,
-        prompt_tokens=episode.prompt.tokens,
-        response_tokens=sample.tokens,
-        logprobs=sample.logprobs,
-        entropies=sample.entropies,
-        temperature=temperature,
-        support=sample.support,
-        reasoning_span=reading.reasoning_span,
-        finish_reason=sample.finish_reason,
-        policy_version=sample.policy_version,
-        is_valid=False,
-        is_effective=False,
-    )
-    if result is None:
-        return recorded
-    return replace(
-        recorded,
-        actions=result.actions,
-        reward=result.reward,
-        format_penalty=result.format_penalty,
-        is_valid=result.is_valid,
-        is_effective=result.is_effective,
-        info=result.info,
-        calls=_calls(reading, result),
-    )
-
-
-def _calls(reading: Reading, result: TurnResult) -> tuple[ToolCall, ...]:
-    """The calls of a reply with what the world answered; "" for one that it was not asked."""
-    answers = [*result.answers, *[""] * len(reading.parsed.calls)]
-    return tuple(
-        ToolCall(
-            name=call.name,
-            arguments=call.arguments or reading.text[slice(*call.chars)],
-            result=answer,
-            problem=call.problem,
-        )
-        for call, answer in zip(reading.parsed.calls, answers, strict=False)
-    )
-
-
-def _advance(episode: _Episode, result: TurnResult, context: ContextConfig) -> None:
-    """Take in what the environment answered, and end the episode if it cannot go on."""
-    episode.observation = result.observation
-    episode.success = result.success
-    if result.stop_reason is not None:
-        _stop(episode, StopReason(result.stop_reason))
-    elif _budget(episode, context) < 1:
-        _stop(episode, StopReason.MAX_TOKENS)
-    else:
-        shown = result.reward + result.format_penalty
-        episode.prompt = episode.conversation.prompt(result.observation, last_reward=shown)
-        if not episode.prompt.fits:
-            _stop(episode, StopReason.PROMPT_TOO_LONG)
-
-
-def _trajectory(
-    episode: _Episode, reason: StopReason, step: int, split: Split, duration_s: float
-) -> Trajectory:
-    slot = episode.slot
-    return Trajectory(
-        step=step,
-        split=split,
-        index=slot.episode_index,
-        group_index=slot.group_index,
-        sibling_index=slot.sibling_index,
-        env_id=slot.env_id,
-        tag=slot.tag,
-        env_seed=slot.env_seed,
-        noise_seed=slot.noise_seed,
-        task_key=slot.task_key,
-        prompt_key=prompt_key(episode.first_prompt),
-        turns=tuple(episode.turns),
-        final_observation=episode.observation.text,
-        final_frame=episode.observation.frame,
-        stop_reason=reason,
-        is_success=episode.success,
-        duration_s=duration_s,
-    )
-
-
-def _grouped(trajectories: Mapping[int, Trajectory], pool: EnvPool) -> RolloutBatch:
+def grouped(trajectories: Mapping[int, Trajectory], pool: EnvPool) -> RolloutBatch:
+    """The trajectories of a step, by slot of the pool, as its groups."""
     size = pool.group_size
     return RolloutBatch(
         groups=tuple(

@@ -30,12 +30,12 @@ from ..base import (
     prefixed,
     shorten,
 )
-from .turn import TurnEnv, TurnResult
+from .turn import TurnResult, WorldTurns
 
 T = TypeVar("T")
 
 
-class TurnRunner(TurnEnv):
+class TurnRunner(WorldTurns):
     """Runs actions in order until the task ends; an invalid one is skipped and said.
 
     After an exception or a timeout the world's state is unknown: the episode ends, and the next
@@ -65,7 +65,6 @@ class TurnRunner(TurnEnv):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What the policy may call."""
         return self._tools
 
     @property
@@ -75,20 +74,14 @@ class TurnRunner(TurnEnv):
 
     @property
     def error(self) -> str | None:
-        """What failed in this episode, if something did."""
         return self._error
 
     @property
     def task_key(self) -> str | None:
-        """The key of this episode's task; None if the world could not start.
-
-        A world without keys of its own is named by its first observation.
-        """
         return self._task_key
 
     @property
     def num_tasks(self) -> int | None:
-        """What the world declares; EnvParamsError if that is no number of tasks."""
         try:
             declared = self._env.num_tasks
         except (Exception, SystemExit) as error:

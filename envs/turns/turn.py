@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..base import Observation, no_info
+from ..base import Observation, Tool, no_info
 
 STOP_REASONS = frozenset(
     {"terminated", "max_turns", "max_actions", "parse_failed", "env_error", "timeout"}
@@ -89,3 +89,30 @@ class TurnEnv(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release the world."""
+
+
+class WorldTurns(TurnEnv):
+    """The innermost turns: they know the world, or the process that it lives in."""
+
+    @property
+    @abstractmethod
+    def tools(self) -> tuple[Tool, ...]:
+        """What the policy may call."""
+
+    @property
+    @abstractmethod
+    def error(self) -> str | None:
+        """What failed in this episode, if something did."""
+
+    @property
+    @abstractmethod
+    def task_key(self) -> str | None:
+        """The key of this episode's task; None if the world could not start.
+
+        A world without keys of its own is named by its first observation.
+        """
+
+    @property
+    @abstractmethod
+    def num_tasks(self) -> int | None:
+        """What the world declares; EnvParamsError if that is no number of tasks."""

@@ -16,7 +16,7 @@ from echoscope.text.amounts import counted
 
 from ..base import Observation, TextEnv
 from .runner import TurnRunner
-from .turn import TurnEnv, TurnResult, TurnSettings
+from .turn import TurnEnv, TurnResult, TurnSettings, WorldTurns
 
 
 class TurnLayer(TurnEnv):
@@ -127,10 +127,18 @@ def wrap(build: Callable[[], TextEnv], settings: TurnSettings) -> TurnEnv:
     return TurnLimit(stack, settings.max_turns, settings.max_actions_per_turn)
 
 
-def runner_of(stack: TurnEnv) -> TurnRunner:
+def world_of(stack: TurnEnv) -> WorldTurns:
     """The innermost layer of a stack."""
     while isinstance(stack, TurnLayer):
         stack = stack.inner
-    if not isinstance(stack, TurnRunner):
-        raise TypeError(f"a stack of turn layers ends in a TurnRunner, not {type(stack).__name__}")
+    if not isinstance(stack, WorldTurns):
+        raise TypeError(f"a stack of turn layers ends in a WorldTurns, not {type(stack).__name__}")
     return stack
+
+
+def runner_of(stack: TurnEnv) -> TurnRunner:
+    """The innermost layer of a stack whose world lives in this process."""
+    world = world_of(stack)
+    if not isinstance(world, TurnRunner):
+        raise TypeError(f"{type(world).__name__} has no world in this process")
+    return world

@@ -21,7 +21,8 @@ from echoscope.core.engines.base import Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import Policy
 from echoscope.core.rollout.chat import ChatFormat
-from echoscope.core.rollout.rollout import collect, sampling_seed
+from echoscope.core.rollout.episode import sampling_seed
+from echoscope.core.rollout.rollout import collect
 from echoscope.core.update.batch import credit_rewards, pack
 from echoscope.envs.base import Observation
 from echoscope.envs.pool import EnvPool, Slot

@@ -153,5 +153,5 @@ def test_runner_of_refuses_a_stack_without_a_runner() -> None:
         def instructions(self) -> str: ...
         def close(self) -> None: ...
 
-    with pytest.raises(TypeError, match="ends in a TurnRunner, not Alone"):
+    with pytest.raises(TypeError, match="ends in a WorldTurns, not Alone"):
         runner_of(Alone())

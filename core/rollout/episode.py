@@ -1,0 +1,252 @@
+"""One episode while it is played: what it samples from, what it takes in, how it is recorded.
+
+What was sampled is recorded as it was sampled. Each random draw has a seed that names its place
+(seed, split, step, episode, turn), so an episode does not depend on which others are still going.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from echoscope.envs.base import Observation
+from echoscope.envs.pool import Slot
+from echoscope.envs.turns.turn import TurnResult
+from echoscope.store.records import (
+    FinishReason,
+    IntArray,
+    Split,
+    StopReason,
+    ToolCall,
+    Trajectory,
+    Turn,
+    prompt_key,
+)
+
+from ..config.settings import ContextConfig
+from ..engines.base import Sample, SamplingParams
+from .chat import ChatFormat
+from .context import Conversation, Prompt, Reading
+from .stopping import Stopping
+
+_SPLIT_CODES = {Split.TRAIN: 0, Split.EVAL: 1, Split.PROBE: 2}
+_SAMPLING_STREAM = 2  # the environments' seeds are streams 0 and 1
+
+
+class SamplingSettings(Protocol):
+    """What `SamplingConfig` and `SamplingParams` both say."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def min_p(self) -> float: ...
+
+
+TurnShaping = Callable[[Turn], Mapping[str, float]]
+"""Named reward terms of a finished turn, see `shaping.resolve`."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Episode:
+    """One episode while it goes on."""
+
+    slot: Slot
+    conversation: Conversation
+    prompt: Prompt
+    observation: Observation
+    first_prompt: IntArray
+    turns: list[Turn] = field(default_factory=list)
+    num_sampled_tokens: int = 0
+    success: bool | None = None
+    stop_reason: StopReason | None = None
+
+
+def sampling_seed(seed: int, split: Split, step: int, index: int, turn: int) -> int:
+    """The 63-bit seed of one response; of a probe the same at every step, like its tasks."""
+    place = 0 if split is Split.PROBE else step
+    key = (_SPLIT_CODES[split], _SAMPLING_STREAM, place, index, turn)
+    state = np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)
+    return int(state[0]) >> 1
+
+
+def sampling_params(
+    max_new_tokens: int, sampling: SamplingSettings, split: Split, stopping: Stopping
+) -> SamplingParams:
+    """How to sample a response of so many tokens at most."""
+    return SamplingParams(
+        max_new_tokens=max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        records_support=split is Split.TRAIN,
+        stop_token_ids=stopping.token_ids,
+        watch=stopping.watch if stopping.watches else None,
+    )
+
+
+def read(episode: Episode, sample: Sample) -> tuple[Reading, tuple[tuple[str, ...], bool] | None]:
+    """What a response says, and the actions to carry out; None for an aborted response."""
+    reading = episode.conversation.respond(sample.tokens)
+    if sample.finish_reason is FinishReason.ABORT:
+        return reading, None
+    return reading, (tuple(reading.parsed.actions), reading.parsed.is_well_formed)
+
+
+def finish_turn(
+    episode: Episode,
+    sample: Sample,
+    reading: Reading,
+    result: TurnResult | None,
+    context: ContextConfig,
+    shaping: TurnShaping | None,
+    temperature: float,
+) -> None:
+    """Record a turn that the environment has answered, and prepare the next prompt or the end.
+
+    Args:
+        result: None for an aborted response.
+    """
+    turn = _turn(episode, sample, reading, result, temperature)
+    if shaping is not None:
+        turn = replace(turn, shaping=dict(shaping(turn)))
+    episode.turns.append(turn)
+    episode.num_sampled_tokens += len(sample.tokens)
+    if result is None:
+        stop(episode, StopReason.ABORTED)
+    else:
+        advance(episode, result, context)
+
+
+def begin(slot: Slot, chat: ChatFormat, context: ContextConfig) -> Episode:
+    conversation = Conversation(chat, context, slot.instructions, slot.tools)
+    prompt = conversation.prompt(slot.observation)
+    episode = Episode(
+        slot=slot,
+        conversation=conversation,
+        prompt=prompt,
+        observation=slot.observation,
+        first_prompt=prompt.tokens,
+    )
+    if not prompt.fits:
+        episode.success = False
+        stop(episode, StopReason.PROMPT_TOO_LONG)
+    return episode
+
+
+def stop(episode: Episode, reason: StopReason) -> None:
+    """End an episode, unless it has ended already."""
+    if episode.stop_reason is None:
+        episode.stop_reason = reason
+        if reason is StopReason.ABORTED:
+            episode.success = None  # nobody knows how it would have ended
+
+
+def budget(episode: Episode, context: ContextConfig) -> int:
+    """The most tokens that the next response of this episode may have."""
+    if context.max_episode_tokens is None:
+        return context.max_response_tokens
+    left = context.max_episode_tokens - episode.num_sampled_tokens
+    return min(context.max_response_tokens, left)
+
+
+def _turn(
+    episode: Episode,
+    sample: Sample,
+    reading: Reading,
+    result: TurnResult | None,
+    temperature: float,
+) -> Turn:
+    """The record of a turn; an aborted response has no `result`."""
+    recorded = Turn(
+        index=len(episode.turns),
+        observation=episode.observation.text,
+        frame=episode.observation.frame,
+        response=reading.text,
+        reasoning_chars=reading.parsed.reasoning_chars,
+        answer_chars=reading.parsed.answer_chars,
+        prompt_tokens=episode.prompt.tokens,
+        response_tokens=sample.tokens,
+        logprobs=sample.logprobs,
+        entropies=sample.entropies,
+        temperature=temperature,
+        support=sample.support,
+        reasoning_span=reading.reasoning_span,
+        finish_reason=sample.finish_reason,
+        policy_version=sample.policy_version,
+        is_valid=False,
+        is_effective=False,
+    )
+    if result is None:
+        return recorded
+    return replace(
+        recorded,
+        actions=result.actions,
+        reward=result.reward,
+        format_penalty=result.format_penalty,
+        is_valid=result.is_valid,
+        is_effective=result.is_effective,
+        info=result.info,
+        calls=_calls(reading, result),
+    )
+
+
+def _calls(reading: Reading, result: TurnResult) -> tuple[ToolCall, ...]:
+    """The calls of a reply with what the world answered; "" for one that it was not asked."""
+    answers = [*result.answers, *[""] * len(reading.parsed.calls)]
+    return tuple(
+        ToolCall(
+            name=call.name,
+            arguments=call.arguments or reading.text[slice(*call.chars)],
+            result=answer,
+            problem=call.problem,
+        )
+        for call, answer in zip(reading.parsed.calls, answers, strict=False)
+    )
+
+
+def advance(episode: Episode, result: TurnResult, context: ContextConfig) -> None:
+    """Take in what the environment answered, and end the episode if it cannot go on."""
+    episode.observation = result.observation
+    episode.success = result.success
+    if result.stop_reason is not None:
+        stop(episode, StopReason(result.stop_reason))
+    elif budget(episode, context) < 1:
+        stop(episode, StopReason.MAX_TOKENS)
+    else:
+        shown = result.reward + result.format_penalty
+        episode.prompt = episode.conversation.prompt(result.observation, last_reward=shown)
+        if not episode.prompt.fits:
+            stop(episode, StopReason.PROMPT_TOO_LONG)
+
+
+def trajectory(
+    episode: Episode, reason: StopReason, step: int, split: Split, duration_s: float
+) -> Trajectory:
+    slot = episode.slot
+    return Trajectory(
+        step=step,
+        split=split,
+        index=slot.episode_index,
+        group_index=slot.group_index,
+        sibling_index=slot.sibling_index,
+        env_id=slot.env_id,
+        tag=slot.tag,
+        env_seed=slot.env_seed,
+        noise_seed=slot.noise_seed,
+        task_key=slot.task_key,
+        prompt_key=prompt_key(episode.first_prompt),
+        turns=tuple(episode.turns),
+        final_observation=episode.observation.text,
+        final_frame=episode.observation.frame,
+        stop_reason=reason,
+        is_success=episode.success,
+        duration_s=duration_s,
+    )

@@ -1,0 +1,1 @@
+"""How do environments run beside the sampling: in threads, in processes, within a time limit?"""

@@ -1,0 +1,278 @@
+"""Environments in processes of their own: started when needed, replaced when they die, never left.
+
+A worker holds worlds that it builds from registry ids and settings, and runs every call in a
+thread, so that a world that waits keeps no other one waiting. It ends when its pipe closes, that
+is, with its parent, however that ends.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from multiprocessing.connection import Connection
+from threading import Event, Lock, Thread
+from typing import Any
+
+from .. import registry
+from ..base import EnvUnavailableError, shorten
+from ..pool import turns_of
+from ..settings import EnvGroup
+from ..turns.runner import ActionTimeoutError
+from ..turns.turn import TurnEnv
+from .bounded import BoundedTurns, WorkerDiedError, perform
+
+_START_S = 120.0
+"""Seconds that a worker may take to start."""
+_END_S = 2.0
+"""Seconds that a worker may take to end before it is killed."""
+_GONE = (EOFError, OSError)
+
+
+class _Call:
+    """A call under way: its answer, once there is one."""
+
+    def __init__(self) -> None:
+        self.is_done = Event()
+        self.result: Any = None
+        self.error: Exception | None = None
+
+
+class _Worker:
+    """One process, seen from its parent."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, far_end = context.Pipe()
+        self._process = context.Process(
+            target=_work, args=(far_end,), name="echoscope-env", daemon=True
+        )
+        self._process.start()
+        far_end.close()
+        self._lock = Lock()
+        self._calls: dict[int, _Call] = {}
+        self._numbers = count()
+        self._is_dead = False
+        self.has_answered = False
+        self.is_retired = False
+        """It holds a call that hangs: no new episode begins here."""
+        self.episodes: set[int] = set()
+        """Worlds that are in the middle of an episode here."""
+        self._reader = Thread(target=self._read, name="echoscope-env-reader", daemon=True)
+        self._reader.start()
+
+    @property
+    def is_dead(self) -> bool:
+        return self._is_dead
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def call(self, message: tuple[Any, ...], limit_s: float | None) -> Any:
+        """What the worker answers to a message.
+
+        Raises:
+            ActionTimeoutError: it did not answer in time.
+            WorkerDiedError: it is gone.
+        """
+        call, number = _Call(), next(self._numbers)
+        try:
+            with self._lock:
+                if self._is_dead:
+                    raise WorkerDiedError(self._how_it_ended())
+                self._calls[number] = call
+                self._pipe.send((number, *message))
+        except _GONE as error:
+            raise WorkerDiedError(self._how_it_ended()) from error
+        # Until its first answer, the time goes into starting Python and importing the world.
+        limit = limit_s if self.has_answered else max(_START_S, limit_s or 0.0)
+        if not call.is_done.wait(limit):
+            raise ActionTimeoutError
+        if call.error is not None:
+            raise call.error
+        return call.result
+
+    def end(self) -> None:
+        """End the process; kill it if it does not."""
+        self._process.terminate()
+        self._reader.join(_END_S)  # which ends with the process, and waits for it
+        if self._process.is_alive():
+            self._process.kill()
+            self._reader.join(_END_S)
+        self._pipe.close()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                number, error, result = self._pipe.recv()
+            except _GONE:
+                break
+            self.has_answered = True
+            with self._lock:
+                call = self._calls.pop(number)
+            call.error, call.result = error, result
+            call.is_done.set()
+        self._process.join(_END_S)
+        with self._lock:
+            self._is_dead = True
+            calls, self._calls = list(self._calls.values()), {}
+        for call in calls:
+            call.error = WorkerDiedError(self._how_it_ended())
+            call.is_done.set()
+
+    def _how_it_ended(self) -> str:
+        code = self._process.exitcode
+        how = "" if code is None else f" (signal {-code})" if code < 0 else f" (exit code {code})"
+        return f"the worker process of the environment died{how}"
+
+
+class WorkerProcesses:
+    """A fixed number of worker processes; worlds are spread over them in turn.
+
+    Args:
+        number: of processes.
+        report: is told in one sentence when a worker was replaced.
+    """
+
+    def __init__(self, number: int, report: Callable[[str], None] = lambda text: None) -> None:
+        self._workers: list[_Worker | None] = [None] * number
+        self._retired: list[_Worker] = []
+        self._report = report
+        self._next_home = count()
+        self._lock = Lock()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that are there."""
+        workers = [*self._workers, *self._retired]
+        return [w.pid for w in workers if w is not None and not w.is_dead and w.pid is not None]
+
+    def new_home(self) -> int:
+        """The place of a new world."""
+        return next(self._next_home) % len(self._workers)
+
+    def worker(self, home: int) -> _Worker:
+        """The worker at a place, for an episode that begins; a dead or hanging one is replaced.
+
+        Raises:
+            EnvUnavailableError: the last one died before it had answered anything.
+        """
+        with self._lock:
+            worker = self._workers[home]
+            if worker is not None and worker.is_dead:
+                if not worker.has_answered:
+                    raise EnvUnavailableError(
+                        "a worker process of the environments died before it had begun: play "
+                        "with collection.workers=threads to see what the environment does; a "
+                        "script of your own must start the run under "
+                        '`if __name__ == "__main__":`'
+                    )
+                num = len(worker.episodes)
+                self._report(
+                    f"a worker process of the environments died, with {num} episodes in the "
+                    "middle; a new one takes its place"
+                )
+                worker = None
+            elif worker is not None and worker.is_retired:
+                self._retired.append(worker)
+                worker = None
+            if worker is None:
+                worker = self._workers[home] = _Worker()
+            for old in [old for old in self._retired if not old.episodes]:
+                self._retired.remove(old)
+                old.end()
+            return worker
+
+    def close(self) -> None:
+        """End every process."""
+        for worker in (*self._workers, *self._retired):
+            if worker is not None:
+                worker.end()
+        self._workers, self._retired = [None] * len(self._workers), []
+
+
+class ProcessTurns(BoundedTurns):
+    """Bounded turns of a world that lives in a worker process."""
+
+    _names = count()
+
+    def __init__(self, group: EnvGroup, limit_s: float | None, processes: WorkerProcesses) -> None:
+        super().__init__(group.env, limit_s)
+        self._group = group
+        self._registration = registry.resolve(group.env)
+        self._processes = processes
+        self._home = processes.new_home()
+        self._worker: _Worker | None = None
+        self._name = next(self._names)
+        """Of the world in its worker; a new one after a timeout."""
+
+    def step_turn(self, actions: Any, is_well_formed: bool) -> Any:
+        result = super().step_turn(actions, is_well_formed)
+        if result.stop_reason is not None and self._worker is not None:
+            self._worker.episodes.discard(self._name)
+        return result
+
+    def close(self) -> None:
+        """The world ends with its process."""
+
+    def _perform(self, what: str, *args: Any) -> Any:
+        if what != "step":
+            if self._worker is not None:
+                self._worker.episodes.discard(self._name)
+            self._worker = self._processes.worker(self._home)
+            self._worker.episodes.add(self._name)
+        worker = self._worker
+        assert worker is not None
+        message = (self._name, self._group, self._registration, what, args)
+        try:
+            return worker.call(message, self.limit_s)
+        except ActionTimeoutError:
+            worker.is_retired = True
+            worker.episodes.discard(self._name)
+            self._name = next(self._names)
+            raise
+
+
+def _work(pipe: Connection) -> None:
+    """The worker: carries out calls until its pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    worlds: dict[int, TurnEnv] = {}
+    lock = Lock()
+
+    def answer(number: int, name: int, make: Callable[[], TurnEnv], what: str, args: Any) -> None:
+        error: Exception | None = None
+        result: Any = None
+        try:
+            if name not in worlds:
+                worlds[name] = make()
+            result = perform(worlds[name], what, *args)
+        except Exception as problem:  # noqa: BLE001 - raised again in the parent
+            error = problem
+        try:
+            data = pickle.dumps((number, error, result))
+        except Exception as problem:  # noqa: BLE001 - what a world gives may be anything
+            told = f"{type(problem).__name__}: {shorten(str(error or problem), 300)}"
+            data = pickle.dumps((number, EnvUnavailableError(told), None))
+        with lock:
+            pipe.send_bytes(data)
+
+    try:
+        while True:
+            number, name, group, registration, what, args = pipe.recv()
+            make = partial(_build, group, registration)
+            Thread(target=answer, args=(number, name, make, what, args), daemon=True).start()
+    except _GONE:
+        os._exit(0)  # without waiting for a call that hangs
+
+
+def _build(group: EnvGroup, registration: registry.Registration) -> TurnEnv:
+    if group.env not in registry.known_ids() and ":" not in group.env:
+        registry.register(
+            registration.id, registration.entry_point, params=dict(registration.params)
+        )
+    return turns_of(group)

@@ -1,0 +1,71 @@
+"""Calls that run beside the caller, in threads whose results come back one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+_Job = tuple[int, Callable[[], Any]]
+
+
+class WorkerThreads:
+    """Up to `num_threads` daemon threads that run calls in the order in which they came.
+
+    Daemons, because Python cannot end a call that hangs: whoever stops waiting leaves it behind,
+    and it does not keep the process alive.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._most = num_threads
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._done: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
+        self._threads: list[Thread] = []
+        self._num_pending = 0
+
+    @property
+    def num_pending(self) -> int:
+        """Calls whose results `finished` has not returned yet."""
+        return self._num_pending
+
+    def submit(self, key: int, call: Callable[[], Any]) -> None:
+        """Run `call` as soon as a thread is free."""
+        self._num_pending += 1
+        if len(self._threads) < min(self._most, self._num_pending):
+            thread = Thread(target=self._work, name="echoscope-env", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._jobs.put((key, call))
+
+    def finished(self, max_wait_s: float) -> list[tuple[int, Any]]:
+        """(key, result) of the calls that have returned; waits so long for the first of them.
+
+        Raises:
+            BaseException: what a call raised; its own result is lost.
+        """
+        out: list[tuple[int, Any]] = []
+        while self._num_pending:
+            try:
+                key, result, error = self._done.get(timeout=0 if out else max_wait_s)
+            except Empty:
+                break
+            self._num_pending -= 1
+            if error is not None:
+                raise error
+            out.append((key, result))
+        return out
+
+    def close(self) -> None:
+        """End the threads; one whose call hangs is left behind."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        self._threads = []
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            key, call = job
+            try:
+                self._done.put((key, call(), None))
+            except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+                self._done.put((key, None, error))
