@@ -351,9 +351,10 @@ class EnvPool:
             EnvUnavailableError: no episode of a tag could start.
         """
         for tag in dict.fromkeys(slot.tag for slot in slots):
-            errors = [world_of(self._stacks[slot.index]).error for slot in slots if slot.tag == tag]
-            if all(error is not None for error in errors):
-                raise EnvUnavailableError(f"no episode of {tag!r} could start: {errors[0]}")
+            of_tag = [slot for slot in slots if slot.tag == tag]
+            if all(slot.task_key is None for slot in of_tag):
+                error = world_of(self._stacks[of_tag[0].index]).error
+                raise EnvUnavailableError(f"no episode of {tag!r} could start: {error}")
 
     def check_group(self, slots: Sequence[Slot]) -> None:
         """Siblings of one group begin alike, but for those that could not start.
@@ -361,7 +362,7 @@ class EnvPool:
         Raises:
             SiblingMismatchError: some do not.
         """
-        good = [slot for slot in slots if world_of(self._stacks[slot.index]).error is None]
+        good = [slot for slot in slots if slot.task_key is not None]
         for slot in good:
             other = good[0]
             if slot.observation != other.observation:

@@ -19,6 +19,7 @@ from echoscope.diagnostics.config import (
 )
 from echoscope.envs.settings import EnvGroup
 
+from .collection import CollectionConfig
 from .engine import EngineConfig, HfEngineConfig
 from .limits import (
     MAX_COUNT,
@@ -454,6 +455,7 @@ class RunConfig(FrozenModel):
     )
     model: ModelConfig = Field(default_factory=ModelConfig)
     engine: EngineConfig = Field(default_factory=HfEngineConfig)
+    collection: CollectionConfig = Field(default_factory=CollectionConfig)
     context: ContextConfig = Field(default_factory=ContextConfig)
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     envs: EnvsConfig
@@ -500,6 +502,7 @@ class RunConfig(FrozenModel):
             )
         self._check_kl_reward()
         self._check_dynamic_sampling()
+        self._check_collection()
         self._check_evaluation()
         self._check_curriculum()
         if self.critic_warmup_steps >= self.steps:
@@ -565,6 +568,33 @@ class RunConfig(FrozenModel):
             raise ValueError(
                 f"dynamic_sampling.max_rounds is {rounds}, but from_run has its groups already: "
                 "set dynamic_sampling.max_rounds=1"
+            )
+
+    def _check_collection(self) -> None:
+        collection = self.collection
+        if collection.mode == "lockstep":
+            return
+        if self.from_run is not None:
+            raise ValueError(
+                "collection.mode is async, but from_run has its episodes already: set "
+                "collection.mode=lockstep"
+            )
+        most = collection.max_in_flight
+        if most is not None and most < self.envs.group_size:
+            raise ValueError(
+                f"collection.max_in_flight is {most}, but the {self.envs.group_size} episodes of a "
+                f"group begin together: set it to at least envs.group_size={self.envs.group_size}"
+            )
+        ahead = f"collection.max_staleness is {collection.max_staleness}"
+        if collection.max_staleness and self.off_policy.correction == "none":
+            raise ValueError(
+                f"{ahead}, so that samples are of older weights than those that learn from them: "
+                "set off_policy.old_logprobs=trainer and off_policy.correction=tis or mis"
+            )
+        if collection.max_staleness and self.curriculum.by != "none":
+            raise ValueError(
+                f"{ahead}, but curriculum.by={self.curriculum.by} chooses the next tasks after "
+                "each update: set curriculum.by=none or collection.max_staleness=0"
             )
 
     def _check_evaluation(self) -> None:

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from echoscope.diagnostics.selection.filter import mixed_groups
-from echoscope.envs.pool import EnvPool
+from echoscope.envs.pool import EnvPool, turns_of
 from echoscope.envs.reserving import TaskVariety, few_tasks
 from echoscope.envs.settings import EnvGroup
+from echoscope.envs.turns.turn import TurnEnv
+from echoscope.envs.workers.bounded import ThreadTurns
+from echoscope.envs.workers.processes import ProcessTurns, WorkerProcesses
 from echoscope.store.query.rows import clean_text
 from echoscope.store.reader import open_run
 from echoscope.store.records import RolloutBatch, Split, Trajectory, Turn
 from echoscope.store.steer.settings import live_settings
 
+from ..config.collection import CollectionConfig
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig, SamplingConfig
 from ..engines.base import GenerationEngine
+from ..engines.batching import as_streaming
+from .asynchronous import Gate, Waiting, collect_async
 from .chat import ChatFormat
-from .rollout import SamplingSettings, collect
+from .episode import SamplingSettings
+from .rollout import collect
 from .shaping import apply, resolve
 from .stopping import Stopping
 
@@ -43,13 +51,47 @@ class RolloutSource(Protocol):
     def close(self) -> None: ...
 
 
-def build_pool(groups: Sequence[EnvGroup], *, group_size: int, seed: int, split: Split) -> EnvPool:
+def build_pool(
+    groups: Sequence[EnvGroup],
+    *,
+    group_size: int,
+    seed: int,
+    split: Split,
+    make_turns: Callable[[EnvGroup], TurnEnv] | None = None,
+) -> EnvPool:
     """The environments of a split.
+
+    Args:
+        make_turns: builds the turns of one world; in this process and without limits if None.
 
     Raises:
         ValueError: an unknown environment or parameter, named in one line.
     """
-    return EnvPool(groups, group_size=group_size, seed=seed, split=split.value)
+    return EnvPool(
+        groups, group_size=group_size, seed=seed, split=split.value, make_turns=make_turns
+    )
+
+
+def turns_maker(
+    collection: CollectionConfig, processes: WorkerProcesses | None
+) -> Callable[[EnvGroup], TurnEnv] | None:
+    """What builds the turns of one world under these settings; None for the plain ones.
+
+    Args:
+        processes: where the worlds live, with `collection.workers=processes`.
+    """
+    if collection.mode == "lockstep":
+        return None
+    limit_s = collection.env_timeout_s
+    if processes is not None:
+        return partial(ProcessTurns, limit_s=limit_s, processes=processes)
+    if limit_s is None:
+        return None
+
+    def bounded(group: EnvGroup) -> TurnEnv:
+        return ThreadTurns(group.env, limit_s, partial(turns_of, group))
+
+    return bounded
 
 
 def probe_groups(config: RunConfig) -> list[EnvGroup]:
@@ -78,6 +120,8 @@ class EnvSource:
     Args:
         on_finished: told of trajectories as they end, before their step does.
         should_abort: asked every turn.
+        processes: where environments live, if this source is to end them.
+        gate: who else wants the engine between two responses.
     """
 
     def __init__(
@@ -90,9 +134,15 @@ class EnvSource:
         *,
         on_finished: Callable[[Sequence[Trajectory]], None],
         should_abort: Callable[[], bool],
+        processes: WorkerProcesses | None = None,
+        gate: Gate | None = None,
     ) -> None:
+        self._processes = processes
         self._pool = pool
         self._engine = engine
+        self._gate = gate
+        self.waiting = Waiting()
+        """Who waited for whom since the last `take_waiting`; with collection.mode=async."""
         self._chat = chat
         self._split = split
         self._stopping = Stopping(chat, config.sampling)
@@ -114,7 +164,15 @@ class EnvSource:
         return rollouts
 
     def _play(self, step: int, config: RunConfig, *, draw_round: int) -> RolloutBatch:
-        rollouts = collect(
+        play = self._lockstep if config.collection.mode == "lockstep" else self._asynchronous
+        rollouts = play(step, config, draw_round)
+        if self._should_abort():
+            self._engine.release_memory()
+            raise StepDroppedError
+        return rollouts
+
+    def _lockstep(self, step: int, config: RunConfig, draw_round: int) -> RolloutBatch:
+        return collect(
             pool=self._pool,
             engine=self._engine,
             chat=self._chat,
@@ -129,10 +187,33 @@ class EnvSource:
             stopping=self._stopping,
             draw_round=draw_round,
         )
-        if self._should_abort():
-            self._engine.release_memory()
-            raise StepDroppedError
-        return rollouts
+
+    def _asynchronous(self, step: int, config: RunConfig, draw_round: int) -> RolloutBatch:
+        num_episodes = self._pool.num_groups * self._pool.group_size
+        return collect_async(
+            pool=self._pool,
+            engine=as_streaming(self._engine),
+            chat=self._chat,
+            context=config.context,
+            sampling=_sampling(config, self._split),
+            step=step,
+            split=self._split,
+            seed=config.seed,
+            max_in_flight=config.collection.in_flight(num_episodes),
+            num_threads=config.collection.num_threads(num_episodes),
+            on_finished=self._on_finished,
+            should_abort=self._should_abort,
+            shaping=self._shaping,
+            stopping=self._stopping,
+            draw_round=draw_round,
+            waiting=self.waiting,
+            gate=self._gate,
+        )
+
+    def take_waiting(self) -> Waiting:
+        """Who waited for whom since the last time this was asked."""
+        waiting, self.waiting = self.waiting, Waiting()
+        return waiting
 
     def share(self, counts: Sequence[int]) -> None:
         """Give each entry of the pool so many groups from the next step on; the sum is fixed."""
@@ -144,6 +225,8 @@ class EnvSource:
 
     def close(self) -> None:
         self._pool.close()
+        if self._processes is not None:
+            self._processes.close()
 
 
 def unreserved(training: RolloutSource, evaluation: RolloutSource | None) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from echoscope.envs.workers.processes import WorkerProcesses
 from echoscope.store.records import Command, Split
 from echoscope.store.steer.commands import Mailbox
 from echoscope.store.writer import RunWriter
@@ -32,6 +33,7 @@ from ..rollout.sources import (
     StoredSource,
     build_pool,
     probe_groups,
+    turns_maker,
 )
 from ..rollout.stopping import Stopping
 from .control import Control
@@ -124,14 +126,18 @@ class Builder:
             observers.append(
                 MonitorObserver(config, policy, chat, run_id=writer.run_id, events=events)
             )
+        processes = self._processes()
         train_source: RolloutSource
         if config.from_run is not None:
             train_source = StoredSource(Path(config.from_run), config)
         else:
-            train_source = self._env_source(Split.TRAIN, engine, chat, writer, control)
+            train_source = self._env_source(Split.TRAIN, engine, chat, writer, control, processes)
+
         has_eval = bool(config.envs.eval)
         eval_source = (
-            self._env_source(Split.EVAL, engine, chat, writer, control) if has_eval else None
+            self._env_source(Split.EVAL, engine, chat, writer, control, processes)
+            if has_eval
+            else None
         )
         return Trainer(
             config=config,
@@ -144,7 +150,7 @@ class Builder:
             train_source=train_source,
             eval_source=eval_source,
             probe_source=LazySource(
-                lambda: self._env_source(Split.PROBE, engine, chat, writer, control)
+                lambda: self._env_source(Split.PROBE, engine, chat, writer, control, processes)
             ),
             control=control,
             events=self.events,
@@ -158,6 +164,7 @@ class Builder:
         chat: ChatFormat,
         writer: RunWriter,
         control: Control,
+        processes: WorkerProcesses | None,
     ) -> EnvSource:
         envs = self.config.envs
         groups, group_size = {
@@ -165,7 +172,13 @@ class Builder:
             Split.EVAL: (envs.eval, envs.eval_group_size),
             Split.PROBE: (probe_groups(self.config), 1),
         }[split]
-        pool = build_pool(groups, group_size=group_size, seed=self.config.seed, split=split)
+        pool = build_pool(
+            groups,
+            group_size=group_size,
+            seed=self.config.seed,
+            split=split,
+            make_turns=turns_maker(self.config.collection, processes),
+        )
         return EnvSource(
             pool,
             engine,
@@ -174,7 +187,16 @@ class Builder:
             split,
             on_finished=writer.add_trajectories,
             should_abort=control.should_abort,
+            # They serve all splits; the run ends with the episodes of training.
+            processes=processes if split is Split.TRAIN else None,
         )
+
+    def _processes(self) -> WorkerProcesses | None:
+        """The processes that environments live in; none of them has started yet."""
+        collection = self.config.collection
+        if collection.mode == "lockstep" or collection.workers == "threads":
+            return None
+        return WorkerProcesses(collection.num_processes, self.events.message)
 
 
 def _check_context(positions: int | None, config: RunConfig) -> None:
