@@ -117,8 +117,22 @@ class Builder:
         *,
         replay: Sequence[tuple[int, Command]] = (),
     ) -> Trainer:
+        engine = build_engine(self.config, model.policy, report=self.events.message)
+        try:
+            return self._around(engine, model, writer, mailbox, replay)
+        except BaseException:
+            engine.close()  # it may be a process of its own
+            raise
+
+    def _around(
+        self,
+        engine: GenerationEngine,
+        model: Model,
+        writer: RunWriter,
+        mailbox: Mailbox,
+        replay: Sequence[tuple[int, Command]],
+    ) -> Trainer:
         config, policy, chat = self.config, model.policy, model.chat
-        engine = build_engine(config, policy, report=self.events.message)
         control = Control(mailbox, writer.run_id, replay)
         observers = [*self.observers, *user_observers(config)]
         if config.diagnostics.enabled:

@@ -34,6 +34,7 @@ WORKER_FOLDER = Path(__file__).parent / "worker"
 MODEL_NAME = "policy"
 _LOOK_EVERY_S = 0.25
 _END_WITHIN_S = 10.0
+_DIES_WITHIN_S = 5.0
 
 
 class ServerProcess:
@@ -91,6 +92,14 @@ class ServerProcess:
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    def is_dying(self) -> bool:
+        """Whether the server has ended, or ends within seconds: its sockets close before it does,
+        and it outlives a worker that died by a moment."""
+        deadline = time.monotonic() + _DIES_WITHIN_S
+        while self.is_alive and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return not self.is_alive
 
     def end(self) -> None:
         """End every process of the server, gently first."""
@@ -203,7 +212,7 @@ class VllmServerEngine(ServerEngine):
         try:
             super().sync_weights(policy)
         except EngineError as error:
-            if self._process.is_alive:
+            if not self._process.is_dying():
                 raise
             self._policy_version = int(policy.version)
             self._restart(error)
@@ -220,7 +229,7 @@ class VllmServerEngine(ServerEngine):
         return self._is_ending or not self._process.is_alive
 
     def _recover(self, error: EngineError) -> None:
-        if self._process.is_alive:
+        if not self._process.is_dying():
             raise error
         self._restart(error)
         for key in self._pending:
