@@ -204,7 +204,7 @@ class ServerEngine(StreamedEngine):
             return min(params.top_k + _TIES, self._vocab_size)
         if self._vocab_size <= MAX_SUPPORT:
             return self._vocab_size
-        raise ValueError(
+        raise ConfigError(
             "a server tells which tokens truncation left in only up to "
             f"{MAX_SUPPORT - _TIES}: set sampling.top_k to at most {MAX_SUPPORT - _TIES} beside "
             "sampling.top_p or sampling.min_p, or set engine.kind=hf"

@@ -20,7 +20,7 @@ from echoscope.store.records import FinishReason, IntArray, Support
 
 from ...config.engine import VllmEngineConfig
 from ...config.loading import ConfigError
-from ..base import ReplyWatch, Sample, SamplingParams
+from ..base import EngineError, ReplyWatch, Sample, SamplingParams
 from ..batching import check_idle
 from ..hf.sampling import PolicyNumericsError
 from ..requests import StreamedEngine, checked_prompt, watched_end
@@ -251,7 +251,7 @@ class VllmEngine(StreamedEngine):
             shutil.rmtree(path)
         engine.apply_model(repair_tied_head)
         if not engine.reset_prefix_cache():
-            raise RuntimeError("vLLM could not empty its prefix cache after new weights came")
+            raise EngineError("vLLM could not empty its prefix cache after new weights came")
         engine.set_weight_version(str(version))
 
     def _load_adapter(self, model: PeftModel) -> None:
@@ -311,7 +311,7 @@ class VllmEngine(StreamedEngine):
         if params.top_k:
             return min(params.top_k + _TIES, self._vocab_size, MAX_SUPPORT)
         if self._vocab_size > MAX_SUPPORT:
-            raise ValueError(
+            raise ConfigError(
                 "the vLLM engine records which tokens truncation left in only up to "
                 f"{MAX_SUPPORT}: set sampling.top_k to at most {MAX_SUPPORT} beside sampling.top_p "
                 "or sampling.min_p, or set engine.kind=hf"
@@ -323,7 +323,7 @@ class VllmEngine(StreamedEngine):
         new = list(output.token_ids)
         held: Any = output.logprobs or ()
         if len(held) != len(new):
-            raise RuntimeError(
+            raise EngineError(
                 f"vLLM gave {len(new)} tokens of request {key} and {len(held)} log-probs"
             )
         request.tokens += new
@@ -342,7 +342,7 @@ class VllmEngine(StreamedEngine):
         if reason is None:
             return None
         if reason not in ("stop", "length"):
-            raise RuntimeError(f"vLLM ended request {key} with {reason}: look at its log above")
+            raise EngineError(f"vLLM ended request {key} with {reason}: look at its log above")
         return self._sample(request, len(request.tokens), FinishReason(reason), output)
 
     def _take_support(self, request: _Request, new: list[int], held: Any) -> None:

@@ -326,3 +326,12 @@ def test_a_key_that_is_not_set_is_named(make: Make, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(ConfigError, match="names NO_SUCH_KEY, but no such variable is set"):
         make(api_key_env="NO_SUCH_KEY")
+
+
+def test_truncation_of_a_large_vocabulary_needs_top_k(make: Make) -> None:
+    """A server cannot tell training which of very many tokens were left in."""
+    engine = make()
+    engine._vocab_size = 50_000
+    params = SamplingParams(max_new_tokens=2, top_p=0.9, records_support=True)
+    with pytest.raises(ConfigError, match=r"set sampling.top_k to at most 1008 beside sampling"):
+        engine.generate([np.array([1])], params, seeds=[0])
