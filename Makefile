@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs store text
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-vllm test-cure test-kill test-fuzz lint bench bench-pretrained policy clean
+.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-vllm test-ray test-cure test-kill test-fuzz lint bench bench-pretrained policy clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install  ## Train the shipped small policy with the dashboard beside it (HEADLESS=1: neither)
 	$(BIN)/echoscope demo $(if $(HEADLESS),--headless)
 
-FAST := -n 2 -m 'not slow and not browser and not gpu and not vllm'
+FAST := -n 2 -m 'not slow and not browser and not gpu and not vllm and not ray'
 
 test: install lint  ## Lint, types, and all tests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FAST)
@@ -58,6 +58,13 @@ $(VLLM)/.installed: pyproject.toml
 
 test-vllm: $(VLLM)/.installed  ## The vLLM engines, in an environment of their own (.venv-vllm, 2.5 GB)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VLLM)/bin/python -m pytest -m vllm tests/core/engines --timeout=900
+
+$(VENV)/.installed-ray: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	touch $@
+
+test-ray: $(VENV)/.installed-ray  ## The Ray engine and workers, on this machine alone
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m ray tests/core tests/envs --timeout=300
 
 test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
 	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py --timeout=7200

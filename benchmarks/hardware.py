@@ -270,7 +270,7 @@ def measured(model: str) -> str:
             _line(
                 [
                     way,
-                    f"{low} to {high}",
+                    low if low == high else f"{low} to {high}",
                     memory_size(out["measured"]),
                     f"{out['wall_s']:.0f} ({out['processor_s']:.0f})",
                     "measured",

@@ -242,6 +242,28 @@ METRICS: tuple[Metric, ...] = (
         "How often a step played its groups, with new tasks each time, until enough of them were "
         "mixed. Each round costs as much as a step without dynamic sampling.",
     ),
+    # --- engines and workers in processes of their own
+    _of(
+        "ray/num_lost",
+        "Lost workers",
+        "workers",
+        "Engines and environment workers that died or did not answer in this step. Each was "
+        "replaced and its work was done again. Worry when it repeats: a machine may lack memory.",
+        "down",
+    ),
+    _of(
+        "ray/*/num_tokens",
+        "Tokens by engine",
+        "tokens",
+        "Tokens that this engine sampled since the step before, evaluation included.",
+    ),
+    _of("ray/*/num_calls", "Calls by engine", "calls", "Times that this engine was asked."),
+    _of(
+        "ray/*/busy_s",
+        "Engine busy",
+        "s",
+        "Seconds that this engine was sampling. Much less than others have: it waits for them.",
+    ),
     # --- entropy
     _of(
         "policy/entropy",

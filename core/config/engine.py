@@ -147,7 +147,56 @@ class OpenAiEngineConfig(_ServerConfig):
         return self
 
 
+class RayEngineConfig(_EngineConfig):
+    """Several engines, each an actor of Ray; prompts are split over them."""
+
+    kind: Literal["ray"] = "ray"
+    wraps: HfEngineConfig = Field(
+        default_factory=HfEngineConfig, description="The engine in each actor."
+    )
+    num_engines: int = Field(1, ge=1, le=1024)
+    cpus_per_engine: int = Field(
+        1, ge=1, le=1024, description="Cores that an engine reserves, and threads that it uses."
+    )
+    gpus_per_engine: float = Field(
+        0.0,
+        ge=0,
+        le=64,
+        description="GPUs that an engine reserves; a fraction shares one. 0: it samples on the "
+        "CPU.",
+    )
+    placement: Literal["pack", "spread"] = Field(
+        "pack", description="pack: fill one machine of the cluster after the other. spread: all."
+    )
+    address: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description="`host:port` of a running Ray cluster, or `auto`. null: the run starts a Ray "
+        "of its own on this machine, reachable on loopback only, and ends it.",
+    )
+    start_timeout_s: float = Field(
+        600, ge=1, le=1e6, description="Seconds in which engines must be placed and loaded."
+    )
+    timeout_s: float = Field(
+        3600,
+        ge=1,
+        le=1e6,
+        description="Seconds after which an engine that is sampling counts as lost.",
+    )
+    max_replacements: int = Field(
+        8,
+        ge=0,
+        le=1000,
+        description="Engines that may be lost one after the other before the run stops.",
+    )
+
+
 EngineConfig = Annotated[
-    HfEngineConfig | VllmEngineConfig | VllmServerEngineConfig | OpenAiEngineConfig,
+    HfEngineConfig
+    | VllmEngineConfig
+    | VllmServerEngineConfig
+    | OpenAiEngineConfig
+    | RayEngineConfig,
     Field(discriminator="kind"),
 ]

@@ -124,6 +124,15 @@ class GenerationEngine(Protocol):
 
 
 @runtime_checkable
+class MeasuredEngine(GenerationEngine, Protocol):
+    """An engine with numbers of its own for the run's record."""
+
+    def take_metrics(self) -> dict[str, float]:
+        """What it has done since the last call of this, by the names of metrics."""
+        ...
+
+
+@runtime_checkable
 class StreamingEngine(GenerationEngine, Protocol):
     """An engine that takes requests one by one and returns each as soon as it is sampled.
 

@@ -11,6 +11,21 @@ from ..policy import Policy
 from ..policy_assets import resolve_model
 from .base import GenerationEngine
 from .hf.engine import HfEngine
+from .ray.session import check_ray
+from .vllm.install import require_vllm
+
+
+def check_engine(config: RunConfig) -> None:
+    """Refuse an engine whose package is not installed, before anything is loaded or written.
+
+    Raises:
+        ConfigError: it names the command that installs the package.
+    """
+    match config.engine.kind:
+        case "ray":
+            check_ray()
+        case "vllm":
+            require_vllm()
 
 
 def build_engine(
@@ -23,12 +38,17 @@ def build_engine(
 
     Raises:
         ValueError: a model that the engine cannot run.
+        EngineError: engines that cannot be placed or reached.
     """
     context = config.context
     positions = context.max_prompt_tokens + context.max_response_tokens
     match config.engine.kind:
         case "hf":
             return HfEngine(policy.model, config=config.engine, report=report)
+        case "ray":
+            from .ray.engine import RayEngine
+
+            return RayEngine(policy, config.engine, report=report)
         case "vllm":
             from .vllm.engine import VllmEngine
 

@@ -16,7 +16,7 @@ from echoscope.store.writer import RunWriter
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig
 from ..engines.base import GenerationEngine
-from ..engines.build import build_engine
+from ..engines.build import build_engine, check_engine
 from ..memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
 from ..optim import Optimizer
 from ..plugins.checks import load_plugins
@@ -71,6 +71,7 @@ class Builder:
 
     def check(self) -> None:
         """Find out what is wrong before anything is written."""
+        check_engine(self.config)
         envs = self.config.envs
         for groups, split in (
             (envs.train, Split.TRAIN),

@@ -6,6 +6,8 @@ arithmetic is allowed.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,11 +22,13 @@ from transformers import Qwen2ForCausalLM as Qwen2
 from echoscope.core.config.engine import (
     HfEngineConfig,
     OpenAiEngineConfig,
+    RayEngineConfig,
     VllmEngineConfig,
     VllmServerEngineConfig,
 )
 from echoscope.core.engines.base import GenerationEngine, Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
+from echoscope.core.engines.ray.session import SESSION
 from echoscope.store.records import FinishReason
 
 VOCAB_SIZE = 97
@@ -89,6 +93,20 @@ def _servers_end() -> Iterator[None]:
         SERVERS.popitem()[1].end()
 
 
+@functools.cache
+def held_ray() -> None:
+    """One Ray for all of these tests: starting it takes seconds."""
+    SESSION.acquire(None, num_cpus=2)
+    atexit.register(SESSION.release)
+
+
+def make_ray(model: PreTrainedModel) -> GenerationEngine:
+    from echoscope.core.engines.ray.engine import RayEngine
+
+    held_ray()
+    return RayEngine(Policy(model=model, version=3), RayEngineConfig(num_engines=2))
+
+
 ENGINES = [
     pytest.param(EngineCase(make=make_hf, tolerance=1e-5), id="hf"),
     pytest.param(
@@ -100,6 +118,11 @@ ENGINES = [
         EngineCase(make=make_vllm_server, tolerance=2e-5, has_entropies=False),
         id="vllm_server",
         marks=pytest.mark.vllm,
+    ),
+    pytest.param(
+        EngineCase(make=make_ray, tolerance=1e-5, is_slow_to_start=True),
+        id="ray",
+        marks=pytest.mark.ray,
     ),
 ]
 
