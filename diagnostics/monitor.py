@@ -6,13 +6,14 @@ Measurements are made before the update, at the weights that sampled:
 | --- | --- | --- | --- |
 | rewards | 1 | all | reward spread; log-probability of what succeeds |
 | text | 1 | 1, 3, 5, ... | everything that text alone can tell |
-| information | 2 | 1, 6, 11, ... | I(X;Z), H(Z given X), and whether answers follow |
+| information | 2 | 1, 17, 37, ... or more | I(X;Z), H(Z given X), and whether answers follow |
 | gradients | 2 | 25, 50, ... | the loss taken apart |
 
 The starting policy is measured, because it is what later steps are compared with.
 
-Tier 2 has a budget, a share of the training's work. Work is counted in tokens through the model,
-not in seconds: so what is measured at a step follows from the data alone, and a resumed run
+Tier 2 has a budget, a share of the training's work. Information is measured more often while a sign
+of collapse shows, and less often afterwards (`schedule.py`). Work is counted in tokens through the
+model, not in seconds: so what is measured at a step follows from the data alone, and a resumed run
 measures the same steps as one that was never interrupted, on any machine under any load. Seconds
 are reported (`time/diagnostics_frac`); nothing depends on them.
 
@@ -44,16 +45,18 @@ from .measure.rewards import reward_stats
 from .measure.text.measures import text_metrics
 from .measure.text.report import METRICS, TextReport
 from .read.sources import FINDINGS
+from .schedule import Schedule, shows_sign
 
 TRAINING_PASSES = 8.0
 """Passes through the model that a step of training is worth per token of its rollouts: forward and
 backward of the update with its annotation are 4, and generating takes about as long again."""
-GRADIENT_PASSES = 3.0
-"""... a decomposition of its gradient: annotation, forward and backward."""
-INFORMATION_PASSES = 2.2
+GRADIENT_PASSES = 1.75
+"""... a decomposition of its gradient. It shares what the update shares: beginnings of rows, and
+rows without a gradient (measured: `benchmarks/monitor_cost.py` prints this number and the next)."""
+INFORMATION_PASSES = 2.75
 """... and scoring per token scored, estimates included (measured on the shipped policy, whose
 passes are small; with a large one it is nearer 1, and the budget is not used up)."""
-INFORMATION_SHARE = 0.7
+INFORMATION_SHARE = 0.65
 """Of the budget; the rest is for gradients. With full groups these fit every 25 steps."""
 SWAPPED_TURNS = 8
 """Turns whose answers are scored after other prompts' reasonings."""
@@ -95,21 +98,6 @@ class Measured:
     """Measurement to seconds."""
 
 
-@dataclass(slots=True)
-class _Schedule:
-    """When a measurement of tier 2 was last made, and how far its cost puts off the next."""
-
-    last_step: int | None = None
-    """None: the first step is measured too."""
-    interval: int = 1
-    """Steps that its last cost takes to stay within its budget."""
-
-    def is_due(self, step: int, every: int) -> bool:
-        if every == 0:
-            return False
-        return self.last_step is None or step - self.last_step >= max(every, self.interval)
-
-
 class Monitor:
     """Measures each step and judges it. Draws depend on settings and the step only.
 
@@ -129,7 +117,7 @@ class Monitor:
         self.diagnosis = Diagnosis(config.alarms, run_id=run_id, run=run_id)
         self._on_message = on_message
         self._clock = clock
-        self._schedules = {INFORMATION: _Schedule(), GRADIENTS: _Schedule(0)}
+        self._schedules = {INFORMATION: Schedule(), GRADIENTS: Schedule(0)}
         self._ragen: dict[str, float] = {}
         self._exhibits: dict[str, tuple[str, ...]] = {}
         self._said: dict[str, str] = {}
@@ -152,22 +140,27 @@ class Monitor:
         work = _num_tokens(rollouts) * TRAINING_PASSES
         budget = work * config.budget_frac
         scorer, every = instruments.scorer, config.information.every
-        if scorer is not None and self._schedules[INFORMATION].is_due(step, every):
+        schedule, is_urgent = (
+            self._schedules[INFORMATION],
+            shows_sign(self.diagnosis.engine.channels),
+        )
+        if scorer is not None and schedule.is_due(step, every, is_urgent=is_urgent):
             out.values |= _no_information(config)
-            self._schedules[INFORMATION] = _Schedule(step)
+            self._schedules[INFORMATION] = schedule.tried(step)
             with self._guarded(step, INFORMATION, out):
                 cost = self._measure_information(step, rollouts, config, instruments, out)
-                self._put_off(INFORMATION, step, every, cost, budget * INFORMATION_SHARE)
+                self._put_off(INFORMATION, every, cost, budget * INFORMATION_SHARE)
         gradients, every = instruments.gradients, config.gradient.every
-        if gradients is not None and self._schedules[GRADIENTS].is_due(step, every):
+        schedule = self._schedules[GRADIENTS]
+        if gradients is not None and schedule.is_due(step, every):
             out.values["gradient/policy/all/norm"] = math.nan
-            self._schedules[GRADIENTS] = _Schedule(step)
+            self._schedules[GRADIENTS] = schedule.tried(step)
             with self._guarded(step, GRADIENTS, out):
                 found = gradients(config.gradient)
                 out.values |= found.metrics()
                 out.records.append(found.record(step))
                 cost = _num_tokens(rollouts) * GRADIENT_PASSES
-                self._put_off(GRADIENTS, step, every, cost, budget * (1 - INFORMATION_SHARE))
+                self._put_off(GRADIENTS, every, cost, budget * (1 - INFORMATION_SHARE))
         return out
 
     def judge(
@@ -197,9 +190,7 @@ class Monitor:
         """All it must remember, as JSON values: part of every checkpoint."""
         return {
             "diagnosis": self.diagnosis.state(),
-            "schedules": {
-                name: [one.last_step, one.interval] for name, one in self._schedules.items()
-            },
+            "schedules": {name: schedule.state() for name, schedule in self._schedules.items()},
             "ragen": dict(self._ragen),
             "exhibits": {name: list(ids) for name, ids in self._exhibits.items()},
         }
@@ -207,7 +198,9 @@ class Monitor:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state()` said."""
         self.diagnosis.restore(state["diagnosis"])
-        self._schedules = {name: _Schedule(*one) for name, one in state["schedules"].items()}
+        self._schedules = {
+            name: Schedule.of(schedule) for name, schedule in state["schedules"].items()
+        }
         self._ragen = dict(state["ragen"])
         self._exhibits = {name: tuple(ids) for name, ids in state["exhibits"].items()}
 
@@ -259,14 +252,15 @@ class Monitor:
             self._on_message(f"step {step}: not available: {'; '.join(new)}")
         return scorer.tally.num_tokens * INFORMATION_PASSES
 
-    def _put_off(self, name: str, step: int, every: int, cost: float, budget: float) -> None:
-        interval = max(1, math.ceil(round(cost / budget, 6))) if budget > 0 else 1
-        self._schedules[name] = _Schedule(step, interval)
-        if interval > every:
+    def _put_off(self, name: str, every: int, cost: float, budget: float) -> None:
+        schedule = self._schedules[name].paid(cost, budget)
+        self._schedules[name] = schedule
+        if schedule.calm_interval > every:
+            at_once = " while nothing changes" if name == INFORMATION else ""
             self._say_once(
                 f"{name} budget",
-                f"{name}: measured every {interval} steps instead of {every}, to stay within "
-                "diagnostics.budget_frac",
+                f"{name}: measured every {schedule.calm_interval} steps instead of {every}"
+                f"{at_once}, to stay within diagnostics.budget_frac",
                 "",
             )
 
