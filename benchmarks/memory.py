@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ class Case:
     """Sample instead of updating."""
     hidden: int = 256
     layers: int = 6
+    vocabulary: int = 8000
 
 
 CRITIC = "advantage.kind=gae"
@@ -55,9 +57,14 @@ CASES = {
     "reference": Case(settings=("loss.kl_coef=0.1",)),
     "checkpointing": Case(settings=("model.gradient_checkpointing=true",), layers=12),
     "bfloat16": Case(settings=("model.dtype=bfloat16",)),
+    "8-bit moments": Case(settings=("optim.states=8bit",)),
     "long prompts": Case(prompt=1536, reply=64, groups=1, siblings=8),
     "long prompts, padded": Case(
         settings=("model.packing=false",), prompt=1536, reply=64, groups=1, siblings=2
+    ),
+    "vocabulary of 50,000": Case(vocabulary=50_000),
+    "vocabulary of 50,000, LoRA": Case(
+        vocabulary=50_000, settings=("model.lora={rank: 16, alpha: 32}",)
     ),
     "sampling": Case(prompt=1024, reply=16, siblings=8, groups=2, samples=True),
 }
@@ -74,6 +81,9 @@ def main() -> None:
         return
     rows = []
     for name in arguments.case or CASES:
+        if "8-bit" in name and find_spec("bitsandbytes") is None:
+            print(f"{name:22} needs bitsandbytes", file=sys.stderr)
+            continue
         rows.append(compare(name))
         estimate, measured, off = (rows[-1][key] for key in ("estimate", "measured", "off"))
         text = f"{name:22} estimate {estimate / 2**20:7.0f} MiB   measured {measured / 2**20:7.0f}"
@@ -114,7 +124,7 @@ def measure(case: Case) -> dict[str, float]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         shape = Qwen2Config(
-            vocab_size=8000,
+            vocab_size=case.vocabulary,
             hidden_size=case.hidden,
             intermediate_size=case.hidden * 3,
             num_hidden_layers=case.layers,
@@ -163,8 +173,9 @@ def train(policy: Policy, optimizer: Optimizer, config: RunConfig, case: Case) -
     generator = torch.Generator().manual_seed(0)
     num_rows, width = case.groups * case.siblings, case.prompt + case.reply
     group = torch.arange(num_rows) // case.siblings
-    prompts = torch.randint(0, 8000, (case.groups, case.prompt), generator=generator)
-    replies = torch.randint(0, 8000, (num_rows, case.reply), generator=generator)
+    words = case.vocabulary
+    prompts = torch.randint(0, words, (case.groups, case.prompt), generator=generator)
+    replies = torch.randint(0, words, (num_rows, case.reply), generator=generator)
     sampled = (torch.arange(width) >= case.prompt).expand(num_rows, width)
     normal = torch.randn(num_rows, width, generator=generator)
     batch = TokenBatch(

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 DeviceKind = Literal["cpu", "cuda"]
 
-MAX_LOGITS = 1 << 27
-"""Logits held at once (512 MiB in float32); beyond it they are computed again in backward."""
+LOGITS_AT_ONCE = 1 << 24
+"""Logits held at once (64 MiB in float32); beyond it they are computed again in backward."""
 MAX_KEYS = 4
 """Keys that packed rows attend to, at most, per token of a microbatch: a shared beginning is
 forwarded once, but each row reads a copy of its keys and values."""
@@ -46,10 +47,14 @@ _USABLE = 0.92
 """Share of the free memory that is counted on: blocks do not fit together without gaps."""
 _COPIES_OF_LOGITS = 4
 """In the update: the model's, scaled, log-probs, and the gradient."""
+_COPIES_IN_CHUNKS = 3
+"""... of a chunk: logits, probabilities, and what an operation on them has not freed yet."""
 _SAVED_LOGITS = 2
-"""Of them, between forward and backward: log-probs and probabilities."""
+"""Of copies in one piece, between forward and backward: log-probs and probabilities."""
 _COPIES_OF_SAMPLED = 8
 """In sampling, float32 equivalents: scaled, sorted, cumulated in float64, and probabilities."""
+_BYTES_OF_MOMENTS = {"float32": 8.0, "8bit": 2 + 2 * 4 / 256}
+"""Of one weight, both of them; 8-bit ones have a float32 scale for each block of 256."""
 _SHORTEST_ROW = 64
 """Columns of the key/value cache that every row has."""
 
@@ -161,11 +166,12 @@ def estimate(
     elif config.loss.kl_coef > 0 or config.reward.kl is not None:
         weights += shape.num_parameters * width
     offloads = config.optim.offload and device == "cuda"
-    optimizer, gradients = _optimizer_bytes(trained, trained_width, offloads=offloads)
+    moments = _BYTES_OF_MOMENTS[config.optim.states]
+    optimizer, gradients = _optimizer_bytes(trained, trained_width, moments, offloads=offloads)
     per_token, of_critic_trunk = activation_bytes(config, shape, device), 0
     if critic is not None:
         weights += critic.num_parameters * width
-        of_critic = _optimizer_bytes(critic.num_parameters, width, offloads=offloads)
+        of_critic = _optimizer_bytes(critic.num_parameters, width, moments, offloads=offloads)
         optimizer, gradients = optimizer + of_critic[0], gradients + of_critic[1]
         of_critic_trunk = activation_bytes(config, critic, device)
     longest = config.context.max_prompt_tokens + config.context.max_response_tokens
@@ -178,10 +184,9 @@ def estimate(
     copied = int(largest * keys * _extra_share(config, largest))
 
     def activations(tokens: int, sampled: int) -> int:
-        logits = _logits_bytes(shape, sampled, width)
+        logits, saved = _logits_bytes(shape, sampled, width, trains_head=lora is None)
         # The backward pass frees the critic's before it takes the logits' gradient.
-        after = tokens * of_critic_trunk + logits * _SAVED_LOGITS // _COPIES_OF_LOGITS
-        return tokens * per_token + max(logits, after)
+        return tokens * per_token + max(logits, tokens * of_critic_trunk + saved)
 
     return MemoryEstimate(
         device=device,
@@ -195,7 +200,7 @@ def estimate(
         activations_at_most=activations(largest, sampled_at_most) + copied,
         activations_per_token=per_token + of_critic_trunk,
         keys_per_token=(MAX_KEYS - 1) * keys,
-        logits_at_most=_logits_bytes(shape, MAX_MICROBATCH, width),
+        logits_at_most=_logits_bytes(shape, MAX_MICROBATCH, width, trains_head=lora is None)[0],
     )
 
 
@@ -330,8 +335,11 @@ def _savings(config: RunConfig, device: DeviceKind) -> Iterator[tuple[str, _Chan
         yield "model.dtype=bfloat16", lambda c: _with(c, "model", dtype="bfloat16")
     if min(config.engine.max_batch_rows, _num_episodes(config)) > 16:
         yield "engine.max_batch_rows=16", lambda c: _with(c, "engine", max_batch_rows=16)
-    if device == "cuda" and not config.optim.offload:
+    has_float_moments = config.optim.states == "float32" and not config.optim.offload
+    if device == "cuda" and has_float_moments:
         yield "optim.offload=true", lambda c: _with(c, "optim", offload=True)
+    if device == "cpu" and has_float_moments and find_spec("bitsandbytes") is not None:
+        yield "optim.states=8bit", lambda c: _with(c, "optim", states="8bit")
     if config.model.lora is None:
         lora = LoraConfig(rank=64)
         yield "'model.lora={rank: 64}'", lambda c: _with(c, "model", lora=lora)
@@ -343,18 +351,31 @@ def _with(config: RunConfig, section: str, **values: object) -> RunConfig:
     return config.model_copy(update={section: getattr(config, section).model_copy(update=values)})
 
 
-def _optimizer_bytes(trained: int, width: int, *, offloads: bool) -> tuple[int, int]:
-    """(kept between steps, gradients of a step): AdamW's moments and masters are float32."""
+def _optimizer_bytes(
+    trained: int, width: int, moments: float, *, offloads: bool
+) -> tuple[int, int]:
+    """(kept between steps, gradients of a step): AdamW's moments, and masters in float32."""
     if offloads:  # a microbatch's gradients alone are on the device
         return 0, trained * width
     has_master = width < 4
-    return trained * (8 + 4 * has_master), trained * (4 + width * has_master)
+    return int(trained * (moments + 4 * has_master)), trained * (4 + width * has_master)
 
 
-def _logits_bytes(shape: ModelShape, tokens: int, width: int) -> int:
-    """In bfloat16 there are the model's own logits and their gradient as well."""
-    copies = _COPIES_OF_LOGITS + (width < 4)
-    return min(tokens * shape.vocab_size, MAX_LOGITS) * 4 * copies
+def _logits_bytes(
+    shape: ModelShape, tokens: int, width: int, *, trains_head: bool
+) -> tuple[int, int]:
+    """(at the peak of the backward pass, saved for it).
+
+    In bfloat16 there are the model's own logits and their gradient as well. In chunks nothing is
+    saved; the output layer's gradient is a sum over chunks, beside that of the embedding.
+    """
+    logits = tokens * shape.vocab_size
+    if logits <= LOGITS_AT_ONCE:
+        copies = _COPIES_OF_LOGITS + (width < 4)
+        return logits * 4 * copies, logits * 4 * copies * _SAVED_LOGITS // _COPIES_OF_LOGITS
+    copies = _COPIES_IN_CHUNKS + (width < 4)
+    summed = shape.vocab_size * shape.hidden_size * width * trains_head
+    return LOGITS_AT_ONCE * 4 * copies + summed, 0
 
 
 def _num_episodes(config: RunConfig) -> int:

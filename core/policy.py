@@ -1,6 +1,6 @@
 """The policy that trains: a causal language model, its value head, and its reference.
 
-Legend: **B** rows, **T** padded length, **S** sampled tokens of a batch, **V** vocabulary.
+Legend: **B** rows, **T** padded length, **S** sampled tokens of a batch.
 """
 
 from __future__ import annotations
@@ -8,14 +8,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel, get_peft_model
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
@@ -23,10 +21,10 @@ from transformers.utils import logging as transformers_logging
 from .config.loading import ConfigError
 from .config.loss import CriticConfig
 from .config.settings import LoraConfig, ModelConfig, OptimConfig
-from .memory import MAX_LOGITS, MIN_MICROBATCH
+from .memory import MIN_MICROBATCH
 from .optim import ParameterGroup
 from .policy_assets import check_weights, resolve_model
-from .update.batch import PolicyOutputs, TokenBatch, microbatches
+from .update.batch import PolicyOutputs, TokenBatch, ValueOutputs, microbatches
 from .update.packing import (
     PackedRows,
     enable_packing,
@@ -34,12 +32,7 @@ from .update.packing import (
     packed_microbatches,
     padded_hidden,
 )
-
-_LEFT_OUT = -1e30
-"""Logit of a token that truncation left out: its probability is 0, and 0 * log-prob is not NaN."""
-
-_SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""Model settings that change logits after the output embedding."""
+from .update.vocabulary import SampledTokens, VocabularyHead
 
 
 def resolve_device(name: str) -> torch.device:
@@ -259,20 +252,25 @@ class Policy:
             )
         return groups
 
-    def values(self, batch: TokenBatch) -> Tensor:
-        """The critic's values of the sampled tokens, (B, T) float32, without a pass for log-probs.
+    def values(self, batch: TokenBatch) -> ValueOutputs:
+        """The critic's values of the sampled tokens, without a pass for log-probs.
 
         Raises:
             ValueError: the policy has no critic.
         """
+        rows = self._packed(batch)
         if isinstance(self.critic, ModelCritic):
-            out: Tensor = self.critic(batch, self._packed(batch))
-            return out
-        if isinstance(self.critic, ValueHead):
-            trunk = causal_model(self.model).base_model
-            states_S = _states(trunk, batch, self._packed(batch))
-            return _scatter(self.critic(states_S), batch)
-        raise ValueError("the policy has no critic: set critic.kind to head or model")
+            values = self.critic(batch, rows)
+            packs = self.critic.packs
+        elif isinstance(self.critic, ValueHead):
+            states_S = _states(causal_model(self.model).base_model, batch, rows)
+            values = _scatter(self.critic(states_S), batch)
+            packs = True
+        else:
+            raise ValueError("the policy has no critic: set critic.kind to head or model")
+        return ValueOutputs(
+            values=values, num_forwarded=_num_forwarded(batch, rows if packs else None)
+        )
 
     def outputs(self, batch: TokenBatch, *, pad: bool = False) -> PolicyOutputs:
         """Log-probs, entropies and values of the sampled tokens, (B, T), zero elsewhere.
@@ -284,12 +282,11 @@ class Policy:
         A token's value is that of the state it was sampled in: the hidden state one column before.
 
         Args:
-            pad: forward (B, T) rows, as layers see them that tell rows apart.
+            pad: forward (B, T) rows, and call every layer, as hooks see them that tell rows apart.
         """
         rows = None if pad else self._packed(batch)
-        states_S, logits_from = self._forward(self.model, batch, rows)
-        sampled = batch.loss_mask[:, 1:]
-        logprobs_S, entropies_S = logits_from(states_S, _Sampled.of(batch, sampled))
+        states_S, head = self._forward(self.model, batch, rows)
+        logprobs_S, entropies_S = head(states_S, SampledTokens.of(batch), calls_head=pad)
         values = None
         if isinstance(self.critic, ModelCritic):
             values = self.critic(batch, rows)
@@ -300,7 +297,7 @@ class Policy:
             logprobs=_scatter(logprobs_S, batch),
             entropies=_scatter(entropies_S, batch),
             values=values,
-            num_forwarded=sampled.numel() if rows is None else rows.num_tokens,
+            num_forwarded=_num_forwarded(batch, rows),
         )
 
     def _packed(self, batch: TokenBatch) -> PackedRows | None:
@@ -316,10 +313,9 @@ class Policy:
         With LoRA the reference is the base with its adapters off; else the weights that
         `model.path` names, loaded when first needed.
         """
-        sampled = batch.loss_mask[:, 1:]
         with torch.no_grad(), self._reference_model() as model:
-            states_S, logits_from = self._forward(model, batch, self._packed(batch))
-            logprobs_S, _ = logits_from(states_S, _Sampled.of(batch, sampled))
+            states_S, head = self._forward(model, batch, self._packed(batch))
+            logprobs_S, _ = head(states_S, SampledTokens.of(batch))
         return _scatter(logprobs_S, batch)
 
     @contextmanager
@@ -336,111 +332,10 @@ class Policy:
 
     def _forward(
         self, model: PreTrainedModel | PeftModel, batch: TokenBatch, rows: PackedRows | None
-    ) -> tuple[Tensor, _LogitsFrom]:
+    ) -> tuple[Tensor, VocabularyHead]:
         causal = causal_model(model)
         head = causal.get_output_embeddings()
-        return _states(causal.base_model, batch, rows), _LogitsFrom(head, causal.config)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Sampled:
-    """Which tokens were sampled, and from what."""
-
-    targets: Tensor  # (S,)
-    temperatures: Tensor | None  # (S,), None for 1
-    support_sizes: Tensor | None  # (S,), None for the whole vocabulary
-    support_tokens: Tensor | None  # (sum of sizes,)
-
-    @classmethod
-    def of(cls, batch: TokenBatch, sampled: Tensor) -> _Sampled:
-        """Of a batch whose columns but the first are marked by `sampled`, (B, T - 1)."""
-        temperatures, sizes, tokens = batch.temperatures, None, None
-        if batch.supports is not None:
-            sizes, tokens = batch.supports.of(sampled)
-        return cls(
-            targets=batch.input_ids[:, 1:][sampled],
-            temperatures=None if temperatures is None else temperatures[:, 1:][sampled],
-            support_sizes=sizes,
-            support_tokens=tokens,
-        )
-
-    def chunks(self, size: int) -> Iterator[_Sampled]:
-        """Parts of at most `size` tokens each; one empty part if there are none."""
-        sizes, tokens = self.support_sizes, self.support_tokens
-        ends = None if sizes is None else [0, *sizes.cumsum(0).tolist()]
-        for start in range(0, max(len(self.targets), 1), size):
-            part = slice(start, min(start + size, len(self.targets)))
-            held = None
-            if ends is not None and tokens is not None:
-                held = tokens[ends[part.start] : ends[part.stop]]
-            yield _Sampled(
-                targets=self.targets[part],
-                temperatures=None if self.temperatures is None else self.temperatures[part],
-                support_sizes=None if sizes is None else sizes[part],
-                support_tokens=held,
-            )
-
-
-class _LogitsFrom:
-    """Hidden states of sampled tokens to log-probs and entropies, in float32."""
-
-    def __init__(self, head: nn.Module, config: object) -> None:
-        scaled = [n for n in _SCALED_LOGITS if vars(config).get(n) not in (None, 1, 1.0)]
-        if scaled:
-            raise ConfigError(
-                f"the model scales its logits by {scaled[0]}, which training does not support yet"
-            )
-        self.head = head
-
-    def __call__(self, hidden_S: Tensor, sampled: _Sampled) -> tuple[Tensor, Tensor]:
-        if not len(hidden_S):
-            empty = hidden_S.sum() * 0 + hidden_S.new_zeros(0, dtype=torch.float32)
-            return empty, empty
-        vocabulary = int(self.head.get_parameter("weight").shape[0])
-        chunk = max(1, MAX_LOGITS // vocabulary)
-        pairs = list(zip(hidden_S.split(chunk), sampled.chunks(chunk), strict=True))
-        if len(pairs) == 1 or not torch.is_grad_enabled():
-            parts = [self._statistics(hidden, part) for hidden, part in pairs]
-        else:
-            parts = [
-                checkpoint(self._statistics, hidden, part, use_reentrant=False)
-                for hidden, part in pairs
-            ]
-        return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
-
-    def _statistics(self, hidden: Tensor, sampled: _Sampled) -> tuple[Tensor, Tensor]:
-        logits = self.head(hidden).float()
-        if sampled.temperatures is not None:
-            logits = logits / sampled.temperatures[:, None]
-        if sampled.support_sizes is None or sampled.support_tokens is None:
-            return _of_vocabulary(logits, sampled.targets)
-        own = logits.gather(-1, sampled.targets[:, None]).squeeze(-1)
-        kept = _kept(logits, sampled.support_sizes, sampled.support_tokens)
-        logprobs, entropies = own - kept.logsumexp(dim=-1), _entropies(kept.log_softmax(dim=-1))
-        is_whole = sampled.support_sizes == 0
-        if not is_whole.any():
-            return logprobs, entropies
-        whole = _of_vocabulary(logits, sampled.targets)
-        return torch.where(is_whole, whole[0], logprobs), torch.where(is_whole, whole[1], entropies)
-
-
-def _of_vocabulary(logits_SV: Tensor, targets_S: Tensor) -> tuple[Tensor, Tensor]:
-    """(S,) log-probs of the targets and entropies, of the whole softmax."""
-    logprobs_SV = logits_SV.log_softmax(dim=-1)
-    return logprobs_SV.gather(-1, targets_S[:, None]).squeeze(-1), _entropies(logprobs_SV)
-
-
-def _entropies(logprobs_SK: Tensor) -> Tensor:
-    return -(logprobs_SK.exp() * logprobs_SK).sum(-1)
-
-
-def _kept(logits_SV: Tensor, sizes_S: Tensor, tokens: Tensor) -> Tensor:
-    """(S, K) logits of the tokens left in, K the largest number of them; the rest is far below."""
-    columns = torch.arange(max(int(sizes_S.max()), 1), device=sizes_S.device)
-    is_there = columns < sizes_S[:, None]
-    ids = torch.zeros(is_there.shape, dtype=torch.int64, device=sizes_S.device)
-    ids[is_there] = tokens
-    return logits_SV.gather(-1, ids).masked_fill(~is_there, _LEFT_OUT)
+        return _states(causal.base_model, batch, rows), VocabularyHead(head, causal.config)
 
 
 def _enable_checkpointing(model: PreTrainedModel | PeftModel) -> None:
@@ -481,6 +376,10 @@ def _states(trunk: PreTrainedModel, batch: TokenBatch, rows: PackedRows | None) 
     if rows is not None:
         return packed_hidden(trunk, rows)[rows.states_S]
     return padded_hidden(trunk, batch.input_ids[:, :-1])[batch.loss_mask[:, 1:]]
+
+
+def _num_forwarded(batch: TokenBatch, rows: PackedRows | None) -> int:
+    return batch.loss_mask[:, 1:].numel() if rows is None else rows.num_tokens
 
 
 def _scatter(values_S: Tensor, batch: TokenBatch) -> Tensor:

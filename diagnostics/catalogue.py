@@ -20,6 +20,7 @@ from echoscope.text.titles import capitalised
 from .metric_entry import NATS, PER_TOKEN, POINTS, SHARE, Metric
 from .metric_entry import of_unit as _of
 from .metric_entry import share as _share
+from .off_policy_entries import OFF_POLICY_METRICS
 
 _EVAL_SUCCESS = (
     "Share of evaluation tasks that are solved. The tasks are always the same and never train. "
@@ -240,6 +241,28 @@ METRICS: tuple[Metric, ...] = (
         "rounds",
         "How often a step played its groups, with new tasks each time, until enough of them were "
         "mixed. Each round costs as much as a step without dynamic sampling.",
+    ),
+    # --- engines and workers in processes of their own
+    _of(
+        "ray/num_lost",
+        "Lost workers",
+        "workers",
+        "Engines and environment workers that died or did not answer in this step. Each was "
+        "replaced and its work was done again. Worry when it repeats: a machine may lack memory.",
+        "down",
+    ),
+    _of(
+        "ray/*/num_tokens",
+        "Tokens by engine",
+        "tokens",
+        "Tokens that this engine sampled since the step before, evaluation included.",
+    ),
+    _of("ray/*/num_calls", "Calls by engine", "calls", "Times that this engine was asked."),
+    _of(
+        "ray/*/busy_s",
+        "Engine busy",
+        "s",
+        "Seconds that this engine was sampling. Much less than others have: it waits for them.",
     ),
     # --- entropy
     _of(
@@ -501,6 +524,21 @@ METRICS: tuple[Metric, ...] = (
         "distance of the mean ratio of trainer to sampler from 1",
     ),
     _of(
+        "policy/mismatch_logprob_mean",
+        "Mean mismatch",
+        "nats",
+        "Mean difference, without its sign, between sampler and trainer in the log-probability of "
+        "a token. In float32 it is rounding, about 1e-6; a sampler in bfloat16 gives about 0.005.",
+        "down",
+    ),
+    _share(
+        "policy/mismatch_effective_frac",
+        "Effective samples by mismatch",
+        "Effective sample size of the sampled tokens, each weighed by trainer over sampler, over "
+        "their number. It is 100 % where both agree; worry below 90 %.",
+        "up",
+    ),
+    _of(
         "policy/mismatch_logprob_max",
         "Largest mismatch",
         "nats",
@@ -543,64 +581,7 @@ METRICS: tuple[Metric, ...] = (
         "log-probability of successful trajectories per token",
     ),
     # --- samples of another policy
-    _of(
-        "off_policy/weight_mean",
-        "Importance weight",
-        "",
-        "Mean weight of the sampled tokens: trainer's over sampler's probability, after `cap` or "
-        "the band. Near 1 if both agree.",
-        "steady",
-    ),
-    _of("off_policy/weight_max", "Largest weight", "", "Largest weight of a sampled token."),
-    _share(
-        "off_policy/truncated_frac",
-        "Truncated weights",
-        "Share of tokens whose weight was cut at `off_policy.cap`. Each cut biases the gradient; "
-        "worry above 5 %.",
-        "down",
-    ),
-    _share(
-        "off_policy/masked_frac",
-        "Masked tokens",
-        "Share of tokens that the update leaves out, because sampler and trainer differ by more "
-        "than `off_policy.low` to `high` allows. Worry above 5 %.",
-        "down",
-    ),
-    _share(
-        "off_policy/effective_frac",
-        "Effective sample",
-        "Effective sample size of the weights over the number of tokens: 100 % for equal weights. "
-        "Worry below 50 %: few tokens carry the update.",
-        "up",
-    ),
-    _of(
-        "off_policy/sequence_weight_mean",
-        "Trajectory weight",
-        "",
-        "Mean weight of the trajectories, where `off_policy.level` is sequence. Near 1 if sampler "
-        "and trainer agree.",
-        "steady",
-    ),
-    _share(
-        "off_policy/sequence_truncated_frac",
-        "Truncated trajectories",
-        "Share of trajectories whose weight was cut at `off_policy.cap`.",
-        "down",
-    ),
-    _share(
-        "off_policy/sequence_masked_frac",
-        "Masked trajectories",
-        "Share of trajectories that the update leaves out, because sampler and trainer differ too "
-        "much. Worry above 20 %.",
-        "down",
-    ),
-    _share(
-        "off_policy/sequence_effective_frac",
-        "Effective trajectories",
-        "Effective sample size of the trajectories' weights over their number. Worry below 50 %: "
-        "few trajectories carry the update.",
-        "up",
-    ),
+    *OFF_POLICY_METRICS,
     # --- time
     _of("time/step_s", "Step time", "s", "Wall-clock seconds of a step.", "down"),
     _of(

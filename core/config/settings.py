@@ -428,12 +428,27 @@ class OptimConfig(FrozenModel):
         description="Keep the optimizer's moments, float32 weights and summed gradients in host "
         "memory while the policy is on CUDA; without effect on the CPU.",
     )
+    states: Literal["float32", "8bit"] = Field(
+        "float32",
+        description="Numbers of AdamW's two moments. 8bit: 2 bytes a weight instead of 8, with a "
+        "float32 scale for each block of 256; needs the package bitsandbytes. Moments of tensors "
+        "with fewer than 4096 weights stay float32.",
+    )
     max_nonfinite_steps: int = Field(
         5,
         ge=1,
         le=MAX_STEPS,
         description="Consecutive steps with a NaN or infinite gradient before the run stops.",
     )
+
+    @model_validator(mode="after")
+    def _one_place_for_moments(self) -> OptimConfig:
+        if self.states == "8bit" and self.offload:
+            raise ValueError(
+                "optim.states is 8bit and optim.offload is true, but AdamW with 8-bit moments is "
+                "slow in host memory: set optim.offload=false, or optim.states=float32"
+            )
+        return self
 
 
 class RunConfig(FrozenModel):

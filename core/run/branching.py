@@ -25,7 +25,14 @@ from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_s
 from .launch import Closing, built_or_removed, train
 from .observers import RemembersParent, SilentEvents, StepObserver, TrainEvents
 
-_FIXED = ("model.path", "model.dtype", "model.lora", "critic.kind", "critic.path")
+_FIXED = (
+    "model.path",
+    "model.dtype",
+    "model.lora",
+    "critic.kind",
+    "critic.path",
+    "optim.states",
+)
 """What gives the weights and the optimizer's state their shape."""
 _OWN = ("name", "branched_from")
 
@@ -79,7 +86,7 @@ def plan_branch(
     fixed = [key for key in changed if key.startswith(_FIXED)]
     if fixed:
         raise ConfigError(
-            f"{fixed[0]} cannot change in a branch: the checkpoint's weights would not fit; "
+            f"{fixed[0]} cannot change in a branch: the checkpoint would not fit; "
             "start a run of its own with `echoscope train`"
         )
     if after.steps <= state.step:

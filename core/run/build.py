@@ -18,7 +18,7 @@ from ..config.settings import RunConfig
 from ..engines.base import GenerationEngine
 from ..engines.build import build_engine, check_engine
 from ..memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
-from ..optim import Optimizer
+from ..optim import Optimizer, require_package
 from ..plugins.checks import load_plugins
 from ..plugins.observing import user_observers
 from ..policy import Policy, build_policy, resolve_device
@@ -82,6 +82,7 @@ class Builder:
                 build_pool(groups, group_size=1, seed=0, split=split).close()
         resolve_shaping(self.config.reward.shaping)
         load_plugins(self.config)
+        require_package(self.config.optim)
         if self.config.from_run is not None:
             StoredSource(Path(self.config.from_run), self.config)
         model = resolve_model(self.config.model.path)

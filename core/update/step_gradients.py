@@ -30,7 +30,7 @@ from ..rollout.chat import ChatFormat
 from .assemble import pack_kept, with_advantages
 from .batch import TokenBatch, select_rows
 from .losses import Denominators, LossTerms, compute_loss, rows_with_gradient
-from .update import annotate
+from .update import annotate, retrying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,18 +76,37 @@ def step_gradients(
     Returns are normalised, and advantages whitened where the algorithm does so, over all groups:
     with selection on, the update whitens over the groups it keeps.
 
+    Out of memory, it is made once more with smaller microbatches, as the update is.
+
     Raises:
         GradientMemoryError: see `decompose`.
+        torch.OutOfMemoryError: memory ran out twice.
     """
     selection = select_groups(rollouts, SelectionConfig(strategy="none"))
     batch, unpacked = pack_kept(rollouts, selection, config, chat)
     batch, _ = annotate(policy, batch.to(policy.device), config)
-    step = _Step(policy, with_advantages(batch, config, unpacked), selection, config)
-    report = decompose(
-        step.terms_of, step.units(), step.parameters, settings, coupling=_coupling(config)
+    advantaged = with_advantages(batch, config, unpacked)
+
+    def work() -> tuple[StepGradients, str]:
+        step = _Step(policy, advantaged, selection, config)
+        return _measured(step, selection, settings, coupling=_coupling(config))
+
+    out, why = retrying(
+        work, lambda: None, policy, config, where="the gradient breakdown (diagnostics.gradient)"
     )
+    reasons = dict(out.reasons)
+    for key, value in out.metrics().items():
+        if math.isnan(value):
+            reasons.setdefault(key, why)
+    return replace(out, reasons=reasons)
+
+
+def _measured(
+    step: _Step, selection: Selection, settings: GradientConfig, *, coupling: str
+) -> tuple[StepGradients, str]:
+    """All of it, and why there are no norms of trajectories."""
+    report = decompose(step.terms_of, step.units(), step.parameters, settings, coupling=coupling)
     norms_PG = np.full(selection.keep_PG.shape, np.nan)
-    reasons = dict(report.reasons)
     why = "gradient.trajectories is off"
     if settings.trajectories:
         try:
@@ -95,11 +114,7 @@ def step_gradients(
             why = "no trajectory has a gradient"
         except UnsupportedLayerError as error:
             why = str(error)
-    out = StepGradients(report=report, norms_PG=norms_PG, reasons=reasons)
-    for key, value in out.metrics().items():
-        if math.isnan(value):
-            reasons.setdefault(key, why)
-    return out
+    return StepGradients(report=report, norms_PG=norms_PG, reasons=report.reasons), why
 
 
 class _Step:

@@ -63,11 +63,11 @@ def annotate(
                 if outputs.values is not None:
                     values[rows, : micro.width] = outputs.values
             elif wants_values:
-                values[rows, : micro.width] = policy.values(micro)
+                values[rows, : micro.width] = policy.values(micro).values
             if wants_ref:
                 ref[rows, : micro.width] = policy.reference_logprobs(micro)
 
-    _retrying(fill, lambda: None, policy, config)
+    retrying(fill, lambda: None, policy, config)
     annotated = replace(
         batch,
         values=values if wants_values else None,
@@ -259,7 +259,7 @@ def _accumulate(
     a pass of the critic alone.
     """
     if trained is Trained.ONLY_VALUES:
-        _accumulate_values(policy, optimizer, batch, config)
+        _accumulate_values(policy, optimizer, batch, config, totals)
         return None
     loss = config.loss
     if trained is Trained.POLICY:
@@ -300,7 +300,7 @@ def _fitting(
         optimizer.zero_grad()
         totals.take_back(before)
 
-    return _retrying(
+    return retrying(
         lambda: _accumulate(policy, optimizer, batch, config, totals, trained),
         forget,
         policy,
@@ -308,10 +308,23 @@ def _fitting(
     )
 
 
-def _retrying(
-    work: Callable[[], _T], forget: Callable[[], None], policy: Policy, config: RunConfig
+def retrying(
+    work: Callable[[], _T],
+    forget: Callable[[], None],
+    policy: Policy,
+    config: RunConfig,
+    *,
+    where: str = "the update",
 ) -> _T:
-    """What `work` gives; out of memory, once more with a quarter of the tokens per forward pass."""
+    """What `work` gives; out of memory, once more with a quarter of the tokens per forward pass.
+
+    Args:
+        forget: undoes what a failed `work` left behind.
+        where: names the work where memory runs out again.
+
+    Raises:
+        torch.OutOfMemoryError: memory ran out twice.
+    """
     try:
         return work()
     except torch.OutOfMemoryError:
@@ -322,7 +335,7 @@ def _retrying(
         return work()
     except torch.OutOfMemoryError:
         raise torch.OutOfMemoryError(
-            f"memory ran out in the update, even with {policy.most_tokens} tokens per forward "
+            f"memory ran out in {where}, even with {policy.most_tokens} tokens per forward "
             "pass: set model.gradient_checkpointing=true or model.lora, or choose a smaller "
             "model.path"
         ) from None
@@ -333,8 +346,9 @@ def _accumulate_values(
     optimizer: Optimizer,
     batch: TokenBatch,
     config: RunConfig,
+    totals: MetricTotals,
 ) -> None:
-    """Add up the gradient of the value loss alone; the metrics are those of the first pass."""
+    """Add up the gradient of the value loss alone; the loss's metrics are of the first pass."""
     if not config.loss.value_coef or batch.returns is None:
         return
     num_tokens = max(batch.num_loss_tokens, 1)
@@ -342,6 +356,8 @@ def _accumulate_values(
         mask = micro.loss_mask
         assert micro.returns is not None
         old = None if micro.values is None else micro.values[mask]
-        loss = value_loss(policy.values(micro)[mask], old, micro.returns[mask], config.loss)
+        outputs = policy.values(micro)
+        totals.add_forwarded(outputs.num_forwarded, micro)
+        loss = value_loss(outputs.values[mask], old, micro.returns[mask], config.loss)
         (loss / num_tokens).backward()
         optimizer.accumulate()

@@ -257,7 +257,8 @@ def test_a_microbatch_of_a_long_prompt_holds_its_siblings() -> None:
         for packing in (True, False)
     }
     per_token = needs[True].activations_per_token
-    logits = {True: 512 * 151_936 * 16, False: 64 * 151_936 * 16}
+    in_chunks = 3 * 4 * 2**24 + 151_936 * 896 * 4  # with the sum of the output layer's gradient
+    logits = {True: in_chunks, False: 64 * 151_936 * 16}
     tokens = {True: 1536 + 8 * 64, False: 1600}
     keys = (8 * 1600 / 2048 - 1, 4 - 1)  # copies beside the token's own, and their bound
     extra = int(min(keys) * 2048 * 24) * 2 * 128 * 4

@@ -14,7 +14,6 @@ from bench import Bench, make_bench
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from echoscope.core import policy as policy_module
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import ModelConfig, RunConfig
 from echoscope.core.policy import (
@@ -25,6 +24,7 @@ from echoscope.core.policy import (
     load_model,
     resolve_device,
 )
+from echoscope.core.update import vocabulary
 from echoscope.core.update.batch import TokenBatch, select_rows
 
 MakeConfig = Callable[..., RunConfig]
@@ -102,7 +102,7 @@ def test_logits_in_pieces_give_the_same_numbers_and_gradients(
         return outputs.logprobs.detach(), bench.gradients()
 
     logprobs, gradients = run()
-    monkeypatch.setattr(policy_module, "MAX_LOGITS", 300 * 7)  # seven tokens at once
+    monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", 300 * 7)  # seven tokens at once
     logprobs_in_pieces, gradients_in_pieces = run()
     torch.testing.assert_close(logprobs_in_pieces, logprobs, atol=1e-5, rtol=0)
     assert gradients.keys() == gradients_in_pieces.keys()

@@ -45,7 +45,7 @@ def naive_critic(bench: Bench, batch: TokenBatch, num_passes: int, clip: float) 
     assert batch.returns is not None
     assert batch.values is not None
     for _ in range(num_passes):
-        values, loss = twin.values(batch), torch.zeros(())
+        values, loss = twin.values(batch).values, torch.zeros(())
         for b, t in batch.loss_mask.nonzero().tolist():
             error = (values[b, t] - batch.returns[b, t]) ** 2
             near = (values[b, t] - batch.values[b, t]).clamp(
@@ -110,6 +110,26 @@ def test_passes_of_the_critic_leave_the_policys_update_as_it_is(make_config: Mak
         update(bench.policy, bench.optimizer, bench.batch(), bench.config, step=1)
         weights.append({k: v for k, v in bench.weights().items() if k.startswith("model.")})
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize("critic", [HEAD, OWN_MODEL], ids=["head", "model"])
+@pytest.mark.parametrize("packing", ["true", "false"])
+def test_passes_of_the_critic_count_as_forwarded_tokens(
+    make_config: MakeConfig, critic: tuple[str, ...], packing: str
+) -> None:
+    """Three passes over the same rows forward three times the tokens."""
+    forwarded, shares = [], []
+    for epochs in (1, 3):
+        bench = make_bench(
+            make_config(*critic, f"critic.epochs={epochs}", f"model.packing={packing}")
+        )
+        batch = bench.batch()
+        result = update(bench.policy, bench.optimizer, batch, bench.config, step=1)
+        assert result.metrics["optim/idle_token_frac"] == 0
+        forwarded.append(result.metrics["optim/num_forwarded_tokens"])
+        shares.append(result.metrics["optim/forwarded_frac"])
+    assert forwarded[1] == 3 * forwarded[0] > 0
+    assert shares[1] == pytest.approx(shares[0])
 
 
 def test_in_the_warm_up_of_a_head_the_trunk_rests(make_config: MakeConfig) -> None:

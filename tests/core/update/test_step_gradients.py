@@ -93,6 +93,44 @@ def test_the_total_is_the_gradient_of_the_update(rollouts, make_config, chat, ov
     assert missing == set(found.reasons) - {"note"}
 
 
+@pytest.mark.parametrize("call", [1, 3])
+def test_memory_that_runs_out_once_is_retried_with_smaller_microbatches(
+    rollouts, make_config, chat, monkeypatch, call
+) -> None:
+    """The third pass fails when sums of other groups are there already: they must not stay."""
+    config = make_config("optim.max_microbatch_tokens=200")
+    expected = step_gradients(policy_of(config), rollouts, config, chat, EVERYTHING)
+    policy = policy_of(config)
+    plain, calls = policy.outputs, []
+
+    def fails_once(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == call:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(policy, "outputs", fails_once)
+    found = step_gradients(policy, rollouts, config, chat, EVERYTHING)
+    assert policy.microbatch_tokens(config.optim) == 50
+    assert policy.take_num_shrunk() == 1
+    assert found.metrics() == pytest.approx(expected.metrics(), nan_ok=True, rel=1e-3, abs=1e-6)
+    np.testing.assert_allclose(found.norms_PG, expected.norms_PG, rtol=1e-3)
+
+
+def test_memory_that_runs_out_twice_names_the_measurement(
+    rollouts, make_config, chat, monkeypatch
+) -> None:
+    config = make_config()
+    policy = policy_of(config)
+
+    def fail(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(policy, "outputs", fail)
+    with pytest.raises(torch.OutOfMemoryError, match=r"ran out in the gradient breakdown.*256"):
+        step_gradients(policy, rollouts, config, chat, EVERYTHING)
+
+
 def test_rejected_groups_take_part(rollouts, make_config, chat) -> None:
     every = make_config()
     few = make_config("selection.strategy=top_k_abs", "selection.value=1")

@@ -362,7 +362,7 @@ def test_values_without_a_pass_for_log_probs_are_the_same(make_config: MakeConfi
             values = bench.policy.outputs(batch).values
             assert values is not None
             assert values.abs().max() > 0.01
-            torch.testing.assert_close(bench.policy.values(batch), values)
+            torch.testing.assert_close(bench.policy.values(batch).values, values)
 
 
 # -- rows without gradient -----------------------------------------------------------------------
