@@ -1,0 +1,45 @@
+"""A run whose sampling server breaks: what was learned is on the disk, and the run can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import metric
+from scripted_server import Body, Script, honest, serving, status
+
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.engines.base import EngineError
+from echoscope.core.run.checkpoint import list_checkpoints, step_of
+from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
+from echoscope.store.reader import open_run
+
+
+def test_a_server_that_breaks_costs_the_step_under_way_and_no_other(
+    make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    script, path = Script(), tmp_path / "run"
+    with serving(script) as url:
+        engine = f"engine={{kind: openai, url: '{url}', retries: 0}}"
+        quick = ("eval.every=0", "eval.before=false", "checkpoint.every=0", "steps=3")
+        config = make_config(engine, *quick, "diagnostics.enabled=false")
+        num_asked = 0
+
+        def breaks(body: Body) -> Any:
+            nonlocal num_asked
+            num_asked += 1
+            return honest(body) if num_asked <= 20 else status(500, "out of memory")(body)
+
+        script.answers = [breaks]
+        with pytest.raises(EngineError, match="answered 500: out of memory"):
+            start(config, path, SilentEvents())
+        last_step = open_run(path).info().last_step
+        assert (open_run(path).info().status, last_step >= 1) == ("failed", True)
+        assert [step_of(saved) for saved in list_checkpoints(path)] == [last_step]
+        script.answers = [honest]
+        assert resume(path, SilentEvents()) == "finished"
+    staleness = metric(path, "rollout/staleness_mean")
+    assert [staleness[step] for step in (1, 2, 3)] == [0, 1, 2], "the server's weights never change"
