@@ -1,4 +1,4 @@
-"""The part of the catalogue about the weights of samples of another policy."""
+"""The parts of the catalogue about asynchronous collection and samples of another policy."""
 
 from __future__ import annotations
 
@@ -64,5 +64,54 @@ OFF_POLICY_METRICS: tuple[Metric, ...] = (
         "Effective sample size of the trajectories' weights over their number. Worry below 50 %: "
         "few trajectories carry the update.",
         "up",
+    ),
+)
+
+COLLECTION_METRICS: tuple[Metric, ...] = (
+    _of(
+        "collection/engine_wait_s",
+        "Engine waited",
+        "s",
+        "Seconds of a step's collection in which the engine had nothing to sample, because all "
+        "episodes waited for their environments. Large: more episodes in flight help.",
+        "down",
+    ),
+    _of(
+        "collection/env_wait_s",
+        "Environments waited",
+        "s",
+        "Seconds of a step's collection in which no environment was at work, because all episodes "
+        "waited for the engine. Near the whole: sampling is the bottleneck.",
+        "down",
+    ),
+    _of(
+        "collection/update_wait_s",
+        "Update waited",
+        "s",
+        "Seconds that the update waited for the episodes of its step.",
+        "down",
+    ),
+    _of(
+        "collection/num_requests_mean",
+        "Requests at the engine",
+        "requests",
+        "Replies that the engine sampled at the same time or had in its queue, mean over the "
+        "time of a step's collection.",
+        "",
+    ),
+    _of(
+        "collection/num_env_calls_mean",
+        "Environment calls",
+        "calls",
+        "Environments at work at the same time, mean over the time of a step's collection.",
+        "",
+    ),
+    _of(
+        "collection/num_steps_ahead",
+        "Steps ahead",
+        "steps",
+        "Whole steps that had been played before the step that trained; at most "
+        "`collection.max_staleness`.",
+        "",
     ),
 )

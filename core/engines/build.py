@@ -10,6 +10,7 @@ from ..config.settings import RunConfig
 from ..policy import Policy
 from ..policy_assets import resolve_model
 from .base import GenerationEngine
+from .hf.copied import CopiedHfEngine
 from .hf.engine import HfEngine
 from .ray.session import check_ray
 from .vllm.install import require_vllm
@@ -44,7 +45,9 @@ def build_engine(
     positions = context.max_prompt_tokens + context.max_response_tokens
     match config.engine.kind:
         case "hf":
-            return HfEngine(policy.model, config=config.engine, report=report)
+            # Episodes that are played during the update need weights that rest meanwhile.
+            make = CopiedHfEngine if config.collection.max_staleness else HfEngine
+            return make(policy.model, config=config.engine, report=report)
         case "ray":
             from .ray.engine import RayEngine
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -49,6 +49,24 @@ class RolloutSource(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class KnowsTasks(Protocol):
+    """A source that plays environments."""
+
+    def varieties(self) -> list[tuple[str, TaskVariety]]:
+        """(tag, how many different tasks it draws) of each environment."""
+        ...
+
+
+@runtime_checkable
+class CountsWaiting(Protocol):
+    """A source that knows who waited for whom."""
+
+    def waiting_metrics(self) -> dict[str, float]:
+        """`collection/*` of the step that was collected last; none in lock-step."""
+        ...
 
 
 def build_pool(
@@ -210,6 +228,13 @@ class EnvSource:
             gate=self._gate,
         )
 
+    def waiting_metrics(self) -> dict[str, float]:
+        """See `CountsWaiting`; the update waits for all of it."""
+        waiting = self.take_waiting()
+        if not waiting.seconds:
+            return {}
+        return waiting.metrics() | {"collection/update_wait_s": waiting.seconds}
+
     def take_waiting(self) -> Waiting:
         """Who waited for whom since the last time this was asked."""
         waiting, self.waiting = self.waiting, Waiting()
@@ -234,7 +259,7 @@ def unreserved(training: RolloutSource, evaluation: RolloutSource | None) -> str
 
     Stored trajectories speak for themselves, and without an evaluation there is nothing to say.
     """
-    if not (isinstance(training, EnvSource) and isinstance(evaluation, EnvSource)):
+    if not (isinstance(training, KnowsTasks) and isinstance(evaluation, KnowsTasks)):
         return ""
     return few_tasks([*training.varieties(), *evaluation.varieties()])
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from echoscope.envs.workers.processes import WorkerProcesses
-from echoscope.store.records import Command, Split
+from echoscope.store.records import Command, Split, Trajectory
 from echoscope.store.steer.commands import Mailbox
 from echoscope.store.writer import RunWriter
 
@@ -23,6 +24,8 @@ from ..plugins.checks import load_plugins
 from ..plugins.observing import user_observers
 from ..policy import Policy, build_policy, resolve_device
 from ..policy_assets import check_weights, positions_of, resolve_model
+from ..rollout.ahead import AheadSource, EngineGate, VisitedEngine, VisitingSource
+from ..rollout.asynchronous import Gate
 from ..rollout.chat import ChatFormat, check_vocabulary, load_chat
 from ..rollout.context import check_reasoning
 from ..rollout.shaping import resolve as resolve_shaping
@@ -143,31 +146,44 @@ class Builder:
                 MonitorObserver(config, policy, chat, run_id=writer.run_id, events=events)
             )
         processes = self._processes()
+        gate = EngineGate() if config.collection.max_staleness else None
+
+        def source(split: Split) -> RolloutSource:
+            is_cancelled = threading.Event()
+            plays_ahead = gate is not None and split is Split.TRAIN
+            inner = self._env_source(
+                split,
+                engine,
+                chat,
+                # What is played ahead is written with its step, not before.
+                on_finished=(lambda ended: None) if plays_ahead else writer.add_trajectories,
+                should_abort=lambda: is_cancelled.is_set() or control.should_abort(),
+                processes=processes,
+                gate=gate if plays_ahead else None,
+            )
+            if gate is None:
+                return inner
+            if split is Split.TRAIN:
+                return AheadSource(inner, gate, is_cancelled=is_cancelled)
+            return VisitingSource(inner, gate)
+
         train_source: RolloutSource
         if config.from_run is not None:
             train_source = StoredSource(Path(config.from_run), config)
         else:
-            train_source = self._env_source(Split.TRAIN, engine, chat, writer, control, processes)
-
-        has_eval = bool(config.envs.eval)
-        eval_source = (
-            self._env_source(Split.EVAL, engine, chat, writer, control, processes)
-            if has_eval
-            else None
-        )
+            train_source = source(Split.TRAIN)
+        eval_source = source(Split.EVAL) if config.envs.eval else None
         return Trainer(
             config=config,
             run_path=self.run_path,
             writer=writer,
             policy=policy,
             optimizer=model.optimizer,
-            engine=engine,
+            engine=engine if gate is None else VisitedEngine(engine, gate),
             chat=chat,
             train_source=train_source,
             eval_source=eval_source,
-            probe_source=LazySource(
-                lambda: self._env_source(Split.PROBE, engine, chat, writer, control, processes)
-            ),
+            probe_source=LazySource(lambda: source(Split.PROBE)),
             control=control,
             events=self.events,
             observers=observers,
@@ -178,9 +194,11 @@ class Builder:
         split: Split,
         engine: GenerationEngine,
         chat: ChatFormat,
-        writer: RunWriter,
-        control: Control,
+        *,
+        on_finished: Callable[[Sequence[Trajectory]], None],
+        should_abort: Callable[[], bool],
         processes: WorkerProcesses | None,
+        gate: Gate | None,
     ) -> EnvSource:
         envs = self.config.envs
         groups, group_size = {
@@ -201,8 +219,9 @@ class Builder:
             chat,
             self.config,
             split,
-            on_finished=writer.add_trajectories,
-            should_abort=control.should_abort,
+            on_finished=on_finished,
+            should_abort=should_abort,
+            gate=gate,
             # They serve all splits; the run ends with the episodes of training.
             processes=processes if split is Split.TRAIN else None,
         )

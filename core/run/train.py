@@ -52,7 +52,13 @@ from ..policy import Policy
 from ..rollout.chat import ChatFormat
 from ..rollout.curriculum import curriculum_metrics, group_counts, note_success
 from ..rollout.evaluate import evaluation_metrics, success_over_tags
-from ..rollout.sources import EnvSource, RolloutSource, StepDroppedError, unreserved
+from ..rollout.sources import (
+    CountsWaiting,
+    EnvSource,
+    RolloutSource,
+    StepDroppedError,
+    unreserved,
+)
 from ..update.assemble import outcomes, pack_kept, with_advantages
 from ..update.batch import TokenBatch
 from ..update.kl_reward import mean_kl, next_coef, with_coef
@@ -230,6 +236,8 @@ class Trainer:
             values["rollout/num_rounds"] = rollouts.num_groups / of_a_round
         if config.from_run is None:
             values |= staleness_metrics(rollouts, version)
+        if isinstance(self.train_source, CountsWaiting):
+            values |= self.train_source.waiting_metrics()
         if config.reward.kl is not None:
             values |= self._penalized(config.reward.kl, batch)
         if isinstance(self.engine, MeasuredEngine):

@@ -1,0 +1,135 @@
+"""Episodes played while the update runs: never too old, corrected, and nothing lost or kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from recorded import metric
+
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
+from echoscope.store.reader import open_run
+from echoscope.store.records import CommandAction, Split
+from echoscope.store.steer.commands import new_command, post
+
+MakeConfig = Callable[..., RunConfig]
+WORLD = (
+    "envs.train=[{env: 'waiting_worlds:WaitingLake', params: {size: 3, holes: 1, slip: 0.0}, "
+    "max_turns: 3, groups: 2}]"
+)
+AHEAD = (
+    WORLD,
+    "steps=6",
+    "collection={mode: async, max_staleness: 1}",
+    "off_policy={old_logprobs: trainer, correction: tis}",
+    "diagnostics.enabled=false",
+)
+
+
+def test_turns_are_at_most_so_many_updates_old_and_each_says_its_version(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert start(make_config(*AHEAD), run, SilentEvents()) == "finished"
+    largest = metric(run, "rollout/staleness_max")
+    assert set(largest) == {1, 2, 3, 4, 5, 6}
+    assert largest[1] == 0
+    assert set(largest.values()) <= {0, 1}
+    assert max(largest.values()) == 1
+    assert set(metric(run, "collection/num_steps_ahead").values()) <= {0, 1}
+    assert metric(run, "collection/update_wait_s")[6] >= 0
+    assert metric(run, "off_policy/weight_mean")[6] == pytest.approx(1, abs=0.5)
+    threads = [thread.name for thread in threading.enumerate()]
+    assert "echoscope-ahead" not in threads
+
+
+def test_evaluation_has_the_weights_of_its_step(make_config: MakeConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    start(make_config(*AHEAD, "eval.every=1"), run, SilentEvents())
+    rows = open_run(run).sql(
+        "select distinct step, policy_version from trajectories where split = 'eval' order by step"
+    )
+    assert rows.column("policy_version").to_pylist() == rows.column("step").to_pylist()
+
+
+def test_a_stopped_run_goes_on_where_it_was(make_config: MakeConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    class StopAt3(SilentEvents):
+        def metrics(self, metrics: object) -> None:
+            if (metrics.step, metrics.phase) == (3, "train"):
+                post(run, new_command(open_run(run).run_id, CommandAction.STOP, issued_by="test"))
+
+    assert start(make_config(*AHEAD), run, StopAt3()) == "stopped"
+    stopped_after = open_run(run).info().last_step
+    assert 3 <= stopped_after < 6
+    assert resume(run, SilentEvents()) == "finished"
+    reader = open_run(run)
+    assert reader.info().last_step == 6
+    per_step = reader.sql(
+        "select step, count(*) as n from trajectories where split = 'train' group by step "
+        "order by step"
+    )
+    assert per_step.column("n").to_pylist() == [8] * 6
+
+
+def test_a_live_setting_holds_from_its_step_on(make_config: MakeConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    class HotAt2(SilentEvents):
+        def metrics(self, metrics: object) -> None:
+            if (metrics.step, metrics.phase) == (2, "train"):
+                post(
+                    run,
+                    new_command(
+                        open_run(run).run_id,
+                        CommandAction.SET,
+                        settings={"sampling.temperature": 1.5},
+                        issued_by="test",
+                    ),
+                )
+
+    start(make_config(*AHEAD), run, HotAt2())
+    reader = open_run(run)
+    [state] = reader.commands()
+    for step in range(1, 7):
+        temperatures = {
+            turn.temperature
+            for trajectory in reader.trajectories_of_step(step)
+            if trajectory.split is Split.TRAIN
+            for turn in trajectory.turns
+        }
+        assert temperatures == {1.5 if step >= state.ack.step else 1.0}, step
+
+
+def test_an_error_of_the_episodes_ends_the_run(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(
+        *AHEAD, WORLD.replace("WaitingLake", "DeadLake"), "collection.workers=processes"
+    )
+    with pytest.raises(Exception, match="died"):
+        start(config, tmp_path / "run", SilentEvents())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["off_policy.correction=none"], "set off_policy.old_logprobs=trainer and off_policy"),
+        (
+            [
+                "envs.train=[{env: bandit, tag: a}, {env: bandit, tag: b}]",
+                "curriculum.by=success",
+            ],
+            "chooses the next tasks after each update",
+        ),
+    ],
+)
+def test_what_is_unsound_with_old_samples_is_refused(
+    make_config: MakeConfig, settings: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_config(*AHEAD, *settings)
