@@ -20,7 +20,7 @@ from echoscope.text.titles import capitalised
 from .metric_entry import NATS, PER_TOKEN, POINTS, SHARE, Metric
 from .metric_entry import of_unit as _of
 from .metric_entry import share as _share
-from .off_policy_entries import COLLECTION_METRICS, OFF_POLICY_METRICS
+from .off_policy_entries import COLLECTION_METRICS, ENGINE_METRICS, OFF_POLICY_METRICS
 
 _EVAL_SUCCESS = (
     "Share of evaluation tasks that are solved. The tasks are always the same and never train. "
@@ -434,6 +434,7 @@ METRICS: tuple[Metric, ...] = (
         "updates that the sampler is behind",
     ),
     *COLLECTION_METRICS,
+    *ENGINE_METRICS,
     # --- selection
     _share(
         "selection/kept_frac",

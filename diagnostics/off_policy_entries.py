@@ -115,3 +115,29 @@ COLLECTION_METRICS: tuple[Metric, ...] = (
         "",
     ),
 )
+
+ENGINE_METRICS: tuple[Metric, ...] = (
+    _of(
+        "engine/sync_s",
+        "Weight sync",
+        "s",
+        "Seconds of the step in which new weights went to the engine that samples.",
+        "down",
+    ),
+    _of(
+        "engine/num_retries",
+        "Repeated requests",
+        "",
+        "Requests of the step that a sampling server failed and that were made again. Worry if it "
+        "is rarely 0.",
+        "down",
+    ),
+    _of(
+        "engine/num_restarts",
+        "Server restarts",
+        "",
+        "Sampling servers of the step that died and were started again. It should be 0.",
+        "down",
+    ),
+)
+"""Of engines that sample elsewhere."""

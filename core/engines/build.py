@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from echoscope.text.user_code import load
@@ -13,7 +14,7 @@ from .base import GenerationEngine
 from .hf.copied import CopiedHfEngine
 from .hf.engine import HfEngine
 from .ray.session import check_ray
-from .vllm.install import require_vllm
+from .vllm.install import require_server_vllm, require_vllm
 
 
 def check_engine(config: RunConfig) -> None:
@@ -27,6 +28,8 @@ def check_engine(config: RunConfig) -> None:
             check_ray()
         case "vllm":
             require_vllm()
+        case "vllm_server":
+            require_server_vllm(config.engine.python or sys.executable)
 
 
 def build_engine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -83,6 +84,7 @@ class ServerEngine(StreamedEngine):
         self._pending: dict[int, _Pending] = {}
         self._policy_version = policy_version
         self._num_adapters = 0
+        self._sync_s = 0.0
         self._adapter: Path | None = None
         self._folder = SharedFolder()
         self._threads: ThreadPoolExecutor | None = ThreadPoolExecutor(
@@ -149,6 +151,15 @@ class ServerEngine(StreamedEngine):
             self._pending.clear()
             self._server.abort()
 
+    def take_metrics(self) -> dict[str, float]:
+        """See `MeasuredEngine`."""
+        out = {
+            "engine/sync_s": self._sync_s,
+            "engine/num_retries": float(self._server.num_retries),
+        }
+        self._sync_s, self._server.num_retries = 0.0, 0
+        return out
+
     def release_memory(self) -> None:
         """Nothing: the memory is the server's."""
 
@@ -163,7 +174,9 @@ class ServerEngine(StreamedEngine):
         """
         check_idle(self.num_pending, "sync_weights")
         self._check_open()
+        started = time.perf_counter()
         self._sync(policy.model, int(policy.version))
+        self._sync_s += time.perf_counter() - started
 
     def close(self) -> None:
         """Cut off what is under way. The server itself goes on."""

