@@ -23,6 +23,7 @@ SECTIONS: Mapping[str, str] = {
     "gradient": "Gradients",
     "eval": "Evaluation",
     "probe": "Probes",
+    "collection": "Collection",
     "time": "Time",
     "collapse": "RAGEN-compatible metrics: format",
     "collapse_first_turn_sample": "RAGEN-compatible metrics: first turn",

@@ -175,6 +175,35 @@ CHARTS: tuple[Chart, ...] = (
         ),
         missing="No times were logged.",
     ),
+    Chart(
+        name="waiting",
+        title="Who waits for whom",
+        help=(
+            "Seconds of a step in which one side waited. Engine: no reply to sample, because all"
+            " episodes waited for their environments. Environments: none at work, because all"
+            " episodes waited for replies. Update: no complete step to learn from yet."
+        ),
+        lines=(
+            Line(key="collection/engine_wait_s", name="engine"),
+            Line(key="collection/env_wait_s", name="environments"),
+            Line(key="collection/update_wait_s", name="update"),
+        ),
+        missing="Measured with collection.mode=async only.",
+    ),
+    Chart(
+        name="queue",
+        title="Queue and staleness",
+        help=(
+            "Replies and environments under way at the same time, mean over a step, and the"
+            " updates that the weights behind a turn lack."
+        ),
+        lines=(
+            Line(key="collection/num_requests_mean", name="replies at the engine"),
+            Line(key="collection/num_env_calls_mean", name="environments at work"),
+            Line(key="rollout/staleness_mean", name="staleness", is_right=True),
+        ),
+        missing="Measured with collection.mode=async only.",
+    ),
 )
 
 

@@ -151,3 +151,28 @@ def test_evidence_is_drawn_as_the_verdict_reads_it() -> None:
 
 def test_without_evidence_the_second_chart_shows_what_there_is_to_learn() -> None:
     assert evidence_chart(None, ["policy/entropy"]).lines[0].key == "reward/group_std_mean"
+
+
+def test_an_asynchronous_run_shows_who_waits_for_whom_and_how_stale_it_is() -> None:
+    found = data(
+        collection__engine_wait_s=[1.0, 2.0],
+        collection__env_wait_s=[0.5, 0.25],
+        collection__update_wait_s=[3.0, 0.1],
+        collection__num_requests_mean=[8.0, 9.0],
+        collection__num_env_calls_mean=[4.0, 3.0],
+        rollout__staleness_mean=[0.0, 0.75],
+    )
+    known = sorted(set(found["key"]))
+    waiting = chart_curves(chart("waiting"), found, STEPS, known)
+    assert {each.name: list(each.values) for each in waiting} == {
+        "engine": [1.0, 2.0],
+        "environments": [0.5, 0.25],
+        "update": [3.0, 0.1],
+    }
+    queue = chart_curves(chart("queue"), found, STEPS, known)
+    assert [each.name for each in queue] == [
+        "replies at the engine",
+        "environments at work",
+        "staleness",
+    ]
+    assert chart_curves(chart("waiting"), found[:0], STEPS, []) == []
