@@ -1,0 +1,1 @@
+"""Worlds where the policy writes programs, and the sandbox that runs them."""
