@@ -170,6 +170,14 @@ class TextEnv(ABC):
                 f"not a {type(config).__name__}"
             )
 
+    @classmethod
+    def lacks(cls) -> str:
+        """What this machine lacks for the default configuration, in words; "" for nothing.
+
+        For tools and servers; packages stand in `spec.requires`.
+        """
+        return ""
+
     @property
     def reports_success(self) -> bool:
         """Whether this world has a notion of success; if not, `StepResult.success` is None."""

@@ -39,6 +39,7 @@ BUILTIN: Mapping[str, str] = {
     "rubiks": f"{__package__}.worlds.puzzles.rubiks:Rubiks",
     "static_qa": f"{__package__}.worlds.questions.static_qa:StaticQa",
     "metamathqa": f"{__package__}.worlds.questions.metamathqa:MetaMathQa",
+    "deepcoder": f"{__package__}.worlds.code.deepcoder:DeepCoder",
     "price_list": f"{__package__}.worlds.tools.price_list:PriceList",
     "gymnasium": f"{__package__}.gymnasium_adapter:FromGymnasium",
 }
@@ -147,7 +148,8 @@ def unavailable() -> dict[str, str]:
     reasons: dict[str, str] = {}
     for env_id in known_ids():
         try:
-            lack = lacking(spec(env_id))
+            env_class = _load_class(resolve(env_id).entry_point)
+            lack = lacking(env_class.spec) or env_class.lacks()
         except EnvError as error:
             lack = str(error)
         if lack:

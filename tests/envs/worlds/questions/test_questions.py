@@ -167,7 +167,7 @@ def test_files_without_questions(
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_is_installed", lambda name: False)
     sentence = "needs math-verify, which is not installed: pip install 'echoscope[math]'"
-    assert registry.unavailable() == {"metamathqa": sentence}
+    assert registry.unavailable()["metamathqa"] == sentence
     with pytest.raises(EnvUnavailableError) as caught:
         registry.make("metamathqa")
     assert str(caught.value) == f"metamathqa {sentence}"

@@ -1,0 +1,183 @@
+"""DeepCoder: write a Python program that passes tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...base import EnvSpec, Observation, StepResult, TextEnv, check_seed, hash_task, prefixed
+from ...frames import card_frame
+from ...params import require
+from .programs import Judgement, Problem, judge, program_of, read_problems
+from .sandbox import Limits, Sandbox, why_not
+
+MADE_PROBLEMS = Path(__file__).parents[2] / "data" / "programs.jsonl"
+MAX_PROGRAM_CHARS = 50_000
+_MAX_JUDGEMENTS = 2_000
+_judgements: dict[tuple[object, ...], Judgement] = {}
+"""What programs did before, by problem, limits and program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepCoderConfig:
+    """Source and limits of `deepcoder`.
+
+    `data`: a file of problems in the shape of DeepCoder or LiveCodeBench (JSON lines, a JSON list
+    or Parquet); None takes the made ones that ship. `attempts`: programs in an episode.
+    `max_tests`: tests of a problem that are run. `seconds`, `memory_mb`: what a program may use per
+    test. `unsafe`: run programs without the sandbox.
+    """
+
+    data: str | None = None
+    attempts: int = 1
+    max_tests: int = 10
+    seconds: float = 3.0
+    memory_mb: int = 256
+    unsafe: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.attempts >= 1, f"attempts is {self.attempts}, but must be at least 1")
+        require(self.max_tests >= 1, f"max_tests is {self.max_tests}, but must be at least 1")
+        require(
+            0.1 <= self.seconds <= 600,
+            f"seconds is {self.seconds}, but must lie between 0.1 and 600",
+        )
+        require(
+            64 <= self.memory_mb <= 1 << 16,
+            f"memory_mb is {self.memory_mb}, but must lie between 64 and 65536",
+        )
+
+
+class DeepCoder(TextEnv):
+    """A programming problem, answered with a Python program.
+
+    Description:
+        Programs run in a sandbox without a network, one process a test. They see the input of a
+        test and never its output.
+    Observation:
+        The problem; after an attempt "Passed 2 of 3 tests. Test 3: it gave another output."
+    Actions:
+        A Python program, in a fenced block or bare: it reads standard input and prints, or defines
+        the function that the problem names.
+    Rewards:
+        The share of tests that passed.
+    Episode end:
+        All tests passed, or no attempt is left.
+    Success:
+        All tests passed.
+    Seeds:
+        `seed` draws the problem; `noise_seed` is not used.
+    Requires:
+        bubblewrap and util-linux (Debian: `apt install bubblewrap`), or `unsafe: true`.
+    Example:
+        >>> world = DeepCoder(DeepCoderConfig(unsafe=True))
+        >>> first = world.reset(seed=3, noise_seed=0)
+        >>> world.step(world.solve()[0]).reward
+        1.0
+    """
+
+    spec = EnvSpec(
+        id="deepcoder",
+        entry_point=f"{__name__}:DeepCoder",
+        config_type=DeepCoderConfig,
+        max_turns=3,
+        max_actions_per_turn=1,
+        description="Write a Python program that passes the tests of a problem.",
+    )
+
+    @classmethod
+    def lacks(cls) -> str:
+        """Why no sandbox can be made here."""
+        return why_not()
+
+    def __init__(self, config: DeepCoderConfig | None = None) -> None:
+        self._config = config = DeepCoderConfig() if config is None else config
+        super().__init__(config)
+        self._problems = read_problems(
+            config.data or str(MADE_PROBLEMS), max_tests=config.max_tests
+        )
+        limits = Limits(seconds=config.seconds, memory_mb=config.memory_mb)
+        self._sandbox = Sandbox(limits, unsafe=config.unsafe)
+        self._problem: Problem = self._problems[0]
+        self._num_attempts = 0
+        self._is_solved = False
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        check_seed("noise_seed", noise_seed)
+        rng = np.random.default_rng(check_seed("seed", seed))
+        self._problem = self._problems[int(rng.integers(len(self._problems)))]
+        self._num_attempts, self._is_solved = 0, False
+        return self._observe(self._problem.text)
+
+    def step(self, action: str) -> StepResult:
+        program = program_of(action)
+        if self._is_over or not program.strip() or len(program) > MAX_PROGRAM_CHARS:
+            observation = prefixed(self.invalid_notice(action), self._observe(self._problem.text))
+            return self._result(observation, 0.0, is_valid=False)
+        judgement = self._judged(program)
+        self._num_attempts += 1
+        self._is_solved = judgement.passed == judgement.total
+        news = f"Passed {judgement.passed} of {judgement.total} tests. {judgement.first_failure}"
+        return self._result(self._observe(news.strip()), judgement.share, is_valid=True)
+
+    def instructions(self) -> str:
+        return (
+            "Write a Python program that solves the problem. It reads standard input and prints "
+            "the answer, or defines the function that the problem names. Action: the program."
+        )
+
+    def solve(self) -> list[str] | None:
+        """The program that came with the problem; None where there is none, or no attempt left."""
+        if self._is_solved:
+            return []
+        return [self._problem.solution] if self._problem.solution and not self._is_over else None
+
+    def guesses(self) -> tuple[str, ...]:
+        """A program that repeats its input."""
+        return ("print(input())",)
+
+    def task_key(self) -> str:
+        """The text of the problem."""
+        return hash_task(self.spec.id, self._problem.text)
+
+    @property
+    def num_tasks(self) -> int:
+        """The different problems."""
+        return len({problem.text for problem in self._problems})
+
+    def _judged(self, program: str) -> Judgement:
+        """Siblings often write the same program, and it is to be judged the same."""
+        config = self._config
+        key = (self._problem.text, len(self._problem.tests), config.seconds, config.memory_mb)
+        earlier = _judgements.get((*key, program))
+        if earlier is not None:
+            return earlier
+        judgement = judge(program, self._problem, self._sandbox)
+        if not judgement.timed_out:  # a busy machine may have been the reason
+            if len(_judgements) >= _MAX_JUDGEMENTS:
+                _judgements.clear()
+            _judgements[(*key, program)] = judgement
+        return judgement
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_solved or self._num_attempts >= self._config.attempts
+
+    def _result(self, observation: Observation, reward: float, *, is_valid: bool) -> StepResult:
+        return StepResult(
+            observation=observation,
+            reward=reward,
+            terminated=self._is_over,
+            success=self._is_solved,
+            is_valid=is_valid,
+            is_effective=is_valid,
+            info={"share_passed": reward},
+        )
+
+    def _observe(self, text: str) -> Observation:
+        lines = self._problem.text.splitlines()[:40]
+        if text != self._problem.text:
+            lines.append(text)
+        return Observation(text=text, frame=card_frame("Program", lines))
