@@ -95,7 +95,7 @@ def train(
     lora_rank: Annotated[int, typer.Option("--lora-rank", min=1)] = 64,
     lora_alpha: Annotated[float, typer.Option("--lora-alpha")] = 64.0,
     dtype: Annotated[
-        str, typer.Option(help="float32, or with --lora bfloat16: half the memory and time.")
+        str, typer.Option(help="float32, or with --lora bfloat16: half the memory.")
     ] = "float32",
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
     vocab_size: Annotated[

@@ -10,6 +10,7 @@ import pytest
 import torch
 from peft import PeftModel
 from pydantic import ValidationError
+from safetensors.torch import load_file
 from transformers import Qwen2ForCausalLM
 
 from echoscope.core.config.loading import ConfigError
@@ -79,12 +80,13 @@ def run(data: Path, out: Path, **settings: object) -> None:
     lora = settings.pop("lora", None)
     model = str(settings.pop("model", "fresh"))
     stop_after = settings.pop("stop_after", None)
+    dtype = settings.pop("dtype", "float32")
     seen: list[SftProgress] = []
     warm_start(
         [data],
         model,
         out,
-        SftConfig(iterations=6, batch_episodes=4, lora=lora),  # type: ignore[arg-type]
+        SftConfig(iterations=6, batch_episodes=4, lora=lora, dtype=dtype),  # type: ignore[arg-type]
         shape=SHAPE,
         force_think=True,
         resume=bool(settings.pop("resume", False)),
@@ -248,6 +250,20 @@ def test_a_fresh_policy_and_its_adapters_become_one_model(tmp_path: Path, data: 
         plain = Qwen2ForCausalLM.from_pretrained(base)(ids).logits
     assert not torch.allclose(plain, whole(ids).logits, atol=1e-5)
     assert load_tokenizer(merged).get_vocab() == load_tokenizer(base).get_vocab()
+
+
+def test_frozen_weights_may_be_bfloat16_and_trained_ones_may_not(
+    tmp_path: Path, data: Path
+) -> None:
+    run(data, tmp_path / "base")
+    base = str(tmp_path / "base")
+    run(data, tmp_path / "a", model=base, lora=LoraConfig(rank=2), dtype="bfloat16")
+    adapters = load_file(tmp_path / "a" / "adapter_model.safetensors")
+    assert {weight.dtype for weight in adapters.values()} == {torch.float32}
+    merge_adapters(tmp_path / "a", tmp_path / "merged")
+    with pytest.raises(SftError, match=r"dtype is bfloat16, .* add --lora"):
+        run(data, tmp_path / "b", model=base, dtype="bfloat16")
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_stopped_run_keeps_its_state_and_resumes(tmp_path: Path, data: Path) -> None:
