@@ -47,6 +47,7 @@ from ..config.loading import ConfigError, validate
 from ..config.settings import RunConfig
 from ..optim import Optimizer
 from ..policy import Policy, causal_model
+from ..pretrained.base import is_other_base, remember_base
 
 logger = logging.getLogger("echoscope.core")
 
@@ -203,6 +204,8 @@ def _write(
     try:
         partial.mkdir()
         policy.model.save_pretrained(partial / MODEL_NAME, safe_serialization=True)
+        if isinstance(policy.model, PeftModel):
+            remember_base(partial / MODEL_NAME, Path(causal_model(policy.model).name_or_path))
         _save_tokenizer(tokenizer, partial / MODEL_NAME)
         if policy.critic is not None:
             save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
@@ -394,6 +397,11 @@ def load_weights(path: Path, policy: Policy, optimizer: Optimizer) -> None:
 
 def _load_model(folder: Path, policy: Policy) -> None:
     if isinstance(policy.model, PeftModel):
+        if is_other_base(folder, Path(causal_model(policy.model).name_or_path)):
+            raise ValueError(
+                f"its adapters were trained on other weights than model.path={policy.config.path} "
+                "has now; bring those back"
+            )
         tensors = load_file(folder / "adapter_model.safetensors", device=str(policy.device))
         if tensors.keys() != get_peft_model_state_dict(policy.model).keys():
             raise ValueError("its adapters belong to another model")

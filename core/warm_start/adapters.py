@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -19,32 +18,13 @@ from echoscope.text.amounts import memory_size
 from ..config.settings import ModelConfig
 from ..policy import load_model
 from ..policy_assets import resolve_model, save_tokenizer
+from ..pretrained.base import is_other_base
 from ..rollout.chat import load_tokenizer
 from .demonstrations import SftError
 
 ADAPTER_FILE = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-SUMMARY_FILE = "sft.json"
 _MAX_REASON = 200
-_PIECE = 4096
-_PIECES = 64
-
-
-def weights_digest(folder: Path) -> str:
-    """A hash that tells models apart, of their headers and 64 pieces of each file of weights.
-
-    Reads at most a few hundred kilobytes a file, so it takes milliseconds for any size. Two models
-    of one shape differ in it, unless they only differ between the pieces.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(folder.glob("*.safetensors")):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            for piece in range(_PIECES):
-                file.seek(max(0, size - _PIECE) * piece // (_PIECES - 1))
-                digest.update(file.read(_PIECE))
-    return digest.hexdigest()
 
 
 def merge_adapters(adapters: Path, out: Path) -> None:
@@ -120,9 +100,7 @@ def _base_of(adapters: Path) -> str:
 
 
 def _check_base(adapters: Path, base: str, folder: Path) -> None:
-    """By the digest that a warm start wrote; adapters without one are checked by their shapes."""
-    expected = _json_of(adapters / SUMMARY_FILE).get("base_weights")
-    if expected and folder.is_dir() and weights_digest(folder) != expected:
+    if is_other_base(adapters, folder):
         raise SftError(
             f"the adapters in {adapters} were trained on other weights than those of {base!r} "
             f"({folder}); bring the base back that they belong to, or train them again"

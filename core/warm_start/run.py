@@ -27,8 +27,9 @@ from ..policy_assets import (
     save_tokenizer,
     train_tokenizer,
 )
+from ..pretrained.base import remember_base
 from ..rollout.chat import ChatFormat, check_vocabulary, load_tokenizer
-from .adapters import SUMMARY_FILE, check_out, weights_digest
+from .adapters import check_out
 from .demonstrations import (
     Demonstration,
     SftError,
@@ -44,6 +45,7 @@ from .sft import STATE_FILE, SftConfig, SftProgress, SftResult, train
 FRESH = "fresh"
 """In place of a model: a new small policy with a tokenizer of its own."""
 
+SUMMARY_FILE = "sft.json"
 BARE_CONTEXT = ContextConfig(system="", instructions=False, format_hint=False)
 """A user turn is the observation and nothing else."""
 
@@ -174,9 +176,8 @@ def warm_start(
         _save(network, out)
         save_tokenizer(tokenizer, out)
         facts = {"model": model, "num_episodes": len(demonstrations), "data": _digest(data)}
-        base = Path() if model == FRESH else Path(resolve_model(model))
-        if config.lora is not None and base.is_dir():
-            facts["base_weights"] = weights_digest(base)
+        if config.lora is not None:
+            remember_base(out, Path(resolve_model(model)))
         _write_summary(out, config, result, facts)
         (out / STATE_FILE).unlink(missing_ok=True)
     return result

@@ -11,6 +11,7 @@ import pytest
 import torch
 from bench import Bench, make_bench
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from echoscope.core.config.loading import ConfigError
@@ -31,6 +32,7 @@ from echoscope.store.checkpoints import (
     checkpoint_path,
     write_checkpoint_manifest,
 )
+from echoscope.store.models import shipped_folder
 from echoscope.store.records import CheckpointRecord
 
 MakeConfig = Callable[..., RunConfig]
@@ -160,6 +162,20 @@ def test_adapters_are_saved_alone(make_config: MakeConfig, tmp_path: Path) -> No
     folder = checkpoint_path(tmp_path, 1) / "model"
     assert (folder / "adapter_model.safetensors").is_file()
     assert not list(folder.glob("model*.safetensors"))
+
+
+def test_adapters_of_another_base_are_refused(make_config: MakeConfig, tmp_path: Path) -> None:
+    """A base of the same shape with other weights: nothing but its digest tells."""
+    base = Path(shutil.copytree(shipped_folder("tiny"), tmp_path / "base"))
+    config = make_config(f"model.path={base}", *VARIANTS["lora"])
+    save(make_bench(config), tmp_path)
+    weights = load_file(base / "model.safetensors")
+    save_file({name: 2 * w for name, w in weights.items()}, base / "model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
+    other = make_bench(config)
+    with pytest.raises(ConfigError, match="trained on other weights than") as caught:
+        load_weights(checkpoint_path(tmp_path, 1), other.policy, other.optimizer)
+    assert "\n" not in str(caught.value)
 
 
 def test_no_pickle_anywhere(make_config: MakeConfig, tmp_path: Path) -> None:

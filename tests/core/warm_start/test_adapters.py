@@ -20,12 +20,9 @@ from echoscope.core.policy_assets import (
     save_tokenizer,
     train_tokenizer,
 )
+from echoscope.core.pretrained.base import BASE_FILE, remember_base, weights_digest
 from echoscope.core.warm_start import adapters as adapters_module
-from echoscope.core.warm_start.adapters import (
-    SUMMARY_FILE,
-    merge_adapters,
-    weights_digest,
-)
+from echoscope.core.warm_start.adapters import merge_adapters
 from echoscope.core.warm_start.demonstrations import SftError
 
 SHAPE = PolicyShape(
@@ -50,8 +47,7 @@ def make_adapters(folder: Path, base: Path) -> Path:
             if "lora_B" in name:
                 weight.fill_(0.01)
     model.save_pretrained(str(folder), save_embedding_layers=False)
-    digest = {"base_weights": weights_digest(base)}
-    (folder / SUMMARY_FILE).write_text(json.dumps(digest))
+    remember_base(folder, base)
     return folder
 
 
@@ -82,7 +78,7 @@ def test_the_merged_model_is_a_whole_folder_in_the_bases_dtype(
     half = {key: weight.bfloat16() for key, weight in before.items()}
     save_file(half, base / "model.safetensors", metadata={"format": "pt"})
     change(base / "config.json", dtype="bfloat16")
-    (adapters / SUMMARY_FILE).unlink()
+    (adapters / BASE_FILE).unlink()
     merge_adapters(adapters, tmp_path / "half")
     halved = load_file(tmp_path / "half" / "model.safetensors")
     assert {weight.dtype for weight in halved.values()} == {torch.bfloat16}
@@ -103,10 +99,10 @@ def test_another_base_of_the_same_shape_is_refused(
 def test_another_base_is_refused_without_a_digest_as_well(
     tmp_path: Path, other: dict[str, int]
 ) -> None:
-    """As of a checkpoint, whose adapters carry none."""
+    """As of checkpoints from before there was one."""
     base = make_base(tmp_path / "base", layers=2)
     adapters = make_adapters(tmp_path / "adapters", base)
-    (adapters / SUMMARY_FILE).unlink()
+    (adapters / BASE_FILE).unlink()
     shutil.rmtree(base)
     make_base(base, **({"layers": 2} | other))
     with pytest.raises(SftError, match="do not fit") as caught:

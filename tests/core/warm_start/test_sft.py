@@ -18,7 +18,7 @@ from echoscope.core.config.settings import LoraConfig
 from echoscope.core.policy import with_adapters
 from echoscope.core.policy_assets import PolicyShape, create_policy, train_tokenizer
 from echoscope.core.rollout.chat import load_tokenizer
-from echoscope.core.warm_start.adapters import SUMMARY_FILE, merge_adapters
+from echoscope.core.warm_start.adapters import merge_adapters
 from echoscope.core.warm_start.demonstrations import (
     Row,
     SftError,
@@ -29,6 +29,7 @@ from echoscope.core.warm_start.demonstrations import (
 )
 from echoscope.core.warm_start.run import (
     BARE_CONTEXT,
+    SUMMARY_FILE,
     plan_lessons,
     teach,
     warm_start,
