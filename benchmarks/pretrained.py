@@ -73,12 +73,24 @@ def train(path: Path, words: list[str]) -> None:
 
 
 def returns(path: Path, step: int) -> FloatArray:
-    """Reward of each evaluation task at a step, in the order of the tasks, (P,)."""
+    """Mean reward of each different evaluation task at a step, in the order of their keys, (K,).
+
+    Some of the 64 prompts are the same task: an interval over prompts would count it twice.
+    """
     rows = open_run(path).sql(
-        "select env_seed, avg(episode_return) as reward from trajectories "
-        f"where split = 'eval' and step = {step} group by env_seed order by env_seed"
+        "select task_key, avg(episode_return) as reward from trajectories "
+        f"where split = 'eval' and step = {step} group by task_key order by task_key"
     )
     return np.asarray(rows["reward"], np.float64)
+
+
+def mean_return(path: Path, step: int) -> tuple[int, float]:
+    """Evaluation prompts at a step, and the mean reward of all their episodes."""
+    row = open_run(path).sql(
+        "select count(distinct env_seed) as prompts, avg(episode_return) as reward "
+        f"from trajectories where split = 'eval' and step = {step}"
+    )
+    return int(row["prompts"][0].as_py()), float(row["reward"][0].as_py())
 
 
 def curve(path: Path) -> tuple[list[int], list[float]]:
@@ -115,12 +127,13 @@ def main() -> None:
     before, after = returns(path, 0), returns(path, steps)
     change = after - before
     interval = stats.t.interval(0.95, len(change) - 1, change.mean(), stats.sem(change))
-    print(f"\nreward on {len(change)} reserved tasks, {SAMPLES} samples each: ", end="")
-    print(f"{before.mean():.3f} -> {after.mean():.3f}")
+    prompts, first = mean_return(path, 0)
+    print(f"\nreward on {prompts} reserved prompts, {SAMPLES} samples each: ", end="")
+    print(f"{first:.3f} -> {mean_return(path, steps)[1]:.3f}")
     print(
-        f"paired difference {change.mean():+.3f}, 95 % t interval "
-        f"[{interval[0]:+.3f}, {interval[1]:+.3f}]; {int((change > 0).sum())} tasks gained, "
-        f"{int((change < 0).sum())} lost, {int((change == 0).sum())} stayed"
+        f"paired difference over their {len(change)} different tasks {change.mean():+.3f}, 95 % t "
+        f"interval [{interval[0]:+.3f}, {interval[1]:+.3f}]; {int((change > 0).sum())} tasks "
+        f"gained, {int((change < 0).sum())} lost, {int((change == 0).sum())} stayed"
     )
     where, rewards = curve(path)
     print(f"\nmean reward of each step's trajectories\n{bars(where, rewards)}")
