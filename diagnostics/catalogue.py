@@ -245,10 +245,18 @@ METRICS: tuple[Metric, ...] = (
     # --- engines and workers in processes of their own
     _of(
         "ray/num_lost",
-        "Lost workers",
+        "Lost engines",
+        "engines",
+        "Engines that died or did not answer in this step. Each was replaced and its work was done "
+        "again. Worry when it repeats: a machine may lack memory.",
+        "down",
+    ),
+    _of(
+        "ray/num_lost_workers",
+        "Lost environment workers",
         "workers",
-        "Engines and environment workers that died or did not answer in this step. Each was "
-        "replaced and its work was done again. Worry when it repeats: a machine may lack memory.",
+        "Environment workers that died in this step. The episodes in them ended without training; "
+        "a new worker took the place of each.",
         "down",
     ),
     _of(
@@ -257,12 +265,18 @@ METRICS: tuple[Metric, ...] = (
         "tokens",
         "Tokens that this engine sampled since the step before, evaluation included.",
     ),
-    _of("ray/*/num_calls", "Calls by engine", "calls", "Times that this engine was asked."),
+    _of(
+        "ray/*/num_calls",
+        "Calls by worker",
+        "calls",
+        "Times that this engine or environment worker was asked since the step before.",
+    ),
     _of(
         "ray/*/busy_s",
-        "Engine busy",
+        "Worker busy",
         "s",
-        "Seconds that this engine was sampling. Much less than others have: it waits for them.",
+        "Seconds that this engine was sampling, or that the environments of this worker were at "
+        "work, summed over calls. Much less than others have: it waits for them.",
     ),
     # --- entropy
     _of(

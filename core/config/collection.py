@@ -23,11 +23,11 @@ class CollectionConfig(FrozenModel):
         "sets the pace. async: an episode goes on as soon as its own environment has answered; "
         "the trajectories are the same.",
     )
-    workers: Literal["threads", "processes"] = Field(
+    workers: Literal["threads", "processes", "ray"] = Field(
         "threads",
         description="Where environments run with mode=async. threads: of this process, for "
         "environments that wait (network, subprocesses). processes: for environments that "
-        "compute, or that may crash.",
+        "compute, or that may crash. ray: in actors of Ray, on the machines of a cluster.",
     )
     num_workers: int | None = Field(
         None,
@@ -43,6 +43,16 @@ class CollectionConfig(FrozenModel):
         description="Seconds that one reset or one turn of an environment may take with "
         "mode=async; the episode then ends with the stop reason `timeout` and does not train. "
         "null for no limit.",
+    )
+    cpus_per_worker: float = Field(
+        1.0, ge=0, le=1024, description="Cores that a worker reserves with workers=ray."
+    )
+    address: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description="The Ray cluster of workers=ray, as engine.address says it, which counts with "
+        "engine.kind=ray.",
     )
     max_in_flight: int | None = Field(
         None,
@@ -77,6 +87,14 @@ class CollectionConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _belongs_together(self) -> CollectionConfig:
+        if self.workers != "ray":
+            for name in ("cpus_per_worker", "address"):
+                value = getattr(self, name)
+                if value != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"collection.{name} is {value}, which holds for collection.workers=ray "
+                        "only: set collection.workers=ray, or leave it out"
+                    )
         if self.mode == "async":
             return self
         for name in ("workers", "num_workers", "env_timeout_s", "max_in_flight", "max_staleness"):

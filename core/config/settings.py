@@ -516,6 +516,7 @@ class RunConfig(FrozenModel):
                 "reward.normalization_scope at batch"
             )
         self._check_kl_reward()
+        self._check_ray()
         self._check_dynamic_sampling()
         self._check_collection()
         self._check_evaluation()
@@ -551,6 +552,14 @@ class RunConfig(FrozenModel):
                 self, "context", self.context.model_copy(update={"force_think": False})
             )
         return self
+
+    def _check_ray(self) -> None:
+        address = self.collection.address
+        if self.engine.kind == "ray" and address not in (None, self.engine.address):
+            raise ValueError(
+                f"collection.address is {address}, but a run joins one Ray cluster, and "
+                f"engine.address is {self.engine.address}: leave collection.address out"
+            )
 
     def _check_kl_reward(self) -> None:
         """Siblings that do not train have no KL, so their returns cannot be compared with."""

@@ -124,8 +124,8 @@ class GenerationEngine(Protocol):
 
 
 @runtime_checkable
-class MeasuredEngine(GenerationEngine, Protocol):
-    """An engine with numbers of its own for the run's record."""
+class Measured(Protocol):
+    """A part of a run with numbers of its own for the run's record."""
 
     def take_metrics(self) -> dict[str, float]:
         """What it has done since the last call of this, by the names of metrics."""

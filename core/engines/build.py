@@ -14,6 +14,7 @@ from .base import GenerationEngine
 from .hf.copied import CopiedHfEngine
 from .hf.engine import HfEngine
 from .ray.session import check_ray
+from .ray.workers import ray_cpus_of_workers
 from .vllm.install import require_server_vllm, require_vllm
 
 
@@ -23,6 +24,8 @@ def check_engine(config: RunConfig) -> None:
     Raises:
         ConfigError: it names the command that installs the package.
     """
+    if config.collection.workers == "ray":
+        check_ray("collection.workers=ray")
     match config.engine.kind:
         case "ray":
             check_ray()
@@ -54,7 +57,8 @@ def build_engine(
         case "ray":
             from .ray.engine import RayEngine
 
-            return RayEngine(policy, config.engine, report=report)
+            workers = ray_cpus_of_workers(config.collection)
+            return RayEngine(policy, config.engine, more_cpus=workers, report=report)
         case "vllm":
             from .vllm.engine import VllmEngine
 

@@ -240,6 +240,10 @@ class EnvSource:
         waiting, self.waiting = self.waiting, Waiting()
         return waiting
 
+    def take_metrics(self) -> dict[str, float]:
+        """Of the workers that environments live in."""
+        return {} if self._processes is None else self._processes.take_metrics()
+
     def share(self, counts: Sequence[int]) -> None:
         """Give each entry of the pool so many groups from the next step on; the sum is fixed."""
         self._pool.share(counts)

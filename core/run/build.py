@@ -18,6 +18,7 @@ from ..config.loading import ConfigError
 from ..config.settings import RunConfig
 from ..engines.base import GenerationEngine
 from ..engines.build import build_engine, check_engine
+from ..engines.ray.workers import RayWorkers
 from ..memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
 from ..optim import Optimizer, require_package
 from ..plugins.checks import load_plugins
@@ -231,6 +232,10 @@ class Builder:
         collection = self.config.collection
         if collection.mode == "lockstep" or collection.workers == "threads":
             return None
+        if collection.workers == "ray":
+            engine = self.config.engine
+            address = engine.address if engine.kind == "ray" else collection.address
+            return RayWorkers(collection, address, report=self.events.message)
         return WorkerProcesses(collection.num_processes, self.events.message)
 
 

@@ -46,7 +46,7 @@ from echoscope.text.user_code import UserCodeError
 
 from ..config.loading import live_values
 from ..config.settings import KlRewardConfig, RunConfig
-from ..engines.base import EngineError, GenerationEngine, MeasuredEngine
+from ..engines.base import EngineError, GenerationEngine, Measured
 from ..optim import Optimizer
 from ..policy import Policy
 from ..rollout.chat import ChatFormat
@@ -240,8 +240,9 @@ class Trainer:
             values |= self.train_source.waiting_metrics()
         if config.reward.kl is not None:
             values |= self._penalized(config.reward.kl, batch)
-        if isinstance(self.engine, MeasuredEngine):
-            values |= self.engine.take_metrics()
+        for part in (self.engine, self.train_source):
+            if isinstance(part, Measured):
+                values |= part.take_metrics()
         learned = outcomes(rollouts, selection, batch, logprobs, observed.information)
         self._finish_step(step, values, watch, rollouts, learned, observed)
         if not batch.num_rows:

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import Any, Protocol
 
 from .. import registry
 from ..base import EnvUnavailableError, shorten
@@ -26,7 +26,7 @@ from ..turns.runner import ActionTimeoutError
 from ..turns.turn import TurnEnv
 from .bounded import BoundedTurns, WorkerDiedError, perform
 
-_START_S = 120.0
+START_S = 120.0
 """Seconds that a worker may take to start."""
 _END_S = 2.0
 """Seconds that a worker may take to end before it is killed."""
@@ -40,6 +40,23 @@ class _Call:
         self.is_done = Event()
         self.result: Any = None
         self.error: Exception | None = None
+
+
+class Worker(Protocol):
+    """Where worlds live, seen from those who play in them."""
+
+    has_answered: bool
+    is_retired: bool
+    """It holds a call that hangs: no new episode begins here."""
+    episodes: set[int]
+    """Worlds that are in the middle of an episode here."""
+
+    @property
+    def is_dead(self) -> bool: ...
+    @property
+    def pid(self) -> int | None: ...
+    def call(self, message: tuple[Any, ...], limit_s: float | None) -> Any: ...
+    def end(self) -> None: ...
 
 
 class _Worker:
@@ -59,9 +76,7 @@ class _Worker:
         self._is_dead = False
         self.has_answered = False
         self.is_retired = False
-        """It holds a call that hangs: no new episode begins here."""
         self.episodes: set[int] = set()
-        """Worlds that are in the middle of an episode here."""
         self._reader = Thread(target=self._read, name="echoscope-env-reader", daemon=True)
         self._reader.start()
 
@@ -90,7 +105,7 @@ class _Worker:
         except _GONE as error:
             raise WorkerDiedError(self._how_it_ended()) from error
         # Until its first answer, the time goes into starting Python and importing the world.
-        limit = limit_s if self.has_answered else max(_START_S, limit_s or 0.0)
+        limit = limit_s if self.has_answered else max(START_S, limit_s or 0.0)
         if not call.is_done.wait(limit):
             raise ActionTimeoutError
         if call.error is not None:
@@ -140,8 +155,8 @@ class WorkerProcesses:
     """
 
     def __init__(self, number: int, report: Callable[[str], None] = lambda text: None) -> None:
-        self._workers: list[_Worker | None] = [None] * number
-        self._retired: list[_Worker] = []
+        self._workers: list[Worker | None] = [None] * number
+        self._retired: list[Worker] = []
         self._report = report
         self._next_home = count()
         self._lock = Lock()
@@ -156,7 +171,7 @@ class WorkerProcesses:
         """The place of a new world."""
         return next(self._next_home) % len(self._workers)
 
-    def worker(self, home: int) -> _Worker:
+    def worker(self, home: int) -> Worker:
         """The worker at a place, for an episode that begins; a dead or hanging one is replaced.
 
         Raises:
@@ -182,11 +197,19 @@ class WorkerProcesses:
                 self._retired.append(worker)
                 worker = None
             if worker is None:
-                worker = self._workers[home] = _Worker()
+                worker = self._workers[home] = self.new_worker(home)
             for old in [old for old in self._retired if not old.episodes]:
                 self._retired.remove(old)
                 old.end()
             return worker
+
+    def new_worker(self, home: int) -> Worker:
+        """A worker that starts, for a place."""
+        return _Worker()
+
+    def take_metrics(self) -> dict[str, float]:
+        """What the workers have done since the last call of this, by the names of metrics."""
+        return {}
 
     def close(self) -> None:
         """End every process."""
@@ -207,7 +230,7 @@ class ProcessTurns(BoundedTurns):
         self._registration = registry.resolve(group.env)
         self._processes = processes
         self._home = processes.new_home()
-        self._worker: _Worker | None = None
+        self._worker: Worker | None = None
         self._name = next(self._names)
         """Of the world in its worker; a new one after a timeout."""
 
@@ -264,13 +287,14 @@ def _work(pipe: Connection) -> None:
     try:
         while True:
             number, name, group, registration, what, args = pipe.recv()
-            make = partial(_build, group, registration)
+            make = partial(build_world, group, registration)
             Thread(target=answer, args=(number, name, make, what, args), daemon=True).start()
     except _GONE:
         os._exit(0)  # without waiting for a call that hangs
 
 
-def _build(group: EnvGroup, registration: registry.Registration) -> TurnEnv:
+def build_world(group: EnvGroup, registration: registry.Registration) -> TurnEnv:
+    """A world in a worker, which may not know yet what a script has registered."""
     if group.env not in registry.known_ids() and ":" not in group.env:
         registry.register(
             registration.id, registration.entry_point, params=dict(registration.params)

@@ -20,7 +20,7 @@ from ..batching import check_idle
 from ..hf.model import checked_limits, runnable
 from ..hf.prefixes import PrefixIndex, StoredRow
 from .actor import Answer, Request, actor_class
-from .session import SESSION
+from .session import SESSION, first_sentence
 from .splitting import split
 from .weights import Blueprint, frozen_stamp, frozen_weights, trained_weights
 
@@ -68,6 +68,7 @@ class RayEngine:
 
     Args:
         policy: sampled from until `sync_weights`.
+        more_cpus: what a Ray that is started here shall have besides, for others.
         report: is told in one sentence of a lost engine, and what engines have to say.
 
     Raises:
@@ -81,6 +82,7 @@ class RayEngine:
         policy: SampledPolicy,
         config: RayEngineConfig,
         *,
+        more_cpus: int = 0,
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._config = config
@@ -91,7 +93,7 @@ class RayEngine:
         self._bases = itertools.count()
         self._known: list[tuple[StoredRow, int]] = []
         self._num_lost = self._num_in_a_row = 0
-        num_cpus = config.num_engines * config.cpus_per_engine
+        num_cpus = config.num_engines * config.cpus_per_engine + more_cpus
         self._ray = SESSION.acquire(config.address, num_cpus=num_cpus)
         errors = self._ray.exceptions
         self._losses: tuple[type[BaseException], ...] = (
@@ -316,7 +318,7 @@ class RayEngine:
     def _replace(self, seat: _Seat, error: BaseException | str) -> None:
         """Put a new actor with the present weights into the seat."""
         self._num_lost += 1
-        reason = shorten(error)
+        reason = first_sentence(error)
         self._ray.kill(seat.actor)
         self._known = [(row, index) for row, index in self._known if index != seat.index]
         self._num_in_a_row += 1
@@ -422,12 +424,6 @@ class RayEngine:
     def _put_trained(self) -> None:
         assert self._model is not None
         self._trained = self._ray.put(trained_weights(self._model))
-
-
-def shorten(error: BaseException | str) -> str:
-    """The first sentence of what Ray says."""
-    text = str(error).strip().split("\n", 1)[0].strip()
-    return " ".join(text.split())[:160] or type(error).__name__
 
 
 def _stored(prompt: IntArray, sample: Sample) -> StoredRow:

@@ -34,8 +34,11 @@ _GUARD_PATIENCE_S = 20.0
 _CONNECT_S = 10.0
 
 
-def check_ray() -> None:
+def check_ray(setting: str = "engine.kind=ray") -> None:
     """Refuse a machine without Ray, or with another version than the one that is tested.
+
+    Args:
+        setting: what asks for Ray.
 
     Raises:
         ConfigError: it names the command that installs it.
@@ -43,10 +46,10 @@ def check_ray() -> None:
     try:
         version = metadata.version("ray")
     except metadata.PackageNotFoundError:
-        raise ConfigError(f"engine.kind=ray needs Ray, which is not installed: {INSTALL}") from None
+        raise ConfigError(f"{setting} needs Ray, which is not installed: {INSTALL}") from None
     if version.rpartition(".")[0] != VERSION.rpartition(".")[0]:
         raise ConfigError(
-            f"engine.kind=ray is made for Ray {VERSION}, but {version} is installed: {INSTALL}"
+            f"{setting} is made for Ray {VERSION}, but {version} is installed: {INSTALL}"
         )
 
 
@@ -166,3 +169,9 @@ def _join(ray: Any, address: str) -> None:
             f"engine.address is {address!r}, where no Ray cluster answers ({reason}): start one "
             "with `ray start --head`, or leave engine.address at null"
         ) from None
+
+
+def first_sentence(error: BaseException | str) -> str:
+    """The first sentence of what Ray says."""
+    text = str(error).strip().split("\n", 1)[0].strip()
+    return " ".join(text.split())[:160] or type(error).__name__

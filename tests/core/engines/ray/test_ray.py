@@ -29,6 +29,7 @@ from echoscope.core.engines.hf.sampling import PolicyNumericsError
 from echoscope.core.engines.ray.engine import RayEngine
 from echoscope.core.engines.ray.guard import marked
 from echoscope.core.engines.ray.session import SESSION
+from echoscope.core.engines.ray.workers import RayWorker
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.store.reader import open_run
@@ -245,9 +246,52 @@ def test_a_run_goes_on_where_an_engine_is_killed_in_the_middle_of_a_step(
     assert start(two, tmp_path / "ray", listener) == "finished"
     assert metric(tmp_path / "ray", "ray/num_lost") == {1: 0, 2: 0, 3: 2, 4: 0}
     assert sum("a new one took its place" in text for text in listener.messages) == 2
-    sql = "SELECT trajectory_id, turn, response_tokens FROM tokens ORDER BY ALL"
-    found, expected = (open_run(tmp_path / name).sql(sql).to_pylist() for name in ("ray", "hf"))
+    found, expected = (open_run(tmp_path / name).sql(REPLIES).to_pylist() for name in ("ray", "hf"))
     assert found == expected
+
+
+# -- environment workers -------------------------------------------------------------------------
+
+PACED = ("collection.mode=async", "envs.eval=[]")
+WORKERS = (*PACED, "collection.workers=ray", "collection.num_workers=2")
+REPLIES = "SELECT trajectory_id, turn, response_tokens FROM tokens ORDER BY ALL"
+
+
+def test_environments_in_actors_play_the_same_episodes(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    for name, settings in (("threads", PACED), ("ray", WORKERS)):
+        assert start(make_config(*settings), tmp_path / name, SilentEvents()) == "finished"
+    found, expected = (
+        open_run(tmp_path / name).sql(REPLIES).to_pylist() for name in ("ray", "threads")
+    )
+    assert found == expected
+    calls = [metric(tmp_path / "ray", f"ray/env_{worker}/num_calls") for worker in (0, 1)]
+    assert all(count[step] > 0 for count in calls for step in (1, 2, 3, 4))
+    assert set(metric(tmp_path / "ray", "ray/num_lost_workers").values()) == {0}
+
+
+def test_an_environment_worker_killed_in_the_middle_of_a_step_is_replaced(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its episodes end without training; the run goes on with a new worker."""
+    whole = RayWorker.call
+    turns = iter(range(1000))
+
+    def call(worker: RayWorker, message: tuple[Any, ...], limit_s: float | None) -> Any:
+        if "step" in message and next(turns) == 2 * 8 + 4:  # a step has eight times two turns
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGKILL)
+        return whole(worker, message, limit_s)
+
+    monkeypatch.setattr(RayWorker, "call", call)
+    listener = Listener()
+    config = make_config(*WORKERS, "diagnostics.enabled=false")
+    assert start(config, tmp_path / "run", listener) == "finished"
+    assert sum(metric(tmp_path / "run", "ray/num_lost_workers").values()) == 1
+    assert any("a new one takes its place" in text for text in listener.messages)
+    sql = "SELECT DISTINCT step FROM trajectories WHERE stop_reason = 'env_error'"
+    assert open_run(tmp_path / "run").sql(sql).to_pylist() == [{"step": 2}]
 
 
 # -- what is left --------------------------------------------------------------------------------

@@ -47,3 +47,27 @@ def test_another_version_is_refused(version: str, monkeypatch: pytest.MonkeyPatc
 def test_a_patch_release_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "2.60.1")
     check_ray()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("collection.mode=async", "collection.address=auto"), "collection.address is auto"),
+        (("collection.cpus_per_worker=2",), "collection.cpus_per_worker is 2"),
+        (("collection.workers=ray",), "collection.workers is ray"),
+        (
+            (
+                "collection.mode=async",
+                "collection.workers=ray",
+                "collection.address=auto",
+                "engine.kind=ray",
+            ),
+            "a run joins one Ray cluster",
+        ),
+    ],
+)
+def test_settings_of_ray_that_do_not_belong_together_are_refused(
+    make_config: Callable[..., RunConfig], overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_config(*overrides)
