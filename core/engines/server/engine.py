@@ -152,7 +152,7 @@ class ServerEngine(StreamedEngine):
             self._server.abort()
 
     def take_metrics(self) -> dict[str, float]:
-        """See `MeasuredEngine`."""
+        """See `Measured`."""
         out = {
             "engine/sync_s": self._sync_s,
             "engine/num_retries": float(self._server.num_retries),

@@ -189,7 +189,7 @@ class VllmEngine(StreamedEngine):
         self._sync_s += time.perf_counter() - started
 
     def take_metrics(self) -> dict[str, float]:
-        """See `MeasuredEngine`."""
+        """See `Measured`."""
         sync_s, self._sync_s = self._sync_s, 0.0
         return {"engine/sync_s": sync_s}
 

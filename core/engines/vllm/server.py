@@ -217,7 +217,7 @@ class VllmServerEngine(ServerEngine):
             self._restart(error)
 
     def take_metrics(self) -> dict[str, float]:
-        """See `MeasuredEngine`."""
+        """See `Measured`."""
         restarts, self._num_unseen = self._num_unseen, 0
         return super().take_metrics() | {"engine/num_restarts": float(restarts)}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.loading import ConfigError, load_config
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.ray.session import check_ray
 from echoscope.core.run.launch import start
@@ -71,3 +71,11 @@ def test_settings_of_ray_that_do_not_belong_together_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         make_config(*overrides)
+
+
+def test_the_example_of_a_run_on_a_cluster_is_a_valid_configuration() -> None:
+    file = Path(__file__).parents[4] / "examples" / "ray" / "train.yaml"
+    config = load_config(file=file)
+    assert config.engine.kind == "ray"
+    assert config.engine.address == "auto"
+    assert config.collection.workers == "ray"
