@@ -20,7 +20,7 @@ from echoscope.envs.reserving import TaskVariety
 from echoscope.store.records import IntArray, RolloutBatch
 
 from ..config.settings import RunConfig
-from ..engines.base import GenerationEngine, Sample, SamplingParams
+from ..engines.base import GenerationEngine, Measured, Sample, SamplingParams
 from .asynchronous import Waiting
 from .sources import EnvSource
 
@@ -92,6 +92,10 @@ class VisitedEngine:
     def sync_weights(self, policy: Any) -> None:
         with self._gate.visit():
             self._engine.sync_weights(policy)
+
+    def take_metrics(self) -> dict[str, float]:
+        """See `Measured`."""
+        return self._engine.take_metrics() if isinstance(self._engine, Measured) else {}
 
     def close(self) -> None:
         self._engine.close()
@@ -181,6 +185,10 @@ class AheadSource:
     def waiting_metrics(self) -> dict[str, float]:
         """Who waited for whom, of the step that was fetched last."""
         return self._metrics
+
+    def take_metrics(self) -> dict[str, float]:
+        """See `Measured`."""
+        return self._inner.take_metrics()
 
     def varieties(self) -> list[tuple[str, TaskVariety]]:
         return self._inner.varieties()
