@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...base import EnvUnavailableError
-from ...rows import Row, read_rows
+from ..rows import Row, read_rows
 from .sandbox import Outcome, Sandbox
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)

@@ -24,7 +24,7 @@ from ...base import (
 )
 from ...frames import card_frame
 from ...params import require
-from ...rows import Row, read_rows
+from ..rows import Row, read_rows
 from ..tools.calculator import CalculationError, calculate, number_text
 
 MAX_NUMBERS = 6

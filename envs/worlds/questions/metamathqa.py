@@ -9,7 +9,7 @@ import numpy as np
 
 from ...base import EnvSpec, EnvUnavailableError
 from ...params import require
-from ...rows import Row, read_rows
+from ..rows import Row, read_rows
 from .answers import last_number, plain
 from .made_problems import draw_problem
 from .math_worker import shared_worker

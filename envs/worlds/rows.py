@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .base import EnvUnavailableError, shorten
+from ..base import EnvUnavailableError, shorten
 
 MAX_FILE_BYTES = 1 << 30
 Row = Mapping[str, Any]
