@@ -28,10 +28,12 @@ from .kv_cache import COLUMN_BLOCK
 from .prefixes import PrefixIndex, StoredRow, plan_prefill
 from .sampling import BELOW_ONE, UNIFORM_BLOCK, Drawn, GivenUniforms, check_numerics, sample_tokens
 
-MIN_JOINING_FRACTION = 1 / 8
+MIN_JOINING_FRACTION = 1 / 4
 """Requests join once they are so many of those under way: joining costs a forward pass ..."""
 MAX_STEPS_WAITING = 8
 """... or once the first of them has waited for so many tokens."""
+_MORE_COLUMNS = 4 * COLUMN_BLOCK
+"""A cache that grows gets at least so many columns: every growth copies it."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -317,6 +319,8 @@ class ContinuousBatch:
         if rows > cache.num_rows:  # every growth copies the cache
             rows = max(rows, 2 * cache.num_rows)
         columns = max(len(request.prompt) + min(request.limit, COLUMN_BLOCK) for request in batch)
+        if columns > cache.num_columns:
+            columns = max(columns, cache.num_columns + _MORE_COLUMNS)
         cache.reserve(min(rows, self._max_rows), columns)
         missing = cache.num_rows - len(self._stored)
         self._stored += [None] * missing
