@@ -64,7 +64,7 @@ $(VENV)/.installed-ray: $(STAMP)
 	touch $@
 
 test-ray: $(VENV)/.installed-ray  ## The Ray engine and workers, on this machine alone
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m ray tests/core tests/envs --timeout=300
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m ray tests/core/engines --timeout=300
 
 test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
 	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py --timeout=7200
