@@ -80,7 +80,7 @@ def train(
     data: Annotated[list[Path], typer.Argument(help="JSONL files of `sft generate`.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the policy.")],
     model: Annotated[
-        str, typer.Option(help="`fresh`, a shipped name, a folder or a hub id.")
+        str, typer.Option(help="`fresh`, a name of `echoscope models list`, a folder or a hub id.")
     ] = "tiny",
     iterations: Annotated[int, typer.Option(min=1)] = 700,
     batch_episodes: Annotated[int, typer.Option("--batch-episodes", min=1)] = 32,
@@ -160,7 +160,10 @@ def train(
 
 @app.command()
 def merge(
-    adapters: Annotated[Path, typer.Argument(help="Folder of `sft train --lora`.")],
+    adapters: Annotated[
+        Path,
+        typer.Argument(help="Folder of `sft train --lora`, or `model` of a LoRA run's checkpoint."),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the merged policy.")],
 ) -> None:
     """Merge LoRA adapters into their base model."""

@@ -54,7 +54,10 @@ class LoraConfig(FrozenModel):
 
 
 class ModelConfig(FrozenModel):
-    path: str = Field("tiny", description="`tiny`, a folder, or a Hugging Face model id.")
+    path: str = Field(
+        "tiny",
+        description="A name of `echoscope models list`, a folder, or a Hugging Face id.",
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: bfloat16 on CUDA, float32 elsewhere."
     )
