@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from recorded import metric
+from started import started
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.checkpoint import list_checkpoints
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.store.reader import open_run
@@ -133,3 +138,40 @@ def test_what_is_unsound_with_old_samples_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         make_config(*AHEAD, *settings)
+
+
+@pytest.mark.slow
+def test_after_kill_9_no_worker_process_is_left_and_the_run_goes_on(
+    config_file: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    words = [*AHEAD, "collection.workers=processes", "collection.num_workers=2", "steps=2000"]
+    words.append("checkpoint.every=1")
+    command = "from echoscope.cli import main; main()"
+    arguments = ["train", "--config", str(config_file), "--run", str(run), "--headless", *words]
+    with (tmp_path / "out").open("wb") as out:
+        process = started(
+            subprocess.Popen([sys.executable, "-c", command, *arguments], stdout=out, stderr=out)
+        )
+    wait_until(lambda: list_checkpoints(run) != [])
+    workers = [each for each in children(process.pid) if "spawn_main" in each.read_text()]
+    assert len(workers) == 2
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(each.exists() for each in workers))
+    done = open_run(run).info().last_step
+    assert resume(run, SilentEvents(), settings={"steps": done + 1}) == "finished"
+    assert open_run(run).info().last_step == done + 1
+
+
+def children(pid: int) -> list[Path]:
+    """The command lines of a process's children, as files that are there while they are."""
+    ids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [Path(f"/proc/{child}/cmdline") for child in ids]
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.05)
