@@ -82,16 +82,19 @@ def verdict_text(
 
 
 def _too_little(num_rows: int, key: str, count: int, needed: int) -> str:
-    """How many rows there are, and how many a verdict needs.
+    """How many rows there are, and how many a verdict needs; the metric where it lacks in some.
 
     >>> _too_little(10, "reward/return_mean", 10, 20)
-    'Too early to tell: 10 rows hold reward/return_mean, and a verdict needs 20.'
+    'Too early to tell: a verdict needs 20 rows, and there are 10.'
+    >>> _too_little(30, "reward/return_mean", 1, 20)
+    'Too early to tell: a verdict needs 20 rows with reward/return_mean, and there is 1.'
     """
     if not key:
         rows = "1 row holds" if num_rows == 1 else f"{num_rows} rows hold"
         return f"Too early to tell, or too little logged: {rows} no metric that a rule reads."
-    rows = "1 row holds" if count == 1 else f"{count} rows hold"
-    return f"Too early to tell: {rows} {key}, and a verdict needs {needed}."
+    rows = "rows" if count == num_rows else f"rows with {key}"
+    number = "is 1" if count == 1 else f"are {count}"
+    return f"Too early to tell: a verdict needs {needed} {rows}, and there {number}."
 
 
 def verdict_parts(text: str) -> list[tuple[str, str]]:

@@ -181,8 +181,8 @@ def test_b1_a_row_of_lost_episodes_is_chance(rate: float) -> None:
 def test_b1_too_few_rows_name_the_same_metric_each_time() -> None:
     """The first in the order of the channels, of those that need as many rows."""
     keys = ("policy/entropy", "rollout/response_length_mean", "rollout/action_valid_frac")
-    seen = observed(4, lambda s: dict.fromkeys(keys, 0.5 + s))
-    assert "4 rows hold rollout/action_valid_frac" in seen.verdict().text
+    seen = observed(6, lambda s: dict.fromkeys(keys, 0.5 + s) if s < 4 else {})
+    assert "rows with rollout/action_valid_frac, and there are 4" in seen.verdict().text
 
 
 @pytest.mark.parametrize(
