@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from echoscope.store.models import weight_shapes
 from echoscope.text.amounts import memory_size
 
+from .config.engine import CPU_CACHE_GIB
 from .config.loading import ConfigError
 from .config.loss import HeadCriticConfig
 from .config.settings import LoraConfig, RunConfig
@@ -112,19 +113,29 @@ class MemoryEstimate:
     keys_per_token: int
     """At most: copies of shared beginnings' keys and values that packed rows attend to."""
     logits_at_most: int
+    engine: int = 0
+    """What the engine holds for itself all the time: weights of its own, a cache of fixed size."""
+    samples_ahead: bool = False
+    """Sampling and update go on at the same time, so both are held together."""
 
     @property
     def at_least(self) -> int:
-        """The larger of sampling and update, with short prompts and small microbatches."""
+        """Sampling and update, with short prompts and small microbatches."""
         update = self.gradients + self.activations_at_least
-        return self.weights + self.optimizer + max(self.caches_at_least, update)
+        return self._fixed + self._together(self.caches_at_least, update)
 
     @property
     def at_most(self) -> int:
-        """The larger of sampling and update, with every prompt and reply at its limit."""
+        """Sampling and update, with every prompt and reply at its limit."""
         update = self.gradients + self.activations_at_most
-        sampling = self.caches_at_most + self.prefill_at_most
-        return self.weights + self.optimizer + max(sampling, update)
+        return self._fixed + self._together(self.caches_at_most + self.prefill_at_most, update)
+
+    @property
+    def _fixed(self) -> int:
+        return self.weights + self.optimizer + self.engine
+
+    def _together(self, sampling: int, update: int) -> int:
+        return sampling + update if self.samples_ahead else max(sampling, update)
 
     @property
     def text(self) -> str:
@@ -132,7 +143,8 @@ class MemoryEstimate:
         where = {"cpu": "on the CPU", "cuda": "on the CUDA device"}[self.device]
         return (
             f"{_span(self.at_least, self.at_most)} {where}, estimated: weights "
-            f"{memory_size(self.weights)}, optimizer {memory_size(self.optimizer)}; while "
+            f"{memory_size(self.weights)}, optimizer {memory_size(self.optimizer)}"
+            f"{f', engine {memory_size(self.engine)}' if self.engine else ''}; while "
             "sampling, caches of "
             f"{_span(self.caches_at_least, self.caches_at_most)}; in the update, gradients of "
             f"{memory_size(self.gradients)} and activations of "
@@ -183,6 +195,9 @@ def estimate(
     keys = _keys_per_token(config, shape, device) * width
     copied = int(largest * keys * _extra_share(config, largest))
 
+    # Engines elsewhere, and vLLM with its own cache, take no cache from the trainer.
+    caches = config.engine.kind in ("hf", "ray")
+
     def activations(tokens: int, sampled: int) -> int:
         logits, saved = _logits_bytes(shape, sampled, width, trains_head=lora is None)
         # The backward pass frees the critic's before it takes the logits' gradient.
@@ -193,15 +208,38 @@ def estimate(
         weights=weights,
         optimizer=optimizer,
         gradients=gradients,
-        caches_at_least=rows * _SHORTEST_ROW * column + sampled,
-        caches_at_most=rows * longest * column + sampled,
-        prefill_at_most=_prefill_bytes(config, shape, rows, width),
+        caches_at_least=caches * (rows * _SHORTEST_ROW * column + sampled),
+        caches_at_most=caches * (rows * longest * column + sampled),
+        prefill_at_most=caches * _prefill_bytes(config, shape, rows, width),
         activations_at_least=activations(microbatch, microbatch),
         activations_at_most=activations(largest, sampled_at_most) + copied,
         activations_per_token=per_token + of_critic_trunk,
         keys_per_token=(MAX_KEYS - 1) * keys,
         logits_at_most=_logits_bytes(shape, MAX_MICROBATCH, width, trains_head=lora is None)[0],
+        engine=_engine_bytes(config, shape, device, trained * trained_width if lora else 0),
+        samples_ahead=config.collection.max_staleness > 0,
     )
+
+
+def _engine_bytes(config: RunConfig, shape: ModelShape, device: DeviceKind, adapters: int) -> int:
+    """What the engine holds all the time beside the policy's own weights.
+
+    The built-in one samples from the policy's weights, unless it samples ahead. On CUDA vLLM's
+    cache is left out where `engine.gpu_memory` sizes it: the rest of the device is the trainer's.
+    Ray's engines count where they are on this machine.
+    """
+    engine = config.engine
+    copy = shape.num_parameters * bytes_per_weight(config, device) + adapters
+    if engine.kind == "hf":
+        return copy * (config.collection.max_staleness > 0)
+    if engine.kind == "ray":
+        return copy * (engine.address is None)
+    if engine.kind == "openai":
+        return 0
+    width = {"auto": bytes_per_weight(config, device), "float32": 4}.get(engine.dtype, 2)
+    default_gib = CPU_CACHE_GIB if device == "cpu" else 0.0
+    cache = int((engine.kv_cache_gib or default_gib) * (1 << 30))
+    return shape.num_parameters * width + adapters + cache
 
 
 def _largest_part(config: RunConfig, microbatch: int, longest: int) -> tuple[int, int]:

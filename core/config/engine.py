@@ -10,6 +10,9 @@ from echoscope.diagnostics.config import FrozenModel
 
 from .limits import PluginName
 
+CPU_CACHE_GIB = 1.0
+"""vLLM's memory for keys and values on the CPU, unless it is set."""
+
 
 class _EngineConfig(FrozenModel):
     """What every engine is told."""

@@ -138,6 +138,42 @@ def test_a7_the_cache_is_what_the_engine_holds(make_config: MakeConfig) -> None:
     assert needs.caches_at_most - sampled == pytest.approx(engine.num_cache_bytes, rel=0.01)
 
 
+COPY = 4 * QWEN_05B.num_parameters
+
+
+@pytest.mark.parametrize(
+    ("overrides", "engine_bytes"),
+    [
+        ([], 0),
+        (["engine={kind: vllm}"], COPY + GIB),
+        (["engine={kind: vllm, dtype: bfloat16, kv_cache_gib: 2}"], COPY // 2 + 2 * GIB),
+        (["engine={kind: vllm_server, python: python3}"], COPY + GIB),
+        (["engine={kind: ray}"], COPY),
+        (["engine={kind: ray, address: auto}"], 0),
+        (["engine={kind: openai, url: 'http://127.0.0.1:1'}"], 0),
+    ],
+)
+def test_weights_that_an_engine_holds_for_itself_count(
+    overrides: list[str], engine_bytes: int
+) -> None:
+    needs = estimate(config(*overrides), QWEN_05B, "cpu")
+    assert needs.engine == engine_bytes
+    assert needs.at_least == estimate(config(), QWEN_05B, "cpu").at_least + engine_bytes
+    assert ("engine" in needs.text) == (engine_bytes > 0)
+
+
+def test_sampling_ahead_holds_a_copy_and_its_caches_during_the_update() -> None:
+    ahead = config(
+        "collection={mode: async, max_staleness: 1}",
+        "off_policy={old_logprobs: trainer, correction: tis}",
+    )
+    needs, alone = estimate(ahead, QWEN_05B, "cpu"), estimate(config(), QWEN_05B, "cpu")
+    assert needs.engine == COPY
+    update = alone.gradients + alone.activations_at_most
+    sampling = alone.caches_at_most + alone.prefill_at_most
+    assert needs.at_most == alone.weights + alone.optimizer + COPY + sampling + update
+
+
 def small_model(dtype: torch.dtype) -> tuple[Qwen2ForCausalLM, ModelShape]:
     settings = Qwen2Config(
         vocab_size=64,

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from echoscope.store.records import FinishReason, IntArray, Support
 
-from ...config.engine import VllmEngineConfig
+from ...config.engine import CPU_CACHE_GIB, VllmEngineConfig
 from ...config.loading import ConfigError
 from ..base import EngineError, ReplyWatch, Sample, SamplingParams
 from ..batching import check_idle
@@ -31,8 +31,6 @@ from .worker.echoscope_vllm_worker import repair_tied_head
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Widths of an attention head that vLLM computes on the CPU. Others fail at the first request."""
-CPU_CACHE_GIB = 1.0
-"""Memory for keys and values on the CPU, unless it is set."""
 MAX_SUPPORT = 4096
 """Tokens left in by truncation that are recorded at one place, at most."""
 _TIES = 16

@@ -20,11 +20,11 @@ from transformers import PreTrainedModel
 
 from echoscope.store.records import IntArray
 
-from ...config.engine import OpenAiEngineConfig, VllmServerEngineConfig
+from ...config.engine import CPU_CACHE_GIB, OpenAiEngineConfig, VllmServerEngineConfig
 from ..base import EngineError, SamplingParams
 from ..server.engine import MAX_SUPPORT, ServerEngine
 from ..server.http import HttpServer
-from .engine import CPU_CACHE_GIB, base_of, check_head_size, dtype_name
+from .engine import base_of, check_head_size, dtype_name
 from .install import require_server_vllm
 from .weights import SharedFolder, adapter_settings
 from .worker.echoscope_vllm_worker import IS_SERVER
