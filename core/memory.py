@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 DeviceKind = Literal["cpu", "cuda"]
+_Change = Callable[[RunConfig], RunConfig]
 
 LOGITS_AT_ONCE = 1 << 24
 """Logits held at once (64 MiB in float32); beyond it they are computed again in backward."""
@@ -338,22 +339,31 @@ def check_memory(config: RunConfig, device: DeviceKind, available: int) -> Memor
 
 
 def _way_out(config: RunConfig, device: DeviceKind, usable: int) -> str:
-    """The first settings that together make the run fit, or a smaller model."""
-    chosen, words, least = config, [], estimate_memory(config, device).at_least
-    for setting, apply in _savings(config, device):
-        changed = apply(chosen)
-        needed = estimate_memory(changed, device).at_least
+    """The first settings that make the run fit, none of them in vain, or a smaller model."""
+    chosen: list[tuple[str, _Change]] = []
+    least = _at_least(config, chosen, device)
+    for saving in _savings(config, device):
+        needed = _at_least(config, [*chosen, saving], device)
         if needed >= least:
             continue
-        chosen, least = changed, needed
-        words.append(setting)
+        chosen, least = [*chosen, saving], needed
         if least <= usable:
-            return f"set {' '.join(words)}, which needs at least {memory_size(least)}"
-    tried = f" ({' '.join(words)} is not enough)" if words else ""
+            for each in list(chosen):  # what came before may not be needed any more
+                others = [other for other in chosen if other is not each]
+                if _at_least(config, others, device) <= usable:
+                    chosen = others
+            names = " ".join(setting for setting, _ in chosen)
+            needed = _at_least(config, chosen, device)
+            return f"set {names}, which needs at least {memory_size(needed)}"
+    tried = f" ({' '.join(setting for setting, _ in chosen)} is not enough)" if chosen else ""
     return f"choose a smaller model.path{tried}"
 
 
-_Change = Callable[[RunConfig], RunConfig]
+def _at_least(config: RunConfig, savings: list[tuple[str, _Change]], device: DeviceKind) -> int:
+    """What the run needs with these changes."""
+    for _, apply in savings:
+        config = apply(config)
+    return estimate_memory(config, device).at_least
 
 
 def _savings(config: RunConfig, device: DeviceKind) -> Iterator[tuple[str, _Change]]:
