@@ -5,14 +5,16 @@ number of trajectories a step, same sampling, one optimizer step each, one threa
 rate is so small that the policy stays what it is, so both sample replies of the same length; token
 counts are printed. On a busy machine trust the ratio of processor times.
 Echoscope's step includes environments, parsing and the store; the diagnostics, which TRL does not
-have, are off.
+have, are off. TRL runs twice: as it comes, with gradient checkpointing, and without, as Echoscope
+does on a CPU.
 
     pip install -e '.[bench]'
     python benchmarks/train_step.py [--steps 15] [--recipe demo] [--json]
     python benchmarks/train_step.py --curves [--steps 5] [--json]
 
 `--curves` repeats the comparison over reply lengths, prompt lengths and group sizes. Its replies
-are sampled at a high temperature, so that few of them end before they are cut.
+are sampled at a high temperature, so that few of them end before they are cut. TRL runs without
+gradient checkpointing there.
 """
 
 from __future__ import annotations
@@ -232,11 +234,13 @@ def measure_trl(
     return Measured.of(ends, lengths, shape.warm_up)
 
 
-def compare(recipe: str, steps: int, shape: Shape) -> tuple[Measured, Measured]:
-    """Echoscope and TRL."""
+def compare(
+    recipe: str, steps: int, shape: Shape, *, recomputes: bool = True
+) -> tuple[Measured, Measured]:
+    """Echoscope and TRL, as it comes or without gradient checkpointing."""
     with tempfile.TemporaryDirectory() as name:
         ours = measure_echoscope(recipe, steps, shape, Path(name))
-        return ours, measure_trl(recipe, steps, shape, Path(name))
+        return ours, measure_trl(recipe, steps, shape, Path(name), recomputes=recomputes)
 
 
 def curves(steps: int) -> list[dict[str, float | str]]:
@@ -244,7 +248,7 @@ def curves(steps: int) -> list[dict[str, float | str]]:
     rows = []
     for axis, points in CURVES.items():
         for value, shape in points.items():
-            ours, theirs = compare("bandit", steps, shape)
+            ours, theirs = compare("bandit", steps, shape, recomputes=False)
             rows.append(
                 {
                     "axis": axis,
@@ -274,23 +278,32 @@ def main() -> None:
             print(json.dumps({"machine": describe_machine(), "rows": rows}))
         return
     shape = Shape()
-    ours, theirs = compare(arguments.recipe, arguments.steps, shape)
-    rows = [ours.row("echoscope", shape), theirs.row("trl GRPOTrainer", shape)]
-    ratio = theirs.wall_s / ours.wall_s
-    processor_ratio = theirs.processor_s / ours.processor_s
+    ours, as_it_comes = compare(arguments.recipe, arguments.steps, shape)
+    with tempfile.TemporaryDirectory() as name:
+        plain = measure_trl(arguments.recipe, arguments.steps, shape, Path(name), recomputes=False)
+    others = {
+        "trl GRPOTrainer as it comes": as_it_comes,
+        "trl GRPOTrainer without gradient checkpointing": plain,
+    }
+    rows = [ours.row("echoscope", shape)]
+    rows += [theirs.row(name, shape) for name, theirs in others.items()]
+    ratios = {
+        name: (theirs.wall_s / ours.wall_s, theirs.processor_s / ours.processor_s)
+        for name, theirs in others.items()
+    }
     if arguments.json:
-        ratios = {"speed_ratio": ratio, "processor_ratio": processor_ratio}
-        print(json.dumps({"machine": describe_machine(), "rows": rows} | ratios))
+        print(json.dumps({"machine": describe_machine(), "rows": rows, "ratios": ratios}))
         return
     print(describe_machine())
     size = f"{shape.groups} prompts x {shape.siblings}, up to {shape.max_tokens} tokens"
     print(f"{arguments.recipe}: {size}, {arguments.steps} steps")
     for row in rows:
         print("  ".join(f"{key} {value}" for key, value in row.items()))
-    print(
-        f"echoscope makes {ratio:.2f} times the trajectories per second, "
-        f"{processor_ratio:.2f} times per second of processor time"
-    )
+    for name, (by_wall, by_processor) in ratios.items():
+        print(
+            f"echoscope makes {by_wall:.2f} times the trajectories per second of {name}, "
+            f"{by_processor:.2f} times per second of processor time"
+        )
 
 
 if __name__ == "__main__":

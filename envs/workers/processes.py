@@ -160,6 +160,7 @@ class WorkerProcesses:
         self._report = report
         self._next_home = count()
         self._lock = Lock()
+        self._num_lost = 0
 
     @property
     def pids(self) -> list[int]:
@@ -187,6 +188,7 @@ class WorkerProcesses:
                         "script of your own must start the run under "
                         '`if __name__ == "__main__":`'
                     )
+                self._num_lost += 1
                 num = len(worker.episodes)
                 self._report(
                     f"a worker process of the environments died, with {num} episodes in the "
@@ -206,6 +208,12 @@ class WorkerProcesses:
     def new_worker(self, home: int) -> Worker:
         """A worker that starts, for a place."""
         return _Worker()
+
+    def take_losses(self) -> int:
+        """Workers that died and were replaced since the last call of this."""
+        with self._lock:
+            num_lost, self._num_lost = self._num_lost, 0
+            return num_lost
 
     def take_metrics(self) -> dict[str, float]:
         """What the workers have done since the last call of this, by the names of metrics."""

@@ -109,15 +109,7 @@ class RayWorkers(WorkerProcesses):
         self._class = self._ray.remote(max_restarts=0, max_concurrency=MOST_CALLS)(Worlds)
         self._counts: dict[int, tuple[int, float]] = {}
         self._counting = Lock()
-        self._num_lost = 0
         self._is_open = True
-
-    def worker(self, home: int) -> Worker:
-        before = self._workers[home]
-        worker = super().worker(home)
-        if before is not None and before is not worker and before.is_dead:
-            self._num_lost += 1
-        return worker
 
     def new_worker(self, home: int) -> Worker:
         actor = self._class.options(num_cpus=self._cpus, scheduling_strategy="SPREAD").remote()
@@ -126,8 +118,7 @@ class RayWorkers(WorkerProcesses):
     def take_metrics(self) -> dict[str, float]:
         with self._counting:
             counts, self._counts = self._counts, {}
-        out = {"ray/num_lost_workers": float(self._num_lost)}
-        self._num_lost = 0
+        out = {"ray/num_lost_workers": float(self.take_losses())}
         for home in range(len(self._workers)):
             calls, seconds = counts.get(home, (0, 0.0))
             out[f"ray/env_{home}/num_calls"] = float(calls)
