@@ -15,6 +15,7 @@ _MISSING = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Echoscope: no such page</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
 <style>body {{ font: 16px/1.6 system-ui, sans-serif; margin: 3rem auto; max-width: 40rem;
 padding: 0 1rem; }}</style></head>
 <body><h1>There is no page {path}</h1><p>The pages are: {links}</p></body></html>
