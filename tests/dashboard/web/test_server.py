@@ -212,7 +212,8 @@ def test_c14_finding_c17_an_unknown_page_is_404_with_links(served: Served) -> No
     status, page, _ = served.ask("/nowhere%3Cscript%3E", Accept="text/html")
     assert status == 404
     assert "There is no page /nowhere&lt;script&gt;" in page
-    assert '<link rel="icon" href="data:,">' in page  # or a browser asks for /favicon.ico: 404 again
+    # Without it a browser asks for /favicon.ico, which is missing, too.
+    assert '<link rel="icon" href="data:,">' in page
     assert '<a href="/live">Live</a>' in page
     status, _, headers = served.ask("/runs?sort=name")
     assert (status, headers["location"]) == (307, "/?sort=name")
