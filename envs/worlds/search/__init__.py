@@ -1,0 +1,1 @@
+"""Search: the index that worlds share, and questions that are answered by searching."""

@@ -1,0 +1,60 @@
+"""Full-text search by BM25, the same order in every process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:  # an optional package
+    import bm25s
+
+MAX_QUERY_CHARS = 400
+"""What a query is cut to: longer ones come from no reader."""
+_WORD = re.compile(r"[^\W_]+")
+
+
+class Bm25Index:
+    """Texts that can be searched. The index is built at the first search.
+
+    Ranks by BM25 as Lucene computes it (k1 1.5, b 0.75), through `bm25s`. Words are runs of letters
+    and digits; letter case does not matter, and no word is left out.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+
+    def best(self, query: str, most: int) -> list[tuple[int, float]]:
+        """Places and scores of the texts that share a word with the query, best first.
+
+        Args:
+            query: any text.
+            most: texts that are returned at most. Of equal scores, the earlier text comes first.
+        """
+        known = self._index.vocab_dict
+        words = sorted(word for word in set(words_of(query[:MAX_QUERY_CHARS])) if word in known)
+        if not words:
+            return []
+        scores = self._index.get_scores(words)
+        ranked = np.argsort(-scores, kind="stable")[:most]
+        return [(int(place), float(scores[place])) for place in ranked if scores[place] > 0]
+
+    @cached_property
+    def _index(self) -> bm25s.BM25:
+        import bm25s
+
+        index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+        index.index([words_of(text) for text in self._texts], show_progress=False)
+        return index
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, in lower case.
+
+    >>> words_of("Oak-wood DESK, 120 cm")
+    ['oak', 'wood', 'desk', '120', 'cm']
+    """
+    return _WORD.findall(text.casefold())
