@@ -19,7 +19,7 @@ from echoscope.dashboard.words import plain
 from echoscope.store.annotations import Acknowledge, Snooze, annotate, read_annotations
 from echoscope.store.status import after_step
 from echoscope.store.steer.steering import os_user
-from echoscope.text.amounts import duration
+from echoscope.text.amounts import counted, duration
 
 STANDINGS = ("open", "acknowledged", "snoozed", "cleared")
 SEVERITIES = ("critical", "warning", "info")
@@ -162,8 +162,7 @@ def _unseen(run_id: str) -> None:
     """Rules that cannot speak about this run, and why."""
     verdict = queries.verdict(run_id)
     if verdict.could_not_see:
-        count = len(verdict.could_not_see)
-        words = "1 check" if count == 1 else f"{count} checks"
+        words = counted(len(verdict.could_not_see), "check")
         with st.expander(f"{words} skipped: a metric is missing"):
             for text in verdict.could_not_see:
                 st.text(visible(text, 400))

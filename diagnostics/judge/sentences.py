@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from echoscope.text.amounts import counted
 from echoscope.text.titles import in_sentence
 
 from ..metric_entry import SHARE
@@ -135,7 +136,7 @@ def _healthy(measured: Sequence[str], view: View, nearest: Sequence[str]) -> str
             best = f" Success rose from {first} to {high}{now}."
     near = nearest_words(nearest)
     rest = f" {NEAREST}: {near}." if near else ""
-    checked = "1 signal" if len(measured) == 1 else f"{len(measured)} signals"
+    checked = counted(len(measured), "signal")
     return f"Healthy.{best} No problem found ({checked} checked).{rest}"
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
+from echoscope.text.amounts import counted
 
 from ..config import AlarmConfig
 from ..read.foreign_names import Meaning
@@ -201,10 +202,10 @@ class Diagnosis:
         """high, medium, low or none, and what it rests on: as often right as `calibration` says."""
         state = self._state()
         if state is RunState.INSUFFICIENT:
-            return "none", f"{self.engine.num_rows} steps"
+            return "none", counted(self.engine.num_rows, "step")
         measured = self.kinds
-        kinds = "1 kind" if len(measured) == 1 else f"{len(measured)} kinds"
-        over = f"{kinds} of signals over {self.engine.num_rows} steps"
+        steps = counted(self.engine.num_rows, "step")
+        over = f"{counted(len(measured), 'kind')} of signals over {steps}"
         if state.is_collapse:
             names = {name for alarm in self.engine.open_alarms for name in alarm.channels}
             moved = [name for name in names if self.engine.channels[name].stands_out]

@@ -95,6 +95,11 @@ def test_too_little_is_insufficient_evidence(source: MetricTable) -> None:
     assert verdict.text.startswith("Too early to tell")
 
 
+@pytest.mark.parametrize(("num_rows", "words"), [(1, "1 step"), (3, "3 steps")])
+def test_the_head_of_a_short_run_counts_its_steps(num_rows: int, words: str) -> None:
+    assert diagnose(table(policy__entropy=np.full(num_rows, 0.5))).rests_on == words
+
+
 def test_nothing_alarming() -> None:
     verdict = diagnose(make("healthy", 0).table)
     assert verdict.state is RunState.HEALTHY
