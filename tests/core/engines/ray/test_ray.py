@@ -18,8 +18,9 @@ import pytest
 import torch
 from listening import Listener
 from recorded import metric, recorded
+from small_qwen import make_model
 from started import started
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedModel
 
 from echoscope.core.config.engine import HfEngineConfig, RayEngineConfig
 from echoscope.core.config.settings import RunConfig
@@ -46,21 +47,6 @@ class Policy:
     version: int = 0
 
 
-def qwen(seed: int = 0) -> PreTrainedModel:
-    torch.manual_seed(seed)
-    shape = Qwen2Config(
-        vocab_size=97,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-    )
-    return Qwen2ForCausalLM(shape).eval()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def ray() -> Iterator[Any]:
     """One Ray for the tests of this file: starting it takes seconds."""
@@ -73,8 +59,8 @@ def ray() -> Iterator[Any]:
 
 @pytest.fixture
 def engine(both: RayEngine, news: list[str]) -> RayEngine:
-    """Two engines with the weights of `qwen()` as version 0."""
-    both.sync_weights(Policy(qwen()))
+    """Two engines with the weights of `make_model(0, tied=True)` as version 0."""
+    both.sync_weights(Policy(make_model(0, tied=True)))
     both.take_metrics()
     news.clear()
     return both
@@ -89,7 +75,9 @@ def news() -> list[str]:
 def both(news: list[str]) -> Iterator[RayEngine]:
     """The same for all tests that kill engines: they are replaced."""
     engine = RayEngine(
-        Policy(qwen()), RayEngineConfig(num_engines=2, timeout_s=3), report=news.append
+        Policy(make_model(0, tied=True)),
+        RayEngineConfig(num_engines=2, timeout_s=3),
+        report=news.append,
     )
     yield engine
     engine.close()
@@ -100,7 +88,7 @@ def sampled(samples: list[Any]) -> list[list[int]]:
 
 
 def builtin(params: SamplingParams = LONG) -> list[list[int]]:
-    engine = HfEngine(qwen(), config=HfEngineConfig())
+    engine = HfEngine(make_model(0, tied=True), config=HfEngineConfig())
     return sampled(engine.generate(PROMPTS, params, seeds=range(8)))
 
 
@@ -139,7 +127,7 @@ def test_so_it_is_while_requests_come_one_by_one(engine: RayEngine) -> None:
 
 def test_an_engine_lost_between_calls_is_noticed_at_the_next_sync(engine: RayEngine) -> None:
     os.kill(engine.pids()[0], signal.SIGKILL)
-    other = qwen(seed=1)
+    other = make_model(1, tied=True)
     engine.sync_weights(Policy(other, version=4))
     samples = engine.generate(PROMPTS, LONG, seeds=range(8))
     expected = HfEngine(other, config=HfEngineConfig()).generate(PROMPTS, LONG, seeds=range(8))
@@ -156,7 +144,7 @@ def test_an_engine_that_does_not_answer_is_replaced(engine: RayEngine, news: lis
 
 def test_engines_that_are_lost_again_and_again_end_the_call_with_one_sentence() -> None:
     config = RayEngineConfig(max_replacements=0)
-    engine = RayEngine(Policy(qwen()), config)
+    engine = RayEngine(Policy(make_model(0, tied=True)), config)
     try:
         os.kill(engine.pids()[0], signal.SIGKILL)
         with pytest.raises(EngineError, match=r"engine\.max_replacements is 0") as error:
@@ -167,7 +155,7 @@ def test_engines_that_are_lost_again_and_again_end_the_call_with_one_sentence() 
 
 
 def test_an_error_of_the_engine_is_raised_as_its_own() -> None:
-    broken = qwen()
+    broken = make_model(0, tied=True)
     with torch.no_grad():
         broken.model.norm.weight.fill_(float("nan"))
     engine = RayEngine(Policy(broken), RayEngineConfig())
@@ -181,7 +169,7 @@ def test_an_error_of_the_engine_is_raised_as_its_own() -> None:
 def test_engines_that_find_no_place_are_refused_with_what_there_is(ray: Any) -> None:
     config = RayEngineConfig(cpus_per_engine=64, start_timeout_s=2)
     with pytest.raises(EngineError, match=r"64 CPUs .* the cluster has 4 CPUs .* in all"):
-        RayEngine(Policy(qwen()), config)
+        RayEngine(Policy(make_model(0, tied=True)), config)
 
 
 def test_ray_listens_on_loopback_alone() -> None:
@@ -299,11 +287,12 @@ def test_an_environment_worker_killed_in_the_middle_of_a_step_is_replaced(
 DRIVER = """
 import sys, time
 sys.path.insert(0, {tests!r})
-from test_ray import Policy, qwen
+from small_qwen import make_model
+from test_ray import Policy
 from echoscope.core.config.engine import RayEngineConfig
 from echoscope.core.engines.ray.engine import RayEngine
 from echoscope.core.engines.ray.session import SESSION
-engine = RayEngine(Policy(qwen()), RayEngineConfig())
+engine = RayEngine(Policy(make_model(0, tied=True)), RayEngineConfig())
 print(SESSION.mark, SESSION.folder, flush=True)
 if sys.argv[1] == "killed":
     time.sleep(600)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from recorded import metric
+from small_qwen import largest_gap, make_model, moved, some_prompts
 from transformers import Qwen2Config, Qwen2ForCausalLM
-from vllm_models import largest_gap, make_model, moved, some_prompts
 
 from echoscope.core.config.engine import VllmEngineConfig
 from echoscope.core.config.settings import RunConfig

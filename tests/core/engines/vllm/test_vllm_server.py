@@ -17,8 +17,8 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from recorded import metric
+from small_qwen import largest_gap, make_model, some_prompts
 from started import started
-from vllm_models import largest_gap, make_model, some_prompts
 
 from echoscope.core.config.engine import VllmServerEngineConfig
 from echoscope.core.config.settings import RunConfig
