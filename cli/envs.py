@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal import print_json
+from .terminal import output_console, print_json, printable, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.envs.checks.check_env import CheckReport
+    from echoscope.envs.checks.measure import ExpertScore
     from echoscope.envs.settings import EnvGroup
     from echoscope.envs.turns.turn import TurnEnv, TurnResult
 
@@ -31,6 +33,8 @@ MaxActions = Annotated[
     int | None, typer.Option("--max-actions-per-turn", min=1, help="Default: the environment's.")
 ]
 SEPARATOR = "||"
+CANNOT_PLAY = {"types", "hostile", "steps", "seeds"}
+"""Failed checks after which neither speed nor the expert's score are measured: steps may raise."""
 
 
 @app.command("list")
@@ -128,42 +132,132 @@ def play(
 
 @app.command()
 def check(
-    env_id: Annotated[str, typer.Argument(help="Environment id, 'module:Class', or 'all'.")],
+    env_id: Annotated[
+        str | None, typer.Argument(help="Environment id, 'module:Class', or 'all'.")
+    ] = None,
     params: Params = None,
+    check_all: Annotated[bool, typer.Option("--all", help="Every named environment.")] = False,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, max=100_000, help="Tasks that the expert plays.")
+    ] = 20,
     max_turns: MaxTurns = None,
     max_actions_per_turn: MaxActions = None,
     register: RegisterFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Test that an environment follows the rules of the interface. Exit code 1 if it does not."""
+    """Test that environments follow the rules of the interface. Exit code 1 if one does not.
 
+    The table says what is installed, whether the same seeds give the same episode (also in
+    another process), on what share of tasks the scripted expert succeeds within the limits, and
+    how many actions a second are stepped.
+    """
     from echoscope.envs import registry
     from echoscope.envs.base import EnvParamsError
     from echoscope.envs.checks.check_env import check_env
 
-    _prepare(env_id, register)
-    if env_id == "all" and params:
-        raise EnvParamsError("parameters go with one environment, not with 'all'")
-    ids = registry.known_ids() if env_id == "all" else (env_id,)
-    limits = {"max_turns": max_turns, "max_actions_per_turn": max_actions_per_turn}
-    reports = [check_env(each, _parse_params(params), **limits) for each in ids]
+    is_all = check_all or env_id == "all"
+    if is_all and (params or env_id not in (None, "all")):
+        raise EnvParamsError("an id and parameters go with one environment, not with 'all'")
+    if env_id is None and not is_all:
+        raise EnvParamsError("name an environment, or give --all")
+    _prepare(env_id or "", register)
+    rows: list[_Checked] = []
+    with progress_bars() as bars:
+        report_progress = bars("environments")
+        ids = registry.known_ids() if is_all else (str(env_id),)
+        for done, each in enumerate(ids):
+            report_progress(done, len(ids))
+            group = _group(each, params, max_turns, max_actions_per_turn)
+            report = check_env(
+                each,
+                group.params,
+                max_turns=max_turns,
+                max_actions_per_turn=max_actions_per_turn,
+            )
+            rows.append(_measured(report, group, seeds))
     if as_json:
-        rows = [
-            {
-                "id": report.env_id,
-                "ok": report.is_ok,
-                "passed": list(report.passed),
-                "failed": dict(report.failed),
-                "skipped": dict(report.skipped),
-            }
-            for report in reports
-        ]
-        print_json(rows, indent=2)
+        print_json([row.as_json() for row in rows], indent=2)
     else:
-        for report in reports:
-            _print_report(report)
-    if not all(report.is_ok for report in reports):
+        _print_checks(rows)
+    if not all(row.report.is_ok for row in rows):
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checked:
+    """What was found out about one environment. `score` is None if it has no expert."""
+
+    report: CheckReport
+    score: ExpertScore | None = None
+    steps_per_s: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        if self.report.failed:
+            return "FAILED"
+        return f"{len(self.report.passed)} passed" if self.report.is_installed else "skipped"
+
+    @property
+    def solvable(self) -> str:
+        if not self.report.is_installed:
+            return ""
+        if self.score is None:
+            return "no expert"
+        return f"{self.score.num_solved} of {self.score.num_tried}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.report.env_id,
+            "ok": self.report.is_ok,
+            "installed": self.report.is_installed,
+            "deterministic": self.report.is_deterministic,
+            "expert": None if self.score is None else asdict(self.score),
+            "steps_per_s": self.steps_per_s,
+            "passed": list(self.report.passed),
+            "failed": dict(self.report.failed),
+            "skipped": dict(self.report.skipped),
+        }
+
+
+def _measured(report: CheckReport, group: EnvGroup, seeds: int) -> _Checked:
+    """The report with the expert's score and the speed; without them if the world cannot play."""
+    from echoscope.envs import registry
+    from echoscope.envs.checks.measure import expert_score, steps_per_second
+
+    if not report.is_installed or CANNOT_PLAY & report.failed.keys():
+        return _Checked(report=report)
+    env = registry.make(group.env, **group.params)
+    try:
+        speed = steps_per_second(env)
+    finally:
+        env.close()
+    score = expert_score(group, range(seeds))
+    return _Checked(report=report, score=score, steps_per_s=speed)
+
+
+def _print_checks(rows: Sequence[_Checked]) -> None:
+    """The table, and under it every failure and every skip with its reason."""
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in ("id", "installed", "checks", "deterministic", "solvable", "steps/s"):
+        table.add_column(name, justify="right" if name in ("solvable", "steps/s") else "left")
+    words = {True: "yes", False: "NO", None: ""}
+    for row in rows:
+        table.add_row(
+            row.report.env_id,
+            "yes" if row.report.is_installed else "no",
+            row.verdict,
+            words[row.report.is_deterministic],
+            row.solvable,
+            "" if row.steps_per_s is None else f"{row.steps_per_s:,.0f}",
+        )
+    output_console().print(table)
+    for kind in ("failed", "skipped"):
+        for row in rows:
+            findings = row.report.failed if kind == "failed" else row.report.skipped
+            for name, reason in findings.items():
+                typer.echo(f"{kind:7} {row.report.env_id}, {name}: {printable(reason)}")
 
 
 def _prepare(env_id: str, register: Path | None) -> None:
@@ -235,12 +329,3 @@ def _show(result: TurnResult) -> None:
 
 def _success(result: TurnResult) -> str:
     return {True: "yes", False: "no", None: "unknown"}[result.success]
-
-
-def _print_report(report: CheckReport) -> None:
-    verdict = "FAILED" if report.failed else "ok" if report.passed else "skipped"
-    typer.echo(f"{report.env_id}: {verdict} ({len(report.passed)} checks passed)")
-    for name, reason in report.failed.items():
-        typer.echo(f"  failed  {name}: {reason}")
-    for name, reason in report.skipped.items():
-        typer.echo(f"  skipped {name}: {reason}")

@@ -13,6 +13,11 @@ from .. import registry
 from ..base import EnvUnavailableError, shorten
 from .contract import CHECKS, CheckFailure, Skip, Subject
 
+ALL = "all"
+"""What is skipped if an environment cannot be built."""
+DETERMINISM = frozenset({"seeds", "tasks", "steps", "processes"})
+"""The checks that compare one episode with another of the same seeds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
@@ -27,6 +32,19 @@ class CheckReport:
     def is_ok(self) -> bool:
         """Nothing failed (skips are not failures)."""
         return not self.failed
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the environment could be built here; if not, `skipped["all"]` says why."""
+        return ALL not in self.skipped
+
+    @property
+    def is_deterministic(self) -> bool | None:
+        """Whether the same seeds gave the same episode, here and in another process.
+
+        None if the environment could not be built.
+        """
+        return not DETERMINISM & self.failed.keys() if self.is_installed else None
 
 
 def check_env(
@@ -45,7 +63,7 @@ def check_env(
         spec = registry.spec(env_id)
         registry.make(env_id, **(params or {})).close()
     except EnvUnavailableError as error:
-        return CheckReport(env_id=env_id, skipped={"all": str(error)})
+        return CheckReport(env_id=env_id, skipped={ALL: str(error)})
     subject = Subject(
         env_id=env_id,
         params=dict(params or {}),

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from echoscope.cli.envs import app
+from echoscope.envs import registry
 from echoscope.envs.base import EnvError
 
 
@@ -54,20 +55,57 @@ def test_limits_stop_the_episode() -> None:
     assert "max_turns: return -0.1, success no" in result.output
 
 
-def test_check_all_passes() -> None:
-    result = run("check", "all")
+def test_check_all_prints_a_table_and_the_reason_of_every_skip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The conformance tests check every world; here three of them stand for all.
+    missing = "their_lab_world"
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "known_ids", lambda: ("bandit", "gymnasium", missing))
+    registry.register(missing, "no_such_module:World")
+    result = run("check", "--all", "--seeds", "3")
     assert result.exit_code == 0
-    assert "sokoban: ok (13 checks passed)" in result.output
+    header, *rows = result.output.splitlines()
+    assert header.split() == ["id", "installed", "checks", "deterministic", "solvable", "steps/s"]
+    assert rows[0].split()[:8] == ["bandit", "yes", "13", "passed", "yes", "3", "of", "3"]
+    assert "no expert" in rows[1]
+    assert rows[2].split() == [missing, "no", "skipped"]
+    assert f"skipped {missing}, all: cannot import 'no_such_module'" in result.output
+    assert "skipped gymnasium, expert: there is no scripted expert" in result.output
+
+    monkeypatch.setattr(registry, "known_ids", lambda: ("bandit", missing))
+    played, skipped = json.loads(run("check", "all", "--seeds", "3", "--json").output)
+    assert (played["installed"], played["deterministic"]) == (True, True)
+    assert played["expert"] == {"num_solved": 3, "num_tried": 3}
+    assert played["steps_per_s"] > 1
+    assert (skipped["installed"], skipped["deterministic"]) == (False, None)
+    assert (skipped["expert"], skipped["steps_per_s"]) == (None, None)
 
 
 def test_a_failed_check_exits_with_1() -> None:
-    words = ["check", "frozen_lake", "size=8", "min_distance=5", "--max-turns", "1"]
+    words = ["check", "frozen_lake", "size=8", "min_distance=5", "--max-turns", "1", "--seeds", "2"]
     result = run(*words)
     assert result.exit_code == 1
-    assert "failed  expert: an optimal episode takes" in result.output
+    assert "FAILED" in result.output
+    assert "failed  frozen_lake, expert: an optimal episode takes" in result.output
     report = json.loads(run(*words, "--json").output)[0]
     assert report["ok"] is False
     assert list(report["failed"]) == ["expert"]
+
+
+def test_a_world_that_raises_is_reported_and_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raising_world.py").write_text(
+        "from echoscope.envs.worlds.bandit import Bandit\n"
+        "class Raising(Bandit):\n"
+        "    def step(self, action):\n"
+        "        raise KeyError('lost')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    result = run("check", "raising_world:Raising")
+    assert result.exit_code == 1
+    assert "failed  raising_world:Raising, hostile: raised KeyError: 'lost'" in result.output
 
 
 def test_own_environments_from_a_file(tmp_path: Path) -> None:
@@ -89,6 +127,8 @@ def test_own_environments_from_a_file(tmp_path: Path) -> None:
         (["play", "frozen_lake", "size=["], "is not valid YAML"),
         (["play", "gymnasium", "--expert"], "has no expert"),
         (["check", "all", "size=3"], "not with 'all'"),
+        (["check", "bandit", "--all"], "not with 'all'"),
+        (["check"], "name an environment, or give --all"),
         (["list", "--register", "no_such_file.yaml"], "cannot read no_such_file.yaml"),
     ],
 )

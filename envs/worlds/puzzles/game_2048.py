@@ -103,6 +103,7 @@ class Game2048(TextEnv):
         self._rng = np.random.default_rng(0)
         self._tiles: Tiles = ((0,) * self._config.side,) * self._config.side
         self._first = self._tiles
+        self._plan: list[str] | None = None
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         task = np.random.default_rng(check_seed("seed", seed))
@@ -111,7 +112,7 @@ class Game2048(TextEnv):
         self._tiles = ((0,) * side,) * side
         for _ in range(_START_TILES):
             self._tiles = self._with_new_tile(task)
-        self._first = self._tiles
+        self._first, self._plan = self._tiles, None
         return self._observe()
 
     def step(self, action: str) -> StepResult:
@@ -119,6 +120,8 @@ class Game2048(TextEnv):
         if move not in MOVES or self._is_over:
             observation = prefixed(self.invalid_notice(action), self._observe())
             return self._result(observation, 0, is_valid=False, is_effective=False)
+        # The expert's plan holds as long as it is followed.
+        self._plan = self._plan[1:] if self._plan and self._plan[0] == move else None
         moved, points = slide(self._tiles, move)
         is_effective = moved != self._tiles
         if is_effective:
@@ -139,12 +142,17 @@ class Game2048(TextEnv):
         He plays a copy of the game, whose new tiles come as they will come here, but he does not
         know them when he chooses. None if he does not reach the goal.
         """
+        if self._plan is not None:
+            return list(self._plan)
         game = copy.deepcopy(self)
         moves: list[str] = []
         while not game._is_over:
             moves.append(best_move(game._tiles))
             game.step(moves[-1])
-        return moves if game._is_solved else None
+        if not game._is_solved:
+            return None
+        self._plan = moves
+        return list(moves)
 
     def legal_actions(self) -> tuple[str, ...]:
         return MOVES

@@ -1,0 +1,95 @@
+"""What an environment is like to play: how often its expert succeeds, and how fast it steps."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from .. import registry
+from ..base import EnvUnavailableError, TextEnv
+from ..settings import EnvGroup
+from ..turns.turn import TurnEnv
+from ..turns.wrappers import runner_of, wrap
+from .episodes import EPISODE_ACTIONS
+
+STEPPING_S = 0.2
+"""Seconds of stepping that a speed is read from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertScore:
+    """On how many tasks the scripted expert succeeded within the limits."""
+
+    num_solved: int
+    num_tried: int
+
+
+def expert_score(group: EnvGroup, seeds: Iterable[int]) -> ExpertScore | None:
+    """Plays the tasks of `seeds` with the expert, who is asked again before every turn.
+
+    A task whose seed is s has the noise seed s as well. None if the environment has no expert:
+    `solve()` is None at the start of every episode.
+
+    Raises:
+        EnvUnavailableError: an episode cannot start.
+        EnvError: an unknown environment, or wrong parameters.
+    """
+    settings = group.settings()
+    stack = wrap(partial(registry.make, group.env, **group.params), settings)
+    num_solved = num_tried = 0
+    has_expert = False
+    try:
+        for seed in seeds:
+            stack.reset(seed, seed)
+            if (error := runner_of(stack).error) is not None:
+                raise EnvUnavailableError(f"{group.env}, seed {seed}: {error}")
+            has_expert = has_expert or runner_of(stack).env.solve() is not None
+            num_tried += 1
+            num_solved += has_expert and _play_expert(stack, settings.max_actions_per_turn)
+    finally:
+        stack.close()
+    return ExpertScore(num_solved=num_solved, num_tried=num_tried) if has_expert else None
+
+
+def _play_expert(stack: TurnEnv, max_actions: int) -> bool:
+    while moves := runner_of(stack).env.solve():
+        result = stack.step_turn(moves[:max_actions], True)
+        if result.stop_reason is not None:
+            return result.success is True
+    return False
+
+
+def steps_per_second(env: TextEnv, seconds: float = STEPPING_S) -> float:
+    """Steps per second of wall clock; resets and the expert's thinking do not count.
+
+    The expert's actions are stepped, or random legal ones where there is no expert.
+
+    Args:
+        env: a world that can start.
+        seconds: of stepping, at least one action.
+    """
+    num_steps, stepped_s = 0, 0.0
+    for seed in itertools.count():
+        env.reset(seed, seed)
+        for action in typical_actions(env, seed):
+            start = time.perf_counter()
+            result = env.step(action)
+            stepped_s += time.perf_counter() - start
+            num_steps += 1
+            if stepped_s > seconds:
+                return num_steps / stepped_s
+            if result.terminated:
+                break
+    raise AssertionError("seeds do not end")
+
+
+def typical_actions(env: TextEnv, seed: int) -> list[str]:
+    """The expert's actions from here, or else random legal ones."""
+    legal = env.legal_actions() or ("wait",)
+    rng = np.random.default_rng(seed)
+    return env.solve() or [legal[int(i)] for i in rng.integers(len(legal), size=EPISODE_ACTIONS)]
