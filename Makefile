@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs store text
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-cure test-kill test-fuzz lint bench bench-pretrained policy clean
+.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-cure test-worlds test-kill test-fuzz lint bench bench-pretrained policy clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,9 @@ test-ray: $(VENV)/.installed-ray  ## The Ray engine and workers, on this machine
 test-8bit: install  ## 8-bit optimizer states, with bitsandbytes in build/8bit
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/8bit -c constraints.txt bitsandbytes
 	OMP_NUM_THREADS=1 PYTHONPATH=build/8bit $(BIN)/python -m pytest tests/core/test_8bit_states.py tests/core/test_memory.py
+
+test-worlds: install  ## The experts of costly worlds on 200 tasks each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/envs
 
 test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
 	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py --timeout=7200

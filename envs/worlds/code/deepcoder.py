@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from ...base import EnvSpec, Observation, StepResult, TextEnv, check_seed, hash_task, prefixed
+from ...base import (
+    EnvSpec,
+    EnvUnavailableError,
+    Observation,
+    StepResult,
+    TextEnv,
+    check_seed,
+    hash_task,
+    prefixed,
+)
 from ...frames import card_frame
 from ...params import require
 from .programs import Judgement, Problem, judge, program_of, read_problems
@@ -16,6 +26,8 @@ from .sandbox import Limits, Sandbox, why_not
 MADE_PROBLEMS = Path(__file__).parents[2] / "data" / "programs.jsonl"
 MAX_PROGRAM_CHARS = 50_000
 _MAX_JUDGEMENTS = 2_000
+_EVERY = 4
+"""Part "eval" has every fourth problem of the file, part "train" the others."""
 _judgements: dict[tuple[object, ...], Judgement] = {}
 """What programs did before, by problem, limits and program."""
 
@@ -25,12 +37,14 @@ class DeepCoderConfig:
     """Source and limits of `deepcoder`.
 
     `data`: a file of problems in the shape of DeepCoder or LiveCodeBench (JSON lines, a JSON list
-    or Parquet); None takes the made ones that ship. `attempts`: programs in an episode.
+    or Parquet); None takes the made ones that ship. `part`: which problems of the file, "all",
+    "train", or "eval" (every fourth; no problem is in both). `attempts`: programs in an episode.
     `max_tests`: tests of a problem that are run. `seconds`, `memory_mb`: what a program may use per
     test. `unsafe`: run programs without the sandbox.
     """
 
     data: str | None = None
+    part: Literal["all", "train", "eval"] = "all"
     attempts: int = 1
     max_tests: int = 10
     seconds: float = 3.0
@@ -95,9 +109,13 @@ class DeepCoder(TextEnv):
     def __init__(self, config: DeepCoderConfig | None = None) -> None:
         self._config = config = DeepCoderConfig() if config is None else config
         super().__init__(config)
-        self._problems = read_problems(
-            config.data or str(MADE_PROBLEMS), max_tests=config.max_tests
-        )
+        file = config.data or str(MADE_PROBLEMS)
+        self._problems = part_of(read_problems(file, max_tests=config.max_tests), config.part)
+        if not self._problems:
+            raise EnvUnavailableError(
+                f"{file} has too few different problems for a part {config.part!r}: it needs "
+                f"{_EVERY}"
+            )
         limits = Limits(seconds=config.seconds, memory_mb=config.memory_mb)
         self._sandbox = Sandbox(limits, unsafe=config.unsafe)
         self._problem: Problem = self._problems[0]
@@ -181,3 +199,12 @@ class DeepCoder(TextEnv):
         if text != self._problem.text:
             lines.append(text)
         return Observation(text=text, frame=card_frame("Program", lines))
+
+
+def part_of(problems: tuple[Problem, ...], part: str) -> tuple[Problem, ...]:
+    """The problems of "all", "train" or "eval": a text is in one of the last two only."""
+    if part == "all":
+        return problems
+    texts = list(dict.fromkeys(problem.text for problem in problems))
+    of_eval = set(texts[_EVERY - 1 :: _EVERY])
+    return tuple(problem for problem in problems if (problem.text in of_eval) == (part == "eval"))

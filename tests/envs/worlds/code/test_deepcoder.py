@@ -10,6 +10,8 @@ import pytest
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
+from echoscope.envs.pool import EnvPool
+from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.code.deepcoder import MADE_PROBLEMS, DeepCoder, DeepCoderConfig
 from echoscope.envs.worlds.code.programs import ProgramTest, is_wanted, program_of, read_problems
 
@@ -167,3 +169,38 @@ def test_rows_without_tests_are_no_problems(tmp_path: Path, row: object) -> None
 def test_bad_parameters(params: dict[str, Any], message: str) -> None:
     with pytest.raises(EnvParamsError, match=message):
         registry.make("deepcoder", **params)
+
+
+def texts_of(**params: Any) -> set[str]:
+    world = DeepCoder(DeepCoderConfig(unsafe=True, **params))
+    return {world.reset(seed, 0).text for seed in range(400)}
+
+
+def test_training_and_evaluation_take_different_problems_of_a_small_file() -> None:
+    train, evaluation = texts_of(part="train"), texts_of(part="eval")
+    assert not train & evaluation
+    assert train | evaluation == texts_of()
+    assert (len(train), len(evaluation)) == (12, 4)
+
+
+def test_a_problem_that_stands_twice_in_a_file_is_in_one_part(tmp_path: Path) -> None:
+    file = tmp_path / "problems.json"
+    rows = [{**ADDITION, "problem": f"Add, {n % 5}."} for n in range(20)]
+    file.write_text(json.dumps(rows))
+    train, evaluation = (texts_of(data=str(file), part=part) for part in ("train", "eval"))
+    assert evaluation == {"Add, 3."}
+    assert train == {f"Add, {n}." for n in (0, 1, 2, 4)}
+    file.write_text(json.dumps(rows[:3]))
+    with pytest.raises(EnvUnavailableError, match="too few different problems for a part 'eval'"):
+        registry.make("deepcoder", data=str(file), unsafe=True, part="eval")
+
+
+def test_evaluation_has_problems_of_its_own_in_a_large_file(tmp_path: Path) -> None:
+    file = tmp_path / "problems.json"
+    file.write_text(json.dumps([{**ADDITION, "problem": f"Add, {n}."} for n in range(300)]))
+    group = EnvGroup(env="deepcoder", groups=40, params={"data": str(file), "unsafe": True})
+    keys: dict[str, set[str | None]] = {}
+    for split in ("train", "eval"):
+        with EnvPool([group], group_size=1, seed=0, split=split) as pool:
+            keys[split] = {slot.task_key for step in range(3) for slot in pool.reset(step)}
+    assert not keys["train"] & keys["eval"]

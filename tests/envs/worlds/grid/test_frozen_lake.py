@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError
+from echoscope.envs.pool import EnvPool
+from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake, FrozenLakeConfig, Lake, draw_lake
-from echoscope.envs.worlds.grid.geometry import distances
+from echoscope.envs.worlds.grid.geometry import Position, distances, shift
 
 
 def lake_at(monkeypatch: pytest.MonkeyPatch, rows: list[str], **config: Any) -> FrozenLake:
@@ -183,3 +185,57 @@ def test_instructions_follow_the_configuration() -> None:
     assert "slip sideways with probability 0.25" in full
     assert "P is you" in full
     assert "(row, column)" in full
+
+
+def best_chance(lake: Lake, slip: float, num_actions: int) -> float:
+    """Probability to reach the goal in `num_actions` actions, each the best one: from the end."""
+    rows, cols = lake.shape
+
+    def after(at: Position, move: str) -> Position:
+        to = shift(at, move)
+        return to if 0 <= to[0] < rows and 0 <= to[1] < cols else at
+
+    sideways = {"up": "left right", "down": "left right", "left": "up down", "right": "up down"}
+    chance = {(row, col): 0.0 for row in range(rows) for col in range(cols)} | {lake.goal: 1.0}
+    for _ in range(num_actions):
+        moved = {
+            at: max(
+                (1 - slip) * chance[after(at, move)]
+                + slip / 2 * sum(chance[after(at, side)] for side in sideways[move].split())
+                for move in sideways
+            )
+            for at in chance
+        }
+        chance = {
+            at: 1.0 if at == lake.goal else 0.0 if at in lake.holes else moved[at] for at in chance
+        }
+    return chance[lake.start]
+
+
+def test_the_slippery_lake_can_be_crossed_within_the_shipped_limits() -> None:
+    config, spec = FrozenLakeConfig(), FrozenLake.spec
+    budget = spec.max_turns * spec.max_actions_per_turn
+    chances = [best_chance(draw_lake(config, seed), config.slip, budget) for seed in range(200)]
+    assert config.slip == 0.2
+    assert sum(chances) / len(chances) >= 0.95
+
+
+def test_siblings_slip_each_on_its_own_unless_they_share_the_noise() -> None:
+    def walks(*, shared_noise: bool) -> set[tuple[str, ...]]:
+        group = EnvGroup(
+            env="frozen_lake", groups=1, params={"slip": 0.5}, shared_noise=shared_noise
+        )
+        with EnvPool([group], group_size=8, seed=0, split="train") as pool:
+            slots = pool.reset(0)
+            seen = {slot.index: [slot.observation.text] for slot in slots}
+            running = list(seen)
+            while running:
+                results = pool.step(dict.fromkeys(running, (("down", "right"), True)))
+                for i, result in results.items():
+                    seen[i].append(result.observation.text)
+                running = [i for i in running if results[i].stop_reason is None]
+        assert len({texts[0] for texts in seen.values()}) == 1
+        return {tuple(texts) for texts in seen.values()}
+
+    assert len(walks(shared_noise=True)) == 1
+    assert len(walks(shared_noise=False)) >= 4
