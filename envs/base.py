@@ -21,6 +21,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from echoscope.text.png import PictureError, picture_size
+
 MAX_SEED = 2**63 - 1
 """Seeds are stored as signed 64-bit integers."""
 
@@ -76,6 +78,23 @@ class Message:
     name: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Text in what a policy is shown."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """A picture in what a policy is shown: the bytes of a PNG file."""
+
+    png: bytes
+
+
+Part = TextPart | ImagePart
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What the policy reads, and optionally how to draw it.
@@ -84,12 +103,20 @@ class Observation:
     be a whole chat (at most one system message first, then user and assistant in turns, a user
     message last), and a later one tool results and then at most one user message. `text` is then
     what people and the diagnostics read. `frame` is compact JSON for people (see `frames.py`); the
-    policy never sees it.
+    policy never sees it. `image` is a PNG picture of the state: the frame's with `render: rgb`, or
+    the world's own. It is stored, and a policy with a vision tower can be shown it.
     """
 
     text: str
     frame: str | None = None
     messages: tuple[Message, ...] = ()
+    image: bytes | None = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The picture, if there is one, and then the text."""
+        text = TextPart(self.text)
+        return (text,) if self.image is None else (ImagePart(self.image), text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +281,11 @@ def checked_observation(value: object) -> Observation:
     checked_text("the observation", value.text)
     if value.frame is not None:
         checked_text("the frame", value.frame)
+    if value.image is not None:
+        try:
+            picture_size(value.image)
+        except PictureError as error:
+            raise EnvValueError(f"the image of an observation: {error}") from None
     for message in value.messages:
         if not isinstance(message, Message):
             raise EnvValueError(f"a message is {_shown(message)}, but must be a Message")

@@ -1,5 +1,7 @@
 """Frames: compact JSON that lets a viewer draw a state without knowing the environment.
 
+`to_png` draws a frame as a picture, for policies that see and for people (`render: rgb`).
+
 Two kinds. A **grid** has `size` [rows, cols], `cells` (one string per row, one character per cell),
 `legend` (character -> what it is) and `overlays` (things on cells: {"is", "at": [row, col]}).
 A **card** has `title` and `lines` of text. Keys are sorted, so equal states give equal frames.
@@ -9,10 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from echoscope.text.png import encode_picture
 
 from .worlds.grid.geometry import Position
 
@@ -27,8 +33,26 @@ _COLOURS: Mapping[str, tuple[int, int, int]] = {
     "target": (222, 120, 98),
     "box": (181, 131, 73),
     "player": (52, 101, 220),
+    "white": (247, 247, 244),
+    "yellow": (244, 215, 59),
+    "orange": (245, 154, 60),
+    "red": (232, 104, 95),
+    "green": (108, 192, 122),
+    "blue": (127, 165, 245),
+    "nothing": (0, 0, 0),
 }
-_OTHER_COLOUR = (150, 110, 180)
+_OTHER_COLOUR = (190, 165, 210)
+_OUTLINES: Mapping[str, tuple[int, int, int]] = {"conflict": (200, 40, 40)}
+"""Overlays that are drawn as an edge: what they mark stays in sight."""
+_INK, _PAPER = (20, 20, 20), (255, 255, 255)
+
+MAX_PNG_SIDE = 1024
+"""Pixels of a drawn board, at most; its tiles get smaller."""
+_PNG_TILE = 32
+_CARD_COLUMNS, _CARD_ROWS = 64, 48
+"""Characters of a drawn card, at most; the rest is left out."""
+_CHAR, _LINE, _EDGE = 6, 14, 8
+"""Pixels: width of a character, height of a line, and the edge around a card."""
 
 
 def grid_frame(
@@ -83,20 +107,86 @@ def to_rgb(frame: str, tile: int = 16) -> NDArray[np.uint8]:
     data = read_frame(frame)
     if data["kind"] != "grid":
         raise ValueError("only grid frames can be drawn as pixels")
+    return np.array(_grid_image(data, tile))
+
+
+@lru_cache(maxsize=1024)
+def to_png(frame: str) -> bytes:
+    """A frame as a PNG picture: equal frames give equal bytes.
+
+    A board has tiles of 32 pixels, fewer where a side would be longer than `MAX_PNG_SIDE`. What
+    has no colour of its own, such as a number, stands on its cell as text. A card is text on
+    paper, at most 64 characters wide and 48 lines long.
+
+    Raises:
+        ValueError: not a frame; see `read_frame`.
+    """
+    data = read_frame(frame)
+    if data["kind"] == "card":
+        return encode_picture(_card_image(data))
+    return encode_picture(_grid_image(data, min(_PNG_TILE, MAX_PNG_SIDE // max(data["size"]))))
+
+
+def _grid_image(data: Mapping[str, Any], tile: int) -> Image.Image:
     rows, cols = data["size"]
-    image = np.zeros((rows * tile, cols * tile, 3), dtype=np.uint8)
+    image = Image.new("RGB", (cols * tile, rows * tile))
+    draw = ImageDraw.Draw(image)
     for row, line in enumerate(data["cells"]):
         for col, char in enumerate(line):
-            _paint(image, (row, col), data["legend"][char], tile, inset=0)
+            name = data["legend"][char]
+            _paint(draw, (row, col), name, tile, inset=0)
+            if name not in _COLOURS:
+                _write(draw, (row, col), name if name.isdecimal() else char, tile)
     for overlay in data["overlays"]:
         row, col = overlay["at"]
-        _paint(image, (row, col), overlay["is"], tile, inset=max(1, tile // 5))
+        _paint(draw, (row, col), overlay["is"], tile, inset=max(1, tile // 5))
+        if overlay["is"] not in {*_COLOURS, *_OUTLINES}:
+            _write(draw, (row, col), overlay["is"][:1].upper(), tile)
     return image
 
 
-def _paint(image: NDArray[np.uint8], at: Position, name: str, tile: int, inset: int) -> None:
+def _paint(draw: ImageDraw.ImageDraw, at: Position, name: str, tile: int, inset: int) -> None:
     top, left = at[0] * tile, at[1] * tile
     # A pixel line of the background stays between cells, so that equal neighbours can be counted.
-    image[top + inset : top + tile - max(inset, 1), left + inset : left + tile - max(inset, 1)] = (
-        _COLOURS.get(name, _OTHER_COLOUR)
-    )
+    last = tile - max(inset, 1) - 1
+    if name in _OUTLINES:
+        box = (left + 1, top + 1, left + tile - 3, top + tile - 3)
+        draw.rectangle(box, outline=_OUTLINES[name], width=max(1, tile // 12))
+    elif last >= inset:
+        box = (left + inset, top + inset, left + last, top + last)
+        draw.rectangle(box, fill=_COLOURS.get(name, _OTHER_COLOUR))
+
+
+def _write(draw: ImageDraw.ImageDraw, at: Position, text: str, tile: int) -> None:
+    """Text in the middle of a tile, where the tile has room for it."""
+    if len(text) * _CHAR <= tile - 2 and tile >= _LINE:
+        centre = (at[1] * tile + tile // 2, at[0] * tile + tile // 2)
+        left = centre[0] - len(text) * _CHAR // 2
+        draw.text((left, centre[1] - _LINE // 2 + 1), _printable(text), fill=_INK, font=_font())
+
+
+def _card_image(data: Mapping[str, Any]) -> Image.Image:
+    lines = [str(data.get("title") or ""), *data["lines"]]
+    rows = [
+        line[start : start + _CARD_COLUMNS]
+        for line in lines[:_CARD_ROWS]
+        for start in range(0, min(max(len(line), 1), _CARD_COLUMNS * _CARD_ROWS), _CARD_COLUMNS)
+    ][:_CARD_ROWS]
+    size = (_CARD_COLUMNS * _CHAR + 2 * _EDGE, len(rows) * _LINE + 2 * _EDGE)
+    image = Image.new("RGB", size, _PAPER)
+    draw = ImageDraw.Draw(image)
+    for number, row in enumerate(rows):
+        draw.text((_EDGE, _EDGE + number * _LINE), _printable(row), fill=_INK, font=_font())
+    return image
+
+
+def _printable(text: str) -> str:
+    """What the font can draw: anything beyond Latin-1 becomes "?"."""
+    shown = text.encode("latin-1", "replace").decode("latin-1")
+    return "".join(char if char.isprintable() else " " for char in shown)
+
+
+@lru_cache(maxsize=1)
+def _font() -> ImageFont.ImageFont:
+    """Pillow's own bitmap font: the same pixels on every machine, unlike a font of the system."""
+    return ImageFont.load_default_imagefont()

@@ -51,6 +51,11 @@ class EnvGroup(BaseModel):
         False, description="All trajectories of a group meet the same random events."
     )
     parallel: Literal["none", "threads"] = "none"
+    render: Literal["none", "rgb"] = Field(
+        "none",
+        description="rgb: draw every observation as a PNG picture, which is stored with the turn "
+        "and which context.images can show to a vision-language model.",
+    )
 
     @property
     def name(self) -> str:
@@ -72,4 +77,5 @@ class EnvGroup(BaseModel):
             end_on_invalid=self.end_on_invalid,
             action_timeout_s=self.action_timeout_s,
             reset_timeout_s=self.reset_timeout_s,
+            render=self.render,
         )

@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from echoscope.text.png import picture_key
 
 from .errors import NotARunError, StoreError
 from .log.events import (
@@ -35,7 +38,7 @@ from .log.index import RunIndex
 from .log.layout import Layout
 from .query.check import checked_query
 from .query.database import RunDatabase, RunningQuery, run_row
-from .query.rows import diagnostic_from_row, outcome_from_rows, trajectory_from_rows
+from .query.rows import diagnostic_from_row, image_keys, outcome_from_rows, trajectory_from_rows
 from .records import (
     REQUESTED,
     Alarm,
@@ -192,8 +195,9 @@ class _SqlReader:
         """Answer one read-only SQL statement over the views, after catching up.
 
         Views: runs, steps, metrics, trajectories, turns, tokens, diagnostics, alarms, commands,
-        command_events, checkpoints (columns in docs/store.md). The answer is an Arrow table:
-        `.to_pylist()`, `.to_pandas()`. Nothing can be written, and no other file be reached.
+        command_events, checkpoints, settings, images (columns in docs/store.md). The answer is an
+        Arrow table: `.to_pylist()`, `.to_pandas()`. Nothing can be written, and no other file be
+        reached.
 
         Raises:
             QueryError: not one statement that reads, or DuckDB refuses it; one line.
@@ -266,10 +270,27 @@ class RunReader(_SqlReader):
         """The full records of one step, by id."""
         turns = _by_trajectory(self._rows("turns", step))
         tokens = _by_trajectory(self._rows("tokens", step))
+        rows = self.listing(step).to_pylist()
+        images = self.images(image_keys(chain(rows, *turns.values())))
         return [
-            trajectory_from_rows(row, turns.get(key, []), tokens.get(key, []))
-            for row, key in ((r, (r["attempt"], r["id"])) for r in self.listing(step).to_pylist())
+            trajectory_from_rows(row, turns.get(key, []), tokens.get(key, []), images)
+            for row, key in ((r, (r["attempt"], r["id"])) for r in rows)
         ]
+
+    def images(self, keys: Collection[str]) -> dict[str, bytes]:
+        """The pictures with these keys, as the bytes of PNG files.
+
+        A key that the run does not have is left out, and so are bytes that are not the picture
+        which their key names.
+        """
+        if not keys:
+            return {}
+        rows = self.sql(
+            "SELECT key, png FROM images WHERE run_id = $1 AND list_contains($2, key)",
+            [self.run_id, sorted(keys)],
+        )
+        pairs = zip(rows.column("key").to_pylist(), rows.column("png").to_pylist(), strict=True)
+        return {key: png for key, png in pairs if picture_key(png) == key}
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """One full record, tokens included.
@@ -279,7 +300,8 @@ class RunReader(_SqlReader):
             ValueError: not a trajectory id.
         """
         row, tokens = self._row_and_tokens(trajectory_id)
-        return trajectory_from_rows(row, self._rows_of("turns", row), tokens)
+        turns = self._rows_of("turns", row)
+        return trajectory_from_rows(row, turns, tokens, self.images(image_keys([row, *turns])))
 
     def outcome(self, trajectory_id: str) -> TrajectoryOutcome | None:
         """What the update learned about a trajectory; None where it has not seen it.

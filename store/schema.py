@@ -18,7 +18,7 @@ import pyarrow as pa
 from .errors import StoreVersionError
 
 SCHEMA_MAJOR = 1
-SCHEMA_MINOR = 4
+SCHEMA_MINOR = 5
 SCHEMA_VERSION = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 
 
@@ -188,6 +188,12 @@ _TRAJECTORIES = Table(
             "Hash of the task's first state, whatever seed drew it; NULL where unknown.",
             since=1,
         ),
+        Column(
+            "final_image",
+            "VARCHAR",
+            "Key of the last state's picture in `images`; NULL without one.",
+            since=5,
+        ),
     ),
 )
 
@@ -221,6 +227,12 @@ _TURNS = Table(
             "VARCHAR",
             "JSON text: tool calls with name, arguments, result and problem; NULL without any.",
             since=4,
+        ),
+        Column(
+            "image",
+            "VARCHAR",
+            "Key of that state's picture in `images`; NULL without one.",
+            since=5,
         ),
     ),
 )
@@ -257,6 +269,36 @@ _TOKENS = Table(
             since=2,
         ),
         Column("support_tokens", "INTEGER[]", "Their ids, place by place.", since=2),
+        Column(
+            "prompt_images",
+            "VARCHAR[]",
+            "Keys in `images` of the pictures that the prompt shows, in order; NULL without any.",
+            since=5,
+        ),
+        Column(
+            "prompt_image_starts",
+            "INTEGER[]",
+            "Of each, its first token in the whole prompt.",
+            since=5,
+        ),
+        Column("prompt_image_ends", "INTEGER[]", "Of each, half open.", since=5),
+    ),
+)
+
+_IMAGES = Table(
+    "images",
+    "One row per picture: that of the step which showed it first, and again after a resume.",
+    (
+        Column("run_id", "VARCHAR", "The run.", since=5),
+        Column("step", "INTEGER", "Training step, from 0.", since=5),
+        Column(
+            "attempt",
+            "INTEGER",
+            "1 for the first process; each resume from a checkpoint adds 1.",
+            since=5,
+        ),
+        Column("key", "VARCHAR", "32 hex characters of blake2b over `png`.", since=5),
+        Column("png", "BLOB", "The bytes of a PNG file.", since=5),
     ),
 )
 
@@ -378,10 +420,11 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             _COMMAND_EVENTS,
             _CHECKPOINTS,
             _SETTINGS,
+            _IMAGES,
         )
     }
 )
-DATA_TABLES = ("tokens", "turns", "trajectories", "diagnostics")
+DATA_TABLES = ("tokens", "turns", "trajectories", "diagnostics", "images")
 """Written as Parquet segments, one per step, in this order."""
 EVENT_TABLES = (
     "steps",
@@ -401,6 +444,7 @@ _ARROW_TYPES = {
     "DOUBLE": pa.float64(),
     "FLOAT": pa.float32(),
     "BOOLEAN": pa.bool_(),
+    "BLOB": pa.binary(),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import decimal
 import math
@@ -19,7 +20,7 @@ def json_value(value: Any) -> Any:
     """A value built of JSON's own kinds alone; NaN and infinities as None.
 
     Records become objects by the names of their fields, enumerations their values, arrays and
-    tuples lists; what JSON has no form for (a date, a path) becomes its text.
+    tuples lists; bytes become base64; what JSON has no form for (a date, a path) becomes its text.
 
     >>> json_value({"rate": float("nan"), "steps": (1, 2)})
     {'rate': None, 'steps': [1, 2]}
@@ -30,6 +31,8 @@ def json_value(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
     if isinstance(value, decimal.Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -91,5 +91,6 @@ def _size(value: Any) -> int:
         return int(value.memory_usage(deep=len(value) < 10_000).sum())
     if isinstance(value, Trajectory):
         texts = sum(len(t.observation) + len(t.response) + len(t.frame or "") for t in value.turns)
-        return _SMALL + 4 * texts + _TOKEN_BYTES * value.num_sampled_tokens
+        images = sum(len(t.image or b"") for t in value.turns) + len(value.final_image or b"")
+        return _SMALL + 4 * texts + images + _TOKEN_BYTES * value.num_sampled_tokens
     return _SMALL

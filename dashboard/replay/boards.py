@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape as xml_escape
 
+from echoscope.text.png import PictureError, picture_size
+
 from ..escaping import attribute, visible
 from .frames import Card, Frame, Grid, Overlay, Position, read_frame
 
@@ -145,6 +147,25 @@ def board_html(
         f'<img class="es-board-img" src="data:image/svg+xml;base64,{payload}" '
         f'alt="{attribute(describe(content), 600)}" '
         f'style="width:{min(round(width * 1.4), max_width)}px;max-width:100%;height:auto">'
+    )
+
+
+def picture_html(png: bytes, words: str, *, max_width: int = 320) -> str:
+    """A stored picture as an `<img>`, once it is known to be a PNG within the limits; else why not.
+
+    Args:
+        png: Bytes of any origin.
+        words: What it shows, for screen readers.
+    """
+    try:
+        width, height = picture_size(png)
+    except PictureError as error:
+        return f'<div class="es-note">{xml_escape(visible(str(error), 300))}</div>'
+    payload = base64.b64encode(png).decode("ascii")
+    alt = attribute(f"{words}, {width} x {height} pixels", 600)
+    return (
+        f'<img class="es-picture" src="data:image/png;base64,{payload}" alt="{alt}" '
+        f'style="width:{min(max(width, 64), max_width)}px;max-width:100%;height:auto">'
     )
 
 

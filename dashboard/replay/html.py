@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 from echoscope.store.records import FinishReason, ToolCall, Trajectory, TrajectoryOutcome, Turn
+from echoscope.text.png import picture_key
 
 from ..escaping import attribute, cut, cut_note, escape, marked
 from ..words import NONE
-from .boards import board_html, player_position
+from .boards import board_html, picture_html, player_position
 from .frames import Position
 from .list import NEVER_TRAINED, SPLITS
 
@@ -233,6 +234,13 @@ def turn_boards(trajectory: Trajectory, turn: Turn) -> str:
         slipped = (("slip", at),) if at is not None and turn.info.get("slipped", 0) > 0 else ()
         words = "afterwards, after a slip" if slipped else "afterwards"
         shots.append(_figure(board_html(after, (*marks, *slipped), max_width=190), words))
+    if turn.image is not None:
+        is_shown = picture_key(turn.image) in {shown.key for shown in turn.prompt_images}
+        words = "image that the policy saw" if is_shown else "image, not shown to the policy"
+        shots.append(_figure(picture_html(turn.image, words, max_width=190), words))
+    if trajectory.final_image is not None and turn.index == trajectory.num_turns - 1:
+        words = "image afterwards"
+        shots.append(_figure(picture_html(trajectory.final_image, words, max_width=190), words))
     return f'<div class="es-boards">{"".join(shots)}</div>' if shots else ""
 
 
@@ -242,22 +250,35 @@ def _figure(image: str, words: str) -> str:
 
 def film_html(trajectory: Trajectory, current: int) -> str:
     """All states in small, the current one in a frame; a window of MAX_SHOTS around it."""
-    if all(turn.frame is None for turn in trajectory.turns):
+    if all(turn.frame is None and turn.image is None for turn in trajectory.turns):
         return ""
     first = max(0, min(current - MAX_SHOTS // 2, trajectory.num_turns - MAX_SHOTS))
     shots = [
-        _shot(turn.frame, f"{turn.index}: {', '.join(turn.actions) or 'nothing'}", turn, current)
+        _shot(
+            (turn.frame, turn.image),
+            f"{turn.index}: {', '.join(turn.actions) or 'nothing'}",
+            turn,
+            current,
+        )
         for turn in trajectory.turns[first : first + MAX_SHOTS]
     ]
-    if trajectory.final_frame is not None and first + MAX_SHOTS >= trajectory.num_turns:
-        shots.append(_shot(trajectory.final_frame, "end", None, current))
+    final = (trajectory.final_frame, trajectory.final_image)
+    if any(final) and first + MAX_SHOTS >= trajectory.num_turns:
+        shots.append(_shot(final, "end", None, current))
     left_out = trajectory.num_turns - min(MAX_SHOTS, trajectory.num_turns)
     note = f'<span class="es-note">{left_out} more turns</span>' if left_out else ""
     return f'<div class="es-film">{"".join(shots)}{note}</div>'
 
 
-def _shot(frame: str | None, words: str, turn: Turn | None, current: int) -> str:
-    image = board_html(frame, max_width=76) if frame is not None else ""
+def _shot(
+    state: tuple[str | None, bytes | None], words: str, turn: Turn | None, current: int
+) -> str:
+    frame, png = state
+    image = ""
+    if frame is not None:
+        image = board_html(frame, max_width=76)
+    elif png is not None:
+        image = picture_html(png, words, max_width=76)
     reward = f"<span>{_number(turn.reward)}</span>" if turn is not None and turn.reward else ""
     now = " es-now" if turn is not None and turn.index == current else ""
     return (

@@ -213,6 +213,7 @@ class TurnRunner(WorldTurns):
             text="\n".join(message.content for message in results),
             frame=answers[-1].frame if answers and answers[-1].frame else self._state.frame,
             messages=tuple(results),
+            image=answers[-1].image if answers else self._state.image,
         )
 
     def _success(self, result: StepResult | None) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ..base import Observation, Tool, no_info
 
@@ -60,6 +61,7 @@ class TurnSettings:
     `format_penalty` (<= 0) falls due once per turn whose reply is malformed, has no action, or has
     an invalid one. `end_on_invalid` ends the episode at a turn in which no action was valid.
     `action_timeout_s` bounds one action, `reset_timeout_s` one reset (None: no bound, no thread).
+    `render="rgb"` gives every observation a picture of its frame.
     """
 
     max_turns: int
@@ -69,6 +71,7 @@ class TurnSettings:
     end_on_invalid: bool = False
     action_timeout_s: float | None = None
     reset_timeout_s: float | None = None
+    render: Literal["none", "rgb"] = "none"
 
 
 class TurnEnv(ABC):

@@ -1,6 +1,6 @@
 """From actions to turns: limits, penalties and failures, each in a layer of its own.
 
-    TurnLimit( EndOnInvalid( FormatPenalty( ActionLimit( TurnRunner( TextEnv )))))
+    Rendered( TurnLimit( EndOnInvalid( FormatPenalty( ActionLimit( TurnRunner( TextEnv ))))))
 
 `wrap` builds the stack that `TurnSettings` describes. The layers share one small interface
 (`TurnEnv`); each does one thing to the `TurnResult` that passes through it. The world itself knows
@@ -15,6 +15,7 @@ from dataclasses import replace
 from echoscope.text.amounts import counted
 
 from ..base import Observation, TextEnv
+from ..frames import card_frame, to_png
 from .runner import TurnRunner
 from .turn import TurnEnv, TurnResult, TurnSettings, WorldTurns
 
@@ -111,6 +112,29 @@ class TurnLimit(TurnLayer):
         return f"{super().instructions()} You have {turns}, {per_turn}{each}."
 
 
+class Rendered(TurnLayer):
+    """Gives every observation a picture of its frame, unless the world has given one itself."""
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        return rendered(super().reset(seed, noise_seed))
+
+    def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
+        result = super().step_turn(actions, is_well_formed)
+        return replace(result, observation=rendered(result.observation))
+
+
+def rendered(observation: Observation) -> Observation:
+    """An observation with a picture: of its frame, or of its text where it has no readable one."""
+    if observation.image is not None:
+        return observation
+    if observation.frame is not None:
+        try:
+            return replace(observation, image=to_png(observation.frame))
+        except ValueError:
+            pass  # a frame of somebody's own kind
+    return replace(observation, image=to_png(card_frame("", observation.text.splitlines())))
+
+
 def wrap(build: Callable[[], TextEnv], settings: TurnSettings) -> TurnEnv:
     """The stack of layers that `settings` asks for, around the world that `build` makes."""
     stack: TurnEnv = TurnRunner(
@@ -124,7 +148,8 @@ def wrap(build: Callable[[], TextEnv], settings: TurnSettings) -> TurnEnv:
     stack = FormatPenalty(stack, settings.format_penalty)
     if settings.end_on_invalid:
         stack = EndOnInvalid(stack)
-    return TurnLimit(stack, settings.max_turns, settings.max_actions_per_turn)
+    stack = TurnLimit(stack, settings.max_turns, settings.max_actions_per_turn)
+    return stack if settings.render == "none" else Rendered(stack)
 
 
 def world_of(stack: TurnEnv) -> WorldTurns:

@@ -15,7 +15,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..query.rows import diagnostics_table, tokens_table, trajectories_table, turns_table
+from ..query.rows import (
+    diagnostics_table,
+    images_of,
+    images_table,
+    tokens_table,
+    trajectories_table,
+    turns_table,
+)
 from ..records import (
     Alarm,
     CheckpointRecord,
@@ -37,6 +44,8 @@ from .journal import Journal, piece_proof
 from .layout import FileEntry, Layout, Segment, is_own_name
 from .state import RunState
 
+MAX_KNOWN_IMAGES = 200_000
+"""Pictures whose names are kept; when there are more, some are written a second time."""
 ROTATE_BYTES = 4_000_000
 """A piece of the journal is complete at this size, or after `rotate_every` steps."""
 
@@ -72,6 +81,8 @@ class Committer:
         self._known_commands: set[str] = set()
         self._replaced: list[tuple[float, str, Segment | None]] = []
         self._sequence = itertools.count()
+        self._known_images: set[str] = set()
+        """Pictures that steps of this process hold. A resume begins anew: it may hide steps."""
         self._mail = MailFolder(layout.root, state.run_id)
         self._unanswered: dict[str, Command] = {}
         """Bodies of commands in the mailbox that the journal does not hold yet."""
@@ -124,6 +135,7 @@ class Committer:
                 **events,
             }
         )
+        self._know_images(content.trajectories)
         self._replaced += [(time.monotonic(), identity, segment) for identity in replaced]
         self._remove_replaced(_GRACE_S)
         self._steps_in_piece += 1
@@ -180,9 +192,19 @@ class Committer:
         self._journal.append(record)
         self.state.apply(record)
 
+    def _know_images(self, trajectories: Sequence[Trajectory]) -> None:
+        self._known_images.update(images_of(trajectories))
+        if len(self._known_images) > MAX_KNOWN_IMAGES:
+            self._known_images.clear()
+
     def _write_segment(self, content: StepContent) -> Segment:
         identity = new_id()
         run_id, attempt = self.state.run_id, self.state.attempt
+        images = {
+            key: png
+            for key, png in images_of(content.trajectories).items()
+            if key not in self._known_images
+        }
         outcomes = {outcome.trajectory_id: outcome for outcome in content.outcomes}
         build: dict[str, Callable[[], pa.Table]] = {
             "tokens": lambda: tokens_table(run_id, attempt, content.trajectories, outcomes),
@@ -191,12 +213,17 @@ class Committer:
                 run_id, attempt, content.trajectories, outcomes
             ),
             "diagnostics": lambda: diagnostics_table(run_id, attempt, content.diagnostics),
+            "images": lambda: images_table(run_id, attempt, content.step, images),
         }
 
         def write(table: str, rows: pa.Table) -> FileEntry:
             relative = f"seg/{table}/{content.step:08d}-{identity}.parquet"
+            folder = self._layout.root / "seg" / table
+            if not folder.is_dir():  # the run began under an older version
+                folder.mkdir(exist_ok=True)
+                sync_folder(folder.parent)
             entry = write_parquet(self._layout.root, relative, table, rows)
-            sync_folder(self._layout.root / "seg" / table)
+            sync_folder(folder)
             return entry
 
         waiting = []
@@ -278,7 +305,7 @@ def _remove_orphans(index: RunIndex) -> None:
     }
     named |= {dropped.path for dropped in index.manifest.dropped}
     for table in DATA_TABLES:
-        for path in (root / "seg" / table).iterdir():
+        for path in (root / "seg" / table).glob("*"):  # the folder may be of a later version
             relative = f"seg/{table}/{path.name}"
             if relative in named or not is_own_name(relative):
                 continue

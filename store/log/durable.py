@@ -33,6 +33,7 @@ _NUMBER_LISTS = ("FLOAT[]", "INTEGER[]")
 _NO_DICTIONARY = {
     "turns": ("observation", "response", "frame"),
     "trajectories": ("id", "final_observation", "final_frame", "extra"),
+    "images": ("key", "png"),
 }
 """Columns whose values hardly repeat inside one step."""
 

@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from echoscope.text.png import picture_key
+
 from ..checkpoints import checkpoint_damage, checkpoint_folders
 from ..records import parse_trajectory_id
 from ..schema import DATA_TABLES
@@ -103,6 +105,11 @@ def lost_rows(unit: Pack | Segment, entry: FileEntry) -> str:
 def inconsistencies(root: Path, unit: Pack | Segment) -> Iterator[tuple[FileEntry, str]]:
     """Contradictions between the files of one segment or pack, which are whole one by one."""
     entries = {entry.table: entry for entry in unit.files if entry.table in DATA_TABLES}
+    if "images" in entries:
+        images = pq.read_table(root / entries["images"].path, columns=["key", "png"])
+        pairs = zip(images.column(0).to_pylist(), images.column(1).to_pylist(), strict=True)
+        if any(picture_key(png) != key for key, png in pairs):
+            yield entries["images"], "a picture is not the one that its key names"
     if "trajectories" not in entries:
         return
 

@@ -6,17 +6,21 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from echoscope.text.png import picture_key
+
 from ..records import (
     DiagnosticRecord,
     FinishReason,
     FloatArray,
     IntArray,
+    PromptImage,
     Span,
     Split,
     StopReason,
@@ -26,6 +30,7 @@ from ..records import (
     TrajectoryOutcome,
     Turn,
     parse_trajectory_id,
+    vocabulary_ids,
 )
 from ..schema import arrow_schema
 
@@ -142,8 +147,29 @@ def trajectories_table(
         "source": [_optional_text(t.source) for t in trajectories],
         "extra": [_optional_text(t.extra) for t in trajectories],
         "task_key": [_optional_text(t.task_key) for t in trajectories],
+        "final_image": [_optional_key(t.final_image) for t in trajectories],
     }
     return _table("trajectories", columns)
+
+
+def _optional_key(png: bytes | None) -> str | None:
+    return None if png is None else picture_key(png)
+
+
+def images_of(trajectories: Iterable[Trajectory]) -> dict[str, bytes]:
+    """The different pictures of trajectories by key, in the order in which they came."""
+    found: dict[str, bytes] = {}
+    for trajectory in trajectories:
+        for png in (*(turn.image for turn in trajectory.turns), trajectory.final_image):
+            if png is not None:
+                found.setdefault(picture_key(png), png)
+    return found
+
+
+def images_table(run_id: str, attempt: int, step: int, images: Mapping[str, bytes]) -> pa.Table:
+    """One row per picture."""
+    columns = _step_columns(run_id, attempt, [step] * len(images))
+    return _table("images", columns | {"key": list(images), "png": list(images.values())})
 
 
 def _turn_columns(run_id: str, attempt: int, rows: Sequence[TurnRow]) -> dict[str, Any]:
@@ -182,6 +208,7 @@ def turns_table(run_id: str, attempt: int, trajectories: Sequence[Trajectory]) -
         "info": [_map_items(turn.info) for turn in turns],
         "shaping": [_map_items(turn.shaping) for turn in turns],
         "calls": [_calls_text(turn.calls) for turn in turns],
+        "image": [_optional_key(turn.image) for turn in turns],
     }
     return _table("turns", columns)
 
@@ -224,11 +251,12 @@ def tokens_table(
             if turn.prompt_tokens is None or turn.response_tokens is None:
                 previous = None
                 continue
-            prefix = shared_prefix(previous, turn.prompt_tokens)
+            prompt = vocabulary_ids(turn.prompt_tokens, turn.prompt_images)
+            prefix = shared_prefix(previous, prompt)
             rows.append((trajectory, turn))
             prefixes.append(prefix)
-            prompts.append(turn.prompt_tokens[prefix:])
-            previous = np.concatenate([turn.prompt_tokens, turn.response_tokens])
+            prompts.append(prompt[prefix:])
+            previous = np.concatenate([prompt, turn.response_tokens])
     turns = [turn for _, turn in rows]
     columns = _turn_columns(run_id, attempt, rows)
     columns["reasoning_start"], columns["reasoning_end"] = _bounds(
@@ -247,6 +275,9 @@ def tokens_table(
         "support_tokens": _list_array(
             [None if t.support is None else t.support.tokens for t in turns], np.dtype(np.int32)
         ),
+        "prompt_images": [[i.key for i in t.prompt_images] or None for t in turns],
+        "prompt_image_starts": [[i.span[0] for i in t.prompt_images] or None for t in turns],
+        "prompt_image_ends": [[i.span[1] for i in t.prompt_images] or None for t in turns],
     }
     for name in OUTCOME_ARRAYS:
         columns[name] = _list_array(
@@ -301,14 +332,28 @@ def _floats(values: Sequence[float] | None) -> FloatArray | None:
     return None if values is None else np.array(values, dtype=np.float32)
 
 
-def trajectory_from_rows(row: Row, turns: Sequence[Row], tokens: Sequence[Row]) -> Trajectory:
-    """One trajectory from its row, its turns in order and the token rows of those turns."""
+def image_keys(rows: Iterable[Row]) -> set[str]:
+    """The pictures that rows of `trajectories` and `turns` name."""
+    return {key for row in rows for key in (row.get("image"), row.get("final_image")) if key}
+
+
+def trajectory_from_rows(
+    row: Row,
+    turns: Sequence[Row],
+    tokens: Sequence[Row],
+    images: Mapping[str, bytes] = MappingProxyType({}),
+) -> Trajectory:
+    """One trajectory from its row, its turns in order and the token rows of those turns.
+
+    Args:
+        images: pictures by key; one that is not there is left out.
+    """
     tokens_by_turn = {entry["turn"]: entry for entry in tokens}
     rebuilt = []
     previous: IntArray | None = None
     for turn in turns:
         entry = tokens_by_turn.get(turn["turn"])
-        rebuilt.append(_turn(turn, entry, previous))
+        rebuilt.append(_turn(turn, entry, previous, images))
         prompt, response = rebuilt[-1].prompt_tokens, rebuilt[-1].response_tokens
         previous = (
             None if prompt is None or response is None else np.concatenate([prompt, response])
@@ -328,6 +373,7 @@ def trajectory_from_rows(row: Row, turns: Sequence[Row], tokens: Sequence[Row]) 
         turns=tuple(rebuilt),
         final_observation=row["final_observation"],
         final_frame=row["final_frame"],
+        final_image=images.get(row["final_image"] or ""),
         stop_reason=StopReason(row["stop_reason"]),
         is_success=row["is_success"],
         duration_s=row["duration_s"],
@@ -337,7 +383,9 @@ def trajectory_from_rows(row: Row, turns: Sequence[Row], tokens: Sequence[Row]) 
     )
 
 
-def _turn(row: Row, entry: Row | None, previous: IntArray | None) -> Turn:
+def _turn(
+    row: Row, entry: Row | None, previous: IntArray | None, images: Mapping[str, bytes]
+) -> Turn:
     prompt = response = logprobs = entropies = reasoning = temperature = support = None
     if entry is not None:
         prompt = np.array(entry["prompt_tokens"], dtype=np.int32)
@@ -376,6 +424,16 @@ def _turn(row: Row, entry: Row | None, previous: IntArray | None) -> Turn:
         info=dict(row["info"]),
         shaping=dict(row["shaping"]),
         calls=_calls(row["calls"]),
+        image=images.get(row["image"] or ""),
+        prompt_images=() if entry is None or prompt is None else _prompt_images(entry, prompt),
+    )
+
+
+def _prompt_images(entry: Row, prompt: IntArray) -> tuple[PromptImage, ...]:
+    places = (entry["prompt_images"], entry["prompt_image_starts"], entry["prompt_image_ends"])
+    return tuple(
+        PromptImage(key=key, span=(start, end), token_id=int(prompt[start]))
+        for key, start, end in zip(*(column or () for column in places), strict=True)
     )
 
 

@@ -33,6 +33,7 @@ SEEDS = st.integers(-(2**63), 2**63 - 1)
 NUMBERS = st.floats(allow_nan=False)
 FLOATS = st.floats(width=32, allow_nan=False)
 CALLS = st.builds(ToolCall, name=TEXT, arguments=TEXT, result=TEXT, problem=TEXT)
+IMAGES = st.none() | st.binary(min_size=1, max_size=8)
 NAMES = st.dictionaries(TEXT, NUMBERS, max_size=2)
 
 
@@ -78,6 +79,7 @@ def turn_records(draw: st.DrawFn, index: int, context: list[int]) -> Turn:
         finish_reason=draw(st.sampled_from(FinishReason)),
         policy_version=draw(st.integers(0, 2**31 - 1)),
         frame=draw(st.none() | TEXT),
+        image=draw(IMAGES),
         info=draw(NAMES),
         shaping=draw(st.dictionaries(TEXT, st.floats(-1e6, 1e6), max_size=2)),
         calls=tuple(draw(st.lists(CALLS, max_size=2))),
@@ -110,6 +112,7 @@ def trajectory_records(draw: st.DrawFn, index: int) -> Trajectory:
         turns=turns,
         final_observation=draw(TEXT),
         final_frame=draw(st.none() | TEXT),
+        final_image=draw(IMAGES),
         stop_reason=draw(st.sampled_from(StopReason)),
         is_success=draw(st.none() | st.booleans()),
         duration_s=draw(NUMBERS),

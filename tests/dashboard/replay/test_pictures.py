@@ -1,0 +1,66 @@
+"""Stored pictures in the replay: shown beside the board once they are known to be pictures."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import replace
+
+import pytest
+from trajectories import make_trajectory
+
+from echoscope.dashboard.replay.boards import picture_html
+from echoscope.dashboard.replay.export import trajectory_json
+from echoscope.dashboard.replay.html import film_html, turn_boards
+from echoscope.store.records import PromptImage, Trajectory, Turn
+from echoscope.text.png import encode_picture, picture_key
+
+Image = pytest.importorskip("PIL.Image")
+RED = encode_picture(Image.new("RGB", (8, 8), (255, 0, 0)))
+BLUE = encode_picture(Image.new("RGB", (8, 8), (0, 0, 255)))
+
+
+def shown(html: str) -> list[bytes]:
+    return [
+        base64.b64decode(text) for text in re.findall(r'src="data:image/png;base64,(.*?)"', html)
+    ]
+
+
+def episode(**changes: object) -> Trajectory:
+    turn = Turn(index=0, observation="x", response="y", image=RED, **changes)  # type: ignore[arg-type]
+    return make_trajectory(turns=(turn,), final_image=BLUE)
+
+
+def test_the_picture_of_a_turn_and_the_last_one_are_shown() -> None:
+    one = episode()
+    html = turn_boards(one, one.turns[0])
+    assert shown(html) == [RED, BLUE]
+    assert "image, not shown to the policy" in html
+
+
+def test_a_picture_in_the_prompt_says_that_the_policy_saw_it() -> None:
+    seen = PromptImage(key=picture_key(RED), span=(0, 0), token_id=1)
+    one = episode(prompt_images=(seen,))
+    assert "image that the policy saw" in turn_boards(one, one.turns[0])
+
+
+def test_a_film_without_boards_shows_the_pictures() -> None:
+    assert shown(film_html(episode(), 0)) == [RED, BLUE]
+
+
+@pytest.mark.parametrize("png", [b"", b"<script>alert(1)</script>", RED[:30], RED + b"x" * 10**6])
+def test_bytes_that_are_no_picture_are_not_shown(png: bytes) -> None:
+    html = picture_html(png, "a picture")
+    assert "<img" not in html
+    assert "<script" not in html
+    assert "a picture" in html
+    one = replace(episode(), final_image=png)
+    assert shown(turn_boards(one, one.turns[0])) == [RED]
+
+
+def test_words_around_a_picture_are_escaped() -> None:
+    assert 'alt="&quot;&gt;&lt;b&gt;, 8 x 8 pixels"' in picture_html(RED, '"><b>')
+
+
+def test_a_trajectory_as_json_holds_its_pictures_as_base64() -> None:
+    assert base64.b64encode(RED).decode() in trajectory_json(episode(), None)
