@@ -42,6 +42,8 @@ BUILTIN: Mapping[str, str] = {
     "metamathqa": f"{__package__}.worlds.questions.metamathqa:MetaMathQa",
     "deepcoder": f"{__package__}.worlds.code.deepcoder:DeepCoder",
     "price_list": f"{__package__}.worlds.tools.price_list:PriceList",
+    "webshop": f"{__package__}.worlds.shop.webshop:WebShop",
+    "shop_tools": f"{__package__}.worlds.shop.shop_tools:ShopTools",
     "gymnasium": f"{__package__}.gymnasium_adapter:FromGymnasium",
 }
 _registered: dict[str, Registration] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -26,18 +27,7 @@ def read_rows(path: str, fields: Iterable[str], *, most: int | None = None) -> t
         EnvUnavailableError: the file cannot be read, holds no rows, or a row lacks a field. The
             sentence names the file and the row.
     """
-    file = Path(path)
-    try:
-        status = file.stat()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise EnvUnavailableError(f"cannot read {shorten(path, 200)}: {reason}") from None
-    if not file.is_file():
-        raise EnvUnavailableError(f"{path} is not a regular file")
-    if status.st_size > MAX_FILE_BYTES:
-        raise EnvUnavailableError(
-            f"{path} has {status.st_size} bytes, but at most {MAX_FILE_BYTES} are read: split it"
-        )
+    file, status = _checked_file(path)
     rows = _read(str(file), status.st_mtime_ns, status.st_size, most)
     if not rows:
         raise EnvUnavailableError(f"{path} holds no rows")
@@ -50,6 +40,39 @@ def read_rows(path: str, fields: Iterable[str], *, most: int | None = None) -> t
                 f"{path}, row {number} has no {missing[0]!r}: it has {shown or 'nothing'}"
             )
     return rows
+
+
+def read_mapping(path: str) -> Mapping[str, Any]:
+    """The content of a `.json` file that holds one object.
+
+    Raises:
+        EnvUnavailableError: the file cannot be read, or is not an object.
+    """
+    file, _ = _checked_file(path)
+    try:
+        content = _parsed(file.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise EnvUnavailableError(f"cannot read {path}: {shorten(str(error), 200)}") from None
+    if not isinstance(content, dict):
+        raise EnvUnavailableError(f"{path} must hold one object")
+    return content
+
+
+def _checked_file(path: str) -> tuple[Path, os.stat_result]:
+    """A regular file that is not too large, with its status."""
+    file = Path(path)
+    try:
+        status = file.stat()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise EnvUnavailableError(f"cannot read {shorten(path, 200)}: {reason}") from None
+    if not file.is_file():
+        raise EnvUnavailableError(f"{path} is not a regular file")
+    if status.st_size > MAX_FILE_BYTES:
+        raise EnvUnavailableError(
+            f"{path} has {status.st_size} bytes, but at most {MAX_FILE_BYTES} are read: split it"
+        )
+    return file, status
 
 
 @lru_cache(maxsize=8)
