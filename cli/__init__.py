@@ -15,6 +15,7 @@ from . import (
     diagnose,
     envs,
     models,
+    notify,
     plugins,
     preflight,
     query,
@@ -49,6 +50,7 @@ app.add_typer(plugins.app, name="plugins")
 app.add_typer(sft.app, name="sft")
 app.add_typer(models.app, name="models")
 app.add_typer(config.app, name="config")
+app.add_typer(notify.app, name="notify")
 app.add_typer(bench.app, name="bench")
 
 _USER_ERRORS = (
@@ -60,6 +62,7 @@ _USER_ERRORS = (
     ("echoscope.dashboard.web.gate", "ExposureError"),
     ("echoscope.core.config.loading", "ConfigError"),
     ("echoscope.diagnostics.tools.whatif", "WhatIfError"),
+    ("echoscope.diagnostics.notify.sending", "NotifyError"),
     ("echoscope.core.rollout.chat", "ChatFormatError"),
     ("echoscope.core.warm_start.demonstrations", "SftError"),
     ("echoscope.text.user_code", "UserCodeError"),

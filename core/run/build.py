@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.envs.workers.processes import WorkerProcesses
 from echoscope.store.records import Command, Split, Trajectory
 from echoscope.store.steer.commands import Mailbox
@@ -86,6 +87,7 @@ class Builder:
                 build_pool(groups, group_size=1, seed=0, split=split).close()
         resolve_shaping(self.config.reward.shaping)
         load_plugins(self.config)
+        self._notifier(self.run_path.name)  # raises where a target cannot be told
         require_package(self.config.optim)
         if self.config.from_run is not None:
             StoredSource(Path(self.config.from_run), self.config)
@@ -144,7 +146,14 @@ class Builder:
         if config.diagnostics.enabled:
             events = self.events
             observers.append(
-                MonitorObserver(config, policy, chat, run_id=writer.run_id, events=events)
+                MonitorObserver(
+                    config,
+                    policy,
+                    chat,
+                    run_id=writer.run_id,
+                    events=events,
+                    notifier=self._notifier(writer.run_id),
+                )
             )
         processes = self._processes()
         gate = EngineGate() if config.collection.max_staleness else None
@@ -189,6 +198,9 @@ class Builder:
             events=self.events,
             observers=observers,
         )
+
+    def _notifier(self, run_id: str) -> Notifier:
+        return Notifier(self.config.diagnostics.notify, run=run_id, on_message=self.events.message)
 
     def _env_source(
         self,

@@ -25,7 +25,7 @@ from ..config.settings import RunConfig
 from ..rollout.sources import with_stored_sampling
 from .build import Builder, Model
 from .checkpoint import list_checkpoints, load_weights, require_whole, step_of
-from .observers import StepObserver, TrainEvents, judge
+from .observers import HearsTheEnd, StepObserver, TrainEvents, judge
 from .train import Trainer
 
 
@@ -171,10 +171,15 @@ def _judge_again(reader: RunReader, trainer: Trainer) -> None:
 
 def train(trainer: Trainer, *, is_new: bool) -> str:
     """Train to the end; returns the run's final status. Everything is closed but the writer."""
+    status = "failed"
     try:
         with trainer.control.signals(trainer.events.message):
-            return trainer.run(is_new=is_new)
+            status = trainer.run(is_new=is_new)
+        return status
     finally:
+        for observer in trainer.observers:
+            if isinstance(observer, HearsTheEnd):
+                observer.close(status)
         for source in (trainer.train_source, trainer.eval_source, trainer.probe_source):
             if source is not None:
                 source.close()

@@ -14,7 +14,8 @@ from echoscope.diagnostics.judge.alarms import action_commands, blindness
 from echoscope.diagnostics.judge.lineage import restarted_channels
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.monitor import Instruments, Monitor
-from echoscope.store.records import IntArray, StepMetrics, Trajectory
+from echoscope.diagnostics.notify.notifier import Notifier
+from echoscope.store.records import Alarm, IntArray, StepMetrics, Trajectory
 
 from ..config.loading import live_schema
 from ..config.settings import RunConfig
@@ -44,7 +45,9 @@ class MonitorObserver:
         *,
         run_id: str,
         events: TrainEvents,
+        notifier: Notifier | None = None,
     ) -> None:
+        self._notifier = notifier
         self._policy, self._chat, self._run_id, self._events = policy, chat, run_id, events
         self._monitor = Monitor(config.diagnostics, run_id=run_id, on_message=events.message)
         self._is_sighted = False
@@ -66,6 +69,7 @@ class MonitorObserver:
         settings = config.diagnostics.alarms
         self._monitor.situate(self._situation(config))
         alarms = self._monitor.judge(step, values, settings)
+        self._tell_people(alarms)
         if step > 0 and not self._is_sighted:
             self._is_sighted = True
             self._tell_blind_rules(values, config)
@@ -88,6 +92,23 @@ class MonitorObserver:
 
     def restore(self, state: Any) -> None:
         self._monitor.restore(state)
+
+    def close(self, status: str) -> None:
+        """The end of the run: the last messages are sent."""
+        if self._notifier is None:
+            return
+        try:
+            self._notifier.close(status, self._monitor.diagnosis.verdict)
+        except Exception as error:  # noqa: BLE001 - a message is never worth a run
+            self._events.message(f"could not tell people of the end: {error}")
+
+    def _tell_people(self, alarms: Sequence[Alarm]) -> None:
+        if self._notifier is None:
+            return
+        try:
+            self._notifier.observe(alarms, self._monitor.diagnosis.verdict)
+        except Exception as error:  # noqa: BLE001 - a message is never worth a run
+            self._events.message(f"could not tell people of {len(alarms)} alarms: {error}")
 
     def begin_branch(self, changed: Collection[str]) -> None:
         self._monitor.begin_branch(restarted_channels(changed))

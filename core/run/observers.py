@@ -123,6 +123,13 @@ class RemembersParent(Protocol):
         ...
 
 
+@runtime_checkable
+class HearsTheEnd(Protocol):
+    """An observer that is told how the run ended, and may take a few seconds to finish."""
+
+    def close(self, status: str) -> None: ...
+
+
 def observe(observers: Iterable[StepObserver], seen: StepObservation) -> Observed:
     """What all of them found."""
     out = Observed()

@@ -56,6 +56,7 @@ ONLY_PARSED = {
     "models show": "needs a fetched model",
     "models add": "needs a model folder",
     "models rm": "needs a name that was added",
+    "notify test": "needs an address of the reader",
     "sft generate": "plays thousands of episodes",
     "sft train": "trains for minutes",
     "sft merge": "needs trained adapters",

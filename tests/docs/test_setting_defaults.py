@@ -49,11 +49,13 @@ def full_names(names: str) -> list[str]:
 
 def defaults_of(name: str, page: str) -> list[Any]:
     """The default of a setting, for each engine that has it."""
-    section, _, field = name.partition(".")
-    if section == "engine":
+    *sections, field = name.split(".")
+    if sections == ["engine"]:
         models = [model for model in ENGINES[page] if field in model.model_fields]
     else:
-        models = [RunConfig.model_fields[section].annotation]
+        models = [RunConfig]
+        for section in sections:
+            models = [models[0].model_fields[section].annotation]
     return [model.model_fields[field].get_default(call_default_factory=True) for model in models]
 
 

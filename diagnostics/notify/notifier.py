@@ -1,0 +1,176 @@
+"""Tells people of alarms, without ever keeping the trainer waiting.
+
+Every target has a thread of its own: one that hangs holds up nobody else. The first alarm is told
+at once. What is raised within `every_s` of a message is told together afterwards, so that one
+collapse with seven alarms is one message.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
+
+from ..config import NotifyConfig, NotifyTarget
+from ..judge.record import Verdict
+from .message import Message, of_verdict
+from .sending import Send, SendError, name_of, sender
+
+WAITS_S = (2.0, 10.0, 60.0, 300.0)
+"""Between attempts; the last is repeated."""
+MAX_PENDING = 1000
+"""Alarms that wait for the next message; of more, the last ones are told."""
+END_S = 15.0
+"""How long the end of a run waits for messages that are under way."""
+
+
+class Notifier:
+    """The messages of one run.
+
+    Args:
+        run: its id.
+        on_message: told of each message that could not be sent, from a thread of the target.
+        environ: holds the addresses and passwords that the targets name.
+
+    Raises:
+        NotifyError: a target cannot be told as it is configured.
+    """
+
+    def __init__(
+        self,
+        config: NotifyConfig,
+        *,
+        run: str,
+        on_message: Callable[[str], None],
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        waits_s: Sequence[float] = WAITS_S,
+    ) -> None:
+        self._config, self._run, self._clock = config, run, clock
+        environ = os.environ if environ is None else environ
+        sends = [(target, sender(target, environ, config.timeout_s)) for target in config.targets]
+        self._lines = [
+            _Line(target, send, config.attempts, waits_s, on_message) for target, send in sends
+        ]
+        self._pending: list[Alarm] = []
+        self._last_at: float | None = None
+
+    def observe(self, alarms: Sequence[Alarm], verdict: Callable[[], Verdict]) -> None:
+        """Take in what a step raised and cleared. Returns at once; call it at every step.
+
+        Args:
+            verdict: what is known of the run now; called only where a message is due.
+        """
+        if not self._lines:
+            return
+        worth = {AlarmSeverity.CRITICAL}
+        if self._config.severity == "warning":
+            worth.add(AlarmSeverity.WARNING)
+        self._pending += [
+            alarm
+            for alarm in alarms
+            if alarm.state is AlarmState.RAISED and alarm.severity in worth
+        ]
+        self._pending = self._pending[-MAX_PENDING:]
+        now = self._clock()
+        if self._pending and (self._last_at is None or now - self._last_at >= self._config.every_s):
+            self._last_at = now
+            self._tell(self._message(verdict()))
+
+    def close(self, status: str, verdict: Callable[[], Verdict] | None = None) -> None:
+        """Tell how the run ended, where that is wanted, and wait `END_S` for what is under way.
+
+        Alarms that were raised since the last message are told only by the message of the end: the
+        collapse that they belong to has been told already.
+        """
+        if self._config.at_end and verdict is not None and self._lines:
+            self._tell(self._message(verdict(), status=status))
+        for line in self._lines:
+            line.close()
+        deadline = time.monotonic() + END_S
+        for line in self._lines:
+            line.join(max(0.0, deadline - time.monotonic()))
+
+    def _message(self, verdict: Verdict, *, status: str = "") -> Message:
+        alarms, self._pending = self._pending, []
+        return of_verdict(
+            verdict,
+            alarms,
+            run=self._run,
+            occasion="end" if status else "alarm",
+            status=status,
+            dashboard_url=self._config.dashboard_url,
+        )
+
+    def _tell(self, message: Message) -> None:
+        for line in self._lines:
+            line.put(message)
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """The messages of one target, one after the other, in a thread that ends with the process."""
+
+    target: NotifyTarget
+    send: Send
+    attempts: int
+    waits_s: Sequence[float]
+    on_message: Callable[[str], None]
+    _waiting: list[Message] = field(default_factory=list)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _is_closed: bool = False
+    _thread: threading.Thread | None = None
+
+    def put(self, message: Message) -> None:
+        with self._changed:
+            self._waiting.append(message)
+            self._changed.notify_all()
+            if self._thread is None:
+                name = f"notify {self.target.kind}"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def join(self, timeout_s: float) -> None:
+        if self._thread is None:
+            return
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self.on_message(f"a message to {name_of(self.target)} is not sent: the run has ended")
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+                message = self._waiting.pop(0)
+            self._deliver(message)
+
+    def _deliver(self, message: Message) -> None:
+        for attempt in range(self.attempts):
+            try:
+                self.send(message)
+            except SendError as error:
+                is_last = attempt + 1 == self.attempts or not error.can_retry
+                if is_last:
+                    times = "" if attempt == 0 else f" ({attempt + 1} attempts)"
+                    self.on_message(f"could not tell {name_of(self.target)}: {error}{times}")
+                    return
+                wait = self.waits_s[min(attempt, len(self.waits_s) - 1)]
+                self._pause(max(wait, error.after_s))
+            else:
+                return
+
+    def _pause(self, seconds: float) -> None:
+        """The end of a run cuts the wait short: then the next attempt is made at once."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed, timeout=seconds)

@@ -1,0 +1,55 @@
+"""A training run tells people: of its end, and of a collapse by one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from listening import Listener
+from mailboxes import webhook
+
+from echoscope.core.config.loading import load_config
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
+
+TARGET = "diagnostics.notify.targets=[{kind: webhook, url_env: ECHOSCOPE_TEST_HOOK}]"
+LINK = "diagnostics.notify.dashboard_url=http://127.0.0.1:8501"
+
+
+def test_the_end_of_a_run(
+    make_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with webhook() as box:
+        monkeypatch.setenv("ECHOSCOPE_TEST_HOOK", box.url)
+        config = make_config(TARGET, LINK, "diagnostics.notify.at_end=true", "steps=1")
+        assert start(config, tmp_path / "run", SilentEvents()) == "finished"
+    (body,) = box.bodies
+    assert (body["run"], body["occasion"]) == ("run", "end")
+    assert body["title"].startswith("Echoscope: run: finished, ")
+    assert body["link"] == "http://127.0.0.1:8501/diagnosis?run=run"
+
+
+def test_a_run_whose_people_cannot_be_told_trains_and_says_so(
+    make_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = Listener()
+    with webhook() as box:
+        box.statuses = [403]
+        monkeypatch.setenv("ECHOSCOPE_TEST_HOOK", box.url)
+        config = make_config(TARGET, "diagnostics.notify.at_end=true", "steps=1")
+        assert start(config, tmp_path / "run", listener) == "finished"
+    assert [text for text in listener.messages if text.startswith("could not tell webhook")]
+
+
+@pytest.mark.slow
+def test_a_collapse_recipe_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with webhook() as box:
+        monkeypatch.setenv("ECHOSCOPE_TEST_HOOK", box.url)
+        config = load_config("collapse-entropy", overrides=[TARGET, LINK, "threads=1"])
+        start(config, tmp_path / "run", SilentEvents())
+    (body,) = box.bodies
+    assert body["state"] in ("collapsing", "collapsed")
+    assert body["evidence"]
+    assert body["link"].endswith("/diagnosis?run=run")

@@ -1,0 +1,160 @@
+"""One attempt: what reaches a target, and in which words a failure is told."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mailboxes import Mailbox, mail_server, webhook
+
+from echoscope.diagnostics.config import (
+    CommandTarget,
+    DesktopTarget,
+    EmailTarget,
+    WebhookTarget,
+)
+from echoscope.diagnostics.notify.message import trial
+from echoscope.diagnostics.notify.sending import NotifyError, SendError, name_of, sender
+
+MESSAGE = trial("run-1", "http://127.0.0.1:8501")
+HOOK = WebhookTarget(kind="webhook", url_env="HOOK")
+
+
+@pytest.fixture
+def box() -> Iterator[Mailbox]:
+    with webhook() as served:
+        yield served
+
+
+def send(box: Mailbox, timeout_s: float = 5.0) -> None:
+    sender(HOOK, {"HOOK": box.url}, timeout_s)(MESSAGE)
+
+
+def test_a_webhook_is_posted_once(box: Mailbox) -> None:
+    send(box)
+    assert box.bodies == [MESSAGE.to_json()]
+
+
+@pytest.mark.parametrize(
+    ("status", "can_retry"), [(500, True), (503, True), (429, True), (404, False), (400, False)]
+)
+def test_a_refusal_is_told_with_its_first_words(box: Mailbox, status: int, can_retry: bool) -> None:
+    box.statuses = [status]
+    with pytest.raises(SendError) as failed:
+        send(box)
+    assert str(failed.value) == f"answered {status}: no [31m such <hook>"
+    assert failed.value.can_retry is can_retry
+
+
+def test_a_server_may_ask_to_wait(box: Mailbox) -> None:
+    box.statuses, box.headers = [429], {"Retry-After": "7"}
+    with pytest.raises(SendError) as failed:
+        send(box)
+    assert failed.value.after_s == 7
+
+
+def test_a_redirect_is_not_followed(box: Mailbox) -> None:
+    box.statuses, box.headers = [302], {"Location": f"{box.url}/elsewhere"}
+    with pytest.raises(SendError, match="answered 302"):
+        send(box)
+    assert "GET" not in box.bodies
+
+
+def test_a_server_that_hangs_costs_the_time_limit(box: Mailbox) -> None:
+    box.delay_s = 1.0
+    with pytest.raises(SendError, match=r"^cannot be reached: TimeoutError$"):
+        send(box, timeout_s=0.1)
+    assert box.bodies == []  # it has not answered yet
+
+
+def test_an_address_is_never_told(box: Mailbox) -> None:
+    with pytest.raises(SendError) as failed:
+        sender(HOOK, {"HOOK": "http://127.0.0.1:9/secret"}, 1.0)(MESSAGE)
+    assert "secret" not in str(failed.value)
+    assert name_of(HOOK) == "webhook (HOOK)"
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, "names HOOK, but no such variable is set"),
+        ({"HOOK": " "}, "names HOOK, but no such variable is set"),
+        ({"HOOK": "file:///etc/passwd"}, "HOOK holds no address"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_at_the_start(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(NotifyError, match=words):
+        sender(HOOK, environ, 1.0)
+
+
+def test_a_mail() -> None:
+    with mail_server() as box:
+        target = EmailTarget(
+            kind="email",
+            host="127.0.0.1",
+            port=box.port,
+            security="none",
+            sender="echo@example.com",
+            to=("a@example.com", "b@example.com"),
+        )
+        sender(target, {}, 5.0)(MESSAGE)
+        (mail,) = box.mails
+    read = email.message_from_string(mail, policy=email.policy.default)
+    assert (read["Subject"], read["To"]) == (MESSAGE.title, "a@example.com, b@example.com")
+    assert read.get_content().strip().endswith(MESSAGE.link)
+
+
+def test_a_mail_server_that_is_not_there() -> None:
+    target = EmailTarget(
+        kind="email", host="127.0.0.1", port=9, sender="a@example.com", to=("b@example.com",)
+    )
+    with pytest.raises(SendError, match="ConnectionRefusedError"):
+        sender(target, {}, 1.0)(MESSAGE)
+
+
+def test_a_login_is_whole() -> None:
+    with pytest.raises(ValueError, match="user_env and password_env go together"):
+        EmailTarget(kind="email", host="h", sender="a@b.c", to=("b@b.c",), user_env="USER_NAME")
+
+
+def test_a_command_reads_the_message(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = f'cat > "{out}"; echo "$ECHOSCOPE_RUN" >> "{out}"'
+    target = CommandTarget(kind="command", command=command)
+    sender(target, os.environ, 5.0)(MESSAGE)
+    written, _, run = out.read_text(encoding="utf-8").rpartition("}")
+    assert json.loads(written + "}") == MESSAGE.to_json()
+    assert run.strip() == "run-1"
+
+
+def test_a_command_that_fails_says_why() -> None:
+    with pytest.raises(SendError, match=r"^ended with code 3: no printer$"):
+        sender(CommandTarget(kind="command", command="echo no printer >&2; exit 3"), {}, 5.0)(
+            MESSAGE
+        )
+
+
+def test_a_command_that_hangs_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    mark = tmp_path / "alive"
+    target = CommandTarget(kind="command", command=f'(sleep 1; touch "{mark}") & sleep 60')
+    with pytest.raises(SendError, match=r"did not end within 0\.2 s"):
+        sender(target, os.environ, 0.2)(MESSAGE)
+    time.sleep(1.1)
+    assert not mark.exists()
+
+
+def test_the_desktop(tmp_path: Path) -> None:
+    with pytest.raises(NotifyError, match="needs notify-send"):
+        sender(DesktopTarget(kind="desktop"), {"PATH": str(tmp_path)}, 5.0)
+    tool, out = tmp_path / "notify-send", tmp_path / "out"
+    tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "{out}"\n', encoding="utf-8")
+    tool.chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    sender(DesktopTarget(kind="desktop"), environ, 5.0)(MESSAGE)
+    assert MESSAGE.title in out.read_text(encoding="utf-8").splitlines()
