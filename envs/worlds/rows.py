@@ -1,9 +1,14 @@
-"""Rows of a data file that a world draws its tasks from: JSON lines, a JSON list, or Parquet."""
+"""Rows of a data file that a world draws its tasks from: JSON lines, a JSON list, or Parquet.
+
+JSON lines may be packed by gzip.
+"""
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
-import os
+import zlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -15,20 +20,35 @@ MAX_FILE_BYTES = 1 << 30
 Row = Mapping[str, Any]
 
 
-def read_rows(path: str, fields: Iterable[str], *, most: int | None = None) -> tuple[Row, ...]:
+def read_rows(
+    path: str, fields: Iterable[str], *, most: int | None = None, keep: bool = True
+) -> tuple[Row, ...]:
     """The rows of a file, in its order.
 
     Args:
-        path: of a `.jsonl`, `.json` (a list of objects) or `.parquet` file.
+        path: of a `.jsonl`, `.jsonl.gz`, `.json` (a list of objects) or `.parquet` file.
         fields: what every row must have.
         most: rows that are read; None for all.
+        keep: hold the rows in memory, for the next environment that reads this file.
 
     Raises:
         EnvUnavailableError: the file cannot be read, holds no rows, or a row lacks a field. The
             sentence names the file and the row.
     """
-    file, status = _checked_file(path)
-    rows = _read(str(file), status.st_mtime_ns, status.st_size, most)
+    file = Path(path)
+    try:
+        status = file.stat()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise EnvUnavailableError(f"cannot read {shorten(path, 200)}: {reason}") from None
+    if not file.is_file():
+        raise EnvUnavailableError(f"{path} is not a regular file")
+    if status.st_size > MAX_FILE_BYTES:
+        raise EnvUnavailableError(
+            f"{path} has {status.st_size} bytes, but at most {MAX_FILE_BYTES} are read: split it"
+        )
+    read = _read if keep else _read.__wrapped__
+    rows = read(str(file), status.st_mtime_ns, status.st_size, most)
     if not rows:
         raise EnvUnavailableError(f"{path} holds no rows")
     wanted = tuple(fields)
@@ -42,44 +62,17 @@ def read_rows(path: str, fields: Iterable[str], *, most: int | None = None) -> t
     return rows
 
 
-def read_mapping(path: str) -> Mapping[str, Any]:
-    """The content of a `.json` file that holds one object.
-
-    Raises:
-        EnvUnavailableError: the file cannot be read, or is not an object.
-    """
-    file, _ = _checked_file(path)
-    try:
-        content = _parsed(file.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise EnvUnavailableError(f"cannot read {path}: {shorten(str(error), 200)}") from None
-    if not isinstance(content, dict):
-        raise EnvUnavailableError(f"{path} must hold one object")
-    return content
-
-
-def _checked_file(path: str) -> tuple[Path, os.stat_result]:
-    """A regular file that is not too large, with its status."""
-    file = Path(path)
-    try:
-        status = file.stat()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise EnvUnavailableError(f"cannot read {shorten(path, 200)}: {reason}") from None
-    if not file.is_file():
-        raise EnvUnavailableError(f"{path} is not a regular file")
-    if status.st_size > MAX_FILE_BYTES:
-        raise EnvUnavailableError(
-            f"{path} has {status.st_size} bytes, but at most {MAX_FILE_BYTES} are read: split it"
-        )
-    return file, status
-
-
 @lru_cache(maxsize=8)
 def _read(path: str, mtime_ns: int, size: int, most: int | None) -> tuple[Row, ...]:
     """Cached by content stamp (`mtime_ns`, `size`): every sibling reads the same file."""
-    readers = {".jsonl": _json_lines, ".json": _json_list, ".parquet": _parquet}
-    reader = readers.get(Path(path).suffix)
+    readers = {
+        ".jsonl": _json_lines,
+        ".json": _json_list,
+        ".parquet": _parquet,
+        ".jsonl.gz": _packed_lines,
+    }
+    ending = "".join(Path(path).suffixes[-2:]) if path.endswith(".gz") else Path(path).suffix
+    reader = readers.get(ending)
     if reader is None:
         raise EnvUnavailableError(
             f"{path} is none of {', '.join(readers)}: convert it, or name it by what it is"
@@ -91,13 +84,32 @@ def _read(path: str, mtime_ns: int, size: int, most: int | None) -> tuple[Row, .
 
 
 def _json_lines(path: str, most: int | None) -> list[Row]:
-    rows: list[Row] = []
     with Path(path).open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if most is not None and len(rows) >= most:
-                break
-            if line.strip():
-                rows.append(_object(_parsed(line, f"{path}, line {number}"), path, number))
+        return _objects(lines, path, most)
+
+
+def _packed_lines(path: str, most: int | None) -> list[Row]:
+    """A few bytes may unpack to any number of them, so they are counted."""
+    try:
+        with gzip.open(path) as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+    except (EOFError, zlib.error) as error:
+        raise EnvUnavailableError(f"cannot unpack {path}: {shorten(str(error), 200)}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise EnvUnavailableError(
+            f"{path} unpacks to more than {MAX_FILE_BYTES} bytes, which is the most that is read: "
+            "split it"
+        )
+    return _objects(io.StringIO(content.decode("utf-8")), path, most)
+
+
+def _objects(lines: Iterable[str], path: str, most: int | None) -> list[Row]:
+    rows: list[Row] = []
+    for number, line in enumerate(lines, start=1):
+        if most is not None and len(rows) >= most:
+            break
+        if line.strip():
+            rows.append(_object(_parsed(line, f"{path}, line {number}"), path, number))
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ class Bm25Index:
     """Texts that can be searched. The index is built at the first search.
 
     Ranks by BM25 as Lucene computes it (k1 1.5, b 0.75), through `bm25s`. Words are runs of letters
-    and digits; letter case does not matter, and no word is left out.
+    and digits; letter case and accents do not matter, and no word is left out.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -39,8 +40,11 @@ class Bm25Index:
         if not words:
             return []
         scores = self._index.get_scores(words)
-        ranked = np.argsort(-scores, kind="stable")[:most]
-        return [(int(place), float(scores[place])) for place in ranked if scores[place] > 0]
+        places = np.flatnonzero(scores > 0)
+        if len(places) > most:  # sort only what can be among the best
+            places = places[scores[places] >= np.partition(scores[places], -most)[-most]]
+        ranked = places[np.argsort(-scores[places], kind="stable")][:most]
+        return [(int(place), float(scores[place])) for place in ranked]
 
     @cached_property
     def _index(self) -> bm25s.BM25:
@@ -52,9 +56,10 @@ class Bm25Index:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in lower case.
+    """The words of a text, in lower case and without accents.
 
-    >>> words_of("Oak-wood DESK, 120 cm")
-    ['oak', 'wood', 'desk', '120', 'cm']
+    >>> words_of("Oak-wood DÉCOR, 120 cm")
+    ['oak', 'wood', 'decor', '120', 'cm']
     """
-    return _WORD.findall(text.casefold())
+    letters = text if text.isascii() else unicodedata.normalize("NFKD", text)
+    return _WORD.findall("".join(c for c in letters if not unicodedata.combining(c)).casefold())

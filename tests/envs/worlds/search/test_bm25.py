@@ -45,4 +45,6 @@ def test_only_the_beginning_of_a_long_query_counts() -> None:
 
 
 def test_words() -> None:
-    assert words_of("T-shirt_L 9.5 Ärmel") == ["t", "shirt", "l", "9", "5", "ärmel"]
+    assert words_of("T-shirt_L 9.5 Ärmel") == ["t", "shirt", "l", "9", "5", "armel"]
+    # One letter with an accent, and a letter with the accent as a character of its own.
+    assert words_of("S\u00e3o") == words_of("Sa\u0303o") == ["sao"]

@@ -1,0 +1,253 @@
+"""One question, its searches and its answer: what `search_qa` and `search_tools` share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from ...base import EnvUnavailableError, check_seed, hash_task, shorten
+from ...frames import card_frame
+from ...params import require
+from .bm25 import MAX_QUERY_CHARS
+from .http_retriever import HttpRetriever, RetrieverError
+from .multi_hop import MADE_QUESTIONS, QuestionFile, read_questions
+from .passages import MADE_PASSAGES, Passage, PassageIndex, plain_text, read_passages
+from .scoring import MAX_ANSWER_CHARS, Judgement, judge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchConfig:
+    """Source and limits of `search_qa` and `search_tools`.
+
+    `data`: a file of questions (see `multi_hop.py`); None takes the made ones that ship.
+    `max_questions`: how many of its first questions are used. `hops`: only questions with so many
+    passages of evidence. `corpus`: a file of passages; None takes those that came with the
+    questions, or the ones that ship. `retriever`: `bm25` searches the corpus here, `http` asks the
+    server at `url` in the shape `protocol`, and waits `timeout_s` at most. `results`: passages a
+    search shows. `max_chars`: characters of each passage. `min_f1`: from which F1 on an answer that
+    is not exact earns its F1.
+    """
+
+    data: str | None = None
+    max_questions: int = 20_000
+    hops: int | None = None
+    corpus: str | None = None
+    retriever: Literal["bm25", "http"] = "bm25"
+    url: str | None = None
+    protocol: Literal["search_r1", "ragen"] = "search_r1"
+    timeout_s: float = 10.0
+    results: int = 3
+    max_chars: int = 500
+    min_f1: float = 0.3
+
+    def __post_init__(self) -> None:
+        require(
+            self.max_questions >= 1,
+            f"max_questions is {self.max_questions}, but must be at least 1",
+        )
+        require(
+            self.hops is None or self.hops >= 1,
+            f"hops is {self.hops}, but must be at least 1, or null for any number",
+        )
+        require(1 <= self.results <= 50, f"results is {self.results}, but must lie in 1 to 50")
+        require(
+            20 <= self.max_chars <= 10_000,
+            f"max_chars is {self.max_chars}, but must lie in 20 to 10000",
+        )
+        require(
+            0.1 <= self.timeout_s <= 600,
+            f"timeout_s is {self.timeout_s}, but must lie in 0.1 to 600",
+        )
+        require(0 < self.min_f1 <= 1, f"min_f1 is {self.min_f1}, but must lie above 0, at most 1")
+        is_http = self.retriever == "http"
+        require(
+            is_http == (self.url is not None),
+            "retriever: http needs a url, such as http://127.0.0.1:8000/retrieve"
+            if is_http
+            else "url is only used with retriever: http",
+        )
+        require(
+            not is_http or self.corpus is None,
+            "corpus is only used with retriever: bm25: the server at url has its own",
+        )
+
+
+class Retriever(Protocol):
+    """What finds passages."""
+
+    def search(self, query: str, most: int) -> tuple[Passage, ...]:
+        """The passages that fit a query best, at most `most`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOutcome:
+    """What a search showed, whether a passage was new, and whether the retriever failed."""
+
+    text: str
+    has_news: bool
+    has_failed: bool
+
+
+class SearchEpisode:
+    """The state of an episode, whatever the form of its actions.
+
+    Raises:
+        EnvUnavailableError: a file cannot be read, no question is left, or no corpus is given.
+    """
+
+    def __init__(self, config: SearchConfig) -> None:
+        self.config = config
+        source = read_questions(config.data or str(MADE_QUESTIONS), config.max_questions)
+        self.questions = tuple(
+            question
+            for question in source.questions
+            if config.hops is None or len(question.hops) == config.hops
+        )
+        if not self.questions:
+            raise EnvUnavailableError(
+                f"{config.data or 'the shipped file'} has no question with {config.hops} passages "
+                "of evidence"
+            )
+        self.retriever: Retriever = _retriever(config, source)
+        self.question = self.questions[0]
+        self.judgement: Judgement | None = None
+        self.num_searches = 0
+        self._seen: set[str] = set()
+        self._asked: set[str] = set()
+        self._last_query = ""
+        self._last_lines: list[str] = []
+        self._answer = ""
+
+    def begin(self, seed: int, noise_seed: int) -> str:
+        """Draw the question; returns the first observation's text."""
+        check_seed("noise_seed", noise_seed)
+        rng = np.random.default_rng(check_seed("seed", seed))
+        self.question = self.questions[int(rng.integers(len(self.questions)))]
+        self.judgement, self.num_searches = None, 0
+        self._seen, self._asked = set(), set()
+        self._last_query, self._last_lines, self._answer = "", [], ""
+        return f"Question: {self.question.text}"
+
+    def search(self, query: str) -> SearchOutcome:
+        """Search once; a retriever that fails is answered in words, and can be asked again."""
+        self.num_searches += 1
+        self._last_query = plain_text(query, MAX_QUERY_CHARS)
+        self._asked.add(self._last_query.casefold())
+        self._last_lines = []
+        try:
+            passages = self.retriever.search(query, self.config.results)
+        except RetrieverError as error:
+            self._last_lines = [f"The search failed: the retriever {error}."]
+            return SearchOutcome(self._last_lines[0], has_news=False, has_failed=True)
+        self._last_lines = [
+            f"[{number}] {passage.shown(self.config.max_chars)}"
+            for number, passage in enumerate(passages, start=1)
+        ]
+        names = {name for passage in passages for name in (passage.id, passage.title) if name}
+        has_news = not names <= self._seen
+        self._seen |= names
+        text = "\n".join(self._last_lines) or "No passage has a word of this query."
+        return SearchOutcome(text, has_news=has_news, has_failed=False)
+
+    def finish(self, answer: str) -> str:
+        """Judge the answer, which ends the episode; returns what the policy is told."""
+        self._answer = plain_text(answer, MAX_ANSWER_CHARS)
+        self.judgement = judge(answer, self.question.answers)
+        if self.judgement.is_exact:
+            return "Right."
+        return f"Wrong. The answer is {self.question.answers[0]}."
+
+    @property
+    def is_over(self) -> bool:
+        """Whether an answer was given."""
+        return self.judgement is not None
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the answer was exactly right."""
+        return self.judgement is not None and self.judgement.is_exact
+
+    @property
+    def reward(self) -> float:
+        """Of the answer: 1 for an exact one, F1 from `min_f1` on, else 0."""
+        if self.judgement is None:
+            return 0.0
+        if self.judgement.is_exact:
+            return 1.0
+        return self.judgement.f1 if self.judgement.f1 >= self.config.min_f1 else 0.0
+
+    @property
+    def info(self) -> dict[str, float]:
+        """Number of searches, and how well the answer fits."""
+        judgement = self.judgement or Judgement(False, 0.0)
+        return {
+            "searches": float(self.num_searches),
+            "exact_match": float(judgement.is_exact),
+            "f1": judgement.f1,
+        }
+
+    @property
+    def next_queries(self) -> list[str] | None:
+        """The scripted searcher's: one for each passage of evidence that was not shown yet.
+
+        None after a wrong answer. A query that was asked is not asked again.
+        """
+        if self.is_over:
+            return [] if self.is_solved else None
+        return [
+            hop.query
+            for hop in self.question.hops
+            if hop.passage not in self._seen and hop.query.casefold() not in self._asked
+        ]
+
+    @property
+    def task_key(self) -> str:
+        """The question, whichever of the two environments asks it."""
+        return hash_task("search_qa", self.question.text)
+
+    def card(self) -> str:
+        """The frame: the question, the last search with its passages, the answer."""
+        lines = [f"Question: {self.question.text}"]
+        if self.num_searches:
+            lines += [f"Search {self.num_searches}: {self._last_query}", *self._last_lines]
+        if self.judgement is not None:
+            verdict = "right" if self.is_solved else f"wrong, F1 {self.judgement.f1:.2f}"
+            lines.append(f"Answer: {_beginning(self._answer)} ({verdict})")
+            if not self.is_solved:
+                lines.append(f"Right answer: {self.question.answers[0]}")
+        return card_frame("Search", lines)
+
+
+def _beginning(text: str, most: int = 120) -> str:
+    """The beginning of a line, for people."""
+    return text if len(text) <= most else f"{text[:most]} ..."
+
+
+def _retriever(config: SearchConfig, source: QuestionFile) -> Retriever:
+    if config.url is not None:
+        return HttpRetriever(config.url, protocol=config.protocol, timeout_s=config.timeout_s)
+    if config.corpus is not None or config.data is None:
+        path = Path(config.corpus or MADE_PASSAGES)
+        status = path.stat() if path.is_file() else None
+        return _file_index(str(path), status and status.st_mtime_ns, status and status.st_size)
+    if not source.passages:
+        raise EnvUnavailableError(
+            f"{shorten(config.data, 200)} brings no passages along: name a file of them with "
+            "corpus, or a server with retriever: http"
+        )
+    return _passage_index(source.passages)
+
+
+@lru_cache(maxsize=4)
+def _file_index(path: str, mtime_ns: int | None, size: int | None) -> PassageIndex:
+    """Cached by content stamp: every sibling searches the same index."""
+    return PassageIndex(read_passages(path))
+
+
+@lru_cache(maxsize=2)
+def _passage_index(passages: tuple[Passage, ...]) -> PassageIndex:
+    return PassageIndex(passages)
