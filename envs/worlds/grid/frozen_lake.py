@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from ...base import (
     normalise,
     prefixed,
 )
-from ...frames import grid_frame
+from ...frames import BoardFrames
 from ...params import require
 from .geometry import MOVES, Position, distances, offset_words, point, points, shift
 
@@ -29,6 +29,9 @@ _SIDEWAYS = {
     "left": ("up", "down"),
     "right": ("up", "down"),
 }
+_SYMBOLS = {name: char for char, name in _LEGEND.items()}
+_MAX_SHOWN = 64
+"""Observations that are kept with a map: all of an 8x8 board in one format."""
 _DRAWS = 200
 """Random maps tried before one is built around a path."""
 
@@ -85,9 +88,9 @@ class FrozenLakeConfig:
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Lake:
-    """One map. Every cell of `ice` is safe, start and goal included."""
+    """One map. What siblings see again and again is kept with it."""
 
     shape: tuple[int, int]
     start: Position
@@ -95,6 +98,32 @@ class Lake:
     holes: frozenset[Position]
     to_goal: dict[Position, int]
     """Safe cell -> length of the shortest safe path to the goal."""
+    shown: dict[tuple[str, Position], Observation] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """(format, player) -> observation, for the first `_MAX_SHOWN` of them."""
+
+    def kind(self, at: Position) -> str:
+        """What is at a place; all around the board is wall."""
+        if at in self.holes:
+            return "hole"
+        rows, cols = self.shape
+        if not (0 <= at[0] < rows and 0 <= at[1] < cols):
+            return "wall"
+        return "goal" if at == self.goal else "ice"
+
+    @cached_property
+    def cells(self) -> tuple[str, ...]:
+        """One character a cell, without the player."""
+        rows, cols = self.shape
+        return tuple(
+            "".join(_SYMBOLS[self.kind((row, col))] for col in range(cols)) for row in range(rows)
+        )
+
+    @cached_property
+    def frames(self) -> BoardFrames:
+        """The pictures of the board."""
+        return BoardFrames(self.cells, _LEGEND)
 
 
 class FrozenLake(TextEnv):
@@ -158,7 +187,8 @@ class FrozenLake(TextEnv):
         if slipped:
             move = _SIDEWAYS[move][0 if luck < self._config.slip / 2 else 1]
         before, after = self._player, shift(self._player, move)
-        if self._kind(after) != "wall":
+        rows, cols = self._lake.shape
+        if 0 <= after[0] < rows and 0 <= after[1] < cols:
             self._player = after
         return self._result(
             action, is_valid=True, is_effective=self._player != before, slipped=slipped
@@ -206,60 +236,57 @@ class FrozenLake(TextEnv):
     def _result(
         self, action: str, *, is_valid: bool, is_effective: bool, slipped: bool
     ) -> StepResult:
-        is_solved = self._player == self._lake.goal
+        lake, player = self._lake, self._player
+        is_solved = player == lake.goal
         state = self._observe()
         if not is_valid:
             state = prefixed(self.invalid_notice(action), state)
         info = {"slipped": float(slipped)}
-        if self._player in self._lake.to_goal:
-            info["distance"] = float(self._lake.to_goal[self._player])
+        distance = lake.to_goal.get(player)
+        if distance is not None:
+            info["distance"] = float(distance)
         return StepResult(
             observation=state,
             reward=1.0 if is_solved and is_valid else 0.0,
-            terminated=self._is_over,
+            terminated=is_solved or player in lake.holes,
             success=is_solved,
             is_valid=is_valid,
             is_effective=is_effective,
             info=info,
         )
 
-    def _kind(self, at: Position) -> str:
-        rows, cols = self._lake.shape
-        if not (0 <= at[0] < rows and 0 <= at[1] < cols):
-            return "wall"
-        if at == self._lake.goal:
-            return "goal"
-        return "hole" if at in self._lake.holes else "ice"
-
-    def _cells(self) -> list[str]:
-        rows, cols = self._lake.shape
-        symbols = {name: char for char, name in _LEGEND.items()}
-        return [
-            "".join(symbols[self._kind((row, col))] for col in range(cols)) for row in range(rows)
-        ]
-
     def _observe(self) -> Observation:
-        cells = self._cells()
-        frame = grid_frame(cells, _LEGEND, [("player", self._player)])
+        shown, key = self._lake.shown, (self._config.observation, self._player)
+        observation = shown.get(key)
+        if observation is None:
+            observation = self._written()
+            if len(shown) < _MAX_SHOWN:
+                shown[key] = observation
+        return observation
+
+    def _written(self) -> Observation:
+        lake = self._lake
+        frame = lake.frames.frame([("player", self._player)])
         form = self._config.observation
         if form == "relative":
             return Observation(text=self._relative(), frame=frame)
         parts = []
         if form in ("coord", "both"):
-            rows, cols = self._lake.shape
+            rows, cols = lake.shape
             parts.append(
-                f"Board {rows}x{cols}. Goal {point(self._lake.goal)}. "
-                f"Player {point(self._player)}. Holes {points(self._lake.holes)}."
+                f"Board {rows}x{cols}. Goal {point(lake.goal)}. "
+                f"Player {point(self._player)}. Holes {points(lake.holes)}."
             )
         if form in ("grid", "both"):
             row, col = self._player
-            mark = {"ice": "P", "hole": "X", "goal": "*"}[self._kind(self._player)]
-            cells[row] = cells[row][:col] + mark + cells[row][col + 1 :]
-            parts += cells
+            mark = {"ice": "P", "hole": "X", "goal": "*"}[lake.kind(self._player)]
+            lines = list(lake.cells)
+            lines[row] = lines[row][:col] + mark + lines[row][col + 1 :]
+            parts += lines
         return Observation(text="\n".join(parts), frame=frame)
 
     def _relative(self) -> str:
-        near = ", ".join(f"{move} {self._kind(shift(self._player, move))}" for move in MOVES)
+        near = ", ".join(f"{move} {self._lake.kind(shift(self._player, move))}" for move in MOVES)
         fell = "In a hole. " if self._player in self._lake.holes else ""
         return f"{fell}Goal {offset_words(self._player, self._lake.goal)}. Near: {near}."
 

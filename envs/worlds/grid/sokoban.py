@@ -19,13 +19,11 @@ from ...base import (
     normalise,
     prefixed,
 )
-from ...frames import grid_frame
 from ...params import require
 from .geometry import MOVES, Position, offset_words, point, points, shift
-from .sokoban_levels import Level, LevelSettings, draw_level, read_levels
+from .sokoban_levels import LEGEND, Level, LevelSettings, draw_level, read_levels
 from .sokoban_search import is_deadlocked, solve
 
-_LEGEND = {"#": "wall", "_": "floor", "O": "target"}
 _KINDS = ("wall", "floor", "target", "box", "player", "box on target", "player on target")
 SYMBOLS: Mapping[str, Mapping[str, str]] = {
     "plain": dict(zip(_KINDS, "#_OXP*S", strict=True)),
@@ -212,7 +210,8 @@ class Sokoban(TextEnv):
 
     @property
     def _num_home(self) -> int:
-        return sum(box in self._level.maze.targets for box in self._boxes)
+        targets = self._level.maze.targets
+        return len([box for box in self._boxes if box in targets])
 
     @property
     def _is_solved(self) -> bool:
@@ -251,23 +250,24 @@ class Sokoban(TextEnv):
         return "target" if is_target else "floor"
 
     def _observe(self) -> Observation:
-        rows, cols = self._level.shape
-        targets = self._level.maze.targets
-        board = [[(row, col) for col in range(cols)] for row in range(rows)]
-        cells = [
-            "".join("#" if not self._is_floor(at) else "O" if at in targets else "_" for at in line)
-            for line in board
-        ]
         overlays = [("box", box) for box in self._boxes] + [("player", self._player)]
-        frame = grid_frame(cells, _LEGEND, overlays)
+        frame = self._level.frames.frame(overlays)
         form = self._config.observation
         if form == "relative":
             return Observation(text=self._relative(), frame=frame)
         parts = [self._coordinates()] if form in ("coord", "both") else []
         if form in ("grid", "both"):
-            symbols = SYMBOLS[self._config.symbols]
-            parts += ["".join(symbols[self._kind(at)] for at in line) for line in board]
+            parts += self._drawn()
         return Observation(text="\n".join(parts), frame=frame)
+
+    def _drawn(self) -> list[str]:
+        """The room with player and boxes, in the configured symbols."""
+        symbols = SYMBOLS[self._config.symbols]
+        empty = str.maketrans({char: symbols[kind] for char, kind in LEGEND.items()})
+        rows = [list(row.translate(empty)) for row in self._level.cells]
+        for row, col in (*self._boxes, self._player):
+            rows[row][col] = symbols[self._kind((row, col))]
+        return ["".join(row) for row in rows]
 
     def _coordinates(self) -> str:
         rows, cols = self._level.shape

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from ...base import EnvParamsError, EnvUnavailableError
+from ...frames import BoardFrames
 from .geometry import Position, distances
 from .sokoban_search import Maze, build_maze, states_by_distance, unpack
 
@@ -20,7 +21,10 @@ _XSB_FLOOR = " -_"
 _XSB = set("#.$*@+" + _XSB_FLOOR)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+LEGEND = {"#": "wall", "_": "floor", "O": "target"}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Level:
     """A room and where an episode begins. `boxes` are in reading order."""
 
@@ -28,6 +32,24 @@ class Level:
     maze: Maze
     player: Position
     boxes: tuple[Position, ...]
+
+    @cached_property
+    def cells(self) -> tuple[str, ...]:
+        """One character of `LEGEND` a cell, without player and boxes."""
+        rows, cols = self.shape
+        is_target, is_floor = set(self.maze.targets), self.maze.index.keys()
+        return tuple(
+            "".join(
+                "O" if (row, col) in is_target else "_" if (row, col) in is_floor else "#"
+                for col in range(cols)
+            )
+            for row in range(rows)
+        )
+
+    @cached_property
+    def frames(self) -> BoardFrames:
+        """The pictures of the room."""
+        return BoardFrames(self.cells, LEGEND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ MOVES: dict[str, Permutation] = {
 
 def apply(state: State, permutation: Permutation) -> State:
     """The colours after a permutation."""
-    return tuple(state[source] for source in permutation)
+    return tuple(map(state.__getitem__, permutation))
 
 
 def is_solved(state: State) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ MOVES = ("up", "right", "down", "left")
 _START_TILES = 2
 _LETTERS = ".ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """In a frame every tile has one character: A is 2, B is 4."""
+_NAMES = {letter: str(2**power) if power else "floor" for power, letter in enumerate(_LETTERS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,15 +173,14 @@ class Game2048(TextEnv):
 
     @property
     def _is_over(self) -> bool:
-        return self._is_solved or all(slide(self._tiles, move)[0] == self._tiles for move in MOVES)
+        return self._is_solved or not can_move(self._tiles)
 
     def _with_new_tile(self, rng: np.random.Generator) -> Tiles:
-        side = self._config.side
-        empty = [i for i in range(side**2) if not self._tiles[i // side][i % side]]
-        at = empty[int(rng.integers(len(empty)))]
-        tile = 2 if rng.random() < self._config.two_probability else 4
-        flat = [tile if i == at else self._tiles[i // side][i % side] for i in range(side**2)]
-        return tuple(tuple(flat[row * side : (row + 1) * side]) for row in range(side))
+        rows = [list(row) for row in self._tiles]
+        empty = [(r, c) for r, row in enumerate(rows) for c, tile in enumerate(row) if not tile]
+        row, col = empty[int(rng.integers(len(empty)))]
+        rows[row][col] = 2 if rng.random() < self._config.two_probability else 4
+        return tuple(map(tuple, rows))
 
     def _result(
         self, observation: Observation, points: int, *, is_valid: bool, is_effective: bool
@@ -196,17 +197,27 @@ class Game2048(TextEnv):
         )
 
     def _observe(self) -> Observation:
-        rows = [f"Row {i}: {' '.join(map(str, row))}" for i, row in enumerate(self._tiles, start=1)]
+        shown = [_row_shown(row) for row in self._tiles]
+        rows = [f"Row {i}: {numbers}" for i, (numbers, _) in enumerate(shown, start=1)]
         state = f"Largest: {self._largest}. Goal: {self._config.goal}."
-        cells = [
-            "".join(_LETTERS[max(tile.bit_length() - 1, 0)] for tile in row) for row in self._tiles
-        ]
-        legend = {
-            _LETTERS[max(tile.bit_length() - 1, 0)]: str(tile) if tile else "floor"
-            for row in self._tiles
-            for tile in row
-        }
+        cells = [letters for _, letters in shown]
+        legend = {letter: _NAMES[letter] for letter in set("".join(cells))}
         return Observation(text="\n".join([*rows, state]), frame=grid_frame(cells, legend, ()))
+
+
+@lru_cache(maxsize=1 << 14)
+def _row_shown(row: Row) -> tuple[str, str]:
+    """A row in words and in the letters of a frame."""
+    letters = "".join(_LETTERS[max(tile.bit_length() - 1, 0)] for tile in row)
+    return " ".join(map(str, row)), letters
+
+
+def can_move(tiles: Tiles) -> bool:
+    """Whether a move changes the board: a cell is empty, or two equal tiles touch."""
+    if any(0 in row for row in tiles):
+        return True
+    lines = [*tiles, *zip(*tiles, strict=True)]
+    return any(one == other for line in lines for one, other in itertools.pairwise(line))
 
 
 def slide(tiles: Tiles, move: str) -> tuple[Tiles, int]:
