@@ -33,6 +33,7 @@ BUILTIN: Mapping[str, str] = {
     "bandit": f"{__package__}.worlds.bandit:Bandit",
     "frozen_lake": f"{__package__}.worlds.grid.frozen_lake:FrozenLake",
     "sokoban": f"{__package__}.worlds.grid.sokoban:Sokoban",
+    "treasure": f"{__package__}.worlds.grid.treasure:Treasure",
     "countdown": f"{__package__}.worlds.puzzles.countdown:Countdown",
     "sudoku": f"{__package__}.worlds.puzzles.sudoku:Sudoku",
     "game_2048": f"{__package__}.worlds.puzzles.game_2048:Game2048",
@@ -43,6 +44,8 @@ BUILTIN: Mapping[str, str] = {
     "search_qa": f"{__package__}.worlds.search.search_qa:SearchQa",
     "search_tools": f"{__package__}.worlds.search.search_tools:SearchTools",
     "price_list": f"{__package__}.worlds.tools.price_list:PriceList",
+    "webshop": f"{__package__}.worlds.shop.webshop:WebShop",
+    "shop_tools": f"{__package__}.worlds.shop.shop_tools:ShopTools",
     "gymnasium": f"{__package__}.gymnasium_adapter:FromGymnasium",
 }
 _registered: dict[str, Registration] = {}

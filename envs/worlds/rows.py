@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import zlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -35,18 +36,7 @@ def read_rows(
         EnvUnavailableError: the file cannot be read, holds no rows, or a row lacks a field. The
             sentence names the file and the row.
     """
-    file = Path(path)
-    try:
-        status = file.stat()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise EnvUnavailableError(f"cannot read {shorten(path, 200)}: {reason}") from None
-    if not file.is_file():
-        raise EnvUnavailableError(f"{path} is not a regular file")
-    if status.st_size > MAX_FILE_BYTES:
-        raise EnvUnavailableError(
-            f"{path} has {status.st_size} bytes, but at most {MAX_FILE_BYTES} are read: split it"
-        )
+    file, status = _checked_file(path)
     read = _read if keep else _read.__wrapped__
     rows = read(str(file), status.st_mtime_ns, status.st_size, most)
     if not rows:
@@ -60,6 +50,39 @@ def read_rows(
                 f"{path}, row {number} has no {missing[0]!r}: it has {shown or 'nothing'}"
             )
     return rows
+
+
+def read_mapping(path: str) -> Mapping[str, Any]:
+    """The content of a `.json` file that holds one object.
+
+    Raises:
+        EnvUnavailableError: the file cannot be read, or is not an object.
+    """
+    file, _ = _checked_file(path)
+    try:
+        content = _parsed(file.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise EnvUnavailableError(f"cannot read {path}: {shorten(str(error), 200)}") from None
+    if not isinstance(content, dict):
+        raise EnvUnavailableError(f"{path} must hold one object")
+    return content
+
+
+def _checked_file(path: str) -> tuple[Path, os.stat_result]:
+    """A regular file that is not too large, with its status."""
+    file = Path(path)
+    try:
+        status = file.stat()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise EnvUnavailableError(f"cannot read {shorten(path, 200)}: {reason}") from None
+    if not file.is_file():
+        raise EnvUnavailableError(f"{path} is not a regular file")
+    if status.st_size > MAX_FILE_BYTES:
+        raise EnvUnavailableError(
+            f"{path} has {status.st_size} bytes, but at most {MAX_FILE_BYTES} are read: split it"
+        )
+    return file, status
 
 
 @lru_cache(maxsize=8)

@@ -14,8 +14,8 @@ from echoscope.core.run.launch import start
 from echoscope.envs import registry
 from echoscope.store.reader import open_run
 
-PARAMS = {"gymnasium": {"env": "FrozenLake-v1"}}
-"""Where a world has parameters without a default."""
+PARAMS = {"gymnasium": {"env": "FrozenLake-v1"}, "webshop": {"page_size": 2}}
+"""Where a world has parameters without a default, or long observations."""
 INSTALLED = [env_id for env_id in registry.known_ids() if env_id not in registry.unavailable()]
 
 

@@ -1,0 +1,307 @@
+"""Treasure: a long walk through a maze, from key to door to key, until the treasure is reached."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from ...base import (
+    EnvParamsError,
+    EnvSpec,
+    Observation,
+    StepResult,
+    TextEnv,
+    check_seed,
+    hash_task,
+    normalise,
+    prefixed,
+)
+from ...frames import grid_frame
+from ...params import require
+from .geometry import MOVES, Position, offset_words, shift
+from .mazes import Maze, draw_maze, shortest_way
+
+MOVE_REWARD = -0.1
+KEY_REWARD = 1.0
+DOOR_REWARD = 1.0
+TREASURE_REWARD = 10.0
+_COLOURS = ("red", "blue", "green", "yellow")
+_LEGEND = {"#": "wall", "_": "floor"}
+_DRAWS = 2000
+"""Random mazes tried before a configuration is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreasureConfig:
+    """Maze, length and observation format of `treasure`.
+
+    `size`: rooms on a side, or [rows, columns], each 3 to 10. `keys`: locked doors and their keys,
+    0 to 4. `min_solution`, `max_solution`: moves of the shortest solution.
+    """
+
+    size: int | tuple[int, int] = 6
+    keys: int = 2
+    min_solution: int = 30
+    max_solution: int = 48
+    observation: Literal["grid", "relative"] = "relative"
+
+    def __post_init__(self) -> None:
+        rows, cols = self.shape
+        require(
+            3 <= rows <= 10 and 3 <= cols <= 10,
+            f"size is {self.size}, but each side must lie in [3, 10]",
+        )
+        require(
+            0 <= self.keys <= len(_COLOURS),
+            f"keys is {self.keys}, but must lie in [0, {len(_COLOURS)}]",
+        )
+        require(
+            1 <= self.min_solution <= self.max_solution,
+            f"min_solution is {self.min_solution}, but must lie in [1, max_solution "
+            f"({self.max_solution})]",
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns) of rooms."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+
+class Treasure(TextEnv):
+    """A maze with locked doors; keys lie on the way, and a treasure at its end.
+
+    Description:
+        The maze is a tree of rooms. Locked doors bar the way to the treasure; the key to each lies
+        somewhere before its door. By default every task takes 30 moves or more, so this is the
+        world for long episodes: set `context.history_turns`, and prompts forget the oldest turns.
+        What matters is in every observation, so a player who sees only the last one can act.
+    Observation:
+        `relative` is one line: the next thing to reach (key, door or treasure) as the crow flies,
+        what lies on each side, and the keys in hand. A side is a wall, a "red door" that is locked
+        or can be opened now, "new", or "seen 2": a room entered twice already. `grid` draws the
+        whole maze.
+    Actions:
+        up, down, left, right. A move against a wall or a locked door is valid and changes nothing.
+        Walking into a room takes its key; walking through a door whose key is in hand opens it.
+    Rewards:
+        -0.1 a move, +1 a key, +1 a door the first time, +10 the treasure.
+    Episode end:
+        The treasure is reached.
+    Success:
+        The treasure is reached.
+    Seeds:
+        `seed` draws the maze, the doors, the keys, the start and the treasure; `noise_seed` is not
+        used.
+    Requires:
+        Nothing beyond the base installation.
+    Example:
+        >>> world = Treasure(TreasureConfig())
+        >>> first = world.reset(seed=3, noise_seed=0)
+        >>> way = world.solve()
+        >>> 30 <= len(way) <= 48, [world.step(move).success for move in way][-1]
+        (True, True)
+    """
+
+    spec = EnvSpec(
+        id="treasure",
+        entry_point=f"{__name__}:Treasure",
+        config_type=TreasureConfig,
+        max_turns=80,
+        max_actions_per_turn=1,
+        description="Take keys, open doors and find the treasure: 30 moves or more.",
+    )
+
+    def __init__(self, config: TreasureConfig | None = None) -> None:
+        self._config = TreasureConfig() if config is None else config
+        super().__init__(self._config)
+        self._maze = draw_task(self._config, 0)
+        self._player: Position = self._maze.start
+        self._held: set[int] = set()
+        self._opened: set[int] = set()
+        self._visits: Counter[Position] = Counter([self._player])
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        check_seed("noise_seed", noise_seed)
+        self._maze = draw_task(self._config, check_seed("seed", seed))
+        self._player = self._maze.start
+        self._held, self._opened = set(), set()
+        self._visits = Counter([self._player])
+        return self._observe()
+
+    def step(self, action: str) -> StepResult:
+        move = normalise(action)
+        if move not in MOVES or self._is_over:
+            state = prefixed(self.invalid_notice(action), self._observe())
+            return self._result(state, reward=0.0, is_valid=False, is_effective=False)
+        reward, before = MOVE_REWARD, self._player
+        door = self._maze.door(before, move)
+        is_locked = door is not None and door not in self._held
+        if self._maze.is_open(before, move) and not is_locked:
+            self._player = shift(before, move)
+            self._visits[self._player] += 1
+            reward += self._collect(door)
+        return self._result(
+            self._observe(), reward=reward, is_valid=True, is_effective=self._player != before
+        )
+
+    def instructions(self) -> str:
+        text = (
+            "Find the treasure in a maze. A locked door opens if you hold its key; you take a key "
+            "by walking into its room. A move costs 0.1, a key and a door give 1, the treasure 10."
+        )
+        if self._config.observation == "grid":
+            text += (
+                " # is a wall, _ floor, P you, $ the treasure; small letters are keys, capital "
+                "letters their doors."
+            )
+        else:
+            text += (
+                " You are told the direction of the next thing to reach, and what lies on each "
+                "side: wall, a door, new, or seen and how often you were there."
+            )
+        return f"{text} Actions: {', '.join(MOVES)}."
+
+    def solve(self) -> list[str] | None:
+        """A shortest way to the treasure, by way of the keys that are still needed."""
+        return shortest_way(self._maze, self._player, frozenset(self._held))
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return tuple(MOVES)
+
+    def task_key(self) -> str:
+        """The maze with its doors, keys, start and treasure."""
+        maze = self._maze
+        return hash_task(
+            self.spec.id,
+            maze.shape,
+            sorted(sorted(passage) for passage in maze.passages),
+            maze.keys,
+            [sorted(door) for door in maze.doors],
+            maze.start,
+            maze.treasure,
+        )
+
+    @property
+    def _is_over(self) -> bool:
+        return self._player == self._maze.treasure
+
+    def _collect(self, door: int | None) -> float:
+        """What the door just passed and the room just entered are worth."""
+        reward = 0.0
+        if door is not None and door not in self._opened:
+            self._opened.add(door)
+            reward += DOOR_REWARD
+        if self._player in self._maze.keys:
+            key = self._maze.keys.index(self._player)
+            reward += 0.0 if key in self._held else KEY_REWARD
+            self._held.add(key)
+        return reward + (TREASURE_REWARD if self._is_over else 0.0)
+
+    def _result(
+        self, state: Observation, *, reward: float, is_valid: bool, is_effective: bool
+    ) -> StepResult:
+        return StepResult(
+            observation=state,
+            reward=reward,
+            terminated=self._is_over,
+            success=self._is_over,
+            is_valid=is_valid,
+            is_effective=is_effective,
+            info={"keys": float(len(self._held)), "doors": float(len(self._opened))},
+        )
+
+    def _observe(self) -> Observation:
+        frame = grid_frame(self._cells(), _LEGEND, self._overlays())
+        text = self._relative() if self._config.observation == "relative" else self._drawn()
+        return Observation(text=text, frame=frame)
+
+    def _relative(self) -> str:
+        name, place = self._next()
+        sides = ", ".join(f"{move} {self._side(move)}" for move in MOVES)
+        held = ", ".join(f"{_COLOURS[key]} key" for key in sorted(self._held)) or "nothing"
+        way = offset_words(self._player, place)
+        return f"Next: {name} {way}. Near: {sides}. Holding: {held}."
+
+    def _next(self) -> tuple[str, Position]:
+        """The next thing to reach. Of a door, the room before it."""
+        for number, key in enumerate(self._maze.keys):
+            if number not in self._held:
+                return f"{_COLOURS[number]} key", key
+            if number not in self._opened:
+                visited = [room for room in self._maze.doors[number] if self._visits[room]]
+                rooms = visited or sorted(self._maze.doors[number])
+                return f"{_COLOURS[number]} door", rooms[0]
+        return "treasure", self._maze.treasure
+
+    def _side(self, move: str) -> str:
+        if not self._maze.is_open(self._player, move):
+            return "wall"
+        door = self._maze.door(self._player, move)
+        if door is not None and door not in self._opened:
+            return f"{'' if door in self._held else 'locked '}{_COLOURS[door]} door"
+        times = self._visits[shift(self._player, move)]
+        return f"seen {times}" if times else "new"
+
+    def _cells(self) -> list[str]:
+        """Walls and floor: room (r, c) is the cell (2r + 1, 2c + 1), passages lie between."""
+        rows, cols = self._maze.shape
+        cells = [["#"] * (2 * cols + 1) for _ in range(2 * rows + 1)]
+        for row in range(rows):
+            for col in range(cols):
+                cells[2 * row + 1][2 * col + 1] = "_"
+        for passage in self._maze.passages:
+            row, col = _between(passage)
+            cells[row][col] = "_"
+        return ["".join(line) for line in cells]
+
+    def _overlays(self) -> list[tuple[str, Position]]:
+        maze = self._maze
+        things = [("treasure", _cell(maze.treasure))]
+        for number, colour in enumerate(_COLOURS[: len(maze.keys)]):
+            if number not in self._held:
+                things.append((f"{colour} key", _cell(maze.keys[number])))
+            if number not in self._opened:
+                things.append((f"{colour} door", _between(maze.doors[number])))
+        return [*things, ("player", _cell(self._player))]
+
+    def _drawn(self) -> str:
+        cells = [list(line) for line in self._cells()]
+        for name, (row, col) in self._overlays():
+            mark = {"treasure": "$", "player": "P"}.get(name)
+            if mark is None:
+                letter = "abcd"[_COLOURS.index(name.split()[0])]
+                mark = letter.upper() if name.endswith("door") else letter
+            cells[row][col] = mark
+        return "\n".join("".join(line) for line in cells)
+
+
+def _cell(room: Position) -> Position:
+    return 2 * room[0] + 1, 2 * room[1] + 1
+
+
+def _between(passage: frozenset[Position]) -> Position:
+    (row, col), (other_row, other_col) = passage
+    return row + other_row + 1, col + other_col + 1
+
+
+@lru_cache(maxsize=1024)
+def draw_task(config: TreasureConfig, seed: int) -> Maze:
+    """The maze of a task: one whose shortest solution is as long as configured."""
+    rng = np.random.default_rng(seed)
+    for _ in range(_DRAWS):
+        maze = draw_maze(config.shape, config.keys, rng)
+        if maze is None:
+            continue
+        way = shortest_way(maze, maze.start, frozenset())
+        if way is not None and config.min_solution <= len(way) <= config.max_solution:
+            return maze
+    rows, cols = config.shape
+    raise EnvParamsError(
+        f"treasure drew no maze of {rows}x{cols} rooms with {config.keys} keys whose shortest "
+        f"solution has {config.min_solution} to {config.max_solution} moves in {_DRAWS} tries: "
+        "change size, min_solution or max_solution"
+    )
