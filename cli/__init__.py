@@ -14,6 +14,7 @@ from . import (
     dashboard,
     diagnose,
     envs,
+    importing,
     models,
     notify,
     plugins,
@@ -40,6 +41,7 @@ app.command("train")(train.train)
 app.command("preflight")(preflight.preflight)
 app.command("query")(query.query)
 app.command("diagnose")(diagnose.diagnose)
+app.command("import")(importing.import_)
 app.command("whatif")(whatif.whatif)
 app.command("dashboard")(dashboard.dashboard)
 app.command("report")(report.report)

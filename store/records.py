@@ -63,11 +63,13 @@ class StopReason(StrEnum):
     ENV_ERROR = "env_error"
     TIMEOUT = "timeout"
     ABORTED = "aborted"
+    UNKNOWN = "unknown"
+    """An imported file does not say."""
 
     @property
     def is_truncated(self) -> bool:
         """A limit ended the episode, not the task."""
-        return self is not StopReason.TERMINATED
+        return self not in (StopReason.TERMINATED, StopReason.UNKNOWN)
 
     @property
     def is_failure(self) -> bool:
@@ -83,6 +85,8 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     REPETITION = "repetition"
     """It repeated itself and was stopped (`sampling.max_repeats`)."""
+    UNKNOWN = "unknown"
+    """An imported file does not say."""
 
     @property
     def is_cut(self) -> bool:
@@ -213,9 +217,11 @@ class PromptImage:
 class Turn:
     """One observation, the policy's response to it, and what the environment made of it.
 
-    Token fields are None for imported text. `response` is decoded for people and is never
-    tokenised again. `reward` is the environment's, `format_penalty` is zero or negative.
-    `frame` draws the state that `observation` describes, and `image` is a picture of it.
+    Of an imported turn, what the other trainer did not write is unknown: None, NaN for the reward,
+    `UNKNOWN` for the finish reason. Token fields are None for imported text. `response` is decoded
+    for people and is never tokenised again. `reward` is the environment's, `format_penalty` is
+    zero or negative. `frame` draws the state that `observation` describes, and `image` is a
+    picture of it.
     """
 
     index: int
@@ -237,11 +243,12 @@ class Turn:
     actions: tuple[str, ...] = ()
     """Executed actions."""
     reward: float = 0.0
+    """NaN where an imported file does not say it."""
     format_penalty: float = 0.0
-    is_valid: bool = True
-    is_effective: bool = True
+    is_valid: bool | None = True
+    is_effective: bool | None = True
     finish_reason: FinishReason = FinishReason.STOP
-    policy_version: int = 0
+    policy_version: int | None = 0
     frame: str | None = None
     info: Mapping[str, float] = field(default_factory=_no_values)
     shaping: Mapping[str, float] = field(default_factory=_no_values)
@@ -346,9 +353,9 @@ class Trajectory:
     sibling_index: int
     env_id: str
     tag: str
-    env_seed: int
-    """Fixes the task."""
-    noise_seed: int
+    env_seed: int | None
+    """Fixes the task; None for an imported trajectory."""
+    noise_seed: int | None
     """Fixes the transitions. Both seeds and the actions together replay the episode."""
     prompt_key: str
     turns: tuple[Turn, ...]
@@ -357,7 +364,7 @@ class Trajectory:
     final_image: bytes | None = None
     stop_reason: StopReason
     is_success: bool | None = None
-    duration_s: float = 0.0
+    duration_s: float | None = 0.0
     source: str | None = None
     """Where an imported trajectory came from."""
     task_key: str | None = None
@@ -403,9 +410,11 @@ class Trajectory:
         return sum(len(t.response_tokens) for t in self.turns if t.response_tokens is not None)
 
     @property
-    def policy_version(self) -> int:
+    def policy_version(self) -> int | None:
         """The oldest policy version that sampled one of the turns; 0 without turns."""
-        return min((turn.policy_version for turn in self.turns), default=0)
+        versions = [turn.policy_version for turn in self.turns]
+        known = [version for version in versions if version is not None]
+        return min(known, default=None) if versions else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -494,7 +503,7 @@ class StepMetrics:
     step: int
     phase: str
     """`"train"` or `"eval"`."""
-    policy_version: int
+    policy_version: int | None
     wall_time: float
     """Seconds since the epoch."""
     values: Mapping[str, float]

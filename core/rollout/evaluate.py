@@ -75,7 +75,7 @@ def _tag_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> di
     rates = [success_rate(group) for group in known]
     low, high = wilson_interval(mean(rates), len(rates))
     any_P = [float(any(t.is_success for t in group)) for group in known]
-    valid = [float(turn.is_valid) for t in batch.trajectories for turn in t.turns]
+    valid = [float(bool(turn.is_valid)) for t in batch.trajectories for turn in t.turns]
     return {
         f"{prefix}/success_rate": mean(rates),
         f"{prefix}/success_rate_low": float(low),

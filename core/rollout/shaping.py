@@ -36,7 +36,7 @@ class ShapingError(UserCodeError):
 
 def reward_format(turn: Turn, *, reasoning: bool = True) -> float:
     """1 for a reply with a closed answer, only valid actions and, by default, closed reasoning."""
-    is_complete = turn.answer_chars is not None and turn.is_valid
+    is_complete = turn.answer_chars is not None and bool(turn.is_valid)
     return float(is_complete and (turn.reasoning_chars is not None or not reasoning))
 
 

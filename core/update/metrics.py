@@ -91,8 +91,8 @@ def _turn_metrics(turns: list[Turn]) -> dict[str, float]:
         "rollout/reasoning_length_mean": mean(reasoning),
         "rollout/length_limited_frac": mean([float(t.finish_reason.is_cut) for t in turns]),
         "rollout/format_valid_frac": mean([float(t.answer_chars is not None) for t in turns]),
-        "rollout/action_valid_frac": mean([float(t.is_valid) for t in turns]),
-        "rollout/action_effective_frac": mean([float(t.is_effective) for t in turns]),
+        "rollout/action_valid_frac": mean([float(bool(t.is_valid)) for t in turns]),
+        "rollout/action_effective_frac": mean([float(bool(t.is_effective)) for t in turns]),
         "rollout/num_actions_mean": mean([float(len(t.actions)) for t in turns]),
     }
 
@@ -110,7 +110,7 @@ def staleness_metrics(batch: RolloutBatch, version: int) -> dict[str, float]:
         version: Of the policy that is about to learn from the batch.
     """
     lags = [
-        float(version - turn.policy_version)
+        float(version - (turn.policy_version or 0))
         for trajectory in batch.trajectories
         for turn in trajectory.turns
         if turn.response_tokens is not None and len(turn.response_tokens)

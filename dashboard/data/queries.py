@@ -29,11 +29,11 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.annotations import Annotations, read_annotations
 from echoscope.store.checkpoints import CheckpointChoice, last_good_checkpoint
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
-from echoscope.store.listing import RunDetails, RunList, RunRow, details_of, run_path
-from echoscope.store.listing import row_status as status_of_row
 from echoscope.store.log.durable import is_locked
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.models import tokenizer_folders
+from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_of, run_path
+from echoscope.store.query.listing import row_status as status_of_row
 from echoscope.store.reader import CommandState, RunInfo, RunReader, open_run
 from echoscope.store.records import (
     Alarm,

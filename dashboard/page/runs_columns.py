@@ -18,9 +18,9 @@ import streamlit as st
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.store.errors import StoreError
-from echoscope.store.listing import RunRow
 from echoscope.store.log.index import read_run_json
 from echoscope.store.log.layout import Layout
+from echoscope.store.query.listing import RunRow
 
 from ..charts import theme
 from ..charts.charts import LineOptions, export_config, line_spec

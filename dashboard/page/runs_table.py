@@ -17,7 +17,7 @@ from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.metric_entry import SHARE
 from echoscope.store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
-from echoscope.store.listing import RunDetails, RunRow, row_status
+from echoscope.store.query.listing import RunDetails, RunRow, row_status
 from echoscope.store.status import after_step
 
 from ..charts import theme

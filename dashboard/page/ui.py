@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 import streamlit as st
 
 from echoscope.store.errors import StoreError
-from echoscope.store.listing import RunRow
 from echoscope.store.log.layout import shown_path
+from echoscope.store.query.listing import RunRow
 from echoscope.text.titles import capitalised
 
 from ..data import queries

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 
+from echoscope.store.importers.draft import reconstructions
 from echoscope.store.records import FinishReason, ToolCall, Trajectory, TrajectoryOutcome, Turn
 from echoscope.text.png import picture_key
 
@@ -67,7 +69,17 @@ def _badge(text: str, mood: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    return NONE if value is None else f"{value:+.3g}" if value else "0"
+    is_known = value is not None and not math.isnan(value)
+    return f"{value:+.3g}" if is_known and value else "0" if is_known else NONE
+
+
+def _known(value: int | None) -> str:
+    return NONE if value is None else str(value)
+
+
+def _flag(value: bool | None, true: str, false: str) -> list[str]:
+    """One of two badges; none where an imported file does not say."""
+    return [] if value is None else [true if value else false]
 
 
 def success_badge(is_success: bool | None) -> str:
@@ -93,11 +105,19 @@ def trajectory_facts(
         fact("ended by", trajectory.stop_reason.value),
         fact("turns", str(trajectory.num_turns)),
         fact("tokens", f"{trajectory.num_sampled_tokens:,}"),
-        fact("time", f"{trajectory.duration_s:.2g} s"),
+        fact("time", NONE if trajectory.duration_s is None else f"{trajectory.duration_s:.2g} s"),
         fact("task", f"{trajectory.tag} ({trajectory.env_id})"),
         fact("group", f"{trajectory.group_index}, sibling {trajectory.sibling_index}"),
-        fact("policy version", str(trajectory.policy_version)),
-        fact("seeds", f"{trajectory.env_seed} / {trajectory.noise_seed}", css="es-long"),
+        fact("policy version", _known(trajectory.policy_version)),
+        fact(
+            "seeds",
+            f"{_known(trajectory.env_seed)} / {_known(trajectory.noise_seed)}",
+            css="es-long",
+        ),
+        *(
+            _badge(f"reconstructed: {words}", "plain")
+            for words in reconstructions(trajectory.extra).values()
+        ),
     ]
     if trajectory.source:
         parts.append(fact("from", trajectory.source, css="es-long"))
@@ -136,12 +156,14 @@ def turn_facts(turn: Turn) -> str:
         fact("reward", _number(turn.reward)),
         *([fact("format penalty", _number(turn.format_penalty))] if turn.format_penalty else []),
         *(fact(name, _number(value)) for name, value in list(turn.shaping.items())[:8]),
-        _badge("valid", "good") if turn.is_valid else _badge("not valid", "bad"),
-        _badge("action had an effect", "plain")
-        if turn.is_effective
-        else _badge("action had no effect", "bad"),
+        *_flag(turn.is_valid, _badge("valid", "good"), _badge("not valid", "bad")),
+        *_flag(
+            turn.is_effective,
+            _badge("action had an effect", "plain"),
+            _badge("action had no effect", "bad"),
+        ),
         fact("response ended by", _ENDS.get(turn.finish_reason, turn.finish_reason.value)),
-        fact("policy version", str(turn.policy_version)),
+        fact("policy version", _known(turn.policy_version)),
         *(fact(name, f"{value:.4g}") for name, value in list(turn.info.items())[:16]),
     ]
     if turn.response_tokens is not None:
@@ -160,10 +182,14 @@ def turn_html(turn: Turn, reply: str, hits: Sequence[str], *, is_now: bool) -> s
     actions = ", ".join(turn.actions[:20])
     line = [
         fact("", f"Turn {turn.index}"),
-        fact("action", actions, css="es-long") if actions else _badge("no action", "bad"),
+        fact("action", actions, css="es-long")
+        if actions
+        else ""
+        if turn.is_valid is None
+        else _badge("no action", "bad"),
         *([fact("reward", _number(turn.reward))] if turn.reward else []),
-        *([] if turn.is_valid else [_badge("not valid", "bad")]),
-        *([] if turn.is_effective else [_badge("action had no effect", "bad")]),
+        *_flag(turn.is_valid, "", _badge("not valid", "bad")),
+        *_flag(turn.is_effective, "", _badge("action had no effect", "bad")),
         *([_badge(_ENDS[turn.finish_reason], "bad")] if turn.finish_reason in _ENDS else []),
     ]
     return (

@@ -27,7 +27,7 @@ from echoscope.dashboard.page.runs_table import (
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import NONE
 from echoscope.store.annotations import Change, annotate
-from echoscope.store.listing import RunRow
+from echoscope.store.query.listing import RunRow
 
 PER_PAGE = 25
 ROWS = ("runs", "seeds")

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from echoscope.text.amounts import counted
+from echoscope.text.packed_file import ERRORS, opened, packing_of
 
 from .console_log import ConsoleLog
 from .delimited_text import NUM_SAMPLED, DelimitedText, Dialect, dialect_of
 from .foreign_names import Meaning
 from .json_records import documents, is_notebook, notebook_lines, parsed, records_of
-from .packed_file import ERRORS, opened, packing_of
 from .records import Collector, MetricsFileError
 from .table import MetricTable
 from .yaml_records import MAX_YAML_LINES, looks_like_yaml, yaml_documents

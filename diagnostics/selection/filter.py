@@ -196,7 +196,9 @@ def arrays_of(batch: RolloutBatch, metric: str) -> GroupArrays:
     )
 
 
-def tie_key(env_seed: int, noise_seed: int, group_index: int, sibling_index: int) -> int:
+def tie_key(
+    env_seed: int | None, noise_seed: int | None, group_index: int, sibling_index: int
+) -> int:
     """Where a trajectory ranks among its equals: a hash of its seeds and its place.
 
     The seeds follow from those of the run, so the order is the same in a resumed run and in

@@ -162,7 +162,7 @@ def _measured(
     )
     for problem in found.problems:
         seen.problems[problem] = seen.problems.get(problem, 0) + 1
-    seen.versions |= {trajectory.policy_version for trajectory in trajectories}
+    seen.versions |= {trajectory.policy_version or 0 for trajectory in trajectories}
     is_own = any(one.sampling_gap <= MAX_SAMPLING_GAP for one in found.estimates.values())
     if is_own:
         seen.own.append(step)

@@ -396,7 +396,9 @@ def _arrays(
         return out
 
     return GroupArrays(
-        returns_PG=table(lambda row: row["episode_return"], 0.0),
+        returns_PG=table(
+            lambda row: np.nan if row["episode_return"] is None else row["episode_return"], 0.0
+        ),
         success_PG=table(
             lambda row: np.nan if row["is_success"] is None else float(row["is_success"]), np.nan
         ),

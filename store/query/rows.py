@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -51,6 +52,15 @@ def clean_text(text: str) -> str:
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
+def _known(value: float) -> float | None:
+    """None for NaN: a reward that nobody wrote down is absent, and a mean in SQL leaves it out."""
+    return None if math.isnan(value) else value
+
+
+def _known_items(values: Mapping[str, float]) -> list[tuple[str, float]]:
+    return [(clean_text(name), value) for name, value in values.items() if not math.isnan(value)]
+
+
 def _optional_text(text: str | None) -> str | None:
     return None if text is None else clean_text(text)
 
@@ -72,7 +82,7 @@ def check_trajectory(trajectory: Trajectory, outcome: TrajectoryOutcome | None) 
     """
     for name in ("env_seed", "noise_seed"):
         seed = getattr(trajectory, name)
-        if not _INT64.min <= seed <= _INT64.max:
+        if seed is not None and not _INT64.min <= seed <= _INT64.max:
             raise ValueError(f"{trajectory.id}: {name} is {seed}, but must fit a signed 64-bit int")
     if outcome is None:
         return
@@ -131,9 +141,9 @@ def trajectories_table(
         "noise_seed": [t.noise_seed for t in trajectories],
         "prompt_key": [t.prompt_key for t in trajectories],
         "policy_version": [t.policy_version for t in trajectories],
-        "env_return": [t.env_return for t in trajectories],
-        "episode_return": [t.episode_return for t in trajectories],
-        "reward_terms": [list(t.reward_terms.items()) for t in trajectories],
+        "env_return": [_known(t.env_return) for t in trajectories],
+        "episode_return": [_known(t.episode_return) for t in trajectories],
+        "reward_terms": [_known_items(t.reward_terms) for t in trajectories],
         "advantage": [None if o is None else o.advantage for o in joined],
         "kept": [None if o is None else o.kept for o in joined],
         "drop_reason": [None if o is None else _optional_text(o.drop_reason) for o in joined],
@@ -199,7 +209,7 @@ def turns_table(run_id: str, attempt: int, trajectories: Sequence[Trajectory]) -
         "frame": [_optional_text(turn.frame) for turn in turns],
         "response": [clean_text(turn.response) for turn in turns],
         "actions": [[clean_text(action) for action in turn.actions] for turn in turns],
-        "reward": [turn.reward for turn in turns],
+        "reward": [_known(turn.reward) for turn in turns],
         "format_penalty": [turn.format_penalty for turn in turns],
         "is_valid": [turn.is_valid for turn in turns],
         "is_effective": [turn.is_effective for turn in turns],
@@ -414,7 +424,7 @@ def _turn(
         support=support,
         reasoning_span=reasoning,
         actions=tuple(row["actions"]),
-        reward=row["reward"],
+        reward=math.nan if row["reward"] is None else row["reward"],
         format_penalty=row["format_penalty"],
         is_valid=row["is_valid"],
         is_effective=row["is_effective"],

@@ -15,14 +15,22 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.records import RolloutBatch, Trajectory, Turn
+from echoscope.store.records import FinishReason, RolloutBatch, Trajectory, Turn
 
 from ...config import TextConfig
 from .actions import action_entropies, agreements, named_moves
 from .repetition import echo_share, loops, repeated_action_shares, turn_pairs
 from .report import MAX_EXEMPLARS, Exemplar, Findings, TextReport
 from .retrieval import information_bound, retrieve
-from .sample import Reasoning, TextSample, draw, ngrams, word_spans, words
+from .sample import (
+    Reasoning,
+    TextSample,
+    draw,
+    is_without_reasoning,
+    ngrams,
+    word_spans,
+    words,
+)
 from .siblings import sibling_metrics, sibling_pairs
 from .similarity import similarity
 from .templates import CommonGrams, find_template
@@ -31,21 +39,28 @@ from .templates import CommonGrams, find_template
 def form_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
     """Shares of turns, and quantiles of the length of a response in characters. NaN without turns.
 
-    A reasoning is closed if the response goes on after it: its closing tag was written.
+    A reasoning is closed if the response goes on after it: its closing tag was written. NaN for
+    what an imported file does not say.
     """
     turns = [turn for episode in episodes for turn in episode.turns]
+    has_tags = not is_without_reasoning(episodes)
 
-    def share(holds: Callable[[Turn], bool]) -> float:
-        return sum(map(holds, turns)) / len(turns) if turns else float("nan")
+    def share(holds: Callable[[Turn], bool | None]) -> float:
+        known = [held for held in map(holds, turns) if held is not None]
+        return sum(known) / len(known) if known else float("nan")
 
     lengths = [float(len(turn.response)) for turn in turns] or [np.nan]
     p10, p50, p90 = np.quantile(lengths, [0.1, 0.5, 0.9]).tolist()
     return {
         "valid_frac": share(lambda turn: turn.is_valid),
         "effective_frac": share(lambda turn: turn.is_effective),
-        "truncated_frac": share(lambda turn: turn.finish_reason.is_cut),
-        "closed_reasoning_frac": share(is_reasoning_closed),
-        "empty_reasoning_frac": share(lambda turn: not turn.reasoning.strip()),
+        "truncated_frac": share(
+            lambda turn: (
+                None if turn.finish_reason is FinishReason.UNKNOWN else turn.finish_reason.is_cut
+            )
+        ),
+        "closed_reasoning_frac": share(lambda t: is_reasoning_closed(t) if has_tags else None),
+        "empty_reasoning_frac": share(lambda t: not t.reasoning.strip() if has_tags else None),
         "num_chars_p10": p10,
         "num_chars_p50": p50,
         "num_chars_p90": p90,
@@ -334,12 +349,14 @@ def _measure_actions(found: Findings, sample: TextSample, config: TextConfig) ->
 def _measure_form(found: Findings, trajectories: Sequence[Trajectory]) -> None:
     values = form_metrics(trajectories)
     found.values |= values
-    found.missing([key for key, value in values.items() if math.isnan(value)], "there are no turns")
+    has_turns = any(episode.turns for episode in trajectories)
+    why = "the imported files do not say" if has_turns else "there are no turns"
+    found.missing([key for key, value in values.items() if math.isnan(value)], why)
     broken = [
         (episode, turn)
         for episode in trajectories
         for turn in episode.turns
-        if not turn.is_valid or (turn.reasoning_chars and not is_reasoning_closed(turn))
+        if turn.is_valid is False or (turn.reasoning_chars and not is_reasoning_closed(turn))
     ]
     found.show(
         "malformed",

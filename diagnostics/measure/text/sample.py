@@ -114,10 +114,12 @@ def draw(
 
     M is the largest number up to `config.siblings` that gives the most reasonings in all (M of each
     of at most `config.prompts` prompts); with two prompts of two or more it is at least 2.
+    Where no imported reply marks its reasoning, whole replies stand in for reasonings.
     """
     candidates: dict[str, list[tuple[Trajectory, int]]] = {}
+    is_whole = is_without_reasoning(trajectories)
     for trajectory in trajectories:
-        turn = _draw_turn(trajectory, config, rng)
+        turn = _draw_turn(trajectory, config, rng, is_whole)
         if turn is not None:
             candidates.setdefault(trajectory.prompt_key, []).append((trajectory, turn))
     keys = list(candidates)
@@ -125,7 +127,7 @@ def draw(
     eligible = [key for key in keys if len(candidates[key]) >= max(num_siblings, 1)]
     chosen = _some(eligible, config.prompts, rng)
     reasonings = tuple(
-        _reasoning(trajectory, turn, prompt, config.max_chars)
+        _reasoning(trajectory, turn, prompt, config.max_chars, is_whole)
         for prompt, key in enumerate(chosen)
         for trajectory, turn in _some(candidates[key], num_siblings, rng)
     )
@@ -138,10 +140,19 @@ def draw(
     )
 
 
-def _draw_turn(trajectory: Trajectory, config: TextConfig, rng: np.random.Generator) -> int | None:
+def is_without_reasoning(trajectories: Sequence[Trajectory]) -> bool:
+    """Whether the trajectories were imported and none of their replies marks a reasoning."""
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    is_imported = all(trajectory.source is not None for trajectory in trajectories)
+    return bool(turns) and is_imported and all(turn.reasoning_chars is None for turn in turns)
+
+
+def _draw_turn(
+    trajectory: Trajectory, config: TextConfig, rng: np.random.Generator, is_whole: bool
+) -> int | None:
     """The turn whose reasoning is read; None if the episode has none that is not empty."""
     turns = trajectory.turns[:1] if config.family == "first_turn" else trajectory.turns
-    usable = [turn.index for turn in turns if turn.reasoning.strip()]
+    usable = [t.index for t in turns if (t.response if is_whole else t.reasoning).strip()]
     if not usable:
         return None
     return usable[0] if len(usable) == 1 else usable[int(rng.integers(len(usable)))]
@@ -165,9 +176,11 @@ def _some(items: Sequence[Item], size: int, rng: np.random.Generator) -> list[It
     return [items[k] for k in sorted(rng.choice(len(items), size, replace=False).tolist())]
 
 
-def _reasoning(trajectory: Trajectory, index: int, prompt: int, max_chars: int) -> Reasoning:
+def _reasoning(
+    trajectory: Trajectory, index: int, prompt: int, max_chars: int, is_whole: bool
+) -> Reasoning:
     turn = trajectory.turns[index]
-    text = turn.reasoning[:max_chars]
+    text = (turn.response if is_whole else turn.reasoning)[:max_chars]
     return Reasoning(
         trajectory_id=trajectory.id,
         prompt=prompt,

@@ -32,7 +32,7 @@ from echoscope.dashboard.steer.branch_orders import (
     value_at,
 )
 from echoscope.dashboard.steer.branching import BranchState, Launch, launch, launches
-from echoscope.store.listing import RunList
+from echoscope.store.query.listing import RunList
 from echoscope.store.reader import open_run
 
 OpenPage = Callable[..., AppTest]

@@ -22,7 +22,7 @@ from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.regimes import Regime
 from echoscope.store.annotations import annotate, read_annotations
 from echoscope.store.errors import AnnotationError
-from echoscope.store.listing import RunRow
+from echoscope.store.query.listing import RunRow
 from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
 from echoscope.store.steer.commands import new_command
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.read import packed_file
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import meaning_of
 from echoscope.diagnostics.read.records import MetricsFileError
+from echoscope.text import packed_file
 from tests.diagnostics.read.dialects import (
     DIALECTS,
     LENGTH,

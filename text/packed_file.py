@@ -1,4 +1,4 @@
-"""Opens a metrics file that is packed: gzip, bzip2, xz, Zstandard, or a zip with one file."""
+"""Opens a file that is packed: gzip, bzip2, xz, Zstandard, or a zip with one file."""
 
 from __future__ import annotations
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from made_run import add_steps, make_run, open_writer
 
-from echoscope.store import listing
 from echoscope.store.annotations import AddTag, Pin, SetNote, annotate
 from echoscope.store.errors import NotARunError, StoreError
-from echoscope.store.listing import (
+from echoscope.store.log.packing import pack
+from echoscope.store.query import listing
+from echoscope.store.query.listing import (
     RunList,
     RunRow,
     algorithm_of,
@@ -22,7 +23,6 @@ from echoscope.store.listing import (
     row_status,
     run_path,
 )
-from echoscope.store.log.packing import pack
 from echoscope.store.records import (
     Alarm,
     AlarmSeverity,

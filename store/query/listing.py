@@ -23,17 +23,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .annotations import read_annotations
-from .errors import NotARunError, StoreError
-from .log.durable import is_locked, open_regular
-from .log.index import RunIndex, VisibleFile, read_run_json
-from .log.journal import Record, decode_line
-from .log.layout import Layout
-from .reader import CommandState, command_states, is_starting
-from .records import AlarmSeverity, AlarmState
-from .schema import check_version
-from .status import RUNNING, RunStatus, pace_of, status_of
-from .steer.commands import PendingCommands
+from ..annotations import read_annotations
+from ..errors import NotARunError, StoreError
+from ..log.durable import is_locked, open_regular
+from ..log.index import RunIndex, VisibleFile, read_run_json
+from ..log.journal import Record, decode_line
+from ..log.layout import Layout
+from ..reader import CommandState, command_states, is_starting
+from ..records import AlarmSeverity, AlarmState
+from ..schema import check_version
+from ..status import RUNNING, RunStatus, pace_of, status_of
+from ..steer.commands import PendingCommands
 
 _TAIL_BYTES = 65_536
 _MAX_TAIL_BYTES = 16_777_216

@@ -1,0 +1,1 @@
+"""How do the rollouts of another trainer become a run of ours?"""

@@ -1,0 +1,238 @@
+"""Messages, or one flat text, as turns.
+
+Messages keep their roles, so turns are exact. A flat text with its special tokens can be split
+exactly, too. A flat text without them can only be split where a role name stands alone on its line,
+as chat templates of the Qwen kind leave it; that is a guess, and the caller must mark it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from echoscope.text.strict_json import json_value
+
+from ..records import ToolCall
+from .draft import DraftTurn, RowError, text_of
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "environment")
+_CHATML = re.compile(r"<\|im_start\|>(\w+)\n?|<\|im_end\|>\n?")
+_HEADERS = re.compile(r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n{0,2}|<\|eot_id\|>")
+_TURNS = re.compile(r"<start_of_turn>(\w+)\n?|<end_of_turn>\n?")
+_MARKS = (_CHATML, _HEADERS, _TURNS)
+_ENDS = re.compile(r"(?:<\|endoftext\|>|<\|begin_of_text\|>|<bos>|<eos>|</s>|<s>|<pad>)+")
+_BARE = re.compile(r"(?m)^(user|assistant|tool|system)[ \t]*$\n?")
+_ROLE_NAMES = {"model": "assistant", "human": "user", "gpt": "assistant", "ipython": "tool"}
+
+
+class Dialogue:
+    """The turns of a conversation, and what stood around them."""
+
+    __slots__ = ("final_observation", "observations", "system", "turns")
+
+    def __init__(self) -> None:
+        self.system = ""
+        self.turns: list[DraftTurn] = []
+        self.observations: list[Sequence[Mapping[str, Any]]] = []
+        """For each turn, the messages before its reply, as they were."""
+        self.final_observation = ""
+
+    @property
+    def prompt(self) -> str:
+        """System message and first observation: equal for siblings."""
+        first = self.turns[0].observation if self.turns else self.final_observation
+        return f"{self.system}\n\n{first}" if self.system else first
+
+
+def is_messages(value: Any) -> bool:
+    """Whether a value is a list of messages with roles."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in value)
+    )
+
+
+def read_messages(messages: Sequence[Mapping[str, Any]]) -> Dialogue:
+    """Each message of the assistant ends a turn; what comes before it is the observation.
+
+    Raises:
+        RowError: something in the list is no message.
+    """
+    out = Dialogue()
+    waiting: list[str] = []
+    raw: list[Mapping[str, Any]] = []
+    results: dict[str, int] = {}
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise RowError("a message has no role")
+        role = _ROLE_NAMES.get(message["role"], message["role"])
+        if role == "assistant":
+            turn = DraftTurn(
+                observation="\n\n".join(waiting),
+                response=reply_text(message),
+                calls=tuple(_calls(message)),
+            )
+            out.turns.append(turn)
+            out.observations.append(raw)
+            waiting, raw, results = [], [], _call_places(message)
+            continue
+        text = content_text(message.get("content"))
+        raw.append(message)
+        if role in ("system", "developer") and not out.turns and not waiting:
+            out.system = f"{out.system}\n\n{text}" if out.system else text
+            continue
+        waiting.append(text)
+        place = results.get(str(message.get("tool_call_id")))
+        if place is not None and out.turns:
+            _set_result(out.turns[-1], place, text)
+    out.final_observation = "\n\n".join(waiting)
+    return out
+
+
+def content_text(content: Any) -> str:
+    """The text of a message; what is no text (an image, say) as its kind in brackets."""
+    if not isinstance(content, list):
+        return text_of(content)
+    parts = []
+    for part in content:
+        if isinstance(part, str):
+            parts.append(part)
+        elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            parts.append(part["text"])
+        elif isinstance(part, Mapping):
+            parts.append(f"[{str(part.get('type', 'part'))[:40]}]")
+    return "\n".join(parts)
+
+
+def reply_text(message: Mapping[str, Any]) -> str:
+    """What the policy said: reasoning of a field of its own in tags, calls as JSON in tags."""
+    text = content_text(message.get("content"))
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(reasoning, str) and reasoning.strip() and "<think>" not in text:
+        text = f"<think>{reasoning}</think>{text}"
+    for name, arguments, _ in _raw_calls(message):
+        call = f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments}}}</tool_call>'
+        text = f"{text}\n{call}" if text else call
+    return text
+
+
+def _raw_calls(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(name, arguments as text, id) of each tool call."""
+    calls = message.get("tool_calls")
+    out = []
+    for call in calls if isinstance(calls, list) else []:
+        if isinstance(call, str):  # verifiers stores each call as JSON text
+            try:
+                call = json.loads(call)
+            except (ValueError, RecursionError):
+                continue
+        if not isinstance(call, Mapping):
+            continue
+        function = call.get("function")
+        inner = function if isinstance(function, Mapping) else call
+        arguments = inner.get("arguments")
+        if not isinstance(arguments, str):
+            arguments = json.dumps(json_value(arguments if arguments is not None else {}))
+        out.append((str(inner.get("name") or ""), arguments, str(call.get("id") or "")))
+    return out
+
+
+def _calls(message: Mapping[str, Any]) -> list[ToolCall]:
+    return [ToolCall(name=name, arguments=text) for name, text, _ in _raw_calls(message)]
+
+
+def _call_places(message: Mapping[str, Any]) -> dict[str, int]:
+    return {identity: place for place, (_, _, identity) in enumerate(_raw_calls(message))}
+
+
+def _set_result(turn: DraftTurn, place: int, text: str) -> None:
+    calls = list(turn.calls)
+    old = calls[place]
+    calls[place] = ToolCall(name=old.name, arguments=old.arguments, result=text)
+    turn.calls = tuple(calls)
+
+
+def has_marks(text: str) -> bool:
+    """Whether a flat text still has the special tokens between its messages."""
+    return any(mark.search(text) for mark in _MARKS)
+
+
+def split_marked(text: str, role: str = "assistant") -> list[dict[str, str]]:
+    """Messages of a flat text with special tokens; exact.
+
+    Args:
+        role: Who speaks before the first token.
+    """
+    mark = min(_MARKS, key=lambda m: s.start() if (s := m.search(text)) else len(text) + 1)
+    messages: list[dict[str, str]] = []
+    start, speaker = 0, role
+    for found in mark.finditer(text):
+        _add(messages, speaker, text[start : found.start()])
+        speaker = _ROLE_NAMES.get(found[1], found[1]) if found[1] else ""
+        start = found.end()
+    _add(messages, speaker, text[start:])
+    return messages
+
+
+def _add(messages: list[dict[str, str]], role: str, text: str) -> None:
+    text = _ENDS.sub("", text)
+    if role and (text.strip() or role == "assistant") and not (not text and not messages):
+        messages.append({"role": role, "content": text})
+
+
+def split_bare(text: str, role: str) -> list[dict[str, str]] | None:
+    """Messages of a flat text whose special tokens are gone, at lines that are a role name.
+
+    A guess. None where the role names do not follow each other as in a conversation: then the text
+    is better left whole.
+
+    Args:
+        role: Who speaks before the first such line.
+    """
+    messages: list[dict[str, str]] = []
+    start, speaker = 0, role
+    for found in _BARE.finditer(text):
+        if found[1] == speaker and speaker in ("assistant", "system"):
+            return None
+        if speaker == "assistant" and found[1] == "system":
+            return None
+        body = text[start : found.start()]
+        if body.strip() or speaker != "":
+            messages.append({"role": speaker or "user", "content": body.removesuffix("\n")})
+        speaker, start = found[1], found.end()
+    messages.append({"role": speaker or "user", "content": text[start:]})
+    return [m for m in messages if m["content"].strip() or m["role"] == "assistant"]
+
+
+def read_flat(prompt: str, response: str) -> tuple[Dialogue, bool]:
+    """Turns of a rollout that was dumped as two texts, and whether the split is a guess.
+
+    Args:
+        prompt: All before the first sampled token.
+        response: All after it, observations of later turns included.
+    """
+    if has_marks(prompt) or has_marks(response):
+        head, tail = split_marked(prompt, "user"), split_marked(response, "assistant")
+        return read_messages(_joined(head, tail, response)), False
+    before, after = split_bare(prompt, ""), split_bare(response, "assistant")
+    # A response with an observation and no reply to it is more likely a text with such a word.
+    replies = [m for m in after or () if m["role"] == "assistant"]
+    is_split = len(replies) > 1 and after is not None and after[0]["role"] == "assistant"
+    head = [{"role": "user", "content": prompt}] if before is None else before
+    return read_messages(_joined(head, after if is_split else None, response)), is_split
+
+
+def _joined(
+    head: list[dict[str, str]], tail: list[dict[str, str]] | None, response: str
+) -> list[dict[str, str]]:
+    """Prompt and response as one conversation; what the prompt began of the reply belongs to it."""
+    tail = tail or [{"role": "assistant", "content": response}]
+    if head and head[-1]["role"] == "assistant" and tail[0]["role"] == "assistant":
+        begun = head[-1]["content"]
+        first = {"role": "assistant", "content": begun + tail[0]["content"]}
+        tail = [first if begun.strip() else tail[0], *tail[1:]]
+        head = head[:-1]
+    return [*head, *tail]

@@ -1,0 +1,249 @@
+"""What a format's reader makes of one episode, and how a draft becomes a stored trajectory.
+
+A draft says only what the file says. Whatever was not written stays unknown (None, NaN), and what a
+reader had to guess is named in `reconstructed`, so that it is stored and shown with the episode.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
+from echoscope.text.strict_json import json_value
+
+from ..records import (
+    FinishReason,
+    FloatArray,
+    IntArray,
+    Split,
+    StopReason,
+    ToolCall,
+    Trajectory,
+    Turn,
+    prompt_key,
+)
+
+RECONSTRUCTIONS: Mapping[str, str] = {
+    "turns": "turns were split at role names in plain text; a reply may contain such a name itself",
+    "turn_rewards": "only the reward of the episode is known; it stands at the last turn",
+    "groups": "episodes with an equal prompt in a step were taken as one group",
+    "step": "the step was taken from the name of the file or its folder",
+    "blocks": "the file has no steps; each step is a block of its rows in their order",
+    "split": "training or evaluation was told from the name of the folder",
+    "actions": "actions were read from the answer of the reply; what was executed is not known",
+    "reward_terms": "the rewards of several functions were added up; their weights are not known",
+    "turn_is_episode": "the file has one row per turn; each turn is stored as an episode",
+}
+"""What a reader may have to guess, and how it guesses, in words for people."""
+
+
+class RowError(ValueError):
+    """A row that cannot be taken, with the reason in words."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DraftTurn:
+    """One turn as far as a file tells."""
+
+    observation: str
+    response: str
+    reward: float = math.nan
+    actions: tuple[str, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    finish_reason: FinishReason = FinishReason.UNKNOWN
+    is_valid: bool | None = None
+    is_effective: bool | None = None
+    policy_version: int | None = None
+    prompt_tokens: IntArray | None = None
+    response_tokens: IntArray | None = None
+    logprobs: FloatArray | None = None
+    entropies: FloatArray | None = None
+    info: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """One episode as far as a file tells."""
+
+    turns: Sequence[DraftTurn]
+    prompt: str = ""
+    """What the policy was given before its first reply, system message included."""
+    group: str | None = None
+    """Episodes of a step with the same name are siblings; None where the file does not say."""
+    split: Split = Split.IMPORT
+    env: str = ""
+    tag: str = ""
+    final_observation: str = ""
+    stop_reason: StopReason = StopReason.UNKNOWN
+    is_success: bool | None = None
+    duration_s: float | None = None
+    advantage: float | None = None
+    advantages: tuple[FloatArray, ...] | None = None
+    reference_logprobs: tuple[FloatArray, ...] | None = None
+    is_kept: bool | None = None
+    """Whether the update used it; None where the file does not say."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """What has no column of ours, under the names of the file."""
+    reconstructed: set[str] = field(default_factory=set)
+    """Keys of `RECONSTRUCTIONS`."""
+
+    def set_episode_reward(self, reward: float) -> None:
+        """The reward of the whole episode, where turns have none of their own."""
+        if not self.turns or math.isnan(reward):
+            return
+        for turn in self.turns:
+            turn.reward = 0.0
+        self.turns[-1].reward = reward
+        if len(self.turns) > 1:
+            self.reconstructed.add("turn_rewards")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an episode stands in its step, and where its row came from."""
+
+    step: int
+    index: int
+    group_index: int
+    sibling_index: int
+    source: str
+    """File, and the row or line in it."""
+
+
+def trajectory_of(draft: Draft, place: Place, format_name: str) -> Trajectory:
+    """The stored form of a draft.
+
+    Raises:
+        RowError: the record refuses it.
+    """
+    try:
+        return Trajectory(
+            step=place.step,
+            split=draft.split,
+            index=place.index,
+            group_index=place.group_index,
+            sibling_index=place.sibling_index,
+            env_id=draft.env,
+            tag=draft.tag or draft.env,
+            env_seed=None,
+            noise_seed=None,
+            prompt_key=prompt_key(draft.prompt),
+            turns=tuple(_turn(turn, index) for index, turn in enumerate(draft.turns)),
+            final_observation=draft.final_observation,
+            stop_reason=draft.stop_reason,
+            is_success=draft.is_success,
+            duration_s=draft.duration_s,
+            source=place.source,
+            extra=_extra(draft, format_name),
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise RowError(f"the episode cannot be stored: {error}") from error
+
+
+def _turn(turn: DraftTurn, index: int) -> Turn:
+    text = turn.response
+    # Some chat templates open the reasoning in the prompt: the reply begins inside it.
+    close = text.find(THINK_CLOSE)
+    is_open = close >= 0 and THINK_OPEN not in text[:close]
+    parsed = parse_response(text, reasoning=True, forced_think=is_open)
+    return Turn(
+        index=index,
+        observation=turn.observation,
+        response=text,
+        reasoning_chars=parsed.reasoning_chars,
+        answer_chars=parsed.answer_chars,
+        prompt_tokens=turn.prompt_tokens,
+        response_tokens=turn.response_tokens,
+        logprobs=turn.logprobs,
+        entropies=turn.entropies,
+        actions=turn.actions,
+        reward=turn.reward,
+        is_valid=turn.is_valid,
+        is_effective=turn.is_effective,
+        finish_reason=turn.finish_reason,
+        policy_version=turn.policy_version,
+        info=turn.info,
+        calls=turn.calls,
+    )
+
+
+def _extra(draft: Draft, format_name: str) -> str:
+    value: dict[str, Any] = {"format": format_name}
+    if draft.reconstructed:
+        value["reconstructed"] = sorted(draft.reconstructed)
+    if draft.fields:
+        value["fields"] = json_value(dict(draft.fields))
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def reconstructions(extra: str | None) -> dict[str, str]:
+    """What was guessed when a trajectory was imported, and how; empty for a run of ours.
+
+    Args:
+        extra: The trajectory's column of that name.
+    """
+    try:
+        value = json.loads(extra or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    names = value.get("reconstructed") if isinstance(value, dict) else None
+    known = names if isinstance(names, list) else []
+    return {n: RECONSTRUCTIONS[n] for n in known if isinstance(n, str) and n in RECONSTRUCTIONS}
+
+
+def number(value: Any) -> float:
+    """A finite number; NaN for anything else, booleans as 0 and 1."""
+    if isinstance(value, bool | int | float):
+        try:
+            result = float(value)
+        except OverflowError:
+            return math.nan
+        return result if math.isfinite(result) else math.nan
+    if isinstance(value, str):
+        try:
+            result = float(value)
+        except ValueError:
+            return math.nan
+        return result if math.isfinite(result) else math.nan
+    return math.nan
+
+
+def whole(value: Any) -> int | None:
+    """A whole number of at most 18 digits; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return int(value)
+    return value if isinstance(value, int) and abs(value) < 10**18 else None
+
+
+def truth(value: Any) -> bool | None:
+    """A boolean, or a number that is 0 or 1; None for anything else."""
+    if isinstance(value, bool):
+        return value
+    return bool(value) if isinstance(value, int | float) and value in (0, 1) else None
+
+
+def text_of(value: Any) -> str:
+    """A text as it is; any other JSON value as JSON; nothing for null."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(json_value(value), ensure_ascii=False)
+
+
+def numbers_of(value: Any) -> dict[str, float]:
+    """The finite numbers of an object by name."""
+    if not isinstance(value, Mapping):
+        return {}
+    found = {str(key): number(entry) for key, entry in value.items() if not isinstance(entry, str)}
+    return {key: entry for key, entry in found.items() if not math.isnan(entry)}
+
+
+def without(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The fields of a row that a reader did not use; nulls are left out."""
+    used = frozenset(names)
+    return {str(k): v for k, v in row.items() if k not in used and v is not None}

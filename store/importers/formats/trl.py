@@ -1,0 +1,68 @@
+"""TRL's GRPO and RLOO: `completions/completions_<step>.parquet`.
+
+A float column per reward function stands beside `prompt`, `completion` and `advantage`. NaN means
+that the function returned None. The weights of the functions are not in the file, so their sum is
+the return only where all weights are 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ..dialogue import is_messages, read_flat, read_messages
+from ..draft import Draft, number, without
+from ..format import Format, Row, Where, step_key
+
+_KNOWN = ("step", "prompt", "completion", "advantage", "timestamp")
+
+
+def _matches(row: Row) -> bool:
+    return all(name in row for name in ("step", "prompt", "completion", "advantage"))
+
+
+def _drafts(row: Row, where: Where) -> Iterator[Draft]:
+    prompt, completion = row["prompt"], row["completion"]
+    is_guess = False
+    if is_messages(prompt) and is_messages(completion):
+        dialogue = read_messages([*prompt, *completion])
+    else:
+        dialogue, is_guess = read_flat(str(prompt or ""), str(completion or ""))
+    rewards = {
+        name: number(value)
+        for name, value in row.items()
+        if name not in _KNOWN and (value is None or isinstance(value, float))
+    }
+    known = {name: value for name, value in rewards.items() if not math.isnan(value)}
+    fields = without(row, (*_KNOWN, *known))
+    draft = Draft(
+        turns=dialogue.turns,
+        prompt=str(prompt),
+        final_observation=dialogue.final_observation,
+        advantage=_advantage(row["advantage"]),
+        fields=fields,
+    )
+    if dialogue.system:
+        fields["system"] = dialogue.system
+    if is_guess:
+        draft.reconstructed.add("turns")
+    if known:
+        draft.set_episode_reward(sum(known.values()))
+        draft.turns[-1].info = {f"reward/{name}": value for name, value in known.items()}
+    if len(known) > 1:
+        draft.reconstructed.add("reward_terms")
+    yield draft
+
+
+def _advantage(value: object) -> float | None:
+    found = number(value)
+    return None if math.isnan(found) else found
+
+
+COMPLETIONS = Format(
+    name="TRL completions Parquet",
+    trainer="TRL",
+    matches=_matches,
+    drafts=_drafts,
+    step=step_key("step"),
+)

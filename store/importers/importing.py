@@ -1,0 +1,386 @@
+"""Rollouts of another trainer into a run's folder, step by step, through the store's own writer.
+
+Each step is one acknowledged record with the hash of the rows that it came from. So an import that
+was killed goes on where it stopped, a second import adds nothing, and one of files that grew adds
+what is new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import StoreError
+from ..log.layout import Layout
+from ..reader import open_run
+from ..records import (
+    MAX_INDEX,
+    DiagnosticRecord,
+    Split,
+    StepMetrics,
+    Trajectory,
+    TrajectoryOutcome,
+    trajectory_id,
+)
+from ..writer import RunWriter
+from .draft import Draft, Place, RowError, trajectory_of
+from .lines import BadJsonError
+from .registry import FORMATS
+from .survey import Progress, Refusals, Survey, survey
+
+logger = logging.getLogger("echoscope.store")
+KIND = "import"
+"""Of the diagnostic record that each imported step has."""
+_BAD_ROW = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
+"""What a row raises whose values are not of the kinds that its keys promise."""
+
+
+class ImportingError(StoreError):
+    """Nothing can be imported, with the reason in words."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ImportReport:
+    """What an import did."""
+
+    path: Path
+    """The run's folder."""
+    format: str
+    trainer: str
+    num_kept: int = 0
+    """Trajectories that this import added."""
+    num_there: int = 0
+    """Rows that the run had already."""
+    num_steps: int = 0
+    """Steps that this import added."""
+    first_step: int | None = None
+    last_step: int | None = None
+    rows: Refusals = field(default_factory=Refusals)
+    """Rows that were skipped."""
+    files: Refusals = field(default_factory=Refusals)
+    """Files that were refused."""
+    others: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    """Rows of other trainers beside them: format -> how many, and the first file."""
+    reconstructed: Counter[str] = field(default_factory=Counter)
+    """What had to be guessed -> in how many episodes."""
+    num_unclean: int = 0
+    """Rows with bytes that are not UTF-8."""
+
+
+def import_run(
+    path: Path,
+    run_path: Path,
+    *,
+    scanning: Progress | None = None,
+    writing: Progress | None = None,
+) -> ImportReport:
+    """Import what a path holds into a run's folder, or add what is new to one.
+
+    Raises:
+        ImportingError: no rollouts, or the folder is not the run of such an import.
+        OSError: a file cannot be read, or the disk refuses.
+    """
+    if not path.exists():
+        raise ImportingError(f"{path}: no such file or folder")
+    if run_path.exists() and path.resolve() == run_path.resolve():
+        raise ImportingError(f"{path}: is the folder that the run would be written to")
+    if Layout(path).run_json.is_file():
+        raise ImportingError(f"{path}: is a run already; `echoscope diagnose {path}` reads it")
+    with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
+        found = survey(path, Path(spool), scanning)
+        try:
+            return _import(path, run_path, found, writing)
+        finally:
+            found.close()
+
+
+def _import(path: Path, run_path: Path, found: Survey, writing: Progress | None) -> ImportReport:
+    if found.format is None or not len(found.steps_R):
+        raise ImportingError(_nothing(path, found))
+    report = ImportReport(
+        path=run_path,
+        format=found.format.name,
+        trainer=found.format.trainer,
+        rows=found.refused_rows,
+        files=found.refused_files,
+        others=found.others,
+        num_unclean=found.num_unclean,
+    )
+    stored = _stored_steps(run_path, found)
+    start = _first_difference(run_path, stored, found)
+    if start is None:
+        report.num_there = len(found.steps_R)
+        return report
+    if stored is None:
+        writer = RunWriter.create(
+            run_path,
+            run_id=run_path.name,
+            config={"imported": _description(path, found)},
+            name=run_path.name,
+            tags=("imported", found.format.trainer),
+            is_packing=False,
+        )
+    else:
+        writer = RunWriter.resume(run_path, from_step=start - 1, is_packing=False)
+    with writer:
+        _write_steps(writer, found, start, report, writing)
+    return report
+
+
+def _nothing(path: Path, found: Survey) -> str:
+    refused = [f"{file}: {why}" for why, file in found.refused_files.places.items()]
+    rows = [f"{place}: {why}" for why, place in found.refused_rows.places.items()]
+    why = f" ({'; '.join([*refused, *rows][:3])})" if refused or rows else ""
+    trainers = ", ".join(dict.fromkeys(known.trainer for known in FORMATS))
+    return (
+        f"{path}: holds no rollouts of a known format{why}. Formats of these can be read: "
+        f"{trainers}"
+    )
+
+
+def _description(path: Path, found: Survey) -> dict[str, Any]:
+    assert found.format is not None
+    names = sorted({FORMATS[index].name for index in np.unique(found.formats_R).tolist()})
+    return {
+        "trainer": found.format.trainer,
+        "formats": names,
+        "source": str(path),
+        "num_files": len(found.files),
+        "num_rows": len(found.steps_R),
+        "skipped_rows": dict(found.refused_rows.counts),
+        "refused_files": dict(found.refused_files.counts),
+        "left_out": {name: times for name, (times, _) in found.others.items()},
+    }
+
+
+def _stored_steps(run_path: Path, found: Survey) -> dict[int, str] | None:
+    """The steps that the run has, with the hashes of their rows; None for a new run.
+
+    Raises:
+        ImportingError: the folder holds something else.
+    """
+    assert found.format is not None
+    if not run_path.exists() or not any(run_path.iterdir()):
+        return None
+    if not Layout(run_path).run_json.is_file():
+        raise ImportingError(f"{run_path}: exists and is no run; name another folder with -o")
+    reader = open_run(run_path)
+    imported = reader.info().config.get("imported")
+    if not isinstance(imported, Mapping):
+        raise ImportingError(
+            f"{run_path}: is a run that was not imported; name another folder with -o"
+        )
+    if imported.get("trainer") != found.format.trainer:
+        raise ImportingError(
+            f"{run_path}: was imported from {imported.get('trainer')}, and these files are of "
+            f"{found.format.trainer}; name another folder with -o"
+        )
+    rows = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = $1", [KIND])
+    pairs = zip(rows.column("step").to_pylist(), rows.column("payload").to_pylist(), strict=True)
+    return {int(step): str(json.loads(text)["rows"]) for step, text in pairs}
+
+
+def _first_difference(
+    run_path: Path, stored: Mapping[int, str] | None, found: Survey
+) -> int | None:
+    """The first step that has to be written; None where there is nothing to add.
+
+    Raises:
+        ImportingError: writing it would hide steps that came from other files.
+    """
+    if stored is None:
+        return min(found.digests)
+    changed = [step for step, digest in found.digests.items() if stored.get(step) != digest]
+    if not changed:
+        return None
+    first = min(changed)
+    lost = sorted(step for step in stored if step >= first and step not in found.digests)
+    if lost:
+        raise ImportingError(
+            f"{run_path}: step {first} of these files comes before step {lost[0]}, which the run "
+            "has from other files; import all files at once into another folder with -o"
+        )
+    return first
+
+
+def _write_steps(
+    writer: RunWriter,
+    found: Survey,
+    start: int,
+    report: ImportReport,
+    writing: Progress | None,
+) -> None:
+    done = 0
+    for step, rows in found.steps():
+        if step < start:
+            report.num_there += len(rows)
+            done += len(rows)
+            continue
+        content = _StepDrafts(step=step, found=found, report=report)
+        content.read(rows)
+        writer.commit_step(
+            metrics=[_metrics(writer.run_id, step, content.trajectories)],
+            trajectories=content.trajectories,
+            outcomes=content.outcomes,
+            diagnostics=[_record(step, found.digests[step], len(rows), content)],
+        )
+        report.num_kept += len(content.trajectories)
+        report.num_steps += 1
+        report.first_step = step if report.first_step is None else report.first_step
+        report.last_step = step
+        done += len(rows)
+        if writing:
+            writing(done, len(found.steps_R))
+
+
+def _record(step: int, digest: str, num_rows: int, content: _StepDrafts) -> DiagnosticRecord:
+    payload = {
+        "rows": digest,
+        "num_rows": num_rows,
+        "num_kept": len(content.trajectories),
+        "skipped": dict(content.skipped),
+        "reconstructed": dict(content.reconstructed),
+    }
+    return DiagnosticRecord(step=step, kind=KIND, payload=json.dumps(payload))
+
+
+@dataclass(slots=True, kw_only=True)
+class _StepDrafts:
+    """The episodes of one step while they are collected."""
+
+    step: int
+    found: Survey
+    report: ImportReport
+    trajectories: list[Trajectory] = field(default_factory=list)
+    outcomes: list[TrajectoryOutcome] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    reconstructed: Counter[str] = field(default_factory=Counter)
+    _groups: dict[tuple[str, bytes], tuple[int, int]] = field(default_factory=dict)
+    """Key of a group -> its number, and its siblings so far."""
+
+    def read(self, rows: range) -> None:
+        for row in rows:
+            number = int(self.found.file_R[row])
+            file = self.found.files[number]
+            at = int(self.found.place_R[row])
+            place = f"{file.where.path}:{at}"
+            try:
+                value = file.source.row(at, int(self.found.size_R[row]))
+                known = FORMATS[int(self.found.formats_R[row])]
+                for draft in known.drafts(value, file.where):
+                    if self.found.file_steps_R[row]:
+                        draft.reconstructed.add("step")
+                    draft.reconstructed |= self.found.reconstructed
+                    self._add(draft, place, known.name)
+            except RowError as error:
+                self._skip(str(error), place)
+            except BadJsonError as error:
+                self._skip(f"the file changed while it was read: {error}", place)
+            except _BAD_ROW as error:
+                logger.debug("%s: %r", place, error)
+                self._skip("its values are not of the kinds that its keys promise", place)
+            if row + 1 == rows.stop or int(self.found.file_R[row + 1]) != number:
+                file.source.close()
+
+    def _skip(self, reason: str, place: str) -> None:
+        self.skipped[reason] += 1
+        self.report.rows.add(reason, place)
+
+    def _add(self, draft: Draft, place: str, format_name: str) -> None:
+        index = len(self.trajectories)
+        if index > MAX_INDEX:
+            raise RowError(f"a step holds at most {MAX_INDEX + 1:,} episodes")
+        if not draft.turns:
+            raise RowError("it has no reply of the policy")
+        kind = "group"
+        name = draft.group
+        if name is None:
+            kind, name = "prompt", draft.prompt
+            draft.reconstructed.add("groups")
+        key = (
+            f"{draft.split}{kind}",
+            hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest(),
+        )
+        group, sibling = self._groups.get(key, (len(self._groups), 0))
+        trajectory = trajectory_of(
+            draft,
+            Place(
+                step=self.step,
+                index=index,
+                group_index=group,
+                sibling_index=sibling,
+                source=place,
+            ),
+            format_name,
+        )
+        self._groups[key] = (group, sibling + 1)
+        self.trajectories.append(trajectory)
+        self.reconstructed.update(draft.reconstructed)
+        self.report.reconstructed.update(draft.reconstructed)
+        outcome = _outcome(draft, trajectory)
+        if outcome is not None:
+            self.outcomes.append(outcome)
+
+
+def _outcome(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None:
+    """What the file says of the update; None where it says nothing."""
+    if draft.advantage is None and draft.advantages is None and draft.is_kept is None:
+        return None
+    return TrajectoryOutcome(
+        trajectory_id=trajectory_id(trajectory.split, trajectory.step, trajectory.index),
+        advantage=draft.advantage,
+        kept=draft.is_kept is not False,
+        drop_reason="the trainer masked it" if draft.is_kept is False else None,
+        advantages=draft.advantages,
+        ref_logprobs=draft.reference_logprobs,
+    )
+
+
+def _metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> StepMetrics:
+    """The numbers of a step that rollouts alone give; NaN where the files do not say."""
+    own = [t for t in trajectories if t.split is Split.IMPORT] or trajectories
+    returns = [t.episode_return for t in own]
+    known = np.array([value for value in returns if not math.isnan(value)])
+    solved = [float(t.is_success) for t in own if t.is_success is not None]
+    stds = list(_group_stds(own))
+    values = {
+        "reward/return_mean": float(known.mean()) if known.size else math.nan,
+        "reward/return_std": float(known.std()) if known.size else math.nan,
+        "reward/return_min": float(known.min()) if known.size else math.nan,
+        "reward/return_max": float(known.max()) if known.size else math.nan,
+        "reward/group_std_mean": float(np.mean(stds)) if stds else math.nan,
+        "reward/zero_std_frac": float(np.mean(np.array(stds) == 0)) if stds else math.nan,
+        "rollout/success_rate": float(np.mean(solved)) if solved else math.nan,
+        "rollout/num_trajectories": float(len(own)),
+        "rollout/num_turns_mean": float(np.mean([t.num_turns for t in own])) if own else math.nan,
+    }
+    return StepMetrics(
+        run_id=run_id,
+        step=step,
+        phase="train",
+        policy_version=None,
+        wall_time=time.time(),
+        values=values,
+    )
+
+
+def _group_stds(trajectories: Sequence[Trajectory]) -> Iterator[float]:
+    """The spread of the return in each group of two and more siblings whose returns are known."""
+    groups: dict[int, list[float]] = {}
+    for trajectory in trajectories:
+        if not math.isnan(trajectory.episode_return):
+            groups.setdefault(trajectory.group_index, []).append(trajectory.episode_return)
+    for values in groups.values():
+        if len(values) > 1:
+            yield float(np.std(values))

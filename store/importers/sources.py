@@ -1,0 +1,404 @@
+"""Files of a path as sources of rows: JSON lines, JSON documents, Parquet, Inspect's archives.
+
+A source is read twice: once to learn which rows it has, once to convert them step by step. Between
+the two only the places of rows are kept. Nothing is unpickled, no link leads out of the folder, and
+what a packed file unpacks to is bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from echoscope.text.packed_file import ERRORS as PACKED_ERRORS
+from echoscope.text.packed_file import opened, packing_of
+
+from .lines import BadJsonError, as_utf8, json_of, lines_of
+
+MAX_FILES = 100_000
+MAX_DOCUMENT_BYTES = 32 << 20
+"""A JSON document over several lines is read at once."""
+MAX_UNPACKED = 8 << 30
+MAX_RATIO = 300
+"""A packed file of rollouts is 3 to 40 times smaller than what it holds; a bomb 1,000 times."""
+_FREE_BYTES = 64 << 20
+"""So much may come out of a packed file at any ratio."""
+_SNIFF_BYTES = 4096
+_MAX_MEMBERS = 200_000
+_PICKLED = frozenset({".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"})
+_SKIPPED = frozenset(
+    {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
+    | {".sh", ".toml", ".lock", ".duckdb", ".sqlite", ".db", ".wandb"}
+)
+_NUMBER = re.compile(r"(\d+)")
+HOW_TO_UNPICKLE = (
+    "a pickle can run any code when it is opened, so it is not opened; set the trainer's output to "
+    "JSON lines (RAGEN: output.format=jsonl; slime: write the samples as JSON lines), or convert "
+    "the file in the trainer's own environment"
+)
+
+
+class SourceError(ValueError):
+    """A file that is not read, with the reason in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    """A row and where it stands in its source; or why it cannot be read."""
+
+    place: int
+    """Byte offset of a line, or number of a row."""
+    size: int
+    value: Any
+    problem: str = ""
+    is_unclean: bool = False
+    """Some bytes were not UTF-8."""
+    data: bytes = b""
+    """The bytes that the row was read from: what tells whether it changed."""
+
+
+class Source(Protocol):
+    """Rows of one file, in two passes."""
+
+    def scan(self) -> Iterator[FoundRow]:
+        """All rows in order."""
+
+    def row(self, place: int, size: int) -> Any:
+        """One row again. Raises BadJsonError or OSError where the file changed meanwhile."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class JsonLines:
+    """One JSON value a line."""
+
+    path: Path
+    _file: BinaryIO | None = None
+
+    def scan(self) -> Iterator[FoundRow]:
+        with self.path.open("rb") as file:
+            for line in lines_of(file):
+                yield _found(line.offset, line.size, line.data, is_last=line.is_last)
+
+    def row(self, place: int, size: int) -> Any:
+        if self._file is None:
+            self._file = self.path.open("rb")
+        self._file.seek(place)
+        return json_of(self._file.read(size))[0]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _found(place: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
+    if data is None:
+        return FoundRow(place, size, None, "a line of more than 16 MB")
+    try:
+        value, is_clean = json_of(data)
+    except BadJsonError as error:
+        problem = "the last line is cut off" if is_last else str(error)
+        return FoundRow(place, size, None, problem)
+    return FoundRow(place, size, value, "", not is_clean, data)
+
+
+@dataclass(slots=True)
+class JsonDocument:
+    """One JSON document over several lines: an object, or a list of objects."""
+
+    path: Path
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    """What files beside it say of it."""
+    _rows: list[Any] | None = None
+
+    def _read(self) -> list[Any]:
+        if self._rows is None:
+            if self.path.stat().st_size > MAX_DOCUMENT_BYTES:
+                raise SourceError("a JSON document of more than 32 MB; JSON lines have no limit")
+            value, _ = json_of(self.path.read_bytes())
+            is_dialogue = isinstance(value, list) and value and _has_role(value[0])
+            rows = value if isinstance(value, list) and not is_dialogue else [value]
+            if is_dialogue:
+                rows = [{"messages": value, **self.beside}]
+            self._rows = rows
+        return self._rows
+
+    def scan(self) -> Iterator[FoundRow]:
+        for number, value in enumerate(self._read()):
+            data = json.dumps(value, sort_keys=True).encode(errors="surrogatepass")
+            yield FoundRow(number, 0, value, data=data)
+        self._rows = None
+
+    def row(self, place: int, size: int) -> Any:
+        return self._read()[place]
+
+    def close(self) -> None:
+        self._rows = None
+
+
+def _has_role(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("role"), str)
+
+
+@dataclass(slots=True)
+class ParquetRows:
+    """Rows of a Parquet file, one row group in memory at a time."""
+
+    path: Path
+    _group: int = -1
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+    _file: pq.ParquetFile | None = None
+    _starts: list[int] = field(default_factory=list)
+
+    def _open(self) -> pq.ParquetFile:
+        if self._file is None:
+            self._file = pq.ParquetFile(self.path)
+            self._starts = [0]
+            for number in range(self._file.num_row_groups):
+                rows = self._file.metadata.row_group(number).num_rows
+                self._starts.append(self._starts[-1] + rows)
+        return self._file
+
+    def scan(self) -> Iterator[FoundRow]:
+        number = 0
+        for batch in self._open().iter_batches(batch_size=256):
+            for value in batch.to_pylist():
+                data = json.dumps(value, default=str, sort_keys=True).encode(errors="replace")
+                yield FoundRow(number, 0, value, data=data)
+                number += 1
+
+    def row(self, place: int, size: int) -> Any:
+        file = self._open()
+        group = next(g for g in range(file.num_row_groups) if place < self._starts[g + 1])
+        if group != self._group:
+            self._rows = file.read_row_group(group).to_pylist()
+            self._group = group
+        return self._rows[place - self._starts[group]]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._rows, self._group = None, [], -1
+
+
+@dataclass(slots=True)
+class InspectArchive:
+    """Samples of an Inspect `.eval` file: a zip with one JSON document a sample."""
+
+    path: Path
+    _archive: zipfile.ZipFile | None = None
+    _names: list[str] = field(default_factory=list)
+    _header: dict[str, Any] = field(default_factory=dict)
+
+    def _open(self) -> zipfile.ZipFile:
+        if self._archive is None:
+            self._archive = zipfile.ZipFile(self.path)
+            names = self._archive.namelist()[:_MAX_MEMBERS]
+            self._names = sorted(n for n in names if n.startswith("samples/") and n[-5:] == ".json")
+            header = "header.json" if "header.json" in names else "_journal/start.json"
+            value = json_of(self._member(header))[0] if header in names else {}
+            self._header = value if isinstance(value, dict) else {}
+        return self._archive
+
+    def _member(self, name: str) -> bytes:
+        assert self._archive is not None
+        info = self._archive.getinfo(name)
+        if info.file_size > MAX_DOCUMENT_BYTES:
+            raise BadJsonError("a sample of more than 32 MB")
+        try:
+            with self._archive.open(info) as member:
+                data = member.read(MAX_DOCUMENT_BYTES + 1)
+        except NotImplementedError:
+            raise BadJsonError(
+                "the sample is compressed with Zstandard, which Python reads from version 3.14 on; "
+                "`inspect log convert --to json` writes it as JSON"
+            ) from None
+        except (zlib.error, zipfile.BadZipFile, EOFError, RuntimeError) as error:
+            raise BadJsonError(f"the archive is damaged: {error}") from None
+        if len(data) > MAX_DOCUMENT_BYTES:
+            raise BadJsonError("a sample of more than 32 MB")
+        return data
+
+    def scan(self) -> Iterator[FoundRow]:
+        self._open()
+        for number, name in enumerate(self._names):
+            try:
+                data = self._member(name)
+                value, is_clean = json_of(data)
+            except BadJsonError as error:
+                yield FoundRow(number, 0, None, str(error))
+                continue
+            yield FoundRow(number, 0, self._with_header(value), "", not is_clean, data)
+
+    def _with_header(self, value: Any) -> Any:
+        return {**value, "_header": self._header} if isinstance(value, dict) else value
+
+    def row(self, place: int, size: int) -> Any:
+        self._open()
+        return self._with_header(json_of(self._member(self._names[place]))[0])
+
+    def close(self) -> None:
+        if self._archive is not None:
+            self._archive.close()
+            self._archive = None
+
+
+def files_of(path: Path) -> Iterator[tuple[Path, str]]:
+    """The files of a path in natural order, each with a reason where it is not to be read.
+
+    Links are followed only where they stay in the folder, where the file is met by itself anyway.
+    """
+    if not path.is_dir():
+        yield path, "" if stat.S_ISREG(path.stat().st_mode) else "not a regular file"
+        return
+    root = path.resolve()
+    number = 0
+    for folder, folders, names in os.walk(path):
+        here = Path(folder)
+        folders[:] = sorted((f for f in folders if not f.startswith(".")), key=natural)
+        for name in [f for f in folders if (here / f).is_symlink()]:
+            if not (here / name).resolve().is_relative_to(root):
+                yield here / name, "a link that leads out of the folder"
+        for name in sorted(names, key=natural):
+            file = here / name
+            if name.startswith("."):
+                continue
+            number += 1
+            if number > MAX_FILES:
+                yield path, f"more than {MAX_FILES:,} files; the rest was not looked at"
+                return
+            if file.is_symlink():
+                is_inside = file.resolve().is_relative_to(root)
+                if not is_inside:
+                    yield file, "a link that leads out of the folder"
+                continue
+            if stat.S_ISREG(file.stat().st_mode):
+                yield file, ""
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Sorts names with numbers in them by the numbers: 2.jsonl before 10.jsonl."""
+    parts = _NUMBER.split(name)
+    return [
+        (1, int(part), "") if part.isascii() and part.isdigit() and len(part) < 19 else (0, 0, part)
+        for part in parts
+    ]
+
+
+def source_of(path: Path, spool: Path) -> Source | None:
+    """How the rows of a file are read; None for a file that cannot hold rollouts.
+
+    Args:
+        spool: A folder for unpacked copies.
+
+    Raises:
+        SourceError: a file that is refused, with the reason.
+        OSError: it cannot be read.
+    """
+    suffix = path.suffix.lower()
+    if suffix in _SKIPPED:
+        return None
+    with path.open("rb") as file:
+        head = file.read(_SNIFF_BYTES)
+    if not head.strip():
+        return None
+    if head.startswith(b"PAR1"):
+        try:
+            pq.read_metadata(path)
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(f"the Parquet file is damaged: {error}") from None
+        return ParquetRows(path)
+    if suffix in _PICKLED or head[:1] == b"\x80":
+        raise SourceError(HOW_TO_UNPICKLE)
+    packing = packing_of(path)
+    if packing == "zip":
+        return _of_zip(path, spool)
+    if packing:
+        path = _unpacked(path, spool)
+        with path.open("rb") as file:
+            head = file.read(_SNIFF_BYTES)
+    return _of_json(as_utf8(path, spool), head)
+
+
+def _of_zip(path: Path, spool: Path) -> Source | None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError) as error:
+        raise SourceError(f"the zip file is damaged: {error}") from None
+    if any(name.endswith("data.pkl") for name in names):
+        raise SourceError(HOW_TO_UNPICKLE)
+    if any(n.startswith("samples/") for n in names) or "header.json" in names:
+        return InspectArchive(path)
+    return _of_json(as_utf8(_unpacked(path, spool), spool), b"{")
+
+
+def _unpacked(path: Path, spool: Path) -> Path:
+    """A copy of what a packed file holds."""
+    copy = spool / f"unpacked-{len(list(spool.iterdir()))}"
+    packed, size = max(path.stat().st_size, 1), 0
+    try:
+        with opened(path) as file, copy.open("wb") as out:
+            while block := file.read(1 << 20):
+                size += len(block)
+                if size > _FREE_BYTES and size > MAX_RATIO * packed:
+                    raise SourceError(
+                        f"it unpacks to more than {MAX_RATIO} times its size, as a bomb does"
+                    )
+                if size > MAX_UNPACKED:
+                    raise SourceError("it unpacks to more than 8 GB; unpack it first")
+                out.write(block)
+    except SourceError:
+        copy.unlink(missing_ok=True)
+        raise
+    except PACKED_ERRORS as error:
+        if size == 0:
+            raise SourceError(f"it cannot be unpacked: {error}") from None
+    return copy
+
+
+def _of_json(path: Path, head: bytes) -> Source | None:
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start[:1] not in (b"{", b"[") and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return None
+    with path.open("rb") as file:
+        first = next(lines_of(file), None)
+    if first is None:
+        return None
+    if first.data is None:
+        return JsonLines(path)
+    try:
+        value, _ = json_of(first.data)
+    except BadJsonError:
+        is_begun = first.data.strip()[-1:] in (b"{", b"[", b",")
+        return JsonDocument(path, _beside(path)) if is_begun else JsonLines(path)
+    if isinstance(value, list):
+        return JsonDocument(path, _beside(path))
+    return JsonLines(path)
+
+
+def _beside(path: Path) -> dict[str, Any]:
+    """What VAGEN writes beside the messages of an episode."""
+    metrics = path.with_name("metrics.json")
+    if path.name != "messages.json" or not metrics.is_file() or metrics.is_symlink():
+        return {}
+    if metrics.stat().st_size > 1 << 20:
+        return {}
+    try:
+        value, _ = json_of(metrics.read_bytes())
+    except BadJsonError:
+        return {}
+    return {"vagen_metrics": value, "vagen_folder": path.parent.name}

@@ -1,0 +1,347 @@
+"""The first pass: which rows a path holds, of which format, at which step; and what is refused.
+
+Of each row 33 bytes are kept. Rows are then converted in the order of their steps, whatever the
+order of the files.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..records import MAX_INDEX, IntArray64
+from .format import Format, Row, Where
+from .lines import BadJsonError
+from .registry import FORMATS
+from .sources import Source, SourceError, files_of, source_of
+
+BLOCK_ROWS = 4096
+BLOCK_BYTES = 32 << 20
+"""Where nothing says a step, so many rows (or bytes) are one."""
+MAX_STEP = 99_999_999
+_NO_STEP = -1
+_EXAMPLES = 200
+
+Progress = Callable[[int, int], None]
+"""Called with (done, of): bytes in the first pass, rows in the second."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Refusals:
+    """What was not taken: reason -> how often, and where first."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    places: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, place: str, times: int = 1) -> None:
+        if len(self.counts) >= _EXAMPLES and reason not in self.counts:
+            reason = "another reason"
+        self.counts[reason] += times
+        self.places.setdefault(reason, place)
+
+    @property
+    def total(self) -> int:
+        return self.counts.total()
+
+
+@dataclass(slots=True, kw_only=True)
+class SurveyedFile:
+    """A file with rows of a format."""
+
+    where: Where
+    source: Source
+
+
+@dataclass(slots=True, kw_only=True)
+class Survey:
+    """What a path holds. Legend: **R** rows, in the order in which they are converted."""
+
+    format: Format | None
+    """The format of the run: that of most rows; None where no row has a known one."""
+    files: list[SurveyedFile]
+    steps_R: IntArray64
+    file_R: NDArray[np.int32]
+    place_R: IntArray64
+    size_R: IntArray64
+    formats_R: NDArray[np.int8]
+    """Index into FORMATS: variants of one trainer's format may be mixed."""
+    digests: Mapping[int, str]
+    """Step -> hash of the bytes of its rows."""
+    refused_rows: Refusals
+    refused_files: Refusals
+    others: Mapping[str, tuple[int, str]]
+    """Format that was left out -> its rows, and the first file."""
+    reconstructed: frozenset[str]
+    """Of `step` and `blocks`, what holds for every row."""
+    file_steps_R: NDArray[np.bool_]
+    """Where the step is that of the file's name."""
+    num_unclean: int = 0
+    """Rows with bytes that are not UTF-8."""
+
+    def steps(self) -> Iterator[tuple[int, range]]:
+        """Each step with the rows it has."""
+        if not len(self.steps_R):
+            return
+        bounds = np.flatnonzero(np.diff(self.steps_R)) + 1
+        starts = [0, *bounds.tolist(), len(self.steps_R)]
+        for first, last in itertools.pairwise(starts):
+            yield int(self.steps_R[first]), range(first, last)
+
+    def close(self) -> None:
+        for file in self.files:
+            file.source.close()
+
+
+class _Rows:
+    """Places of rows while they are met."""
+
+    def __init__(self) -> None:
+        self.step = array.array("q")
+        self.file = array.array("i")
+        self.place = array.array("q")
+        self.size = array.array("q")
+        self.format = array.array("b")
+        self.is_file_step = array.array("b")
+        self.digest = array.array("Q")
+
+
+def format_of(row: Row, likely: Format | None = None) -> Format | None:
+    """The format of a row, by its keys."""
+    if likely is not None and likely.matches(row):
+        return likely
+    return next((known for known in FORMATS if known.matches(row)), None)
+
+
+def is_rollouts(path: Path, spool: Path) -> bool:
+    """Whether a file or folder holds rollouts, by the first rows of its first files.
+
+    Args:
+        spool: A folder for unpacked copies.
+    """
+    for number, (file, problem) in enumerate(files_of(path)):
+        if number >= 200:
+            return False
+        if problem:
+            continue
+        try:
+            source = source_of(file, spool)
+            if source is None:
+                continue
+            for seen, found in enumerate(source.scan()):
+                if isinstance(found.value, dict) and format_of(found.value):
+                    return True
+                if seen >= 20:
+                    break
+        except (SourceError, BadJsonError, OSError):
+            continue
+    return False
+
+
+def survey(path: Path, spool: Path, progress: Progress | None = None) -> Survey:
+    """Read all rows of a path once.
+
+    Args:
+        path: A file or a folder.
+        spool: A folder for unpacked copies; it must exist until the rows were converted.
+
+    Raises:
+        OSError: the path cannot be read.
+    """
+    rows = _Rows()
+    files: list[SurveyedFile] = []
+    refused_rows, refused_files = Refusals(), Refusals()
+    num_unclean = 0
+    found_files = list(files_of(path))
+    done = 0
+    total = sum(_size(file) for file, problem in found_files if not problem)
+    firsts: dict[int, str] = {}
+    for file, problem in found_files:
+        shown = str(file.relative_to(path)) if path.is_dir() else file.name
+        where = Where(path=PurePath(shown))
+        if problem:
+            refused_files.add(problem, shown)
+            continue
+        try:
+            source = source_of(file, spool)
+            if source is not None:
+                is_kept, unclean = _scan(source, where, len(files), rows, refused_rows, firsts)
+                num_unclean += unclean
+                if is_kept:
+                    files.append(SurveyedFile(where=where, source=source))
+                source.close()
+        except (SourceError, BadJsonError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            refused_files.add(reason or str(error), shown)
+        done += _size(file)
+        if progress:
+            progress(done, total)
+    return _planned(rows, files, refused_rows, refused_files, num_unclean, firsts)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.lstat().st_size
+    except OSError:
+        return 0
+
+
+def _scan(
+    source: Source,
+    where: Where,
+    number: int,
+    rows: _Rows,
+    refused: Refusals,
+    firsts: dict[int, str],
+) -> tuple[bool, int]:
+    """Note the rows of a file; whether it has any, and how many had bytes that are not UTF-8."""
+    own = Refusals()
+    likely: Format | None = None
+    is_kept, unclean = False, 0
+    file_step = where.step
+    for found in source.scan():
+        place = f"{where.path}, byte {found.place}" if found.size else f"{where.path} {found.place}"
+        if found.problem:
+            own.add(found.problem, place)
+            continue
+        known = format_of(found.value, likely) if isinstance(found.value, dict) else None
+        if known is None:
+            own.add("a row of no known format", place)
+            continue
+        step = known.step(found.value)
+        is_file_step = step is None and known.has_file_step and file_step is not None
+        if is_file_step:
+            step = file_step
+        if step is not None and not 0 <= step <= MAX_STEP:
+            own.add(f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]", place)
+            continue
+        likely, is_kept = known, True
+        unclean += found.is_unclean
+        index = FORMATS.index(known)
+        firsts.setdefault(index, str(where.path))
+        rows.step.append(_NO_STEP if step is None else step)
+        rows.file.append(number)
+        rows.place.append(found.place)
+        rows.size.append(found.size)
+        rows.format.append(index)
+        rows.is_file_step.append(is_file_step)
+        digest = hashlib.blake2b(found.data, digest_size=8).digest()
+        rows.digest.append(int.from_bytes(digest, "little"))
+    if is_kept:
+        for reason, times in own.counts.items():
+            refused.add(reason, own.places[reason], times)
+    return is_kept, unclean
+
+
+def _planned(
+    rows: _Rows,
+    files: list[SurveyedFile],
+    refused_rows: Refusals,
+    refused_files: Refusals,
+    num_unclean: int,
+    firsts: Mapping[int, str],
+) -> Survey:
+    steps = np.array(rows.step, dtype=np.int64)
+    file = np.array(rows.file, dtype=np.int32)
+    place = np.array(rows.place, dtype=np.int64)
+    size = np.array(rows.size, dtype=np.int64)
+    formats = np.array(rows.format, dtype=np.int8)
+    is_file_step = np.array(rows.is_file_step, dtype=np.bool_)
+    digest = np.array(rows.digest, dtype=np.uint64)
+    chosen, keep, others = _one_trainer(formats, firsts)
+    has_step = steps != _NO_STEP
+    flags: set[str] = set()
+    if keep.any() and not has_step[keep].any():
+        steps[keep] = _blocks(size[keep])
+        flags = {"blocks"} if steps[keep].any() else set()
+    elif keep.any() and not has_step[keep].all():
+        lost = keep & ~has_step
+        first = files[int(file[np.flatnonzero(lost)[0]])].where.path
+        refused_rows.add("it has no step, and other rows have", str(first), int(lost.sum()))
+        keep &= has_step
+    rows_kept = np.flatnonzero(keep)
+    order = rows_kept[np.argsort(steps[rows_kept], kind="stable")]
+    order = _within_a_step(steps, order, files, file, refused_rows)
+    return Survey(
+        format=chosen,
+        files=files,
+        steps_R=steps[order],
+        file_R=file[order],
+        place_R=place[order],
+        size_R=size[order],
+        formats_R=formats[order],
+        digests=_digests(steps[order], digest[order]),
+        refused_rows=refused_rows,
+        refused_files=refused_files,
+        others=others,
+        reconstructed=frozenset(flags),
+        file_steps_R=is_file_step[order],
+        num_unclean=num_unclean,
+    )
+
+
+def _one_trainer(
+    formats: NDArray[np.int8], firsts: Mapping[int, str]
+) -> tuple[Format | None, NDArray[np.bool_], dict[str, tuple[int, str]]]:
+    """The trainer with most rows, which rows are its, and what others there are."""
+    counts = {int(index): int((formats == index).sum()) for index in np.unique(formats)}
+    if not counts:
+        return None, np.zeros(len(formats), dtype=np.bool_), {}
+    by_trainer: Counter[str] = Counter()
+    for index, times in counts.items():
+        by_trainer[FORMATS[index].trainer] += times
+    trainer = by_trainer.most_common(1)[0][0]
+    own = [index for index in counts if FORMATS[index].trainer == trainer]
+    others = {
+        FORMATS[index].name: (times, firsts[index])
+        for index, times in counts.items()
+        if index not in own
+    }
+    chosen = FORMATS[max(own, key=lambda index: counts[index])]
+    return chosen, np.isin(formats, own), others
+
+
+def _blocks(size: IntArray64) -> IntArray64:
+    """Numbers of blocks of rows that have no step."""
+    by_rows = np.arange(len(size)) // BLOCK_ROWS
+    by_bytes = (np.cumsum(size) - size) // BLOCK_BYTES
+    pairs = np.stack([by_rows, by_bytes], axis=1)
+    is_next = np.concatenate([[False], (np.diff(pairs, axis=0) != 0).any(axis=1)])
+    return np.asarray(np.cumsum(is_next), dtype=np.int64)
+
+
+def _within_a_step(
+    steps: IntArray64,
+    order: NDArray[np.intp],
+    files: list[SurveyedFile],
+    file: NDArray[np.int32],
+    refused: Refusals,
+) -> NDArray[np.intp]:
+    """At most as many rows of a step as trajectories can be numbered."""
+    if not len(order):
+        return order
+    ordered = steps[order]
+    starts = np.searchsorted(ordered, ordered, side="left")
+    fits = np.arange(len(order)) - starts <= MAX_INDEX
+    if not fits.all():
+        first = files[int(file[order[~fits][0]])].where.path
+        reason = f"a step holds at most {MAX_INDEX + 1:,} episodes"
+        refused.add(reason, str(first), int((~fits).sum()))
+    return order[fits]
+
+
+def _digests(steps: IntArray64, digest: NDArray[np.uint64]) -> dict[int, str]:
+    out = {}
+    bounds = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]
+    for first, last in itertools.pairwise(bounds):
+        if last > first:
+            data = digest[first:last].tobytes()
+            out[int(steps[first])] = hashlib.blake2b(data, digest_size=12).hexdigest()
+    return out
