@@ -44,6 +44,10 @@ _COLOURS: Mapping[str, tuple[int, int, int]] = {
 _OTHER_COLOUR = (190, 165, 210)
 _OUTLINES: Mapping[str, tuple[int, int, int]] = {"conflict": (200, 40, 40)}
 """Overlays that are drawn as an edge: what they mark stays in sight."""
+_SIDES: Mapping[str, Position] = {
+    "facing north": (-1, 0), "facing east": (0, 1), "facing south": (1, 0), "facing west": (0, -1),
+}  # fmt: skip
+"""Overlays that say where somebody looks: a stripe at that edge of the tile."""
 _INK, _PAPER = (20, 20, 20), (255, 255, 255)
 
 MAX_PNG_SIDE = 1024
@@ -155,6 +159,9 @@ def _grid_image(data: Mapping[str, Any], tile: int) -> Image.Image:
                 _write(draw, (row, col), name if name.isdecimal() else char, tile)
     for overlay in data["overlays"]:
         row, col = overlay["at"]
+        if overlay["is"] in _SIDES:
+            _paint_side(draw, (row, col), _SIDES[overlay["is"]], tile)
+            continue
         _paint(draw, (row, col), overlay["is"], tile, inset=max(1, tile // 5))
         if overlay["is"] not in {*_COLOURS, *_OUTLINES}:
             _write(draw, (row, col), overlay["is"][:1].upper(), tile)
@@ -171,6 +178,14 @@ def _paint(draw: ImageDraw.ImageDraw, at: Position, name: str, tile: int, inset:
     elif last >= inset:
         box = (left + inset, top + inset, left + last, top + last)
         draw.rectangle(box, fill=_COLOURS.get(name, _OTHER_COLOUR))
+
+
+def _paint_side(draw: ImageDraw.ImageDraw, at: Position, side: Position, tile: int) -> None:
+    top, left, width = at[0] * tile, at[1] * tile, max(1, tile // 6)
+    low, high = (0, tile - 2 - width), (width, tile - 2)
+    rows = (0, tile - 2) if not side[0] else (low[side[0] > 0], high[side[0] > 0])
+    cols = (0, tile - 2) if not side[1] else (low[side[1] > 0], high[side[1] > 0])
+    draw.rectangle((left + cols[0], top + rows[0], left + cols[1], top + rows[1]), fill=_INK)
 
 
 def _write(draw: ImageDraw.ImageDraw, at: Position, text: str, tile: int) -> None:

@@ -34,6 +34,7 @@ BUILTIN: Mapping[str, str] = {
     "frozen_lake": f"{__package__}.worlds.grid.frozen_lake:FrozenLake",
     "sokoban": f"{__package__}.worlds.grid.sokoban:Sokoban",
     "treasure": f"{__package__}.worlds.grid.treasure:Treasure",
+    "spatial": f"{__package__}.worlds.grid.spatial:Spatial",
     "countdown": f"{__package__}.worlds.puzzles.countdown:Countdown",
     "sudoku": f"{__package__}.worlds.puzzles.sudoku:Sudoku",
     "game_2048": f"{__package__}.worlds.puzzles.game_2048:Game2048",

@@ -82,7 +82,15 @@ _RING = (
     '<circle cx="16" cy="16" r="9" fill="none" stroke="var(--target)" stroke-width="2.4"/>'
     '<circle cx="16" cy="16" r="3" fill="var(--target)"/>'
 )
+_EDGES = {"north": "16,1 11,6 21,6", "east": "31,16 26,11 26,21", "south": "16,31 11,26 21,26",
+          "west": "1,16 6,11 6,21"}  # fmt: skip
+_FACING = {
+    f"facing {side}": f'<polygon points="{corners}" fill="var(--mark)" stroke="var(--paper)"/>'
+    for side, corners in _EDGES.items()
+}
+"""Triangles at the edge that somebody looks at."""
 _SHAPES: Mapping[str, str] = {
+    **_FACING,
     "floor": _FLOOR,
     "ice": _ICE,
     "wall": _rect("wall")

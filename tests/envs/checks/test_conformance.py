@@ -28,6 +28,8 @@ VARIANTS = [
     ("sokoban", {"observation": "both", "symbols": "xsb", "size": [8, 8], "boxes": 2}),
     ("sokoban", {"observation": "coord", "symbols": "letters"}),
     ("treasure", {"observation": "grid", "size": [3, 5], "min_solution": 4, "max_solution": 20}),
+    ("spatial", {"size": 16, "things": 8}),
+    ("spatial", {"size": 4, "things": 2, "questions": ["position", "egocentric"]}),
     ("countdown", {"numbers": 4, "attempts": 3}),
     ("sudoku", {"empties": 11}),
     ("game_2048", {"side": 2, "goal": 8, "log_reward": False}),

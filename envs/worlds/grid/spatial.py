@@ -1,0 +1,373 @@
+"""Spatial: look around a room, then answer where things stand to each other and to you."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import numpy as np
+
+from ...base import (
+    EnvSpec,
+    Observation,
+    StepResult,
+    TextEnv,
+    check_seed,
+    hash_task,
+    normalise,
+    prefixed,
+)
+from ...frames import grid_frame
+from ...params import require
+from .geometry import Position, point
+
+Question = Literal["direction", "distance", "position", "egocentric", "perspective"]
+
+MOVE_REWARD = -0.1
+RIGHT_REWARD = 10.0
+WRONG_REWARD = -1.0
+_THINGS = ("lamp", "chair", "table", "plant", "clock", "piano", "mirror", "shelf")
+_HEADINGS = ("north", "east", "south", "west")
+_AHEAD: tuple[Position, ...] = ((-1, 0), (0, 1), (1, 0), (0, -1))
+"""(row change, column change) of a step in each heading."""
+_COMPASS = (
+    "north", "north-east", "east", "south-east", "south", "south-west", "west", "north-west",
+)  # fmt: skip
+_SIDES = (
+    "ahead", "ahead-right", "right", "behind-right", "behind", "behind-left", "left", "ahead-left",
+)  # fmt: skip
+_View = tuple[tuple[str, int, int], ...]
+"""(thing, steps ahead, steps to the right) of all that a look shows."""
+_OFFERED_PLACES = 8
+_MOVES = ("look", "forward", "turn left", "turn right")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpatialConfig:
+    """Room and questions of `spatial`.
+
+    `size`: cells on a side, 4 to 16. `things`: objects in the room, 2 to 8. `questions`: the kinds
+    to draw from; `perspective` needs three things.
+    """
+
+    size: int = 10
+    things: int = 3
+    questions: tuple[Question, ...] = get_args(Question)
+
+    def __post_init__(self) -> None:
+        require(4 <= self.size <= 16, f"size is {self.size}, but must lie in [4, 16]")
+        require(
+            2 <= self.things <= len(_THINGS),
+            f"things is {self.things}, but must lie in [2, {len(_THINGS)}]",
+        )
+        require(bool(self.questions), "questions is empty, but must name at least one kind")
+        require(
+            len(set(self.questions)) == len(self.questions),
+            f"questions is {list(self.questions)}, but must name each kind once",
+        )
+        require(
+            self.things >= 3 or "perspective" not in self.questions,
+            f"things is {self.things}, but questions of perspective need 3",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """One task: where everything stands, and what is asked of the things `asked`, in order."""
+
+    things: tuple[tuple[str, Position], ...]
+    start: Position
+    heading: int
+    question: Question
+    asked: tuple[str, ...]
+    offered: tuple[Position, ...]
+    """The cells to choose from, where the question asks for one."""
+
+    def place(self, thing: str) -> Position:
+        """The cell of a thing."""
+        return dict(self.things)[thing]
+
+
+class Spatial(TextEnv):
+    """A room seen in parts, and a question about the whole.
+
+    Description:
+        Things stand in a square room; the player stands among them and faces north, east, south or
+        west. Looking shows the things in the quarter of the room ahead (a thing as far to the side
+        as ahead is still seen; nothing hides anything). One question is asked from the start on.
+        Allocentric questions ask about the room, egocentric ones about how a thing lies to somebody
+        who stands and faces somewhere:
+        `direction`: the compass direction of one thing from another. North means exactly north;
+        north-east is everything between north and east.
+        `distance`: the steps between two things along rows and columns.
+        `position`: the row and column of a thing, one of eight.
+        `egocentric`: on which side of the player, as she stands now, a thing lies. Ahead means
+        exactly ahead; ahead-right is everything between ahead and right.
+        `perspective`: on which side the third thing lies for somebody who stands at the first and
+        faces the second.
+    Observation:
+        Row, column and heading of the player, what the last look showed (as so many steps ahead and
+        to the side), the question, and the answers to choose from.
+    Actions:
+        look, forward, turn left, turn right, and "answer" with one of the answers offered. A step
+        against the wall or onto a thing is valid and leaves the player in place.
+    Rewards:
+        -0.1 for look, forward and a turn; +10 for the right answer, -1 for a wrong one.
+    Episode end:
+        An answer, right or wrong.
+    Success:
+        The answer was right.
+    Seeds:
+        `seed` draws the room, the start and the question; `noise_seed` is not used.
+    Requires:
+        Nothing beyond the base installation.
+    Example:
+        >>> world = Spatial(SpatialConfig(questions=("direction",)))
+        >>> first = world.reset(seed=2, noise_seed=0)
+        >>> [round(world.step(action).reward, 1) for action in world.solve()][-2:]
+        [-0.1, 10.0]
+    """
+
+    spec = EnvSpec(
+        id="spatial",
+        entry_point=f"{__name__}:Spatial",
+        config_type=SpatialConfig,
+        max_turns=12,
+        max_actions_per_turn=1,
+        description="Look around a room, then say where things stand.",
+    )
+
+    def __init__(self, config: SpatialConfig | None = None) -> None:
+        self._config = SpatialConfig() if config is None else config
+        super().__init__(self._config)
+        self._room = draw_room(self._config, 0)
+        self._place, self._heading = self._room.start, self._room.heading
+        self._view: _View | None = None
+        self._seen: set[str] = set()
+        self._is_right: bool | None = None
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        check_seed("noise_seed", noise_seed)
+        self._room = draw_room(self._config, check_seed("seed", seed))
+        self._place, self._heading = self._room.start, self._room.heading
+        self._view, self._seen, self._is_right = None, set(), None
+        return self._observe()
+
+    def step(self, action: str) -> StepResult:
+        word = " ".join(normalise(action).split())
+        if self._is_right is not None or word not in self.legal_actions():
+            state = prefixed(self.invalid_notice(action), self._observe())
+            return self._result(state, 0.0, is_valid=False, is_effective=False)
+        before = (self._place, self._heading, self._view)
+        if word in _MOVES:
+            self._move(word)
+            is_effective = (self._place, self._heading, self._view) != before
+            return self._result(
+                self._observe(), MOVE_REWARD, is_valid=True, is_effective=is_effective
+            )
+        self._is_right = word == f"answer {self._answer()}"
+        reward = RIGHT_REWARD if self._is_right else WRONG_REWARD
+        return self._result(self._observe(), reward, is_valid=True, is_effective=True)
+
+    def instructions(self) -> str:
+        return (
+            "You are in a room and face north, east, south or west. Look, walk and turn until you "
+            "can answer the question, then answer it; you have one answer. Positions are (row, "
+            "column), from 0 in the north-west. You see what lies in the quarter of the room ahead "
+            f"of you. Actions: {', '.join(_MOVES)}, or answer and one of the answers offered."
+        )
+
+    def solve(self) -> list[str] | None:
+        """Looks round until all things of the question were seen, then answers.
+
+        It knows where to find nothing: it begins with what lies ahead and turns right.
+        """
+        if self._is_right is not None:
+            return [] if self._is_right else None
+        plan: list[str] = []
+        heading, seen = self._heading, set(self._seen)
+        while not set(self._room.asked) <= seen:
+            if not plan and self._view is not None:
+                plan.append("turn right")  # what lies ahead is known
+                heading = (heading + 1) % 4
+            plan.append("look")
+            seen |= {thing for thing, _, _ in self._visible(heading)}
+            if not set(self._room.asked) <= seen:
+                plan.append("turn right")
+                heading = (heading + 1) % 4
+        return [*plan, f"answer {self._answer(heading)}"]
+
+    def legal_actions(self) -> tuple[str, ...]:
+        """The moves and the answers offered."""
+        return (*_MOVES, *(f"answer {choice}" for choice in self._choices()))
+
+    def task_key(self) -> str:
+        """The room, the start and the question."""
+        room = self._room
+        return hash_task(
+            self.spec.id,
+            self._config.size,
+            sorted(room.things),
+            room.start,
+            room.heading,
+            room.question,
+            room.asked,
+            room.offered,
+        )
+
+    def _move(self, word: str) -> None:
+        if word == "look":
+            self._view = self._visible(self._heading)
+            self._seen |= {thing for thing, _, _ in self._view}
+            return
+        if word == "forward":
+            down, right = _AHEAD[self._heading]
+            there = (self._place[0] + down, self._place[1] + right)
+            is_inside = all(0 <= index < self._config.size for index in there)
+            if not is_inside or there in dict(self._room.things).values():
+                return
+            self._place = there
+        else:
+            self._heading = (self._heading + (1 if word == "turn right" else -1)) % 4
+        self._view = None
+
+    def _visible(self, heading: int) -> _View:
+        """What a look in this heading shows."""
+        seen = []
+        for thing, place in self._room.things:
+            ahead, right = _turned(_from(self._place, place), _AHEAD[heading])
+            if ahead > 0 and abs(right) <= ahead:
+                seen.append((thing, ahead, right))
+        return tuple(seen)
+
+    def _answer(self, heading: int | None = None) -> str:
+        """The right answer, for a player who faces `heading` (as she does now by default)."""
+        room, asked = self._room, [self._room.place(thing) for thing in self._room.asked]
+        if room.question == "direction":
+            down, right = _from(asked[1], asked[0])
+            return _COMPASS[_eighth(-down, right)]
+        if room.question == "distance":
+            return str(sum(map(abs, _from(asked[0], asked[1]))))
+        if room.question == "position":
+            return point(asked[0])
+        if room.question == "egocentric":
+            facing = _AHEAD[self._heading if heading is None else heading]
+            return _SIDES[_eighth(*_turned(_from(self._place, asked[0]), facing))]
+        facing = _from(asked[0], asked[1])
+        return _SIDES[_eighth(*_turned(_from(asked[0], asked[2]), facing))]
+
+    def _choices(self) -> tuple[str, ...]:
+        question, size = self._room.question, self._config.size
+        if question == "direction":
+            return _COMPASS
+        if question == "distance":
+            return tuple(str(steps) for steps in range(1, 2 * size - 1))
+        if question == "position":
+            return tuple(map(point, self._room.offered))
+        return _SIDES
+
+    def _question(self) -> str:
+        asked = self._room.asked
+        return {
+            "direction": lambda: f"In which direction is the {asked[0]} from the {asked[1]}?",
+            "distance": lambda: f"How many steps is it from the {asked[0]} to the {asked[1]}?",
+            "position": lambda: f"In which row and column is the {asked[0]}?",
+            "egocentric": lambda: f"On which side of you is the {asked[0]}, as you stand now?",
+            "perspective": lambda: (
+                f"You stand at the {asked[0]} and face the {asked[1]}: on which side is the "
+                f"{asked[2]}?"
+            ),
+        }[self._room.question]()
+
+    def _result(
+        self, state: Observation, reward: float, *, is_valid: bool, is_effective: bool
+    ) -> StepResult:
+        return StepResult(
+            observation=state,
+            reward=reward,
+            terminated=self._is_right is not None,
+            success=self._is_right is True,
+            is_valid=is_valid,
+            is_effective=is_effective,
+            info={"seen": float(len(self._seen))},
+        )
+
+    def _observe(self) -> Observation:
+        size = self._config.size
+        lines = [f"You are at {point(self._place)} and face {_HEADINGS[self._heading]}."]
+        if self._is_right is not None:
+            lines.append("Right." if self._is_right else "Wrong.")
+        elif self._view is not None:
+            lines.append(f"You see {_listed(self._view)}.")
+        answers = ", ".join(f"answer {choice}" for choice in self._choices())
+        lines += [self._question(), f"Answers: {answers}."]
+        cells = ["_" * size] * size
+        facing = (f"facing {_HEADINGS[self._heading]}", self._place)
+        overlays = [*self._room.things, ("player", self._place), facing]
+        frame = grid_frame(cells, {"_": "floor"}, overlays)
+        return Observation(text="\n".join(lines), frame=frame)
+
+
+def _from(start: Position, end: Position) -> Position:
+    return end[0] - start[0], end[1] - start[1]
+
+
+def _turned(way: Position, facing: Position) -> tuple[int, int]:
+    """(ahead, right) of a way (down, right on the map) for somebody who faces `facing`.
+
+    In units of the length of `facing`: exact, and steps where that is 1.
+    """
+    (down, right), (facing_down, facing_right) = way, facing
+    return (
+        down * facing_down + right * facing_right,
+        right * -facing_down + down * facing_right,
+    )
+
+
+def _eighth(ahead: int, right: int) -> int:
+    """Which of the eight sides, clockwise from ahead: the even ones are exact."""
+    if right == 0:
+        return 0 if ahead > 0 else 4
+    if ahead == 0:
+        return 2 if right > 0 else 6
+    if ahead > 0:
+        return 1 if right > 0 else 7
+    return 3 if right > 0 else 5
+
+
+def _listed(view: _View) -> str:
+    if not view:
+        return "nothing"
+    parts = []
+    for thing, ahead, right in view:
+        side = f" and {abs(right)} {'right' if right > 0 else 'left'}" if right else ""
+        parts.append(f"the {thing} {ahead} ahead{side}")
+    return "; ".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def draw_room(config: SpatialConfig, seed: int) -> Room:
+    """The room and the question of a task."""
+    rng = np.random.default_rng(seed)
+    cells = [(row, col) for row in range(config.size) for col in range(config.size)]
+    chosen = rng.choice(len(cells), size=config.things + 1, replace=False)
+    start, *places = (cells[int(number)] for number in chosen)
+    names = sorted(str(name) for name in rng.choice(_THINGS, size=config.things, replace=False))
+    question = config.questions[int(rng.integers(len(config.questions)))]
+    count = {"direction": 2, "distance": 2, "perspective": 3}.get(question, 1)
+    asked = tuple(str(name) for name in rng.choice(names, size=count, replace=False))
+    offered: tuple[Position, ...] = ()
+    if question == "position":
+        right = places[names.index(asked[0])]
+        others = [cell for cell in cells if cell != right]
+        drawn = rng.choice(len(others), size=_OFFERED_PLACES - 1, replace=False)
+        offered = tuple(sorted([right, *(others[int(number)] for number in drawn)]))
+    return Room(
+        things=tuple(zip(names, places, strict=True)),
+        start=start,
+        heading=int(rng.integers(4)),
+        question=question,
+        asked=asked,
+        offered=offered,
+    )
