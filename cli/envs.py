@@ -47,7 +47,7 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
 
     from echoscope.envs import registry
 
-    _prepare("", register)
+    prepare("", register)
     specs, missing = registry.list_specs(), registry.unavailable()
     if as_json:
         rows = [
@@ -100,7 +100,7 @@ def play(
     from echoscope.envs.base import EnvError, EnvUnavailableError
     from echoscope.envs.turns.wrappers import runner_of, wrap
 
-    _prepare(env_id, register)
+    prepare(env_id, register)
     group = _group(env_id, params, max_turns, max_actions_per_turn)
     settings = group.settings()
     stack = wrap(partial(registry.make, env_id, **group.params), settings)
@@ -160,7 +160,7 @@ def check(
         raise EnvParamsError("an id and parameters go with one environment, not with 'all'")
     if env_id is None and not is_all:
         raise EnvParamsError("name an environment, or give --all")
-    _prepare(env_id or "", register)
+    prepare(env_id or "", register)
     rows: list[_Checked] = []
     with progress_bars() as bars:
         report_progress = bars("environments")
@@ -260,7 +260,7 @@ def _print_checks(rows: Sequence[_Checked]) -> None:
                 typer.echo(f"{kind:7} {row.report.env_id}, {name}: {printable(reason)}")
 
 
-def _prepare(env_id: str, register: Path | None) -> None:
+def prepare(env_id: str, register: Path | None) -> None:
     """Make the user's own classes and files known."""
     from echoscope.envs import registry
     from echoscope.text.user_code import search_working_folder
@@ -270,7 +270,7 @@ def _prepare(env_id: str, register: Path | None) -> None:
         registry.register_file(register)
 
 
-def _parse_params(words: Sequence[str] | None) -> dict[str, Any]:
+def parse_params(words: Sequence[str] | None) -> dict[str, Any]:
     """`["size=[6, 6]", "boxes=1"]` -> `{"size": [6, 6], "boxes": 1}`."""
     from echoscope.envs.base import EnvParamsError
     from echoscope.text.yaml_text import YamlError, parse_yaml, short
@@ -299,7 +299,7 @@ def _group(
         tag=env_id,
         env=env_id,
         groups=1,
-        params=_parse_params(params),
+        params=parse_params(params),
         max_turns=max_turns,
         max_actions_per_turn=max_actions_per_turn,
     )

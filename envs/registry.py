@@ -48,6 +48,7 @@ BUILTIN: Mapping[str, str] = {
     "webshop": f"{__package__}.worlds.shop.webshop:WebShop",
     "shop_tools": f"{__package__}.worlds.shop.shop_tools:ShopTools",
     "gymnasium": f"{__package__}.gymnasium_adapter:FromGymnasium",
+    "remote": f"{__package__}.worlds.remote.remote:Remote",
 }
 _registered: dict[str, Registration] = {}
 

@@ -33,6 +33,8 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from echoscope.text.addresses import is_loopback
+
 from .login_page import bounce_page, login_page
 
 PASSWORD_VARIABLE = "ECHOSCOPE_PASSWORD"
@@ -77,13 +79,6 @@ class Policy:
 def new_token() -> str:
     """192 random bits, fit for an address."""
     return secrets.token_urlsafe(24)
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        return address == "localhost" or ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
 
 
 def require_safe(address: str, password: str, *, is_read_only: bool) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from echoscope.text.addresses import is_loopback
+
 from ..charts.theme import ACCENT, ACCENT_ON_DARK, SERIES
 from .gate import (
     PASSWORD_VARIABLE,
@@ -23,7 +25,6 @@ from .gate import (
     Gate,
     Policy,
     inline_script_hashes,
-    is_loopback,
     new_token,
     require_safe,
 )

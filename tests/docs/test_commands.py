@@ -48,6 +48,7 @@ ONLY_PARSED = {
     "demo": "trains for three minutes",
     "train": "trains for minutes",
     "dashboard": "serves until Ctrl-C",
+    "envs serve": "serves until Ctrl-C",
     "preflight": "plays a whole step",
     "bench collapse": "takes minutes",
     "envs check": "takes half a minute for all environments",

@@ -1,0 +1,92 @@
+"""echoscope envs serve: play environments over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .envs import RegisterFile, parse_params, prepare
+
+if TYPE_CHECKING:
+    from echoscope.envs.worlds.remote.sessions import Served
+
+
+def serve(
+    env_ids: Annotated[list[str], typer.Argument(help="Environment ids, or 'module:Class'.")],
+    params: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--params", help="KEY=VALUE in YAML, repeatable; with several ids ID.KEY=VALUE."
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen on. Any address but loopback needs a token in "
+            "ECHOSCOPE_ENV_TOKEN."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 8700,
+    max_sessions: Annotated[
+        int, typer.Option(min=1, help="Worlds at once; every episode that runs needs one.")
+    ] = 1024,
+    idle: Annotated[
+        float, typer.Option(min=0.1, help="Seconds without a request after which a session ends.")
+    ] = 1800.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.01, help="Seconds that one call into a world may take.")
+    ] = 60.0,
+    client_params: Annotated[
+        bool,
+        typer.Option(
+            "--client-params",
+            help="Clients may set parameters, also those that name files of this machine or "
+            "loosen a sandbox. Off: worlds have the parameters given here.",
+        ),
+    ] = False,
+    register: RegisterFile = None,
+) -> None:
+    """Serve environments to trainings elsewhere (`env: remote`), until Ctrl-C.
+
+    Prints the address once it answers. docs/remote.md describes the protocol.
+    """
+    for env_id in env_ids:
+        prepare(env_id, register if env_id == env_ids[0] else None)
+
+    from echoscope.envs.worlds.remote.server import serve as serve_worlds
+    from echoscope.envs.worlds.remote.sessions import Limits
+
+    served = _served(env_ids, params)
+    limits = Limits(
+        max_sessions=max_sessions, idle_s=idle, call_s=timeout, has_client_params=client_params
+    )
+
+    def ready(url: str) -> None:
+        typer.echo(f"serving {', '.join(env_ids)} at {url} (Ctrl-C ends it)")
+
+    serve_worlds(served, limits, address=host, port=port, on_ready=ready)
+    typer.echo("stopped")
+
+
+def _served(env_ids: Sequence[str], words: Sequence[str] | None) -> list[Served]:
+    """The environments with their parameters."""
+    from echoscope.envs.base import EnvParamsError
+    from echoscope.envs.worlds.remote.sessions import Served
+    from echoscope.text.yaml_text import short
+
+    params: dict[str, dict[str, Any]] = {env_id: {} for env_id in env_ids}
+    for word in words or ():
+        env_id, rest = env_ids[0], word
+        if len(env_ids) > 1:
+            name = word.partition("=")[0]
+            env_id, dot, _ = name.rpartition(".")
+            if not dot or env_id not in params:
+                raise EnvParamsError(
+                    f"with several environments a parameter looks like {env_ids[0]}.KEY=VALUE, "
+                    f"not {short(word)!r}"
+                )
+            rest = word[len(env_id) + 1 :]
+        params[env_id] |= parse_params([rest])
+    return [Served(id=env_id, params=params[env_id]) for env_id in env_ids]

@@ -1,0 +1,1 @@
+"""Worlds behind HTTP: the client that plays one, the server that has them."""

@@ -1,0 +1,282 @@
+"""Remote: any environment that `echoscope envs serve`, or another server, plays over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...base import (
+    EnvParamsError,
+    EnvSpec,
+    EnvUnavailableError,
+    EnvValueError,
+    Observation,
+    StepResult,
+    TextEnv,
+    Tool,
+    check_seed,
+    checked_opening,
+    checked_text,
+    is_task_key,
+)
+from ...params import require
+from .link import Link, RemoteError, SessionGoneError, checked_url, link_to
+from .protocol import (
+    TOKEN_VARIABLE,
+    VERSION,
+    ProtocolError,
+    flag_of,
+    integer_of,
+    list_of,
+    object_of,
+    read_observation,
+    read_result,
+    read_tool,
+    shown,
+    text_of,
+    texts_of,
+)
+
+_CLOSE_S = 2.0
+"""Seconds that taking leave of a server may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteConfig:
+    """Where a world is played.
+
+    `url`: of the server. `env`: the id of the world there; None where the server has only one.
+    `params`: of that world, where the server lets its clients set them. `timeout_s`: seconds that
+    one answer may take. `wait_s`: seconds that new episodes wait for a server that has gone.
+    `token_env`: the environment variable with the server's token; it need not be set.
+    """
+
+    url: str | None = None
+    env: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    timeout_s: float = 60.0
+    wait_s: float = 60.0
+    token_env: str = TOKEN_VARIABLE
+
+    def __post_init__(self) -> None:
+        if self.url is not None:
+            checked_url(self.url)
+        require(
+            0 < self.timeout_s <= 86_400,
+            f"timeout_s is {self.timeout_s:g}, but must lie above 0 and at most at 86400",
+        )
+        require(
+            0 <= self.wait_s <= 86_400,
+            f"wait_s is {self.wait_s:g}, but must lie between 0 and 86400",
+        )
+
+
+class Remote(TextEnv):
+    """Any world, played by a server over HTTP.
+
+    Description:
+        `echoscope envs serve frozen_lake` has the world; this class plays it from another process
+        or machine. Episodes are those of the same world played here.
+    Observation:
+        The served world's.
+    Actions:
+        The served world's.
+    Rewards:
+        The served world's.
+    Episode end:
+        The served world's. An episode whose server has gone, or answers wrongly or late, ends with
+        `env_error`, and the next one waits for the server.
+    Success:
+        The served world's.
+    Seeds:
+        Both go to the server.
+    Requires:
+        A server: `echoscope envs serve ENV`, and its address in `url`. The limits of an episode are
+        set here: `max_turns` and `max_actions_per_turn` of the entry in `envs.train`.
+    Example:
+        >>> config = RemoteConfig(url="http://127.0.0.1:8700", env="frozen_lake")
+        >>> config.timeout_s, config.wait_s
+        (60.0, 60.0)
+    """
+
+    spec = EnvSpec(
+        id="remote",
+        entry_point=f"{__name__}:Remote",
+        config_type=RemoteConfig,
+        max_turns=10,
+        max_actions_per_turn=1,
+        description="Any environment over HTTP, from `echoscope envs serve`.",
+    )
+
+    def __init__(self, config: RemoteConfig) -> None:
+        super().__init__(config)
+        if config.url is None:
+            raise EnvUnavailableError(f"remote {self.lacks()}")
+        self._config = config
+        self._link: Link = link_to(config.url, _token(config.token_env))
+        self._session = ""
+        self._tools: tuple[Tool, ...] = ()
+        self._instructions = ""
+        self._reports_success = True
+        self._has_own_notice = False
+        self._num_tasks: int | None = None
+        self._legal_actions: tuple[str, ...] = ()
+        self._task_key: str | None = None
+        self._episode = self._num_steps = 0
+        self._link.wait_for(self._open, config.wait_s)
+
+    @classmethod
+    def lacks(cls) -> str:
+        return (
+            "needs a server: start `echoscope envs serve ENV`, and give its address as the "
+            "parameter url"
+        )
+
+    @property
+    def reports_success(self) -> bool:
+        return self._reports_success
+
+    @property
+    def num_tasks(self) -> int | None:
+        return self._num_tasks
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        check_seed("seed", seed)
+        check_seed("noise_seed", noise_seed)
+
+        def start() -> dict[str, Any]:
+            if not self._session:
+                self._open()
+            # A number of its own, so that a late or repeated request starts no other episode.
+            self._episode += 1
+            asked = {"episode": self._episode, "seed": seed, "noise_seed": noise_seed}
+            try:
+                return self._ask("reset", asked)
+            except SessionGoneError:
+                self._open()
+                self._episode = 1
+                return self._ask("reset", {**asked, "episode": 1})
+
+        answer = self._link.wait_for(start, self._config.wait_s)
+        with self._reading("reset"):
+            self._read_state(answer)
+            key = answer.get("task_key")
+            if not is_task_key(key):
+                raise ProtocolError(f"task_key is {shown(key)}, but must be 16 hex characters")
+            first = checked_opening(read_observation(object_of(answer, "observation")))
+            self._instructions = checked_text("instructions", text_of(answer, "instructions"))
+        self._task_key, self._num_steps = key, 0
+        return first
+
+    def step(self, action: str) -> StepResult:
+        number = self._num_steps + 1
+        answer = self._ask(
+            "step", {"episode": self._episode, "number": number, "action": str(action)}
+        )
+        with self._reading("step"):
+            if integer_of(answer, "number") != number:
+                raise ProtocolError(f"number is {answer['number']}, but step {number} was asked")
+            self._read_state(answer)
+            result = read_result(object_of(answer, "result"))
+        self._num_steps = number
+        return result
+
+    def instructions(self) -> str:
+        return self._instructions
+
+    def solve(self) -> list[str] | None:
+        answer = self._ask("solve", {"episode": self._episode})
+        with self._reading("solve"):
+            return None if answer.get("actions") is None else list(texts_of(answer, "actions"))
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return self._legal_actions
+
+    def guesses(self) -> tuple[str, ...]:
+        answer = self._ask("guesses", {"episode": self._episode})
+        with self._reading("guesses"):
+            return texts_of(answer, "actions")
+
+    def tools(self) -> tuple[Tool, ...]:
+        return self._tools
+
+    def invalid_notice(self, action: str) -> str:
+        if not self._has_own_notice:
+            return super().invalid_notice(action)
+        answer = self._ask("notice", {"episode": self._episode, "action": str(action)})
+        with self._reading("notice"):
+            return checked_text("notice", text_of(answer, "notice"))
+
+    def task_key(self) -> str | None:
+        return self._task_key
+
+    def close(self) -> None:
+        """Take leave of the server; one that is not there needs none."""
+        if self._session:
+            with contextlib.suppress(RemoteError):
+                self._link.delete(f"/v1/sessions/{self._session}", _CLOSE_S)
+            self._session = ""
+
+    def _open(self) -> dict[str, Any]:
+        self._session, self._episode = "", 0
+        asked = {"protocol": VERSION, "params": dict(self._config.params)}
+        if self._config.env is not None:
+            asked["env"] = self._config.env
+        answer = self._link.post("/v1/sessions", _plain(asked), self._config.timeout_s)
+        with self._reading("session"):
+            if answer.get("protocol") != VERSION:
+                raise ProtocolError(
+                    f"protocol is {shown(answer.get('protocol'))}, but must be {VERSION}: install "
+                    "the same version of Echoscope on both sides"
+                )
+            session = text_of(answer, "session")
+            if not (session.isascii() and session.isalnum() and len(session) <= 64):
+                raise ProtocolError(f"session is {shown(session)}, but must be letters and digits")
+            tools = tuple(map(read_tool, list_of(answer, "tools", 128)))
+            num_tasks = answer.get("num_tasks")
+            if num_tasks is not None:
+                num_tasks = integer_of(answer, "num_tasks", least=1)
+            self._has_own_notice = flag_of(answer, "has_own_notice")
+            self._instructions = checked_text("instructions", text_of(answer, "instructions"))
+            self._read_state(answer)
+        self._session, self._tools, self._num_tasks = session, tools, num_tasks
+        return answer
+
+    def _read_state(self, answer: Mapping[str, Any]) -> None:
+        self._legal_actions = texts_of(answer, "legal_actions")
+        self._reports_success = flag_of(answer, "reports_success")
+
+    def _ask(self, verb: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        path = f"/v1/sessions/{self._session}/{verb}"
+        return self._link.post(path, content, self._config.timeout_s)
+
+    @contextlib.contextmanager
+    def _reading(self, what: str) -> Any:
+        """An answer that is none of the protocol's names the server in its error."""
+        try:
+            yield
+        except (ProtocolError, EnvValueError) as error:
+            raise RemoteError(
+                f"{self._link.url} gave a wrong answer to {what!r}: {error}"
+            ) from None
+
+
+def _token(variable: str) -> str:
+    token = os.environ.get(variable, "").strip()
+    if not token.isascii() or not token.isprintable():
+        raise EnvParamsError(f"the token in {variable} must be printable ASCII")
+    return token
+
+
+def _plain(asked: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as JSON has them."""
+    import json
+
+    try:
+        json.dumps(asked, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise EnvParamsError(f"params cannot be sent as JSON: {error}") from None
+    return asked

@@ -1,0 +1,50 @@
+"""echoscope envs serve: what it prints, how it ends, how it fails."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from serving_worlds import ServerProcess, ask, free_port
+from typer.testing import CliRunner
+
+from echoscope.cli import app
+from echoscope.envs.base import EnvError
+
+
+def test_it_says_where_it_serves_and_ends_at_ctrl_c() -> None:
+    server = ServerProcess(
+        *("frozen_lake", "bandit"),
+        *("--params", "frozen_lake.slip=0", "--params", "bandit.pairs=test"),
+    )
+    assert re.fullmatch(
+        r"serving frozen_lake, bandit at http://127\.0\.0\.1:\d+ \(Ctrl-C ends it\)\n", server.line
+    )
+    listed = ask(server.url, "/v1/environments", method="GET")[1]["environments"]
+    assert [each["params"] for each in listed] == [{"slip": 0}, {"pairs": "test"}]
+    assert ask(server.url, "/v1/sessions", {"env": "bandit"})[0] == 200
+    server.interrupt()
+    assert server.wait() == (0, "stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["frozen_lak"], "did you mean 'frozen_lake'"),
+        (["frozen_lake", "--params", "slip=x"], "slip is 'x', but must be a number"),
+        (["frozen_lake", "--params", "slip"], "'slip' must look like KEY=VALUE"),
+        (["frozen_lake", "bandit", "--params", "slip=0"], "looks like frozen_lake.KEY=VALUE"),
+        (["frozen_lake", "frozen_lake"], "must be different ids"),
+        (["remote"], "needs a server"),
+        (["bandit", "--host", "0.0.0.0"], "refusing to listen on 0.0.0.0"),
+    ],
+)
+def test_mistakes_are_one_line_errors(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ECHOSCOPE_ENV_TOKEN", raising=False)
+    result = CliRunner().invoke(app, ["envs", "serve", *words, "--port", str(free_port())])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, EnvError)
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
