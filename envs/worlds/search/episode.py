@@ -136,13 +136,12 @@ class SearchEpisode:
         """Search once; a retriever that fails is answered in words, and can be asked again."""
         self.num_searches += 1
         self._last_query = plain_text(query, MAX_QUERY_CHARS)
-        self._asked.add(self._last_query.casefold())
-        self._last_lines = []
         try:
             passages = self.retriever.search(query, self.config.results)
         except RetrieverError as error:
             self._last_lines = [f"The search failed: the retriever {error}."]
             return SearchOutcome(self._last_lines[0], has_news=False, has_failed=True)
+        self._asked.add(self._last_query.casefold())
         self._last_lines = [
             f"[{number}] {passage.shown(self.config.max_chars)}"
             for number, passage in enumerate(passages, start=1)
@@ -150,7 +149,7 @@ class SearchEpisode:
         names = {name for passage in passages for name in (passage.id, passage.title) if name}
         has_news = not names <= self._seen
         self._seen |= names
-        text = "\n".join(self._last_lines) or "No passage has a word of this query."
+        text = "\n".join(self._last_lines) or "The search gave no passage."
         return SearchOutcome(text, has_news=has_news, has_failed=False)
 
     def finish(self, answer: str) -> str:

@@ -62,7 +62,7 @@ def test_an_episode_by_hand(tmp_path: Path) -> None:
     again = world.step(" Search[ ADA ] ")
     assert (again.is_valid, again.is_effective) == (True, False)
     nothing = world.step("search[zebra]")
-    assert nothing.observation.text == "No passage has a word of this query."
+    assert nothing.observation.text == "The search gave no passage."
     assert (nothing.is_valid, nothing.is_effective) == (True, False)
     card = read_frame(nothing.observation.frame or "")
     assert card["lines"] == ["Question: Who designed the machine that Ada wrote about?",
