@@ -111,7 +111,7 @@ def test_the_shape_of_ragen(server: Server, entry: dict[str, Any]) -> None:
     server.behaviour = saying({"query": "x", "results": [entry], "num_results": 1})
     result = world_of(server, protocol="ragen", results=5).step("search[city]")
     assert server.requests == [{"query": "city", "top_k": 5}]
-    assert result.observation.text == "[1] Paris is a city."
+    assert result.observation.text == "[1] Paris is big."
 
 
 def test_the_same_corpus_behind_a_server_gives_the_same_episodes(server: Server) -> None:
