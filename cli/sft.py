@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -97,6 +97,9 @@ def train(
     dtype: Annotated[
         str, typer.Option(help="float32, or with --lora bfloat16: half the memory.")
     ] = "float32",
+    save_dtype: Annotated[
+        str, typer.Option("--save-dtype", help="Of the written weights: float32 or bfloat16.")
+    ] = "float32",
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
     vocab_size: Annotated[
         int,
@@ -121,10 +124,12 @@ def train(
     from echoscope.core.config.settings import LoraConfig
     from echoscope.core.policy_assets import PolicyShape
     from echoscope.core.warm_start.demonstrations import SftError
-    from echoscope.core.warm_start.run import warm_start
+    from echoscope.core.warm_start.run import SaveDtype, warm_start
     from echoscope.core.warm_start.sft import SftConfig
 
     _quiet()
+    if save_dtype not in get_args(SaveDtype):
+        raise SftError(f"--save-dtype is {save_dtype!r}, but must be float32 or bfloat16")
     torch.set_num_threads(threads)
     try:
         config = SftConfig.model_validate(
@@ -154,6 +159,7 @@ def train(
             resume=resume,
             on_progress=on_progress,
             should_stop=should_stop,
+            save_dtype=cast(SaveDtype, save_dtype),
         )
     _report(result, out, as_json=as_json)
 

@@ -37,7 +37,8 @@ from echoscope.text.tool_calls import (
 from ..config.settings import ContextConfig
 from ..rollout.chat import ChatFormat
 from ..rollout.context import Conversation, format_hint
-from .narrators import Narrator, narrator_of
+from .narrators import narrator_of
+from .plain_narrator import Narrator
 
 
 class SftError(ValueError):

@@ -12,65 +12,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 
 from echoscope.envs.worlds.grid.geometry import MOVES, Position, offset_words, shift
 from echoscope.text.tool_calls import read_answer, read_call
 
+from .plain_narrator import Narrator, PlainNarrator, pick
+from .puzzle_narrators import (
+    CountdownNarrator,
+    Game2048Narrator,
+    RubiksNarrator,
+    SudokuNarrator,
+    WordProblemNarrator,
+)
+
 OPPOSITE: Mapping[str, str] = MappingProxyType(
     {"up": "down", "down": "up", "left": "right", "right": "left"}
 )
 
 
-class Narrator(Protocol):
-    """Reasoning text for one environment."""
-
-    def careful(
-        self, observation: str, plan: Sequence[str], rng: np.random.Generator
-    ) -> tuple[str, str]:
-        """(reasoning, action). `plan` is the expert's path from here and has at least one action.
-
-        The action is usually `plan[0]`; a narrator may weigh differently where the expert's choice
-        is what a policy is to find out.
-        """
-        ...
-
-    def careless(self, action: str, rng: np.random.Generator) -> str:
-        """Reasoning for an action that was drawn at random."""
-        ...
-
-
 def narrator_of(env_id: str) -> Narrator:
     """The narrator of an environment; a plain one where there is none of its own."""
     return _NARRATORS.get(env_id, PlainNarrator())
-
-
-def _pick(phrases: Sequence[str], rng: np.random.Generator) -> str:
-    return phrases[int(rng.integers(len(phrases)))]
-
-
-class PlainNarrator:
-    """Knows nothing about the world but what the expert does next."""
-
-    def careful(
-        self, observation: str, plan: Sequence[str], rng: np.random.Generator
-    ) -> tuple[str, str]:
-        phrases = (
-            f"The best next action is {plan[0]}.",
-            f"I know the way: {plan[0]} comes next.",
-            f"From here, {plan[0]} leads to the goal.",
-        )
-        return _pick(phrases, rng), plan[0]
-
-    def careless(self, action: str, rng: np.random.Generator) -> str:
-        phrases = (
-            f"I am not sure. Let me try {action}.",
-            f"No idea. I guess {action}.",
-            f"Maybe {action} works.",
-        )
-        return _pick(phrases, rng)
 
 
 _NEAR = re.compile(r"Near: ((?:[a-z]+ [a-z]+, ){3}[a-z]+ [a-z]+)\.")
@@ -105,7 +69,7 @@ class FrozenLakeNarrator(PlainNarrator):
                 f"The goal is {where}. {kinds}. I go around: {move}.",
                 f"I need to get {where}: {kinds}. Around by {move}.",
             )
-        return _pick(phrases, rng), move
+        return pick(phrases, rng), move
 
 
 class BanditNarrator(PlainNarrator):
@@ -138,7 +102,7 @@ class BanditNarrator(PlainNarrator):
                 f"{steady} sounds steady. I play it safe.",
                 f"A steady {steady} pays for sure, a bold {bold} may not.",
             )
-        return _pick(phrases, rng), chosen
+        return pick(phrases, rng), chosen
 
 
 class PriceListNarrator(PlainNarrator):
@@ -161,10 +125,10 @@ class PriceListNarrator(PlainNarrator):
             )
         elif answer is not None:
             phrases = (f"That makes {answer}.", f"The sum is {answer}, so I answer.")
-        return (_pick(phrases, rng), action) if phrases else super().careful(observation, plan, rng)
+        return (pick(phrases, rng), action) if phrases else super().careful(observation, plan, rng)
 
     def careless(self, action: str, rng: np.random.Generator) -> str:
-        return _pick(("I am not sure. Let me try.", "No idea. I guess."), rng)
+        return pick(("I am not sure. Let me try.", "No idea. I guess."), rng)
 
 
 _BOX = re.compile(r"Box ([0-9a-z ]+)\. Target (?:under box|([0-9a-z ]+) of box)\.")
@@ -200,7 +164,7 @@ class SokobanNarrator(PlainNarrator):
                 f"Target {where} of the box: push {push}. {match.group(1)} and 1 {behind} makes "
                 f"{stand}. {move} is {near[move]}: go {move}.",
             )
-        return _pick(phrases, rng), move
+        return pick(phrases, rng), move
 
 
 def _near(observation: str) -> dict[str, str]:
@@ -231,9 +195,14 @@ def first_push(box: Position, plan: Sequence[str]) -> str | None:
 _NARRATORS: Mapping[str, Narrator] = MappingProxyType(
     {
         "bandit": BanditNarrator(),
+        "countdown": CountdownNarrator(),
         "frozen_lake": FrozenLakeNarrator(),
+        "game_2048": Game2048Narrator(),
         "price_list": PriceListNarrator(),
+        "rubiks": RubiksNarrator(),
         "sokoban": SokobanNarrator(),
+        "static_qa": WordProblemNarrator(),
+        "sudoku": SudokuNarrator(),
     }
 )
 

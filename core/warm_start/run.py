@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peft import PeftModel
@@ -46,6 +46,8 @@ FRESH = "fresh"
 """In place of a model: a new small policy with a tokenizer of its own."""
 
 SUMMARY_FILE = "sft.json"
+SaveDtype = Literal["float32", "bfloat16"]
+"""Of the weights in a policy's folder."""
 BARE_CONTEXT = ContextConfig(system="", instructions=False, format_hint=False)
 """A user turn is the observation and nothing else."""
 
@@ -137,6 +139,7 @@ def warm_start(
     resume: bool,
     on_progress: Callable[[SftProgress], None],
     should_stop: Callable[[], bool],
+    save_dtype: SaveDtype = "float32",
 ) -> SftResult:
     """Train `model` (a shipped name, a folder or `fresh`) and write the policy to `out`.
 
@@ -173,7 +176,7 @@ def warm_start(
         should_stop=should_stop,
     )
     if result.is_finished:
-        _save(network, out)
+        _save(network, out, save_dtype)
         save_tokenizer(tokenizer, out)
         facts = {"model": model, "num_episodes": len(demonstrations), "data": _digest(data)}
         if config.lora is not None:
@@ -212,7 +215,9 @@ def _load(
     return tokenizer, adapted
 
 
-def _save(network: PreTrainedModel | PeftModel, out: Path) -> None:
+def _save(network: PreTrainedModel | PeftModel, out: Path, dtype: SaveDtype) -> None:
+    if dtype == "bfloat16":  # half the size, rounded once: training always happens in float32
+        network.to(torch.bfloat16)
     if isinstance(network, PeftModel):
         # Embeddings never grow here; to find that out, peft would look for the base on a hub.
         network.save_pretrained(str(out), save_embedding_layers=False)

@@ -103,6 +103,7 @@ def test_ctrl_c_saves_and_resume_goes_on(demos: Path, tmp_path: Path) -> None:
         (("generate", "bandit", "-o", "."), "is a folder; name a file"),
         (("train", "missing.jsonl", "-o", "x"), "cannot read missing.jsonl"),
         (("train", "missing.jsonl", "--lr", "-1", "-o", "x"), "lr: "),
+        (("train", "missing.jsonl", "--save-dtype", "int8", "-o", "x"), "--save-dtype is 'int8'"),
         (("merge", "missing", "-o", "x"), "holds no adapters"),
     ],
 )

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -48,6 +49,7 @@ class Game2048Config:
     goal: int = 128
     two_probability: float = 0.9
     log_reward: bool = True
+    observation: Literal["rows", "relative"] = "rows"
 
     def __post_init__(self) -> None:
         require(2 <= self.side <= 8, f"side is {self.side}, but must lie between 2 and 8")
@@ -69,7 +71,8 @@ class Game2048(TextEnv):
     Description:
         After every move that changed the board a new tile appears in an empty cell.
     Observation:
-        "Row 1: 2 0 0 4" and so on, then "Largest: 4. Goal: 128." A 0 is an empty cell.
+        "Row 1: 2 0 0 4" and so on, then "Largest: 4. Goal: 128." A 0 is an empty cell. `relative`:
+        "Largest 4 of 128. up 8, right 0, down 8, left none.", the points of each move.
     Actions:
         up, right, down, left. A move that changes nothing is valid and does nothing.
     Rewards:
@@ -159,6 +162,11 @@ class Game2048(TextEnv):
     def legal_actions(self) -> tuple[str, ...]:
         return MOVES
 
+    def invalid_notice(self, action: str) -> str:
+        return (
+            "Invalid." if self._config.observation == "relative" else super().invalid_notice(action)
+        )
+
     def task_key(self) -> str:
         """The first tiles: the goal plays no part."""
         return hash_task(self.spec.id, self._first)
@@ -198,11 +206,22 @@ class Game2048(TextEnv):
 
     def _observe(self) -> Observation:
         shown = [_row_shown(row) for row in self._tiles]
-        rows = [f"Row {i}: {numbers}" for i, (numbers, _) in enumerate(shown, start=1)]
-        state = f"Largest: {self._largest}. Goal: {self._config.goal}."
+        if self._config.observation == "relative":
+            text = f"Largest {self._largest} of {self._config.goal}. {self._prospects()}."
+        else:
+            rows = [f"Row {i}: {numbers}" for i, (numbers, _) in enumerate(shown, start=1)]
+            text = "\n".join([*rows, f"Largest: {self._largest}. Goal: {self._config.goal}."])
         cells = [letters for _, letters in shown]
         legend = {letter: _NAMES[letter] for letter in set("".join(cells))}
-        return Observation(text="\n".join([*rows, state]), frame=grid_frame(cells, legend, ()))
+        return Observation(text=text, frame=grid_frame(cells, legend, ()))
+
+    def _prospects(self) -> str:
+        """The points of each move, or `none` for a move that changes nothing."""
+        after = {move: slide(self._tiles, move) for move in MOVES}
+        return ", ".join(
+            f"{move} {'none' if tiles == self._tiles else points}"
+            for move, (tiles, points) in after.items()
+        )
 
 
 @lru_cache(maxsize=1 << 14)

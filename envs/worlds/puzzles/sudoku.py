@@ -10,7 +10,7 @@ from typing import Literal
 from ...base import EnvSpec, Observation, StepResult, TextEnv, check_seed, hash_task, prefixed
 from ...frames import grid_frame
 from ...params import require
-from .sudoku_boards import Board, Cell, conflicts, draw_board, num_empty
+from .sudoku_boards import Board, Cell, conflicts, draw_board, num_empty, numbers_around
 
 _ACTION = re.compile(
     r"(?:place\s+)?(?P<number>\d{1,2})\s+at\s+(?:row\s+)?(?P<row>\d{1,2})"
@@ -28,12 +28,15 @@ class SudokuConfig:
 
     `side`: 4 or 9. `empties`: empty cells; None takes six of 4x4 and 32 of 9x9. A board with very
     many empty cells may get fewer, where no more could go without a second solution.
-    `solved_reward`: for the last right number, on top of its own.
+    `solved_reward`: for the last right number, on top of its own. `observation`: `rows` shows the
+    board; `relative` lists the open cells with the numbers around each, for policies of a million
+    parameters.
     """
 
     side: Literal[4, 9] = 4
     empties: int | None = None
     solved_reward: float = 10.0
+    observation: Literal["rows", "relative"] = "rows"
 
     def __post_init__(self) -> None:
         most = _MOST_EMPTIES[self.side]
@@ -84,7 +87,9 @@ class Sudoku(TextEnv):
         are given; a placed number may be replaced by another.
     Observation:
         The board, one row a line: `[3]` is given, ` 3 ` placed, `*3*` placed and in conflict with
-        another number, ` . ` empty. Then how many cells are empty or in conflict.
+        another number, ` . ` empty. Then how many cells are empty or in conflict. `relative`:
+        "Empty 1,2: row 1 4, column 3, box 1." for every cell that is empty, "3 at 1,2." for every
+        placed number, and "3 in conflict at 1,2: row 1 3, column 3, box 1." where it conflicts.
     Actions:
         "place 3 at row 1 col 2", "3 at 1,2" or "1,2,3" (row, column, number), counted from 1.
     Rewards:
@@ -130,7 +135,8 @@ class Sudoku(TextEnv):
         move = _read_move(action, self._config.side)
         cell = None if move is None else move[0]
         if move is None or cell is None or play.is_solved or play.given[cell[0]][cell[1]]:
-            notice = self.invalid_notice(action)
+            is_relative = self._config.observation == "relative"
+            notice = "Invalid." if is_relative else self.invalid_notice(action)
             if move is not None and not play.is_solved:
                 notice += " This cell is given."
             return self._result(prefixed(notice, self._observe()), 0.0, is_valid=False)
@@ -198,8 +204,38 @@ class Sudoku(TextEnv):
         )
 
     def _observe(self) -> Observation:
-        play, board = self._play, self._play.board
-        bad = conflicts(board) & play.placed.keys()
+        board = self._play.board
+        bad = conflicts(board) & self._play.placed.keys()
+        is_relative = self._config.observation == "relative"
+        cells = ["".join(str(number or ".") for number in row) for row in board]
+        legend = {".": "floor"} | {str(n): str(n) for row in board for n in row if n}
+        overlays = [("conflict", cell) for cell in sorted(bad)]
+        return Observation(
+            text=self._open_cells(board, bad) if is_relative else self._rows(board, bad),
+            frame=grid_frame(cells, legend, overlays),
+        )
+
+    def _open_cells(self, board: Board, bad: set[Cell]) -> str:
+        """What is not given, in order: one sentence for each cell."""
+        sentences = []
+        for row in range(len(board)):
+            for col in range(len(board)):
+                number = board[row][col]
+                place = f"{row + 1},{col + 1}"
+                if self._play.given[row][col]:
+                    continue
+                if number and (row, col) not in bad:
+                    sentences.append(f"{number} at {place}.")
+                    continue
+                head = f"{number} in conflict at {place}" if number else f"Empty {place}"
+                around = ", ".join(
+                    f"{kind} {' '.join(map(str, numbers)) or 'none'}"
+                    for kind, numbers in numbers_around(board, (row, col)).items()
+                )
+                sentences.append(f"{head}: {around}.")
+        return " ".join(sentences)
+
+    def _rows(self, board: Board, bad: set[Cell]) -> str:
         side = range(len(board))
         marks = [[self._mark((row, col), bad) for col in side] for row in side]
         box = math.isqrt(len(board))
@@ -213,13 +249,7 @@ class Sudoku(TextEnv):
             for r, bar in enumerate(bars)
             for line in ([ruler] if r and not r % box else []) + [bar]
         ]
-        state = f"Empty: {num_empty(board)}. In conflict: {len(bad)}."
-        cells = ["".join(str(number or ".") for number in row) for row in board]
-        legend = {".": "floor"} | {str(n): str(n) for row in board for n in row if n}
-        overlays = [("conflict", cell) for cell in sorted(bad)]
-        return Observation(
-            text="\n".join([*lines, state]), frame=grid_frame(cells, legend, overlays)
-        )
+        return "\n".join([*lines, f"Empty: {num_empty(board)}. In conflict: {len(bad)}."])
 
     def _mark(self, cell: Cell, bad: set[Cell]) -> str:
         row, col = cell

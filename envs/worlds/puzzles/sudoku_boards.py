@@ -67,6 +67,22 @@ def conflicts(board: Board) -> set[Cell]:
     return out
 
 
+def numbers_around(board: Board, cell: Cell) -> dict[str, tuple[int, ...]]:
+    """The different numbers in the other cells of a cell's row, column and box, in rising order."""
+    box = math.isqrt(len(board))
+    places = [(r, c) for r in range(len(board)) for c in range(len(board)) if (r, c) != cell]
+    units = {
+        "row": [(r, c) for r, c in places if r == cell[0]],
+        "column": [(r, c) for r, c in places if c == cell[1]],
+        "box": [
+            (r, c) for r, c in places if (r // box, c // box) == (cell[0] // box, cell[1] // box)
+        ],
+    }
+    return {
+        kind: tuple(sorted({board[r][c] for r, c in cells} - {0})) for kind, cells in units.items()
+    }
+
+
 class _Search:
     """Backtracking over the empty cell with the fewest numbers left."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
 
 import numpy as np
+
+from ...params import require
 
 _PEOPLE = (
     "Ada", "Ben", "Carla", "Deniz", "Emil", "Fatima", "Goran", "Hana", "Ivo", "Jun", "Kofi",
@@ -17,9 +20,25 @@ _THINGS = (
 Problem = tuple[str, int]
 
 
-def draw_problem(rng: np.random.Generator) -> Problem:
-    """A question and its answer."""
-    return _KINDS[int(rng.integers(len(_KINDS)))](rng)
+Kind = Literal["gift", "boxes", "shares", "cost", "walk", "ages"]
+ALL_KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def check_kinds(kinds: Sequence[Kind], data: str | None) -> None:
+    """Raise `EnvParamsError` unless `kinds` can be drawn from, and there is no file to read."""
+    require(
+        0 < len(kinds) == len(set(kinds)),
+        f"kinds is {list(kinds)}, but must name different kinds of problems, at least one",
+    )
+    require(
+        data is None or tuple(kinds) == ALL_KINDS,
+        "kinds chooses among the made problems: leave it out where data names a file",
+    )
+
+
+def draw_problem(rng: np.random.Generator, kinds: Sequence[Kind] = ALL_KINDS) -> Problem:
+    """A question of one of the kinds, and its answer."""
+    return _KINDS[kinds[int(rng.integers(len(kinds)))]](rng)
 
 
 def _gift(rng: np.random.Generator) -> Problem:
@@ -87,9 +106,14 @@ def _ages(rng: np.random.Generator) -> Problem:
     )
 
 
-_KINDS: tuple[Callable[[np.random.Generator], Problem], ...] = (
-    _gift, _boxes, _shares, _cost, _walk, _ages,
-)  # fmt: skip
+_KINDS: Mapping[Kind, Callable[[np.random.Generator], Problem]] = {
+    "gift": _gift,
+    "boxes": _boxes,
+    "shares": _shares,
+    "cost": _cost,
+    "walk": _walk,
+    "ages": _ages,
+}
 
 
 def _number(rng: np.random.Generator, low: int, high: int) -> int:

@@ -11,7 +11,7 @@ from ...base import EnvSpec, EnvUnavailableError
 from ...params import require
 from ..rows import Row, read_rows
 from .answers import last_number, plain
-from .made_problems import draw_problem
+from .made_problems import ALL_KINDS, Kind, check_kinds, draw_problem
 from .math_worker import shared_worker
 from .question_env import Question, QuestionEnv
 
@@ -27,14 +27,17 @@ class MetaMathQaConfig:
     has them, or `question` and `answer`, as GSM8K does; None draws made word problems. The answer
     stands behind "The answer is:" or "####". `attempts`: answers in an episode. `equality`: `math`
     takes every form of the right value (1/2 for 0.5), `text` the same characters or number only.
+    `kinds`: which made word problems are drawn.
     """
 
     data: str | None = None
     attempts: int = 3
     equality: Literal["math", "text"] = "math"
+    kinds: tuple[Kind, ...] = ALL_KINDS
 
     def __post_init__(self) -> None:
         require(self.attempts >= 1, f"attempts is {self.attempts}, but must be at least 1")
+        check_kinds(self.kinds, self.data)
 
 
 class MetaMathQa(QuestionEnv):
@@ -82,7 +85,7 @@ class MetaMathQa(QuestionEnv):
         super().__init__(self._config, None if data is None else read_questions(data))
 
     def drawn(self, rng: np.random.Generator) -> Question:
-        text, answer = draw_problem(rng)
+        text, answer = draw_problem(rng, self._config.kinds)
         return Question(text=text, answer=str(answer))
 
     def is_answer(self, action: str) -> bool:

@@ -11,7 +11,7 @@ from ...base import EnvSpec, EnvUnavailableError
 from ...params import require
 from ..rows import Row, read_rows
 from .answers import chosen, last_number
-from .made_problems import draw_problem
+from .made_problems import ALL_KINDS, Kind, check_kinds, draw_problem
 from .question_env import Question, QuestionEnv
 
 
@@ -22,12 +22,13 @@ class StaticQaConfig:
     `data`: a file (JSON lines, a JSON list or Parquet); None draws made word problems. `format`:
     what its rows are: `gsm8k` has `question` and `answer`, whose text after "####" is a number;
     `mmlu` has `question`, `choices` and `answer`, the place of the right choice. `attempts`:
-    answers in an episode.
+    answers in an episode. `kinds`: which made word problems are drawn.
     """
 
     data: str | None = None
     format: Literal["gsm8k", "mmlu"] = "gsm8k"
     attempts: int = 1
+    kinds: tuple[Kind, ...] = ALL_KINDS
 
     def __post_init__(self) -> None:
         require(self.attempts >= 1, f"attempts is {self.attempts}, but must be at least 1")
@@ -35,6 +36,7 @@ class StaticQaConfig:
             self.data is not None or self.format == "gsm8k",
             f"format is {self.format!r}, which needs data: made questions have numbers for answers",
         )
+        check_kinds(self.kinds, self.data)
 
 
 class StaticQa(QuestionEnv):
@@ -80,7 +82,7 @@ class StaticQa(QuestionEnv):
         super().__init__(self._config, None if data is None else read_questions(data, self._config))
 
     def drawn(self, rng: np.random.Generator) -> Question:
-        text, answer = draw_problem(rng)
+        text, answer = draw_problem(rng, self._config.kinds)
         return Question(text=text, answer=str(answer))
 
     def is_answer(self, action: str) -> bool:

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from transformers import Qwen2ForCausalLM
 
 from echoscope.core.config.loading import ConfigError
-from echoscope.core.config.settings import LoraConfig
-from echoscope.core.policy import with_adapters
+from echoscope.core.config.settings import LoraConfig, ModelConfig
+from echoscope.core.policy import load_model, with_adapters
 from echoscope.core.policy_assets import PolicyShape, create_policy, train_tokenizer
 from echoscope.core.rollout.chat import load_tokenizer
 from echoscope.core.warm_start.adapters import merge_adapters
@@ -82,6 +82,7 @@ def run(data: Path, out: Path, **settings: object) -> None:
     model = str(settings.pop("model", "fresh"))
     stop_after = settings.pop("stop_after", None)
     dtype = settings.pop("dtype", "float32")
+    save_dtype = settings.pop("save_dtype", "float32")
     seen: list[SftProgress] = []
     warm_start(
         [data],
@@ -91,6 +92,7 @@ def run(data: Path, out: Path, **settings: object) -> None:
         shape=SHAPE,
         force_think=True,
         resume=bool(settings.pop("resume", False)),
+        save_dtype=save_dtype,  # type: ignore[arg-type]
         on_progress=seen.append,
         should_stop=lambda: stop_after is not None and len(seen) >= stop_after,  # type: ignore[operator]
     )
@@ -265,6 +267,16 @@ def test_frozen_weights_may_be_bfloat16_and_trained_ones_may_not(
     with pytest.raises(SftError, match=r"dtype is bfloat16, .* add --lora"):
         run(data, tmp_path / "b", model=base, dtype="bfloat16")
     assert not (tmp_path / "b").exists()
+
+
+def test_weights_are_saved_in_half_the_size_and_load_as_before(tmp_path: Path, data: Path) -> None:
+    run(data, tmp_path / "full")
+    run(data, tmp_path / "half", save_dtype="bfloat16")
+    full, half = (load_file(tmp_path / name / "model.safetensors") for name in ("full", "half"))
+    assert {weight.dtype for weight in half.values()} == {torch.bfloat16}
+    assert all(torch.equal(full[name].to(torch.bfloat16), half[name]) for name in full)
+    loaded = load_model(str(tmp_path / "half"), ModelConfig(device="cpu"))
+    assert loaded.dtype == torch.float32
 
 
 def test_a_stopped_run_keeps_its_state_and_resumes(tmp_path: Path, data: Path) -> None:

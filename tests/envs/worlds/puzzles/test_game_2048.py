@@ -112,3 +112,11 @@ def test_the_expert_reaches_the_goal_within_the_shipped_budget() -> None:
 def test_bad_parameters(params: dict[str, object], message: str) -> None:
     with pytest.raises(EnvParamsError, match=message):
         registry.make("game_2048", **params)
+
+
+def test_the_relative_observation_says_what_each_move_gives() -> None:
+    world = Game2048(Game2048Config(side=2, goal=16, observation="relative"))
+    world.reset(0, 0)
+    world._tiles = ((4, 4), (2, 0))
+    assert world._observe().text == "Largest 4 of 16. up none, right 8, down 0, left 8."
+    assert world.step("jump").observation.text.startswith("Invalid. Largest 4 of 16. ")

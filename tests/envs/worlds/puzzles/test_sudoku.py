@@ -14,6 +14,7 @@ from echoscope.envs.worlds.puzzles.sudoku_boards import (
     conflicts,
     draw_board,
     num_empty,
+    numbers_around,
     solutions,
 )
 
@@ -113,3 +114,27 @@ def test_bad_parameters() -> None:
         registry.make("sudoku", empties=12)
     with pytest.raises(EnvParamsError, match="side is 5"):
         registry.make("sudoku", side=5)
+
+
+def test_the_relative_observation_lists_what_is_open_and_what_stands_around() -> None:
+    world = started(empties=2, observation="relative")
+    text = world.reset(0, 0).text
+    first, second = (action.rsplit(",", 1) for action in world.solve())
+    board = [[0 if f"Empty {r},{c}:" in text else 1 for c in range(1, 5)] for r in range(1, 5)]
+    assert sum(map(sum, board)) == 14
+    wrong = next(n for n in "1234" if n != first[1])
+    texts = [world.step(action).observation.text for action in (f"{first[0]},{wrong}", "x")]
+    assert texts[0].startswith(f"{wrong} in conflict at {first[0]}: row ")
+    assert texts[1] == f"Invalid. {texts[0]}"
+    after = world.step(",".join(first)).observation.text
+    assert f"{first[1]} at {first[0]}." in after
+    assert f"Empty {second[0]}: row " in after
+
+
+def test_numbers_around_a_cell() -> None:
+    board = ((1, 0, 3, 4), (0, 4, 1, 2), (2, 1, 4, 3), (4, 3, 2, 1))
+    assert numbers_around(board, (0, 1)) == {
+        "row": (1, 3, 4),
+        "column": (1, 3, 4),
+        "box": (1, 4),
+    }

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echoscope.envs import registry
-from echoscope.envs.base import EnvUnavailableError, TextEnv
+from echoscope.envs.base import EnvParamsError, EnvUnavailableError, TextEnv
 from echoscope.envs.worlds.questions.answers import chosen, last_number, plain
 from echoscope.envs.worlds.questions.made_problems import draw_problem
 from echoscope.envs.worlds.questions.math_worker import MathWorker
@@ -171,3 +171,13 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(EnvUnavailableError) as caught:
         registry.make("metamathqa")
     assert str(caught.value) == f"metamathqa {sentence}"
+
+
+@pytest.mark.parametrize("env_id", ["static_qa", "metamathqa"])
+def test_kinds_of_made_problems(env_id: str) -> None:
+    world = registry.make(env_id, kinds=["ages"])
+    assert all("years old" in world.reset(seed, 0).text for seed in range(20))
+    with pytest.raises(EnvParamsError, match="must name different kinds of problems"):
+        registry.make(env_id, kinds=[])
+    with pytest.raises(EnvParamsError, match="kinds chooses among the made problems"):
+        registry.make(env_id, kinds=["ages"], data="questions.jsonl")
