@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
+from functools import partial
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -20,6 +23,8 @@ from echoscope.envs.base import (
 )
 from echoscope.envs.pool import EnvPool, task_seed, transition_seed
 from echoscope.envs.settings import EnvGroup
+from echoscope.envs.turns.turn import TurnEnv, TurnResult
+from echoscope.envs.workers.processes import ProcessTurns, WorkerProcesses
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,20 +173,52 @@ def test_seeds_fit_in_63_bits_and_differ() -> None:
     assert len(set(seeds)) == len(seeds)
 
 
-def test_threads_change_nothing() -> None:
-    def episodes(parallel: str) -> list[object]:
-        group = LAKE.model_copy(update={"parallel": parallel})
-        seen: list[object] = []
-        with EnvPool([group], group_size=4, seed=2, split="train") as envs:
-            running = [slot.index for slot in envs.reset(0)]
-            while running:
-                moves = {i: ((("down", "right", "up", "left")[i % 4],), True) for i in running}
-                results = envs.step(moves)
-                seen.append(results)
-                running = [i for i in running if results[i].stop_reason is None]
-        return seen
+MOVES = ("down", "right", "up", "left")
+SLIPPERY = EnvGroup(env="frozen_lake", groups=2, params={"slip": 0.5}, max_turns=6)
 
-    assert episodes("threads") == episodes("none")
+
+def episodes(
+    parallel: str = "none", make_turns: Callable[[EnvGroup], TurnEnv] | None = None
+) -> list[list[TurnResult]]:
+    """What each slot went through, with one action a turn."""
+    group = SLIPPERY.model_copy(update={"parallel": parallel})
+    with EnvPool([group], group_size=4, seed=2, split="train", make_turns=make_turns) as envs:
+        running = [slot.index for slot in envs.reset(0)]
+        seen: list[list[TurnResult]] = [[] for _ in running]
+        while running:
+            results = envs.step({i: ((MOVES[i % 4],), True) for i in running})
+            for i, result in results.items():
+                seen[i].append(result)
+            running = [i for i in running if results[i].stop_reason is None]
+    return seen
+
+
+def test_threads_change_nothing() -> None:
+    assert episodes("threads") == episodes()
+
+
+def test_processes_change_nothing() -> None:
+    processes = WorkerProcesses(2)
+    try:
+        make_turns = partial(ProcessTurns, limit_s=60.0, processes=processes)
+        assert episodes("threads", make_turns) == episodes()
+    finally:
+        processes.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_in_which_slots_are_stepped_changes_nothing(seed: int) -> None:
+    """Every episode at a pace of its own, in random order."""
+    rng = np.random.default_rng(seed)
+    with EnvPool([SLIPPERY], group_size=4, seed=2, split="train") as envs:
+        running = [slot.index for slot in envs.reset(0)]
+        seen: list[list[TurnResult]] = [[] for _ in running]
+        while running:
+            i = running[int(rng.integers(len(running)))]
+            seen[i].append(envs.step_one(i, (MOVES[i % 4],), True))
+            if seen[i][-1].stop_reason is not None:
+                running.remove(i)
+    assert seen == episodes()
 
 
 def test_a_finished_slot_cannot_be_stepped() -> None:
