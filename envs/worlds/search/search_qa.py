@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ...base import EnvSpec, Observation, StepResult, TextEnv, prefixed
+from ...base import EnvSpec, Observation, StepResult, TextEnv
 from .bm25 import MAX_QUERY_CHARS
 from .episode import SearchConfig, SearchEpisode
 from .scoring import MAX_ANSWER_CHARS
@@ -22,8 +22,9 @@ class SearchQa(TextEnv):
         3,500 questions over 9,741 passages, made from GeoNames; a file gives its own, in the shape
         of HotpotQA or Search-R1. BM25 searches here, or a retrieval server over HTTP.
     Observation:
-        "Question: ..."; after a search the passages that fit best, a line each; after an answer
-        "Right." or the right one. "The search failed: ..." if a server gave no proper answer.
+        "Question: ..."; after a search the passages that fit best, a line each, and the question
+        again; after an answer "Right." or the right one. "The search failed: ..." if a server gave
+        no proper answer.
     Actions:
         `search[words]` and `finish[answer]`, at most 400 and 500 characters. A search that fails at
         the server is a valid action without an effect.
@@ -60,25 +61,25 @@ class SearchQa(TextEnv):
         config = SearchConfig() if config is None else config
         super().__init__(config)
         self._episode = SearchEpisode(config)
-        self._text = ""
+        self._question = ""
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        self._text = self._episode.begin(seed, noise_seed)
-        return self._observe()
+        self._question = self._episode.begin(seed, noise_seed)
+        return Observation(text=self._question, frame=self._episode.card())
 
     def step(self, action: str) -> StepResult:
         match = _ACTION.fullmatch(action.strip()) if len(action) <= _MAX_ACTION_CHARS else None
         word, content = (match[1].lower(), match[2].strip()) if match else ("search", "")
         if self._episode.is_over or not 0 < len(content) <= _MOST_CHARS[word]:
-            return self._result(prefixed(self.invalid_notice(action), self._observe()), False)
+            hint = "The episode is over." if self._episode.is_over else _hint(self._question)
+            return self._result(f"{self.invalid_notice(action)} {hint}", False)
         if word == "finish":
-            self._text = self._episode.finish(content)
-            return self._result(self._observe(), True, self._episode.reward, True)
+            news = self._episode.finish(content)
+            return self._result(news, True, self._episode.reward, True)
         outcome = self._episode.search(content)
-        self._text = outcome.text
-        return self._result(
-            self._observe(), True, has_effect=outcome.has_news, has_failed=outcome.has_failed
-        )
+        # A window over the conversation may have dropped the question.
+        text = f"{outcome.text}\n{self._question}"
+        return self._result(text, True, has_effect=outcome.has_news, has_failed=outcome.has_failed)
 
     def instructions(self) -> str:
         number = self._episode.config.results
@@ -112,14 +113,14 @@ class SearchQa(TextEnv):
 
     def _result(
         self,
-        observation: Observation,
+        text: str,
         is_valid: bool,
         reward: float = 0.0,
         has_effect: bool = False,
         has_failed: bool = False,
     ) -> StepResult:
         return StepResult(
-            observation=observation,
+            observation=Observation(text=text, frame=self._episode.card()),
             reward=reward,
             terminated=self._episode.is_over,
             success=self._episode.is_solved,
@@ -128,5 +129,9 @@ class SearchQa(TextEnv):
             info={**self._episode.info, "search_failed": float(has_failed)},
         )
 
-    def _observe(self) -> Observation:
-        return Observation(text=self._text, frame=self._episode.card())
+
+def _hint(question: str) -> str:
+    return (
+        f"Write search[words], at most {MAX_QUERY_CHARS} characters, or finish[answer], at most "
+        f"{MAX_ANSWER_CHARS}.\n{question}"
+    )

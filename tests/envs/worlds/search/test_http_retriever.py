@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from echoscope.envs import registry
-from echoscope.envs.base import TextEnv
+from echoscope.envs.base import StepResult, TextEnv
 from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.worlds.search.http_retriever import MAX_ANSWER_BYTES, HttpRetriever
 from echoscope.envs.worlds.search.passages import MADE_PASSAGES, PassageIndex, read_passages
@@ -82,6 +82,13 @@ def saying(content: object, status: int = 200) -> Behaviour:
     return lambda handler, body: handler.answer(data, status)
 
 
+def news(result: StepResult) -> str:
+    """What a search showed, without the question below it."""
+    shown, _, question = result.observation.text.rpartition("\n")
+    assert question.startswith("Question: ")
+    return shown
+
+
 def documents(*texts: str) -> dict[str, Any]:
     return {"result": [[{"document": {"contents": text}, "score": 1.5} for text in texts]]}
 
@@ -97,7 +104,7 @@ def test_the_shape_of_search_r1(server: Server) -> None:
     )  # fmt: skip
     result = world_of(server, results=3).step("search[São Paulo]")
     assert server.requests == [{"queries": ["São Paulo"], "topk": 3, "return_scores": True}]
-    assert result.observation.text == (
+    assert news(result) == (
         "[1] Paris: Paris is a city.\n[2] Rome: Rome is a city.\n[3] Bonn: Bonn is a city."
     )
     assert (result.is_valid, result.is_effective, result.info["search_failed"]) == (True, True, 0.0)
@@ -111,7 +118,7 @@ def test_the_shape_of_ragen(server: Server, entry: dict[str, Any]) -> None:
     server.behaviour = saying({"query": "x", "results": [entry], "num_results": 1})
     result = world_of(server, protocol="ragen", results=5).step("search[city]")
     assert server.requests == [{"query": "city", "top_k": 5}]
-    assert result.observation.text == "[1] Paris is big."
+    assert news(result) == "[1] Paris is big."
 
 
 def test_the_same_corpus_behind_a_server_gives_the_same_episodes(server: Server) -> None:
@@ -135,7 +142,7 @@ def test_the_same_corpus_behind_a_server_gives_the_same_episodes(server: Server)
 def test_nothing_found_is_no_failure(server: Server) -> None:
     server.behaviour = saying({"result": [[]]})
     result = world_of(server).step("search[zebra]")
-    assert result.observation.text == "The search gave no passage."
+    assert news(result) == "The search gave no passage."
     assert result.info["search_failed"] == 0.0
 
 
@@ -186,7 +193,7 @@ def test_a_bad_answer_is_said_in_words_and_the_episode_goes_on(server: Server, n
     assert (result.is_valid, result.is_effective, result.terminated) == (True, False, False)
     assert (result.reward, result.info["search_failed"]) == (0.0, 1.0)
     server.behaviour = saying(documents("Kyoto lies in Japan."))
-    assert world.step("search[Kyoto]").observation.text == "[1] Kyoto lies in Japan."
+    assert news(world.step("search[Kyoto]")) == "[1] Kyoto lies in Japan."
 
 
 def _hang(handler: Handler, body: dict[str, Any]) -> None:
@@ -214,9 +221,7 @@ def test_a_server_that_hangs_costs_the_time_limit_and_no_more(
     start = time.monotonic()
     result = world.step("search[Kyoto]")
     assert 0.25 < time.monotonic() - start < 2.0
-    assert result.observation.text == (
-        "The search failed: the retriever did not answer within 0.3 s."
-    )
+    assert news(result) == ("The search failed: the retriever did not answer within 0.3 s.")
     assert len(server.requests) == 1
 
 
@@ -227,7 +232,7 @@ def test_an_overloaded_server_is_asked_a_second_time(server: Server, status: int
         handler.answer(b"{}", status) if is_first else saying(documents("Here."))(handler, body)
 
     server.behaviour = recovering
-    assert world_of(server).step("search[Kyoto]").observation.text == "[1] Here."
+    assert news(world_of(server).step("search[Kyoto]")) == "[1] Here."
     assert len(server.requests) == 2
 
 
@@ -275,7 +280,7 @@ def test_text_of_a_server_is_cleaned_and_cut(server: Server) -> None:
     content = b'{"result": [[{"document": {"title": "a\\ud800\\u0000b", "text": "x\\n\\u001b[2Jy '
     server.behaviour = saying(content + b"z" * 100_000 + b'"}}]]}')
     result = world_of(server, max_chars=20).step("search[Kyoto]")
-    assert result.observation.text == "[1] a? b: x [2Jy zzzzzzzzzzzzz ..."
+    assert news(result) == "[1] a? b: x [2Jy zzzzzzzzzzzzz ..."
     result.observation.text.encode("utf-8")
     assert len(result.observation.frame or "") < 500
 

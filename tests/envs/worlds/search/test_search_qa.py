@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from echoscope.envs import registry
-from echoscope.envs.base import EnvError, Message, TextEnv
+from echoscope.envs.base import EnvError, Message, StepResult, TextEnv
 from echoscope.envs.frames import read_frame
 from echoscope.envs.worlds.search.passages import (
     Passage,
@@ -53,16 +53,26 @@ def made(folder: Path, *questions: dict[str, Any], env_id: str = "search_qa", **
     return world
 
 
+def _lines(result: StepResult) -> list[str]:
+    """What a search showed, without the question below it."""
+    *lines, question = result.observation.text.split("\n")
+    assert question.startswith("Question: ")
+    return lines
+
+
 def test_an_episode_by_hand(tmp_path: Path) -> None:
     world = made(tmp_path, results=1)
     assert world.reset(0, 0).text == "Question: Who designed the machine that Ada wrote about?"
     found = world.step("search[Ada Lovelace]")
-    assert found.observation.text == "[1] Ada: Ada Lovelace wrote about the Analytical Engine."
+    assert found.observation.text == (
+        "[1] Ada: Ada Lovelace wrote about the Analytical Engine.\n"
+        "Question: Who designed the machine that Ada wrote about?"
+    )
     assert (found.reward, found.is_valid, found.is_effective) == (0.0, True, True)
     again = world.step(" Search[ ADA ] ")
     assert (again.is_valid, again.is_effective) == (True, False)
     nothing = world.step("search[zebra]")
-    assert nothing.observation.text == "The search gave no passage."
+    assert nothing.observation.text.startswith("The search gave no passage.\nQuestion: ")
     assert (nothing.is_valid, nothing.is_effective) == (True, False)
     card = read_frame(nothing.observation.frame or "")
     assert card["lines"] == ["Question: Who designed the machine that Ada wrote about?",
@@ -96,7 +106,8 @@ def test_anything_else_is_invalid_and_changes_nothing(tmp_path: Path, action: st
     result = world.step(action)
     assert (result.is_valid, result.is_effective, result.terminated) == (False, False, False)
     assert result.observation.text.startswith(world.invalid_notice(action))
-    assert len(result.observation.text) < 200
+    assert "Write search[words], at most 400 characters, or finish" in result.observation.text
+    assert len(result.observation.text) < 250
     assert result.info["searches"] == 0.0
 
 
@@ -141,7 +152,7 @@ def test_equal_scores_keep_the_order_of_the_corpus() -> None:
 
 def test_a_long_passage_is_cut_where_it_is_shown(tmp_path: Path) -> None:
     world = made(tmp_path, results=1, max_chars=20)
-    assert world.step("search[Ada]").observation.text == "[1] Ada: Ada Lovelace wrote a ..."
+    assert _lines(world.step("search[Ada]")) == ["[1] Ada: Ada Lovelace wrote a ..."]
 
 
 HOTPOT = {
@@ -177,7 +188,7 @@ def test_hotpotqa_brings_its_passages_along(tmp_path: Path, row: dict, ending: s
     world.reset(0, 0)
     assert world.solve() == ["search[Alpha]", "search[Beta]", "finish[yes]"]
     result = world.step("search[alpha]")
-    assert result.observation.text == "[1] Alpha: Alpha is old. Very."
+    assert _lines(result) == ["[1] Alpha: Alpha is old. Very."]
     assert world.solve() == ["search[Beta]", "finish[yes]"]
 
 
