@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from echoscope.text.strict_json import json_value
 
@@ -46,7 +46,7 @@ class Dialogue:
         return f"{self.system}\n\n{first}" if self.system else first
 
 
-def is_messages(value: Any) -> bool:
+def is_messages(value: Any) -> TypeGuard[list[Mapping[str, Any]]]:
     """Whether a value is a list of messages with roles."""
     return (
         isinstance(value, list)
@@ -102,6 +102,8 @@ def content_text(content: Any) -> str:
             parts.append(part)
         elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
             parts.append(part["text"])
+        elif isinstance(part, Mapping) and isinstance(part.get("reasoning"), str):
+            parts.append(f"<think>{part['reasoning']}</think>")
         elif isinstance(part, Mapping):
             parts.append(f"[{str(part.get('type', 'part'))[:40]}]")
     return "\n".join(parts)
@@ -133,10 +135,11 @@ def _raw_calls(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             continue
         function = call.get("function")
         inner = function if isinstance(function, Mapping) else call
+        name = function if isinstance(function, str) else inner.get("name")
         arguments = inner.get("arguments")
         if not isinstance(arguments, str):
             arguments = json.dumps(json_value(arguments if arguments is not None else {}))
-        out.append((str(inner.get("name") or ""), arguments, str(call.get("id") or "")))
+        out.append((str(name or ""), arguments, str(call.get("id") or "")))
     return out
 
 

@@ -36,6 +36,8 @@ RECONSTRUCTIONS: Mapping[str, str] = {
     "split": "training or evaluation was told from the name of the folder",
     "actions": "actions were read from the answer of the reply; what was executed is not known",
     "reward_terms": "the rewards of several functions were added up; their weights are not known",
+    "branches": "the trace has several branches; each is an episode with the reward of the trace",
+    "score": "success was told from the first score",
     "turn_is_episode": "the file has one row per turn; each turn is stored as an episode",
 }
 """What a reader may have to guess, and how it guesses, in words for people."""

@@ -12,8 +12,8 @@ from .draft import Draft, whole
 
 Row = Mapping[str, Any]
 
-_TRAILING = re.compile(r"(?:^|[_\-.])(?:(?:global_)?step|iteration|iter)?[_\-]?(\d{1,8})$")
-_FOLDER = re.compile(r"(?:(?:global_)?step|iteration|iter|epoch)[_\-]?(\d{1,8})(?:_\w+)?")
+_STEM = re.compile(r"(?:.*(?:step|iteration|iter)[_\-]?)?(\d{1,8})")
+_FOLDER = re.compile(r"(?:\w+_)?(?:step|iteration|iter)[_\-]?(\d{1,8})(?:_\w+)?")
 _EVAL = re.compile(r"(?:^|[_\-.])(?:val|valid|validation|eval|evals|test)(?:$|[_\-.])")
 
 
@@ -27,7 +27,7 @@ class Where:
     @property
     def step(self) -> int | None:
         """The step that the name of the file or one of its folders says; None where none does."""
-        found = _TRAILING.search(self.path.stem)
+        found = _STEM.fullmatch(self.path.stem)
         if found:
             return int(found[1])
         for part in reversed(self.path.parts[:-1]):
@@ -54,8 +54,8 @@ class Format:
     """The episodes of a row. Raises RowError with a reason where it has none."""
     step: Callable[[Row], int | None] = lambda row: None
     """The step that the row says."""
-    has_file_step: bool = True
-    """The names of files may say the step."""
+    file_step: Callable[[Where], int | None] = lambda where: where.step
+    """The step that the names of files say, for rows that do not."""
 
 
 def step_key(name: str) -> Callable[[Row], int | None]:

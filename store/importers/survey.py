@@ -205,7 +205,6 @@ def _scan(
     own = Refusals()
     likely: Format | None = None
     is_kept, unclean = False, 0
-    file_step = where.step
     for found in source.scan():
         place = f"{where.path}, byte {found.place}" if found.size else f"{where.path} {found.place}"
         if found.problem:
@@ -216,9 +215,10 @@ def _scan(
             own.add("a row of no known format", place)
             continue
         step = known.step(found.value)
-        is_file_step = step is None and known.has_file_step and file_step is not None
-        if is_file_step:
-            step = file_step
+        is_file_step = False
+        if step is None:
+            step = known.file_step(where)
+            is_file_step = step is not None
         if step is not None and not 0 <= step <= MAX_STEP:
             own.add(f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]", place)
             continue

@@ -98,5 +98,5 @@ EVALUATION = Format(
     trainer="RAGEN",
     matches=_matches,
     drafts=_drafts,
-    has_file_step=False,
+    file_step=lambda where: None,
 )

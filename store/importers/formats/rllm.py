@@ -1,0 +1,131 @@
+"""rLLM: one JSON document an episode, of training (`episode_id`) or evaluation (`eval_idx`).
+
+The messages of the last step of a trajectory are the whole conversation. Rewards of steps count as
+rewards of turns where there are as many steps as replies and they add up to the trajectory's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...records import Split, StopReason
+from ..dialogue import Dialogue, is_messages, read_messages
+from ..draft import Draft, DraftTurn, number, numbers_of, text_of, truth, whole, without
+from ..format import Format, Row, Where
+
+_STOPS = {
+    "env_done": StopReason.TERMINATED,
+    "done": StopReason.TERMINATED,
+    "max_turns_exceeded": StopReason.MAX_TURNS,
+    "max_turns": StopReason.MAX_TURNS,
+    "max_prompt_length_exceeded": StopReason.PROMPT_TOO_LONG,
+    "max_response_length_exceeded": StopReason.MAX_TOKENS,
+    "timeout": StopReason.TIMEOUT,
+    "error": StopReason.ENV_ERROR,
+}
+
+
+def _matches(row: Row) -> bool:
+    found = row.get("trajectories")
+    return (
+        isinstance(found, list)
+        and bool(found)
+        and isinstance(found[0], Mapping)
+        and isinstance(found[0].get("steps"), list)
+        and ("episode_id" in row or "eval_idx" in row or "termination_reason" in row)
+    )
+
+
+def _drafts(row: Row, where: Where) -> Iterator[Draft]:
+    is_validation = any(part.startswith("val_") for part in where.path.parts)
+    reason = text_of(row.get("termination_reason")).lower().removeprefix("terminationreason.")
+    for trajectory in row["trajectories"]:
+        steps = [step for step in trajectory.get("steps") or () if isinstance(step, Mapping)]
+        dialogue = _dialogue(steps)
+        if not dialogue.turns:
+            continue
+        draft = Draft(
+            turns=dialogue.turns,
+            prompt=dialogue.prompt,
+            group=_group(row, text_of(trajectory.get("name"))),
+            split=Split.EVAL if is_validation else Split.IMPORT,
+            env=text_of(trajectory.get("name"))[:200],
+            final_observation=dialogue.final_observation,
+            stop_reason=_STOPS.get(reason, StopReason.UNKNOWN),
+            is_success=truth(row.get("is_correct")),
+            duration_s=_duration(row.get("timing")),
+            fields={
+                "episode": without(row, ("trajectories", "metrics", "training_step", "timing")),
+                "trajectory": without(trajectory, ("steps",)),
+                **({"system": dialogue.system} if dialogue.system else {}),
+            },
+        )
+        _set_rewards(draft, trajectory, steps)
+        _set_tokens(draft, steps)
+        draft.turns[-1].info = numbers_of(row.get("metrics"))
+        yield draft
+
+
+def _group(row: Row, name: str) -> str | None:
+    task = row.get("task_hash") or row.get("task_id")
+    if task is None and isinstance(row.get("episode_id"), str) and ":" in row["episode_id"]:
+        task = row["episode_id"].rsplit(":", 1)[0]
+    return None if task is None else f"{text_of(task)} {name}"
+
+
+def _duration(timing: Any) -> float | None:
+    seconds = number(timing.get("total")) if isinstance(timing, Mapping) else math.nan
+    return None if math.isnan(seconds) else seconds
+
+
+def _dialogue(steps: Sequence[Mapping[str, Any]]) -> Dialogue:
+    """The messages of the last step; else what each step observed and answered."""
+    if steps and is_messages(steps[-1].get("chat_completions")):
+        return read_messages(steps[-1]["chat_completions"])
+    dialogue = Dialogue()
+    for step in steps:
+        response = text_of(step.get("model_response") or step.get("output"))
+        observation = text_of(step.get("observation") or step.get("input"))
+        dialogue.turns.append(DraftTurn(observation=observation, response=response))
+    return dialogue
+
+
+def _set_rewards(
+    draft: Draft, trajectory: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
+) -> None:
+    total = number(trajectory.get("reward"))
+    rewards = [number(step.get("reward")) for step in steps]
+    is_by_turn = len(rewards) == len(draft.turns) and not any(map(math.isnan, rewards))
+    if is_by_turn and (math.isnan(total) or math.isclose(sum(rewards), total, abs_tol=1e-6)):
+        for turn, reward in zip(draft.turns, rewards, strict=True):
+            turn.reward = reward
+        return
+    draft.set_episode_reward(total)
+
+
+def _set_tokens(draft: Draft, steps: Sequence[Mapping[str, Any]]) -> None:
+    if len(steps) != len(draft.turns):
+        return
+    for turn, step in zip(draft.turns, steps, strict=True):
+        prompt, response = step.get("prompt_ids"), step.get("response_ids")
+        if not isinstance(prompt, list) or not isinstance(response, list) or not response:
+            continue
+        turn.prompt_tokens = np.array(prompt, dtype=np.int32)
+        turn.response_tokens = np.array(response, dtype=np.int32)
+        turn.policy_version = whole(step.get("weight_version"))
+        logprobs = step.get("logprobs")
+        if isinstance(logprobs, list) and len(logprobs) == len(response):
+            turn.logprobs = np.array([number(v) for v in logprobs], dtype=np.float32)
+
+
+EPISODES = Format(
+    name="rLLM episodes",
+    trainer="rLLM",
+    matches=_matches,
+    drafts=_drafts,
+    step=lambda row: whole(row.get("training_step")),
+)
