@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from echoscope.text.tool_calls import call_action
@@ -19,7 +20,17 @@ from ..frames import read_frame
 from ..pool import EnvPool
 from ..reserving import SURVEY_SEEDS
 from ..settings import EnvGroup
-from .episodes import HOSTILE_ACTIONS, SEEDS, digest, digest_main, plan, play
+from ..turns.runner import ActionTimeoutError, call_within
+from .episodes import (
+    HOSTILE_ACTIONS,
+    HOSTILE_S,
+    LONG_HOSTILE_ACTIONS,
+    SEEDS,
+    digest,
+    digest_main,
+    plan,
+    play,
+)
 
 HEADINGS = (
     "Description:",
@@ -213,12 +224,21 @@ def _check_result(result: StepResult) -> None:
 def _check_hostile(subject: Subject) -> None:
     env = subject.make()
     legal_words = {action.strip().casefold() for action in env.legal_actions()}
-    for seed in SEEDS[:2]:
+    for seed, actions in (
+        (SEEDS[0], HOSTILE_ACTIONS),
+        (SEEDS[1], HOSTILE_ACTIONS + LONG_HOSTILE_ACTIONS),
+    ):
         env.reset(seed, seed)
-        for action in HOSTILE_ACTIONS:
-            result = env.step(action)
-            _check_result(result)
+        for action in actions:
             shown = shorten(action)
+            try:
+                result = call_within(partial(env.step, action), HOSTILE_S, "the action")
+            except ActionTimeoutError:
+                raise CheckFailure(
+                    f"the action {shown!r} of {len(action)} characters took more than "
+                    f"{HOSTILE_S:g} s"
+                ) from None
+            _check_result(result)
             if legal_words and action.strip().casefold() not in legal_words:
                 _expect(not result.is_valid, f"the action {shown!r} counts as valid")
                 _expect(not result.is_effective, f"the invalid action {shown!r} has an effect")

@@ -35,6 +35,60 @@ HOSTILE_ACTIONS: tuple[str, ...] = (
     "\ud800",
     "nan",
 )
+MEGABYTE = 1_000_000
+"""Characters of the longest hostile actions."""
+LONG_HOSTILE_ACTIONS: tuple[str, ...] = (
+    # Length alone.
+    "a" * MEGABYTE,
+    " " * MEGABYTE,
+    "\n" * MEGABYTE,
+    "9" * MEGABYTE,
+    "up " * (MEGABYTE // 3),
+    "\u0130" * 100_000,  # grows when its case is folded
+    "e" + "\u0301" * 100_000,
+    # Brackets that close wrongly, late or never: no parser may recurse through them.
+    "]})([{",
+    "(" * 60 + "1" + ")" * 60,
+    "(" * 10_000 + "1" + ")" * 10_000,
+    "(" * MEGABYTE,
+    "[" * MEGABYTE,
+    '{"a":' * (MEGABYTE // 5),
+    "\\frac{" * 50_000,
+    "\\boxed{" * 100_000,
+    "search[" * 100_000,
+    "click[[" + "]" * 100_000,
+    # Numbers and operators.
+    "-" * 60 + "1",
+    "-" * 100_000 + "1",
+    "not " * 100_000,
+    "1+" * (MEGABYTE // 2) + "1",
+    "1/" * 1_000 + "3",
+    "1e999",
+    "\u0661\u0662+\u0663",  # digits of another script
+    "\u00b2\u2460\uff11",  # what only looks like digits
+    # Code where an expression, an answer or a program is expected.
+    "(lambda: 0).__class__.__mro__",
+    "[x for x in ().__class__.__base__.__subclasses__()]",
+    "1 if __import__('os').getpid() else 2",
+    "import os\nprint(open('../../../../etc/passwd').read())",
+    "print(open('/proc/self/environ').read())",
+    "../" * 10_000 + "etc/passwd",
+    "file:///etc/passwd",
+    # Tool calls that are none.
+    "<tool_call>" * 50_000,
+    'lookup {"item": ' + "[" * 50_000,
+    "answer " + "9" * MEGABYTE,
+    # What terminals, files and columns stumble over.
+    "up\x00",
+    "".join(map(chr, range(32))),
+    "\x1b[2J\x1b]0;title\x07\x1b[31mup",
+    "\u202eup\u202c",
+    "\ufeffup",
+    "\udfff\ud800" * 1_000,
+)
+"""Too many or too long for every task: tried on one."""
+HOSTILE_S = 20.0
+"""Seconds in which any action must be answered."""
 
 
 def plan(env: TextEnv, seed: int) -> list[str]:
