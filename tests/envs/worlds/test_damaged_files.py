@@ -74,7 +74,7 @@ PRODUCTS = [
         "name": f"Lampe {n} é",
         "query": "desk lamp",
         "category": "home",
-        "product_category": "Home › Lighting",
+        "product_category": "Home \u203a Lighting",
         "full_description": "A lamp.",
         "small_description": ["Oak"],
         "pricing": "$10.50",
@@ -90,7 +90,7 @@ ATTRIBUTES = {
     }
     for n in (1, 2)
 }
-LEVELS = "; 1\n#####\n#@$.#\n#####\n\n; 2\n######\n#@ $.#\n######\n".encode()
+LEVELS = b"; 1\n#####\n#@$.#\n#####\n\n; 2\n######\n#@ $.#\n######\n"
 
 Case = tuple[str, dict[str, Any], str, str, bytes, dict[str, tuple[str, bytes]]]
 
@@ -150,15 +150,16 @@ def test_a_cut_or_damaged_file_is_one_sentence_or_fewer_tasks(case: Case, tmp_pa
         damaged.append(
             data[:place] + bytes([data[place] ^ int(rng.integers(1, 256))]) + data[place + 1 :]
         )
-    num_refused = 0
+    sentences = []
     for number, content in enumerate(damaged):
         path = tmp_path / f"{number}{suffix}"
         path.write_bytes(content)
         try:
             assert begin(world, {**params, name: str(path)})
         except EnvError as error:
-            num_refused += 1
-            assert path.name in str(error)
-            assert "\n" not in str(error)
-            assert len(str(error)) < 1_000
-    assert num_refused > 0
+            sentences.append((path.name, str(error)))
+    assert sentences
+    for file_name, sentence in sentences:
+        assert file_name in sentence
+        assert "\n" not in sentence
+        assert len(sentence) < 1_000
