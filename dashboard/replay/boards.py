@@ -14,6 +14,7 @@ import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape as xml_escape
+from textwrap import TextWrapper
 
 from echoscope.text.png import PictureError, picture_size
 
@@ -23,7 +24,7 @@ from .frames import Card, Frame, Grid, Overlay, Position, read_frame
 TILE = 32
 _MARGIN = 16
 _LINE_HEIGHT = 18
-_CARD_COLUMNS = 64
+_CARD_COLUMNS = 40
 _MAX_NUMBERED = 24
 """Rows and columns up to which their numbers stand at the edge."""
 
@@ -304,8 +305,8 @@ def _letter(char: str) -> str:
 
 
 def _card_rows(card: Card) -> list[str]:
-    size = _CARD_COLUMNS - 2
-    return [line[at : at + size] for line in card.lines for at in range(0, max(len(line), 1), size)]
+    wrapped = TextWrapper(_CARD_COLUMNS - 2)
+    return [row for line in card.lines for row in wrapped.wrap(line) or [""]]
 
 
 def _card_body(card: Card) -> str:

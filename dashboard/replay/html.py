@@ -13,7 +13,7 @@ from echoscope.text.png import picture_key
 from ..escaping import attribute, cut, cut_note, escape, marked
 from ..words import NONE
 from .boards import board_html, picture_html, player_position
-from .frames import Position
+from .frames import Card, Position, read_frame
 from .list import NEVER_TRAINED, SPLITS
 
 STYLE = (
@@ -254,12 +254,12 @@ def turn_boards(trajectory: Trajectory, turn: Turn) -> str:
     marks = _start(trajectory)
     shots = []
     if before is not None:
-        shots.append(_figure(board_html(before, marks, max_width=190), "as observed"))
+        shots.append(_figure(_board(before, marks), "as observed"))
     if after is not None:
         at = player_position(after)
         slipped = (("slip", at),) if at is not None and turn.info.get("slipped", 0) > 0 else ()
         words = "afterwards, after a slip" if slipped else "afterwards"
-        shots.append(_figure(board_html(after, (*marks, *slipped), max_width=190), words))
+        shots.append(_figure(_board(after, (*marks, *slipped)), words))
     if turn.image is not None:
         is_shown = picture_key(turn.image) in {shown.key for shown in turn.prompt_images}
         words = "image that the policy saw" if is_shown else "image, not shown to the policy"
@@ -268,6 +268,12 @@ def turn_boards(trajectory: Trajectory, turn: Turn) -> str:
         words = "image afterwards"
         shots.append(_figure(picture_html(trajectory.final_image, words, max_width=190), words))
     return f'<div class="es-boards">{"".join(shots)}</div>' if shots else ""
+
+
+def _board(frame: str, marks: Sequence[tuple[str, Position]]) -> str:
+    """A board small, a card as wide as one can read it."""
+    width = 460 if isinstance(read_frame(frame), Card) else 190
+    return board_html(frame, marks, max_width=width)
 
 
 def _figure(image: str, words: str) -> str:

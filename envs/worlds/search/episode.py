@@ -212,7 +212,10 @@ class SearchEpisode:
         """The frame: the question, the last search with its passages, the answer."""
         lines = [f"Question: {self.question.text}"]
         if self.num_searches:
-            lines += [f"Search {self.num_searches}: {self._last_query}", *self._last_lines]
+            lines += [
+                f"Search {self.num_searches}: {self._last_query}",
+                *map(_beginning, self._last_lines),
+            ]
         if self.judgement is not None:
             verdict = "right" if self.is_solved else f"wrong, F1 {self.judgement.f1:.2f}"
             lines.append(f"Answer: {_beginning(self._answer)} ({verdict})")
@@ -221,7 +224,7 @@ class SearchEpisode:
         return card_frame("Search", lines)
 
 
-def _beginning(text: str, most: int = 120) -> str:
+def _beginning(text: str, most: int = 100) -> str:
     """The beginning of a line, for people."""
     return text if len(text) <= most else f"{text[:most]} ..."
 
