@@ -47,6 +47,7 @@ BUILTIN: Mapping[str, str] = {
     "price_list": f"{__package__}.worlds.tools.price_list:PriceList",
     "webshop": f"{__package__}.worlds.shop.webshop:WebShop",
     "shop_tools": f"{__package__}.worlds.shop.shop_tools:ShopTools",
+    "lean": f"{__package__}.worlds.proofs.lean:Lean",
     "gymnasium": f"{__package__}.gymnasium_adapter:FromGymnasium",
     "remote": f"{__package__}.worlds.remote.remote:Remote",
 }

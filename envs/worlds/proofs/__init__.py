@@ -1,0 +1,1 @@
+"""Proofs: theorems that are proved step by step, with Lean as the judge."""

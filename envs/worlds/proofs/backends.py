@@ -1,0 +1,264 @@
+"""Two ways to run Lean: a Kimina Lean Server over HTTP, and a REPL on this machine.
+
+Kimina (github.com/project-numina/kimina-lean-server, 2.0):
+
+    POST /api/check  {"snippets": [{"id", "code"}], "timeout", "debug", "reuse"}
+    -> {"results": [{"id", "time", "error" or "response"}]}
+    POST /verify     {"codes": [{"custom_id", "proof"}], "timeout", "disable_cache"}
+    -> {"results": [{"custom_id", "error" or "response"}]}
+
+A `response` is what Lean's REPL says (github.com/leanprover-community/repl): {"env", "messages":
+[{"severity", "pos": {"line", "column"}, "endPos", "data"}], "sorries": [...]}, or {"message"} where
+the REPL could not run the code at all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import json
+import math
+import os
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...base import EnvParamsError, EnvUnavailableError, shorten
+from .http_json import HttpJsonError, post_json
+from .verdicts import LeanAnswer, LeanFailedError, LeanMessage, LeanTimeoutError
+
+if TYPE_CHECKING:  # an optional package
+    from lean_interact import LeanServer
+
+Api = Literal["check", "verify"]
+KEY_VARIABLE = "LEAN_SERVER_API_KEY"
+"""Environment variable with the key of a server, as Kimina's own client reads it."""
+MAX_MESSAGES = 200
+HEADER_TIMEOUT_S = 300.0
+"""Of a local REPL for the imports of a theorem, which it reads once."""
+_PAUSE_S = 0.2
+_SNIPPET = "step"
+_COMMANDS_PER_PROCESS = 400
+"""After so many commands the REPL starts anew: it keeps every environment that it ever made."""
+
+
+class KiminaServer:
+    """A Kimina Lean Server. Checking changes nothing, so what failed on the way is asked again.
+
+    Args:
+        url: of the server, such as `http://127.0.0.1:8000`.
+        api: the endpoint, `check` for `/api/check`, `verify` for `/verify` of older servers.
+        wait_s: how long an answer may take beyond the time that Lean has.
+    """
+
+    def __init__(self, url: str, api: Api, wait_s: float) -> None:
+        self._url = url
+        self._api: Api = api
+        self._wait_s = wait_s
+
+    @property
+    def name(self) -> str:
+        """What and where it is."""
+        return f"the Lean server at {self._url}"
+
+    def check(self, header: str, body: str, timeout_s: float) -> LeanAnswer:
+        """Lean's answer; see `LeanBackend.check`."""
+        code = f"{header}\n\n{body}" if header else body
+        seconds = math.ceil(timeout_s)
+        if self._api == "check":
+            content: dict[str, Any] = {
+                "snippets": [{"id": _SNIPPET, "code": code}],
+                "timeout": seconds,
+                "debug": False,
+                "reuse": True,
+            }
+            path = "/api/check"
+        else:
+            content = {
+                "codes": [{"custom_id": _SNIPPET, "proof": code}],
+                "timeout": seconds,
+                "disable_cache": False,
+            }
+            path = "/verify"
+        key = os.environ.get(KEY_VARIABLE)
+        # Newer servers read the second header.
+        headers = {"Authorization": f"Bearer {key}", "X-Auth-Token": f"Bearer {key}"} if key else {}
+        deadline = time.monotonic() + timeout_s + self._wait_s
+        try:
+            answer = post_json(self._url + path, content, headers, timeout_s + self._wait_s)
+        except HttpJsonError as error:
+            left_s = deadline - time.monotonic() - _PAUSE_S
+            if not error.is_worth_a_retry or left_s <= 0:
+                raise LeanFailedError(str(error)) from None
+            time.sleep(_PAUSE_S)
+            try:
+                answer = post_json(self._url + path, content, headers, left_s)
+            except HttpJsonError as second:
+                raise LeanFailedError(str(second)) from None
+        return self._read(answer, seconds)
+
+    def _read(self, answer: Any, seconds: int) -> LeanAnswer:
+        results = answer.get("results") if isinstance(answer, dict) else None
+        result = results[0] if isinstance(results, list) and len(results) == 1 else None
+        if not isinstance(result, dict) or _SNIPPET not in (
+            result.get("id"),
+            result.get("custom_id"),
+        ):
+            raise LeanFailedError("answered something else than results")
+        error = result.get("error")
+        if isinstance(error, str) and error:
+            if "header" in error and "timed out" in error:
+                raise EnvUnavailableError(
+                    f"{self.name} did not read a header within {seconds} s: raise timeout_s"
+                )
+            if "timed out" in error:
+                raise LeanTimeoutError(f"{seconds} s")
+            raise LeanFailedError(f"reports {shorten(error, 120)}")
+        return read_repl_answer(result.get("response"))
+
+
+def read_repl_answer(response: Any) -> LeanAnswer:
+    """What the REPL said, from its JSON.
+
+    Raises:
+        LeanFailedError: it is not what a REPL says.
+    """
+    if not isinstance(response, dict):
+        raise LeanFailedError("answered something else than a response of Lean's REPL")
+    if isinstance(response.get("message"), str):
+        raise LeanFailedError(f"reports {shorten(response['message'], 120)}")
+    listed = response.get("messages")
+    if listed is None:
+        listed = []
+    if not isinstance(listed, list) or "env" not in response:
+        raise LeanFailedError("answered something else than a response of Lean's REPL")
+    messages = tuple(_message(each) for each in listed[:MAX_MESSAGES])
+    return LeanAnswer(messages=messages, has_sorry=bool(response.get("sorries")))
+
+
+def _message(content: Any) -> LeanMessage:
+    position = content.get("pos") if isinstance(content, dict) else None
+    line = position.get("line") if isinstance(position, dict) else None
+    severity, text = (
+        (content.get("severity"), content.get("data")) if isinstance(content, dict) else (None, "")
+    )
+    if type(line) is not int or not isinstance(severity, str) or not isinstance(text, str):
+        raise LeanFailedError("answered a message without severity, position or text")
+    return LeanMessage(severity=severity, line=line, text=text)
+
+
+class LocalRepl:
+    """Lean's REPL on this machine, through lean-interact. One process, one command at a time.
+
+    Args:
+        repl: folder of a built REPL (`lake build` in a clone of leanprover-community/repl).
+        project: folder of a built Lean project whose packages may be imported; "" for none.
+        lake: the program `lake`.
+        memory_mb: what the process may use.
+    """
+
+    def __init__(self, repl: str, project: str, lake: str, memory_mb: int) -> None:
+        self._repl, self._project, self._lake = repl, project, lake
+        self._memory_mb = memory_mb
+        self._lock = threading.Lock()
+        self._server: LeanServer | None = None
+        self._environments: dict[str, int] = {}
+        self._num_commands = 0
+
+    @property
+    def name(self) -> str:
+        """What and where it is."""
+        return f"the Lean REPL in {self._repl}"
+
+    def check(self, header: str, body: str, timeout_s: float) -> LeanAnswer:
+        """Lean's answer; see `LeanBackend.check`. A header is read once."""
+        with self._lock:
+            if self._num_commands >= _COMMANDS_PER_PROCESS:
+                self._stop()
+            if header and header not in self._environments:
+                try:
+                    told = self._run({"cmd": header}, HEADER_TIMEOUT_S)
+                except LeanTimeoutError as error:
+                    raise EnvUnavailableError(
+                        f"{self.name} did not read a header within {error}"
+                    ) from None
+                read = read_repl_answer(told)
+                if read.errors:
+                    text = shorten(read.errors[0].text, 200)
+                    raise EnvUnavailableError(f"{self.name} cannot read a header: {text}")
+                self._environments[header] = _environment(told)
+            command: dict[str, Any] = {"cmd": body}
+            if header:
+                command["env"] = self._environments[header]
+            return read_repl_answer(self._run(command, timeout_s))
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._stop()
+
+    def _run(self, command: dict[str, Any], timeout_s: float) -> Any:
+        server = self._started()
+        self._num_commands += 1
+        try:
+            return server.run_dict(command, timeout=timeout_s)
+        except TimeoutError:
+            self._stop()
+            raise LeanTimeoutError(f"{timeout_s:g} s") from None
+        except (OSError, ValueError) as error:  # gone, or no JSON
+            self._stop()
+            kind = "answered no JSON" if isinstance(error, json.JSONDecodeError) else "ended"
+            raise LeanFailedError(kind) from None
+
+    def _started(self) -> LeanServer:
+        if self._server is not None and self._server.is_alive():
+            return self._server
+        self._stop()
+        from lean_interact import LeanREPLConfig, LeanServer, LocalProject
+
+        try:
+            project = LocalProject(directory=self._project, auto_build=False)
+            config = LeanREPLConfig(
+                local_repl_path=self._repl,
+                build_repl=False,
+                project=project if self._project else None,
+                lake_path=self._lake,
+                memory_hard_limit_mb=self._memory_mb,
+            )
+            self._server = LeanServer(config)
+        except (OSError, ValueError, RuntimeError, AssertionError) as error:
+            reason = shorten(" ".join(str(error).split()) or type(error).__name__, 160)
+            raise EnvUnavailableError(f"{self.name} does not start: {reason}") from None
+        return self._server
+
+    def _stop(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+        self._server = None
+        self._environments.clear()
+        self._num_commands = 0
+
+
+def _environment(told: Any) -> int:
+    number = told.get("env")
+    if type(number) is not int:
+        raise LeanFailedError("answered a header without an environment")
+    return number
+
+
+@lru_cache(maxsize=8)
+def shared_repl(repl: str, project: str, lake: str, memory_mb: int) -> LocalRepl:
+    """The REPL of this process for these folders: each takes seconds and gigabytes."""
+    if importlib.util.find_spec("lean_interact") is None:
+        raise EnvUnavailableError(
+            "lean with repl needs lean-interact, which is not installed: pip install "
+            "'echoscope[lean]'"
+        )
+    for folder in filter(None, (repl, project)):
+        if not Path(folder).is_dir():
+            raise EnvParamsError(f"{shorten(folder, 200)} is no folder: build the REPL there first")
+    backend = LocalRepl(repl, project, lake, memory_mb)
+    atexit.register(backend.close)
+    return backend

@@ -1,0 +1,300 @@
+"""Lean: prove a theorem, tactic by tactic, with Lean 4 as the judge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...base import (
+    EnvParamsError,
+    EnvSpec,
+    EnvUnavailableError,
+    Observation,
+    StepResult,
+    TextEnv,
+    check_seed,
+    hash_task,
+    prefixed,
+    shorten,
+)
+from ...frames import card_frame
+from ...params import require
+from .backends import Api, KiminaServer, shared_repl
+from .http_json import checked_url
+from .statements import MADE_THEOREMS, read_theorems
+from .tactics import refusal
+from .verdicts import LeanBackend, Verdict, judge
+
+SERVER_VARIABLE = "LEAN_SERVER_API_URL"
+"""Environment variable with the address of a server, as Kimina's own client reads it."""
+MAX_SHOWN_TACTICS = 40
+_MAX_VERDICTS = 20_000
+_verdicts: dict[tuple[object, ...], Verdict] = {}
+"""What Lean said before, by backend, theorem and tactics: siblings often write the same step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeanConfig:
+    """Theorems, judge and rewards of `lean`.
+
+    `data`: a file in the format of miniF2F (JSON lines, a JSON list or Parquet); None takes the
+    theorems that ship, which need no Mathlib. `split`: only the rows of this split.
+
+    `server`: address of a Kimina Lean Server; None takes the environment variable
+    LEAN_SERVER_API_URL. `api`: its endpoint, `verify` for servers before 2.0. `repl`: folder of a
+    built REPL on this machine, instead of a server; `project`: a built Lean project for its
+    imports; `lake`: the program; `memory_mb`: what the REPL may use.
+
+    `timeout_s`: Lean's time for one step. `wait_s`: how much longer a server's answer may take.
+    `step_reward`, `accepted_reward`, `rejected_reward`, `solved_reward`: see `Lean`.
+    """
+
+    data: str | None = None
+    split: str | None = None
+    server: str | None = None
+    api: Api = "check"
+    repl: str | None = None
+    project: str = ""
+    lake: str = "lake"
+    memory_mb: int = 8192
+    timeout_s: float = 30.0
+    wait_s: float = 10.0
+    step_reward: float = -0.1
+    accepted_reward: float = 1.0
+    rejected_reward: float = -1.0
+    solved_reward: float = 10.0
+
+    def __post_init__(self) -> None:
+        require(
+            self.server is None or self.repl is None,
+            "server and repl are both given: set one of them",
+        )
+        require(not self.project or self.repl is not None, "project needs repl: set both")
+        for name, seconds in (("timeout_s", self.timeout_s), ("wait_s", self.wait_s)):
+            require(
+                0.1 <= seconds <= 3600, f"{name} is {seconds}, but must lie between 0.1 and 3600"
+            )
+        require(self.memory_mb >= 512, f"memory_mb is {self.memory_mb}, but must be at least 512")
+        if self.server is not None:
+            checked_url(self.server)
+
+
+class Lean(TextEnv):
+    """A theorem, proved by tactics that Lean 4 checks one by one.
+
+    Description:
+        A step is one tactic, or several lines of them. What Lean accepts is kept; what it rejects
+        changes nothing. A proof counts only if Lean says that the stated theorem rests on its own
+        axioms (propext, Classical.choice, Quot.sound) and on nothing else.
+    Observation:
+        The theorem; after a step the proof so far and the open goals, or Lean's message.
+    Actions:
+        A tactic such as `intro h` or `exact h.1`. Not played are `sorry` and `native_decide`,
+        commands, programs, comments, strings, and brackets that do not match.
+    Rewards:
+        -0.1 a step. +1 for a step that Lean accepts and that changes the goals, +10 for the last
+        step of a proof, -1 for one that is rejected, refused or takes too long.
+    Episode end:
+        The theorem is proved.
+    Success:
+        The same.
+    Seeds:
+        `seed` draws the theorem; `noise_seed` is not used.
+    Requires:
+        A Kimina Lean Server (`server`, or the environment variable LEAN_SERVER_API_URL), or Lean's
+        REPL on this machine (`repl`, with `pip install 'echoscope[lean]'`). Each step asks it. An
+        episode whose server is gone ends with an environment error and is not learned from.
+    Example:
+        >>> world = Lean(LeanConfig(server="http://127.0.0.1:8000"))
+        >>> "theorem " in world.reset(seed=3, noise_seed=0).text
+        True
+        >>> world.step("sorry").observation.text.splitlines()[0]
+        'Invalid action "sorry". Refused: sorry gives up instead of proving.'
+    """
+
+    spec = EnvSpec(
+        id="lean",
+        entry_point=f"{__name__}:Lean",
+        config_type=LeanConfig,
+        max_turns=15,
+        max_actions_per_turn=2,
+        description="Prove a theorem, tactic by tactic, with Lean 4 as the judge.",
+    )
+
+    @classmethod
+    def lacks(cls) -> str:
+        """That no server is set."""
+        if os.environ.get(SERVER_VARIABLE):
+            return ""
+        return (
+            f"needs Lean: set the environment variable {SERVER_VARIABLE} or the parameter server to"
+            " the address of a Kimina Lean Server, or repl to the folder of a built Lean REPL"
+        )
+
+    def __init__(self, config: LeanConfig | None = None) -> None:
+        self._config = config = LeanConfig() if config is None else config
+        super().__init__(config)
+        self._theorems = read_theorems(config.data or str(MADE_THEOREMS), config.split)
+        self._backend = _backend(config)
+        self._theorem = self._theorems[0]
+        self._tactics: tuple[str, ...] = ()
+        self._goals = ""
+        self._is_solved = False
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        check_seed("noise_seed", noise_seed)
+        rng = np.random.default_rng(check_seed("seed", seed))
+        self._theorem = self._theorems[int(rng.integers(len(self._theorems)))]
+        self._tactics, self._goals, self._is_solved = (), "", False
+        return self._observe(self._task)
+
+    def step(self, action: str) -> StepResult:
+        """See `TextEnv.step`.
+
+        Raises:
+            EnvUnavailableError: Lean answers nothing any more.
+        """
+        tactic = action.strip()
+        if refusal(tactic) or self._is_solved:
+            observation = prefixed(self.invalid_notice(action), self._observe(self._state))
+            reward = 0.0 if self._is_solved else self._rejected
+            return self._result(observation, reward, is_valid=False, is_effective=False)
+        if not self._goals:
+            self._goals = self._first_goals()
+        tactics = (*self._tactics, tactic)
+        verdict = self._judged(tactics)
+        if verdict.status in ("rejected", "timeout"):
+            news = f"Rejected: {verdict.text}"
+            return self._result(
+                self._observe(news), self._rejected, is_valid=True, is_effective=False
+            )
+        is_news = verdict.status == "proved" or verdict.text != self._goals
+        self._is_solved = verdict.status == "proved"
+        if is_news:  # a step that changes no goal would only make the proof longer
+            self._tactics, self._goals = tactics, verdict.text
+        reward = self._config.step_reward + (self._config.accepted_reward if is_news else 0.0)
+        if self._is_solved:
+            reward += self._config.solved_reward
+        news = self._state if is_news else f"That changes nothing.\n{self._state}"
+        return self._result(self._observe(news), reward, is_valid=True, is_effective=is_news)
+
+    def invalid_notice(self, action: str) -> str:
+        problem = refusal(action.strip())
+        notice = super().invalid_notice(action)
+        return f"{notice} Refused: {problem}." if action.strip() and problem else notice
+
+    def instructions(self) -> str:
+        return (
+            "Prove the theorem in Lean 4. Action: one tactic, for example: intro h. Accepted "
+            "tactics are kept, rejected ones change nothing. sorry, axioms, commands, comments and "
+            "strings are refused."
+        )
+
+    def solve(self) -> list[str] | None:
+        """What is left of the proof that came with the theorem; None where there is none."""
+        if self._is_solved:
+            return []
+        proof = self._theorem.proof
+        is_begun = proof[: len(self._tactics)] == self._tactics
+        return list(proof[len(self._tactics) :]) or None if is_begun else None
+
+    def guesses(self) -> tuple[str, ...]:
+        """Tactics that one tries first."""
+        return ("rfl", "simp", "decide", "intro h", "constructor")
+
+    def task_key(self) -> str:
+        """The theorem with what stands before it."""
+        return hash_task(self.spec.id, self._theorem.header, self._theorem.statement)
+
+    @property
+    def num_tasks(self) -> int:
+        """The different theorems."""
+        return len({(theorem.header, theorem.statement) for theorem in self._theorems})
+
+    @property
+    def _rejected(self) -> float:
+        return self._config.step_reward + self._config.rejected_reward
+
+    @property
+    def _task(self) -> str:
+        informal = f"{self._theorem.informal}\n" if self._theorem.informal else ""
+        return f"{informal}{self._theorem.statement}"
+
+    @property
+    def _state(self) -> str:
+        """The proof so far with the open goals, or the task where nothing is proved yet."""
+        if not self._tactics:
+            return self._task
+        listed = _numbered(self._tactics)
+        if self._is_solved:
+            return f"Proof:\n{listed}\nProved."
+        return f"Proof so far:\n{listed}\nGoals:\n{self._goals}"
+
+    def _first_goals(self) -> str:
+        """The goals before the first step.
+
+        Raises:
+            EnvUnavailableError: Lean answers nothing, or cannot read the theorem.
+        """
+        verdict = self._judged(())
+        if verdict.status != "open":
+            raise EnvUnavailableError(
+                f"{self._backend.name} cannot read the theorem {shorten(self._theorem.name)}: "
+                f"{shorten(verdict.text or 'nothing is left to prove', 200)}"
+            )
+        return verdict.text
+
+    def _judged(self, tactics: tuple[str, ...]) -> Verdict:
+        theorem, timeout_s = self._theorem, self._config.timeout_s
+        key = (self._backend.name, theorem.header, theorem.statement, tactics)
+        earlier = _verdicts.get(key)
+        if earlier is not None:
+            return earlier
+        verdict = judge(self._backend, theorem, tactics, timeout_s)
+        if verdict.is_lasting:  # a busy machine may have been the reason of another one
+            if len(_verdicts) >= _MAX_VERDICTS:
+                _verdicts.clear()
+            _verdicts[key] = verdict
+        return verdict
+
+    def _result(
+        self, observation: Observation, reward: float, *, is_valid: bool, is_effective: bool
+    ) -> StepResult:
+        return StepResult(
+            observation=observation,
+            reward=reward,
+            terminated=self._is_solved,
+            success=self._is_solved,
+            is_valid=is_valid,
+            is_effective=is_effective,
+            info={"accepted_tactics": float(len(self._tactics))},
+        )
+
+    def _observe(self, text: str) -> Observation:
+        lines = self._theorem.statement.splitlines()
+        if self._tactics:
+            lines += ["", *_numbered(self._tactics).splitlines()]
+        if text != self._task:
+            lines += ["", *text.splitlines()[-12:]]
+        return Observation(text=text, frame=card_frame(f"Lean: {self._theorem.name}", lines))
+
+
+def _numbered(tactics: Sequence[str]) -> str:
+    """The last tactics of a proof, numbered."""
+    first = max(0, len(tactics) - MAX_SHOWN_TACTICS)
+    return "\n".join(f"{n}. {tactic}" for n, tactic in enumerate(tactics[first:], start=first + 1))
+
+
+def _backend(config: LeanConfig) -> LeanBackend:
+    if config.repl is not None:
+        return shared_repl(config.repl, config.project, config.lake, config.memory_mb)
+    server = config.server or os.environ.get(SERVER_VARIABLE)
+    if not server:
+        raise EnvUnavailableError(f"lean {Lean.lacks()}")
+    try:
+        return KiminaServer(checked_url(server), config.api, config.wait_s)
+    except EnvParamsError as error:
+        raise EnvUnavailableError(f"{SERVER_VARIABLE}: {error}") from None

@@ -1,0 +1,106 @@
+"""Which tactics are sent to Lean at all.
+
+A proof counts only if it is a proof of the stated theorem. Three things assure that:
+
+1. Tactics stand between brackets, `theorem t : P := (by ... )`. A command (`theorem`, `axiom`,
+   `macro`) cannot stand between brackets: Lean's parser refuses it, wherever it came from. To get
+   out, a tactic would have to close the bracket. So its brackets must match, and whatever could
+   hide a bracket from the counting (comments, strings, characters, quoted names) is refused.
+2. Words that give up (`sorry`), that begin commands, or that run programs inside Lean are refused.
+3. `#print axioms t` has the last word: see `verdicts.py`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ...base import shorten
+
+MAX_CHARS = 2_000
+MAX_LINES = 40
+GIVING_UP = frozenset({"sorry", "admit", "sorryAx"})
+NATIVE = frozenset({"native_decide", "bv_decide", "ofReduceBool", "ofReduceNat", "trustCompiler"})
+COMMANDS = frozenset({
+    "theorem", "lemma", "def", "abbrev", "axiom", "opaque", "instance", "example", "structure",
+    "class", "inductive", "coinductive", "namespace", "section", "end", "variable", "universe",
+    "open", "import", "export", "module", "prelude", "public", "meta", "macro", "macro_rules",
+    "syntax", "notation", "notation3", "infix", "infixl", "infixr", "prefix", "postfix", "elab",
+    "elab_rules", "attribute", "set_option", "local", "scoped", "private", "protected",
+    "noncomputable", "unsafe", "partial", "nonrec", "mutual", "deriving", "include", "omit",
+    "initialize", "builtin_initialize", "declare_syntax_cat", "simproc", "dsimproc", "alias",
+    "run_cmd", "run_elab", "run_meta", "run_tac", "by_elab", "unif_hint", "add_decl_doc",
+    "irreducible_def", "implemented_by", "extern", "csimp", "include_str", "dbg_trace", "unseal",
+    "seal", "where", "stop",
+})  # fmt: skip
+PROGRAMS = frozenset({"Lean", "IO", "System"})
+"""Namespaces of programs and of Lean's own inside."""
+_PAIRS = {")": "(", "]": "[", "}": "{", "⟩": "⟨", "⟧": "⟦", "⦄": "⦃", "⌋": "⌊", "⌉": "⌈"}
+_HIDES_BRACKETS = {
+    '"': "a string",
+    "`": "a quotation",
+    "«": "a quoted name",
+    "»": "a quoted name",
+    "--": "a comment",
+    "/-": "a comment",
+    "-/": "a comment",
+}
+# What Lean reads as an identifier; a name that is larger here than there could hide a character.
+_LETTER = r"A-Za-z_\u0391-\u039f\u03a1\u03a4-\u03ba\u03bc-\u03c9\u2100-\u214f"
+_WORD = rf"[{_LETTER}][{_LETTER}0-9'!?\u2080-\u2089\u2090-\u209c]*"
+_PATH = re.compile(rf"{_WORD}(?:\.{_WORD})*")
+_NO_CHARACTER = re.compile(rf"{_WORD}|''")
+"""Where an apostrophe is part of a name, or Mathlib's sign for the image of a set."""
+
+
+def refusal(tactic: str) -> str:
+    """Why a tactic is not sent to Lean, as a clause; "" if it is.
+
+    >>> refusal("exact h.1")
+    ''
+    >>> refusal("have h : False := sorry")
+    'sorry gives up instead of proving'
+    """
+    if not tactic.strip():
+        return "there is no tactic"
+    if len(tactic) > MAX_CHARS or tactic.count("\n") >= MAX_LINES:
+        return f"it has more than {MAX_CHARS} characters or {MAX_LINES} lines"
+    for char in tactic:
+        if char != "\n" and not (char.isprintable() or char == " "):
+            return f"it holds the character U+{ord(char):04X}, which is not printable"
+    for mark, name in _HIDES_BRACKETS.items():
+        if mark in tactic:
+            return f"{name} ({mark}) may not stand in a tactic"
+    if "'" in _NO_CHARACTER.sub(" ", tactic):
+        return "a character (') may not stand in a tactic"
+    if "#" in tactic.replace("#[", ""):
+        return "a command (#) may not stand in a tactic"
+    if "@[" in tactic:
+        return "an attribute (@[) may not stand in a tactic"
+    return _word_refusal(tactic) or _bracket_refusal(tactic)
+
+
+def _word_refusal(tactic: str) -> str:
+    for path in _PATH.finditer(tactic):
+        words = path[0].split(".")
+        for word in words:
+            if word in GIVING_UP:
+                return f"{word} gives up instead of proving"
+            if word in NATIVE:
+                return f"{word} trusts the compiler and not the kernel"
+        if words[0] in COMMANDS and len(words) == 1:
+            return f"{words[0]} is no tactic"
+        if PROGRAMS & {*words}:
+            return f"{shorten(path[0])} belongs to Lean's programs"
+    if re.search(r"\+\s*native\b", tactic):
+        return "+native trusts the compiler and not the kernel"
+    return ""
+
+
+def _bracket_refusal(tactic: str) -> str:
+    is_open: list[str] = []
+    for char in tactic:
+        if char in _PAIRS.values():
+            is_open.append(char)
+        elif char in _PAIRS and (not is_open or is_open.pop() != _PAIRS[char]):
+            return f"the bracket {char} closes nothing"
+    return f"the bracket {is_open[-1]} is not closed" if is_open else ""
