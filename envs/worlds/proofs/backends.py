@@ -20,13 +20,12 @@ import json
 import math
 import os
 import threading
-import time
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...base import EnvParamsError, EnvUnavailableError, shorten
-from .http_json import HttpJsonError, post_json
+from ..remote.http_json import HttpJsonError, is_http_url, post_json
 from .verdicts import LeanAnswer, LeanFailedError, LeanMessage, LeanTimeoutError
 
 if TYPE_CHECKING:  # an optional package
@@ -38,10 +37,22 @@ KEY_VARIABLE = "LEAN_SERVER_API_KEY"
 MAX_MESSAGES = 200
 HEADER_TIMEOUT_S = 300.0
 """Of a local REPL for the imports of a theorem, which it reads once."""
-_PAUSE_S = 0.2
 _SNIPPET = "step"
 _COMMANDS_PER_PROCESS = 400
 """After so many commands the REPL starts anew: it keeps every environment that it ever made."""
+
+
+def checked_url(url: str) -> str:
+    """The address of a server without a slash at its end.
+
+    Raises:
+        EnvParamsError: it is none.
+    """
+    if not is_http_url(url) or any(sign in url for sign in "?#@"):
+        raise EnvParamsError(
+            f"server is {shorten(url, 100)!r}, but must look like http://127.0.0.1:8000"
+        )
+    return url.rstrip("/")
 
 
 class KiminaServer:
@@ -85,18 +96,10 @@ class KiminaServer:
         key = os.environ.get(KEY_VARIABLE)
         # Newer servers read the second header.
         headers = {"Authorization": f"Bearer {key}", "X-Auth-Token": f"Bearer {key}"} if key else {}
-        deadline = time.monotonic() + timeout_s + self._wait_s
         try:
-            answer = post_json(self._url + path, content, headers, timeout_s + self._wait_s)
+            answer = post_json(self._url + path, content, timeout_s + self._wait_s, headers)
         except HttpJsonError as error:
-            left_s = deadline - time.monotonic() - _PAUSE_S
-            if not error.is_worth_a_retry or left_s <= 0:
-                raise LeanFailedError(str(error)) from None
-            time.sleep(_PAUSE_S)
-            try:
-                answer = post_json(self._url + path, content, headers, left_s)
-            except HttpJsonError as second:
-                raise LeanFailedError(str(second)) from None
+            raise LeanFailedError(str(error)) from None
         return self._read(answer, seconds)
 
     def _read(self, answer: Any, seconds: int) -> LeanAnswer:

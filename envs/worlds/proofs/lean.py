@@ -22,8 +22,7 @@ from ...base import (
 )
 from ...frames import card_frame
 from ...params import require
-from .backends import Api, KiminaServer, shared_repl
-from .http_json import checked_url
+from .backends import Api, KiminaServer, checked_url, shared_repl
 from .statements import MADE_THEOREMS, read_theorems
 from .tactics import refusal
 from .verdicts import LeanBackend, Verdict, judge

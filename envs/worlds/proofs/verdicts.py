@@ -131,7 +131,8 @@ def read_answer(theorem: Theorem, tactics: Sequence[str], answer: LeanAnswer) ->
     by_line = theorem.statement.count("\n") + 1 + shift
     errors = answer.errors
     says_sorry = any(
-        "declaration uses" in each.text and "sorry" in each.text for each in answer.messages
+        each.severity == "warning" and "declaration uses" in each.text and "sorry" in each.text
+        for each in answer.messages
     )
     if answer.has_sorry or says_sorry:
         return Verdict(status="rejected", text="sorry gives up instead of proving.")

@@ -10,31 +10,20 @@ its text is cleaned.
 
 from __future__ import annotations
 
-import http.client
-import json
-import socket
-import threading
-import time
-from typing import Any, Literal, NoReturn
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
 from ...base import EnvParamsError, shorten
+from ..remote.http_json import HttpJsonError, is_http_url, post_json
 from .passages import Passage, passage_of
 
 Protocol = Literal["search_r1", "ragen"]
 MAX_ANSWER_BYTES = 4 << 20
 MAX_TEXT_CHARS = 20_000
 """Of one passage."""
-_PAUSE_S = 0.1
-_WORTH_A_RETRY = frozenset({429, 500, 502, 503, 504})
 
 
 class RetrieverError(Exception):
     """Why a search got no answer, in words that complete "The search failed: the retriever ..."."""
-
-    def __init__(self, text: str, *, is_worth_a_retry: bool = False) -> None:
-        super().__init__(text)
-        self.is_worth_a_retry = is_worth_a_retry
 
 
 class HttpRetriever:
@@ -53,17 +42,11 @@ class HttpRetriever:
     """
 
     def __init__(self, url: str, *, protocol: Protocol, timeout_s: float) -> None:
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError:
-            parts, port = urlsplit(""), None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not is_http_url(url):
             raise EnvParamsError(
                 f"url is {shorten(url, 100)!r}, but must look like http://127.0.0.1:8000/retrieve"
             )
-        self._host, self._port, self._is_secure = parts.hostname, port, parts.scheme == "https"
-        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._url = url
         self._protocol = protocol
         self._timeout_s = timeout_s
 
@@ -73,72 +56,15 @@ class HttpRetriever:
         Raises:
             RetrieverError: no answer in time, an error, or no answer of the agreed shape.
         """
-        deadline = time.monotonic() + self._timeout_s
         if self._protocol == "search_r1":
             body: dict[str, Any] = {"queries": [query], "topk": most, "return_scores": True}
         else:
             body = {"query": query, "top_k": most}
         try:
-            answer = self._asked(body, deadline)
-        except RetrieverError as error:
-            if not error.is_worth_a_retry or time.monotonic() + _PAUSE_S >= deadline:
-                raise
-            time.sleep(_PAUSE_S)
-            answer = self._asked(body, deadline)
+            answer = post_json(self._url, body, self._timeout_s, max_bytes=MAX_ANSWER_BYTES)
+        except HttpJsonError as error:
+            raise RetrieverError(str(error)) from None
         return _passages(answer, self._protocol, most)
-
-    def _asked(self, body: dict[str, Any], deadline: float) -> Any:
-        """The server's answer to one request, parsed."""
-        kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=max(0.01, deadline - time.monotonic()))
-        # A server that sends a byte now and then would never reach the socket's own limit.
-        held: list[socket.socket] = []
-        watch = threading.Timer(
-            max(0.0, deadline - time.monotonic()), lambda: _cut([*held, connection.sock][0])
-        )
-        watch.daemon = True
-        watch.start()
-        try:
-            connection.connect()
-            held.append(connection.sock)  # the connection forgets it where the server says "close"
-            payload = json.dumps(body).encode("ascii")
-            connection.request("POST", self._path, payload, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            content = response.read(MAX_ANSWER_BYTES + 1)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
-                raise RetrieverError(f"did not answer within {self._timeout_s:g} s") from None
-            reason = shorten(str(error) or type(error).__name__, 80)
-            raise RetrieverError(f"cannot be reached ({reason})", is_worth_a_retry=True) from None
-        finally:
-            watch.cancel()
-            connection.close()
-        if time.monotonic() >= deadline:
-            raise RetrieverError(f"did not answer within {self._timeout_s:g} s")
-        if response.status != 200:
-            raise RetrieverError(
-                f"answered with status {response.status}",
-                is_worth_a_retry=response.status in _WORTH_A_RETRY,
-            )
-        if len(content) > MAX_ANSWER_BYTES:
-            raise RetrieverError(f"answered with more than {MAX_ANSWER_BYTES >> 20} MiB")
-        try:
-            return json.loads(content, parse_constant=_no_constant)
-        except (ValueError, RecursionError):
-            raise RetrieverError("answered with text that is not JSON") from None
-
-
-def _cut(sock: socket.socket | None) -> None:
-    """End what another thread waits for on a socket."""
-    if sock is not None:
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # it had ended by itself
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _passages(answer: Any, protocol: Protocol, most: int) -> tuple[Passage, ...]:

@@ -68,6 +68,15 @@ PASSAGES = [
     {"id": "1", "title": "Köln", "text": "Köln liegt am Rhein."},
     {"id": "2", "title": "Bern", "text": "Bern liegt an der Aare."},
 ]
+THEOREMS = [
+    {
+        "name": name,
+        "split": "test",
+        "header": "",
+        "formal_statement": f"theorem {name} : 1 = 1 := by",
+    }
+    for name in ("eins", "zwölf")
+]
 PRODUCTS = [
     {
         "asin": f"B0TEST000{n}",
@@ -90,6 +99,12 @@ ATTRIBUTES = {
     }
     for n in (1, 2)
 }
+HUMAN_GOALS = {
+    asin: [
+        {"instruction": "i want oak.", "instruction_attributes": ["oak"], "instruction_options": []}
+    ]
+    for asin in ATTRIBUTES
+}
 LEVELS = b"; 1\n#####\n#@$.#\n#####\n\n; 2\n######\n#@ $.#\n######\n"
 
 Case = tuple[str, dict[str, Any], str, str, bytes, dict[str, tuple[str, bytes]]]
@@ -103,6 +118,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         ("metamathqa", {"equality": "text"}, "data", META, {}),
         ("countdown", {}, "data", NUMBERS, {}),
         ("deepcoder", {"unsafe": True}, "data", PROGRAMS, {}),
+        ("lean", {}, "data", THEOREMS, {}),
         ("search_qa", {}, "data", QUESTIONS, {"corpus": (".jsonl", json_lines(PASSAGES))}),
         ("search_qa", {}, "corpus", PASSAGES, {"data": (".jsonl", json_lines(QUESTIONS))}),
     ]
@@ -113,6 +129,7 @@ def cases() -> Iterator[tuple[str, Case]]:
     shop = {
         "products": (".json", json_list(PRODUCTS)),
         "attributes": (".json", json_list(ATTRIBUTES)),
+        "human_goals": (".json", json_list(HUMAN_GOALS)),
     }
     for name, (suffix, data) in shop.items():
         others = {key: value for key, value in shop.items() if key != name}
@@ -132,7 +149,10 @@ def begin(world: str, params: Mapping[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_cut_or_damaged_file_is_one_sentence_or_fewer_tasks(case: Case, tmp_path: Path) -> None:
+def test_a_cut_or_damaged_file_is_one_sentence_or_fewer_tasks(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAN_SERVER_API_URL", "http://127.0.0.1:9")  # nobody is asked
     world, params, name, suffix, data, others = case
     if world in (missing := registry.unavailable()):
         pytest.skip(missing[world])

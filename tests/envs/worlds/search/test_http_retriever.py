@@ -299,6 +299,13 @@ def test_the_contract_holds_even_without_a_server(server: Server, env_id: str) -
     assert check_env(env_id, params).failed == {}
 
 
-def test_the_address_has_a_path_and_a_query() -> None:
-    retriever = HttpRetriever("http://127.0.0.1:9/a?b=c", protocol="ragen", timeout_s=1)
-    assert (retriever._host, retriever._port, retriever._path) == ("127.0.0.1", 9, "/a?b=c")
+def test_the_address_has_a_path_and_a_query(server: Server) -> None:
+    paths: list[str] = []
+
+    def note(handler: Handler, body: dict[str, Any]) -> None:
+        paths.append(handler.path)
+        handler.answer(b'{"results": []}')
+
+    server.behaviour = note
+    HttpRetriever(f"{server.url}?b=c", protocol="ragen", timeout_s=5).search("x", 1)
+    assert paths == ["/retrieve?b=c"]
