@@ -42,7 +42,7 @@ from .sentences import verdict_text
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
 
-    from ..read.sources import Rescore
+    from ..read.sources import Opened, Rescore
     from .lineage import Before
 
 MIN_ROWS = 8
@@ -304,8 +304,9 @@ def diagnose(
     """Judge a run, a metrics file, or a table of metrics.
 
     Args:
-        source: A table; an open run; or the path of a run's folder, or of a trainer's metrics file
-            or console log (see `metrics_file.read_metrics`).
+        source: A table; an open run; or the path of a run's folder, of a trainer's metrics file
+            or console log (see `metrics_file.read_metrics`), or of a trainer's rollouts (see
+            `rollouts.of_another_trainer`).
         config: Which rules judge, and by which thresholds; None for those of the run itself.
         mapping: Names of columns in a file that are not known (see `metric_names.parse_map`).
         progress: Called with (done, of) while trajectories are read.
@@ -316,9 +317,18 @@ def diagnose(
         StoreError: the run cannot be read.
         OSError: there is no such file.
     """
+    from ..read.rollouts import of_another_trainer
     from ..read.sources import open_source
 
-    opened = open_source(source, mapping, progress, rescore)
+    if isinstance(source, str | Path):
+        with of_another_trainer(Path(source), progress, rescore) as opened:
+            if opened is not None:
+                return _judged(opened, config)
+    return _judged(open_source(source, mapping, progress, rescore), config)
+
+
+def _judged(opened: Opened, config: AlarmConfig | None) -> Verdict:
+    """The verdict of a source that is open."""
     own = _own_settings(opened.reader)
     diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
     diagnosis.engine.situation = opened.situation

@@ -190,6 +190,10 @@ _LIVE = ("live", "waiting", "paused", "stale")
 """Statuses in which a trainer takes commands."""
 
 
+_TERMS_OF = {"verl": "verl", "verl-agent": "verl", "RAGEN": "verl", "VAGEN": "verl", "TRL": "trl"}
+"""Trainer of an import -> whose settings advice names."""
+
+
 def situation_of(run: RunReader, name: str) -> Situation:
     """What advice knows of a stored run; a run of another trainer is foreign.
 
@@ -201,7 +205,9 @@ def situation_of(run: RunReader, name: str) -> Situation:
 
     info = run.info()
     if not info.live_knobs:
-        return Situation(run=name)
+        imported = info.config.get("imported")
+        trainer = imported.get("trainer") if isinstance(imported, Mapping) else None
+        return Situation(run=name, trainer=_TERMS_OF.get(str(trainer), ""))
     return Situation(
         kind="live" if run.status().status.value in _LIVE else "ended",
         run=name,
@@ -222,8 +228,8 @@ def _what_is_read(folder: Path) -> str:
         return f"{folder}: holds runs; name one of them: {', '.join(runs[:3])}{more}"
     return (
         f"{folder}: is neither a run nor a metrics file. What can be judged: a run's folder "
-        "(with run.json), or a file of metrics: CSV, JSON, trainer_state.json, a notebook or a "
-        "console log"
+        "(with run.json), a file of metrics (CSV, JSON, trainer_state.json, a notebook or a "
+        "console log), or the rollouts of a trainer (`echoscope import --help`)"
     )
 
 
@@ -238,9 +244,12 @@ def with_text(
     builder = TableBuilder()
     for step, values in table.rows():
         builder.add_row(step, values)
+    reasons: Mapping[str, str] = {}
     for done, step in enumerate(chosen):
         trajectories = sample_of_step(reader, step)
-        values = _outcomes(trajectories) | _measure(trajectories).metrics()
+        report = _measure(trajectories)
+        reasons = report.reasons
+        values = _outcomes(trajectories) | report.metrics()
         builder.add_row(step, {k: v for k, v in values.items() if k not in table.columns})
         if progress:
             progress(done + 1, len(chosen))
@@ -249,7 +258,15 @@ def with_text(
         f"text of {len(chosen)} of {len(steps)} steps was measured, at most {MAX_TRAJECTORIES} "
         "trajectories of each"
     )
-    return replace(full, notes=(*table.notes, note))
+    return replace(full, notes=(*table.notes, note, *_not_measured(reasons)))
+
+
+def _not_measured(reasons: Mapping[str, str]) -> list[str]:
+    """What the text of the last step could not tell, and why: one sentence a reason."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    return [f"not measured from text: {', '.join(n)} ({reason})" for reason, n in names.items()]
 
 
 def sample_of_step(reader: RunReader, step: int) -> list[Trajectory]:
@@ -275,7 +292,8 @@ def _measure(trajectories: Sequence[Trajectory]) -> TextReport:
 def _outcomes(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Success and return of the sample; absent where not recorded."""
     known = [float(t.is_success) for t in trajectories if t.is_success is not None]
-    out = {"reward/return_mean": float(np.mean([t.episode_return for t in trajectories]))}
+    returns = [t.episode_return for t in trajectories if not np.isnan(t.episode_return)]
+    out = {"reward/return_mean": float(np.mean(returns))} if returns else {}
     if known:
         out["rollout/success_rate"] = float(np.mean(known))
     return out

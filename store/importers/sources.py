@@ -16,15 +16,15 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from echoscope.text.packed_file import ERRORS as PACKED_ERRORS
 from echoscope.text.packed_file import opened, packing_of
 
 from .lines import BadJsonError, as_utf8, json_of, lines_of
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq  # not at the start: a metrics file does without
 
 MAX_FILES = 100_000
 MAX_DOCUMENT_BYTES = 32 << 20
@@ -165,6 +165,8 @@ class ParquetRows:
 
     def _open(self) -> pq.ParquetFile:
         if self._file is None:
+            import pyarrow.parquet as pq
+
             self._file = pq.ParquetFile(self.path)
             self._starts = [0]
             for number in range(self._file.num_row_groups):
@@ -316,6 +318,9 @@ def source_of(path: Path, spool: Path) -> Source | None:
     if not head.strip():
         return None
     if head.startswith(b"PAR1"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         try:
             pq.read_metadata(path)
         except (pa.ArrowException, OSError) as error:
@@ -384,10 +389,23 @@ def _of_json(path: Path, head: bytes) -> Source | None:
         value, _ = json_of(first.data)
     except BadJsonError:
         is_begun = first.data.strip()[-1:] in (b"{", b"[", b",")
-        return JsonDocument(path, _beside(path)) if is_begun else JsonLines(path)
+        if is_begun and _is_document(path):
+            return JsonDocument(path, _beside(path))
+        return JsonLines(path)
     if isinstance(value, list):
         return JsonDocument(path, _beside(path))
     return JsonLines(path)
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a file is one JSON value over several lines; one that is too large may be one."""
+    if path.stat().st_size > MAX_DOCUMENT_BYTES:
+        return True
+    try:
+        json_of(path.read_bytes())
+    except BadJsonError:
+        return False
+    return True
 
 
 def _beside(path: Path) -> dict[str, Any]:

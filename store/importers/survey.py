@@ -29,6 +29,7 @@ BLOCK_BYTES = 32 << 20
 MAX_STEP = 99_999_999
 _NO_STEP = -1
 _EXAMPLES = 200
+_UNKNOWN = "a row of no known format"
 
 Progress = Callable[[int, int], None]
 """Called with (done, of): bytes in the first pass, rows in the second."""
@@ -212,7 +213,7 @@ def _scan(
             continue
         known = format_of(found.value, likely) if isinstance(found.value, dict) else None
         if known is None:
-            own.add("a row of no known format", place)
+            own.add(_UNKNOWN, place)
             continue
         step = known.step(found.value)
         is_file_step = False
@@ -237,6 +238,8 @@ def _scan(
     if is_kept:
         for reason, times in own.counts.items():
             refused.add(reason, own.places[reason], times)
+    elif own.counts and _UNKNOWN not in own.counts:
+        raise SourceError(f"no row can be read: {own.counts.most_common(1)[0][0]}")
     return is_kept, unclean
 
 

@@ -1,0 +1,132 @@
+"""Rollouts of another trainer as a source of a verdict: imported into a folder that does not stay.
+
+What text alone can tell is measured, and the notes say what could not be, what was reconstructed
+and which rows were skipped.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from echoscope.text.amounts import counted
+
+if TYPE_CHECKING:
+    from echoscope.store.importers.importing import ImportReport
+
+    from .sources import Opened, Rescore
+    from .table import MetricTable
+
+Progress = Callable[[int, int], None]
+
+_FEW_STEPS = 8
+_BINARY = (b"PAR1", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x1f\x8b")
+_ORDINARY = (
+    ("rollout/success_rate", "success is {:.0%}"),
+    ("reward/return_mean", "the mean return is {:.3g}"),
+    ("text/template_match_frac", "{:.0%} of the reasonings share one template"),
+    ("text/near_duplicate_frac", "{:.0%} of sibling pairs are near duplicates"),
+    ("text/loop_frac", "{:.0%} of the replies are loops"),
+)
+_RETRIEVED = (
+    "the prompt can be recognised from the reasoning in {:.0%} of the cases (chance {:.0%})"
+)
+
+
+@contextmanager
+def of_another_trainer(
+    path: Path, progress: Progress | None = None, rescore: Rescore | None = None
+) -> Iterator[Opened | None]:
+    """The rollouts of a path as a source, while the block runs; None where it holds none.
+
+    Raises:
+        ImportingError: the rollouts cannot be imported; one line.
+        OSError: a file cannot be read.
+    """
+    if not _may_hold_rollouts(path):
+        yield None
+        return
+    from echoscope.store.importers.survey import is_rollouts
+
+    with tempfile.TemporaryDirectory(prefix="echoscope-rollouts-") as folder:
+        spool = Path(folder) / "spool"
+        spool.mkdir()
+        if not is_rollouts(path, spool):
+            yield None
+            return
+        from echoscope.store.importers.importing import import_run
+
+        from .sources import open_source
+
+        report = import_run(path, Path(folder) / "run", writing=progress)
+        opened = open_source(report.path, progress=progress, rescore=rescore)
+        shown = shlex.quote(str(path))
+        notes = (*notes_of(report, shown), *opened.table.notes, *_now(opened.table))
+        yield replace(
+            opened,
+            name=shown,
+            table=replace(opened.table, notes=notes),
+            situation=replace(opened.situation, run=shown),
+        )
+
+
+def _may_hold_rollouts(path: Path) -> bool:
+    """Whether it is worth looking: a folder that holds no runs, or a file that begins like one."""
+    if path.is_dir():
+        from echoscope.store.log.layout import Layout
+
+        is_run = Layout(path).run_json.is_file()
+        return not is_run and not any(Layout(p).run_json.is_file() for p in path.iterdir())
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(64)
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    is_utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return start in (b"{", b"[") or is_utf16 or head.startswith(_BINARY)
+
+
+def notes_of(report: ImportReport, path: str) -> list[str]:
+    """What a reader of the verdict must know of the import, in sentences."""
+    from echoscope.store.importers.draft import RECONSTRUCTIONS
+
+    notes = [
+        f"judged from {counted(report.num_kept, 'episode')} of {report.format}; "
+        f"`echoscope import {path}` keeps them, so that you can read them in the dashboard"
+    ]
+    if report.rows.total:
+        reason, times = report.rows.counts.most_common(1)[0]
+        more = "" if len(report.rows.counts) == 1 else " and for other reasons"
+        skipped = counted(report.rows.total, "row")
+        notes.append(f"skipped {skipped}: {reason} ({times}){more}")
+    notes += [
+        f"left out {counted(times, 'row')} of {name}, another trainer's format"
+        for name, (times, _) in report.others.items()
+    ]
+    notes += [f"reconstructed: {RECONSTRUCTIONS[name]}" for name in sorted(report.reconstructed)]
+    return notes
+
+
+def _now(table: MetricTable) -> list[str]:
+    """The last step in words, where there are too few steps for a verdict on their course."""
+    if not 0 < table.num_rows < _FEW_STEPS:
+        return []
+    last = {key: float(values[-1]) for key, values in table.columns.items()}
+    parts = [words.format(last[key]) for key, words in _ORDINARY if _is_known(last, key)]
+    chance, accuracy = "text/retrieval_chance", "text/retrieval_accuracy"
+    if _is_known(last, chance) and _is_known(last, accuracy):
+        parts.append(_RETRIEVED.format(last[accuracy], last[chance]))
+    step = int(np.asarray(table.steps)[-1])
+    return [f"at step {step}: {'; '.join(parts)}"] if parts else []
+
+
+def _is_known(values: Mapping[str, float], key: str) -> bool:
+    return math.isfinite(values.get(key, math.nan))

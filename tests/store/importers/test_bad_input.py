@@ -1,0 +1,245 @@
+"""Hostile and broken files: what can be read is imported, the rest is refused with a reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from echoscope.store.importers.importing import ImportingError, import_run
+from echoscope.store.importers.survey import survey
+
+from .conftest import FIXTURES, Imported
+
+Rows = Callable[..., Imported]
+
+
+def chat(text: str = "a", **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]
+    return {"messages": messages, "step": 0, **more}
+
+
+def replies(found: Imported) -> list[str]:
+    return [trajectory.turns[0].response for trajectory in found.trajectories]
+
+
+def test_a_torn_last_line(rows: Rows) -> None:
+    found = rows(chat("a"), json.dumps(chat("b")).encode()[:30].rstrip(b"\n"))
+    assert replies(found) == ["a"]
+    assert sum(found.report.rows.counts.values()) == 1
+
+
+def test_lines_that_are_no_json(rows: Rows) -> None:
+    found = rows(chat("a"), b"{oops}", b"\x00\x01", b"17", chat("b"))
+    assert replies(found) == ["a", "b"]
+    assert found.report.rows.counts == {"not a JSON value": 2, "a row of no known format": 1}
+    assert found.report.rows.places["not a JSON value"].startswith("rows.jsonl, byte ")
+
+
+def test_a_first_line_that_is_no_json(rows: Rows) -> None:
+    assert replies(rows(b'{"messages": [', chat("b"))) == ["b"]
+
+
+def test_a_document_that_is_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "good.jsonl").write_text(json.dumps(chat("a")) + "\n")
+    whole = json.dumps(chat("b"), indent=1)
+    (tmp_path / "in" / "whole.json").write_text(whole)
+    (tmp_path / "in" / "cut.json").write_text(whole[: len(whole) // 2])
+    report = import_run(tmp_path / "in", tmp_path / "run")
+    assert replies(Imported(report)) == ["a", "b"]
+    assert report.files.places == {"no row can be read: not a JSON value": "cut.json"}
+
+
+def test_bytes_that_are_not_utf8(rows: Rows) -> None:
+    found = rows(json.dumps(chat("caf_")).encode().replace(b"_", b"\xe9"))
+    assert replies(found) == ["caf\ufffd"]
+    assert found.report.num_unclean == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_other_encodings(rows: Rows, encoding: str) -> None:
+    text = json.dumps(chat("é"), ensure_ascii=False) + "\n" + json.dumps(chat("b")) + "\n"
+    assert replies(rows(text.encode(encoding))) == ["é", "b"]
+
+
+def test_lone_surrogates(rows: Rows) -> None:
+    assert replies(rows(b'{"messages":[{"role":"assistant","content":"\\ud800x"}],"step":0}')) == [
+        "\ufffdx"
+    ]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", '"nan"', "1" * 400])
+def test_numbers_that_are_not_finite(rows: Rows, value: str) -> None:
+    found = rows(json.dumps(chat("a")).replace("}]", '}], "reward": ' + value, 1).encode())
+    (trajectory,) = found.trajectories
+    assert trajectory.episode_return != trajectory.episode_return
+    assert "reward" in found.extra(0)["fields"], "the value stays where it cannot be a number"
+
+
+def test_deep_nesting(rows: Rows) -> None:
+    deep = b'{"messages": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+    half = json.dumps(chat("b")).encode()[:-1] + b', "x": ' + b"[" * 800 + b"]" * 800 + b"}"
+    found = rows(deep, half, chat("a"))
+    assert "a" in replies(found)
+    assert found.report.rows.counts["JSON nested too deeply"] == 1
+
+
+def test_a_line_of_64_mb_takes_no_memory_of_that_size(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    with path.open("wb") as file:
+        file.write(json.dumps(chat("a")).encode() + b"\n" + b'{"messages": "')
+        for _ in range(64):
+            file.write(b"x" * (1 << 20))
+        file.write(b'"}\n' + json.dumps(chat("b")).encode() + b"\n")
+    tracemalloc.start()
+    found = survey(path, tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found.steps_R) == 2
+    assert found.refused_rows.counts == {"a line of more than 16 MB": 1}
+    assert peak < 40 << 20
+
+
+def test_trainers_mixed_in_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for name in ("ragen", "verl_v1"):
+        for file in (FIXTURES / name).iterdir():
+            (folder / f"{name}-{file.name}").write_bytes(file.read_bytes())
+    (folder / "extra.jsonl").write_bytes((FIXTURES / "verl_v1" / "7.jsonl").read_bytes())
+    (folder / "config.json").write_text('{"lr": 1}')
+    (folder / "notes.txt").write_text("nothing")
+    report = import_run(folder, tmp_path / "run")
+    assert (report.trainer, report.num_kept) == ("verl", 6)
+    assert report.others == {"RAGEN evaluation JSONL": (3, "ragen-sokoban_20260414.jsonl")}
+    assert report.rows.total == 0, "files without rollouts are no loss"
+
+
+def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.jsonl").write_text(json.dumps(chat("secret")) + "\n")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "own.jsonl").write_text(json.dumps(chat("own")) + "\n")
+    (folder / "file.jsonl").symlink_to(outside / "secret.jsonl")
+    (folder / "folder").symlink_to(outside)
+    (folder / "loop").symlink_to(folder)
+    (folder / "same.jsonl").symlink_to(folder / "own.jsonl")
+    report = import_run(folder, tmp_path / "run")
+    assert replies(Imported(report)) == ["own"]
+    assert report.files.counts == {"a link that leads out of the folder": 2}
+
+
+def test_bombs_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "bombs"
+    folder.mkdir()
+    (folder / "own.jsonl").write_text(json.dumps(chat("own")) + "\n")
+    zeros = b"\0" * (1 << 20)
+    with pa.output_stream(str(folder / "bomb.jsonl.zst"), compression="zstd") as out:
+        for _ in range(100):
+            out.write(zeros)
+    with zipfile.ZipFile(folder / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb.jsonl", zeros * 100)
+    with zipfile.ZipFile(folder / "bomb.eval", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", "{}")
+        archive.writestr("samples/1_epoch_1.json", zeros * 40)
+    report = import_run(folder, tmp_path / "run")
+    assert replies(Imported(report)) == ["own"]
+    assert report.files.counts == {
+        "it unpacks to more than 300 times its size, as a bomb does": 2,
+        "no row can be read: a sample of more than 32 MB": 1,
+    }
+
+
+class Trap:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize("name", ["val.pkl", "rollout_1.pt", "disguised.jsonl"])
+def test_pickles_are_never_opened(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "pickles"
+    folder.mkdir()
+    (folder / name).write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    with pytest.raises(ImportingError, match=r"a pickle can run any code.*output\.format=jsonl"):
+        import_run(folder, tmp_path / "run")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_pickle_inside_a_zip_is_refused(tmp_path: Path) -> None:
+    """`torch.save` writes a zip."""
+    path = tmp_path / "samples.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(Trap(tmp_path / "sprung")))
+    with pytest.raises(ImportingError, match="a pickle can run any code"):
+        import_run(path, tmp_path / "run")
+
+
+@pytest.mark.parametrize("data", [b"PAR1 and nothing", b"PK\x03\x04 broken", b"\x1f\x8b\x08 no"])
+def test_damaged_files(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "bad").write_bytes(data)
+    (tmp_path / "in" / "good.jsonl").write_text(json.dumps(chat("a")) + "\n")
+    report = import_run(tmp_path / "in", tmp_path / "run")
+    assert (report.num_kept, report.files.total) == (1, 1)
+
+
+def test_packed_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress((json.dumps(chat("a")) + "\n").encode()))
+    assert replies(Imported(import_run(path, tmp_path / "run"))) == ["a"]
+
+
+def test_steps_that_cannot_be(rows: Rows) -> None:
+    found = rows(chat("a", step=2), chat("b", step=-1), chat("c", step=10**12), chat("d", step="x"))
+    assert replies(found) == ["a"]
+    assert found.report.rows.total == 3
+
+
+ODD = (None, True, 0, -1.5, float("nan"), "", "text", [], [None], [[]], {}, {"role": 5}, [{}])
+
+
+def _variants(value: Any) -> list[Any]:
+    """The value with each of its parts, two levels deep, replaced by odd ones or taken away."""
+    out: list[Any] = []
+    for key in value:
+        out += [{**value, key: odd} for odd in ODD]
+        out.append({k: v for k, v in value.items() if k != key})
+        inner = value[key][0] if isinstance(value[key], list) and value[key] else value[key]
+        if isinstance(inner, dict):
+            for name in inner:
+                changed = [{**inner, name: odd} for odd in ODD]
+                is_list = isinstance(value[key], list)
+                out += [{**value, key: [c, *value[key][1:]] if is_list else c} for c in changed]
+    return out
+
+
+@pytest.mark.parametrize("folder", sorted(p.name for p in FIXTURES.iterdir() if p.is_dir()))
+def test_odd_values_in_every_format(folder: str, tmp_path: Path) -> None:
+    texts = [*(FIXTURES / folder).rglob("*.jsonl"), *(FIXTURES / folder).rglob("episode_*.json")]
+    if not texts:
+        pytest.skip("the format is not JSON")
+    value = json.loads(texts[0].read_text().split("\n")[0] if texts[0].suffix == ".jsonl" else
+                       texts[0].read_text())  # fmt: skip
+    target = tmp_path / "in" / texts[0].relative_to(FIXTURES / folder)
+    target.parent.mkdir(parents=True)
+    variants = [value, *_variants(value)]
+    target.with_suffix(".jsonl").write_text("".join(json.dumps(v) + "\n" for v in variants))
+    report = import_run(tmp_path / "in", tmp_path / "run")
+    assert report.num_kept > 0
+    assert report.rows.total + report.num_kept + sum(n for n, _ in report.others.values()) > 50
