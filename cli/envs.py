@@ -101,7 +101,7 @@ def play(
     from echoscope.envs.turns.wrappers import runner_of, wrap
 
     prepare(env_id, register)
-    group = _group(env_id, params, max_turns, max_actions_per_turn)
+    group = make_group(env_id, params, max_turns, max_actions_per_turn)
     settings = group.settings()
     stack = wrap(partial(registry.make, env_id, **group.params), settings)
     observation = stack.reset(seed, noise_seed)
@@ -167,7 +167,7 @@ def check(
         ids = registry.known_ids() if is_all else (str(env_id),)
         for done, each in enumerate(ids):
             report_progress(done, len(ids))
-            group = _group(each, params, max_turns, max_actions_per_turn)
+            group = make_group(each, params, max_turns, max_actions_per_turn)
             report = check_env(
                 each,
                 group.params,
@@ -287,7 +287,7 @@ def parse_params(words: Sequence[str] | None) -> dict[str, Any]:
     return params
 
 
-def _group(
+def make_group(
     env_id: str,
     params: Sequence[str] | None,
     max_turns: int | None,

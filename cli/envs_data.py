@@ -1,0 +1,100 @@
+"""echoscope envs export and data: tasks as a data set, and the data that worlds read."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .envs import AsJson, EnvId, MaxActions, MaxTurns, Params, RegisterFile, make_group, prepare
+from .terminal import output_console, print_json, progress_bars
+
+
+class Split(StrEnum):
+    train = "train"
+    eval = "eval"
+
+
+def export(
+    env_id: EnvId,
+    params: Params = None,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .parquet or .jsonl.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Tasks, a row each.")] = 1000,
+    split: Annotated[
+        Split,
+        typer.Option(help="eval: tasks reserved for evaluation, where there are enough tasks."),
+    ] = Split.train,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of a run.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    max_turns: MaxTurns = None,
+    max_actions_per_turn: MaxActions = None,
+    register: RegisterFile = None,
+) -> None:
+    """Write first prompts, with seeds and task keys, as a prompt data set for TRL or verl.
+
+    The file appears when it is complete, or not at all.
+    """
+    from echoscope.envs.base import EnvParamsError
+    from echoscope.envs.data.prompts import WRITERS, draw_prompts
+    from echoscope.store.log.durable import replace_file
+    from echoscope.text.amounts import counted
+
+    write = WRITERS.get(out.suffix)
+    if write is None:
+        raise EnvParamsError(f"{out} is none of {', '.join(WRITERS)}: name the file by what it is")
+    if not out.absolute().parent.is_dir():
+        raise EnvParamsError(f"there is no folder {out.absolute().parent}: make it first")
+    if out.exists() and not out.is_file():
+        raise EnvParamsError(f"{out} is not a regular file: choose another name")
+    if out.exists() and not force:
+        raise EnvParamsError(f"{out} exists: choose another name, or add --force to replace it")
+    prepare(env_id, register)
+    group = make_group(env_id, params, max_turns, max_actions_per_turn)
+    with progress_bars() as bars:
+        drawn = draw_prompts(group, episodes, split=split.value, seed=seed, report=bars("tasks"))
+        prompts = list(drawn)
+    replace_file(out, write(prompts))
+    num_tasks = len({prompt.task_key for prompt in prompts})
+    rows, tasks = counted(len(prompts), "prompt"), counted(num_tasks, "different task")
+    typer.echo(f"wrote {rows} of {tasks} to {out}")
+
+
+def data(as_json: AsJson = False) -> None:
+    """Say which data each environment has, which public set it reads, and by which parameter."""
+    from echoscope.envs import registry
+    from echoscope.envs.data import sources
+
+    if as_json:
+        print_json([sources.as_json(env_id) for env_id in registry.BUILTIN], indent=2)
+        return
+    from rich.table import Table
+
+    listed = {env_id for facts in sources.SOURCES for env_id in facts.worlds}
+    others = tuple(env_id for env_id in registry.BUILTIN if env_id not in listed)
+    table = Table("environments", "here", "public set", "parameters", "format", box=None)
+    for facts in (*sources.SOURCES, sources.WorldData(worlds=others, made=sources.DRAWN)):
+        here = [_plain(facts.made)] if facts.made else []
+        for file in facts.shipped:
+            state = f"{file.rows:,} rows" if file.is_there else "missing: install Echoscope again"
+            here.append(f"{file.name}: {state}, licence: {_plain(file.licence)}")
+        ids, made = ", ".join(facts.worlds), "; ".join(here)
+        for public in facts.public:
+            name = f"{public.name} ({public.size})"
+            table.add_row(ids, made, name, ", ".join(public.params), public.described)
+            ids, made = "", ""
+        if not facts.public:
+            table.add_row(ids, made, "", "", "")
+    output_console(pipe_width=200, is_wrapped=True).print(table)
+    typer.echo(
+        "\nA public set does not ship. Fetch it from its makers and give its files as parameters: "
+        "docs/environments.md."
+    )
+
+
+def _plain(markdown: str) -> str:
+    """Markdown of one line without the addresses of its links and without its marks."""
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "")

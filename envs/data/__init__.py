@@ -1,0 +1,1 @@
+"""Which data do worlds read, and how do their tasks become a data set for others?"""
