@@ -35,6 +35,7 @@ RUNS_FOR_REAL = {
     *("diagnose", "query", "whatif", "report", "models list", "runs list"),
     *(
         "envs list",
+        "envs data",
         "plugins list",
         "envs play",
         "config show",
@@ -49,6 +50,7 @@ ONLY_PARSED = {
     "train": "trains for minutes",
     "dashboard": "serves until Ctrl-C",
     "envs serve": "serves until Ctrl-C",
+    "envs export": "plays thousands of tasks",
     "preflight": "plays a whole step",
     "bench collapse": "takes minutes",
     "envs check": "takes half a minute for all environments",
