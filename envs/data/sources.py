@@ -157,6 +157,27 @@ SOURCES: tuple[WorldData, ...] = (
         ),
     ),
     WorldData(
+        worlds=("lean",),
+        shipped=(
+            ShippedFile(
+                name="theorems.jsonl",
+                rows=30,
+                what="30 small theorems of Lean 4 without Mathlib, each with a proof, in the "
+                "format of miniF2F, for `lean`",
+                origin=_OURS[0],
+                licence=_OURS[1],
+            ),
+        ),
+        public=(
+            PublicSet(
+                name="miniF2F",
+                size="244 + 244 theorems",
+                params=("data", "split"),
+                described="github.com/facebookresearch/miniF2F; columns: docs/environments.md",
+            ),
+        ),
+    ),
+    WorldData(
         worlds=("search_qa", "search_tools"),
         shipped=(
             ShippedFile(
