@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -285,8 +286,7 @@ def _option_labels(visit: Visit, sections: tuple[Section, ...]) -> dict[tuple[st
         for name, values in (visit.product.options if visit.product else {}).items()
         for value in values
     ]
-    taken = [BACK_TO_SEARCH, PREVIOUS, BUY, *sections, *(value for _, value in pairs)]
+    taken = Counter([BACK_TO_SEARCH, PREVIOUS, BUY, *sections, *(value for _, value in pairs)])
     return {
-        (name, value): f"{name}: {value}" if taken.count(value) > 1 else value
-        for name, value in pairs
+        (name, value): f"{name}: {value}" if taken[value] > 1 else value for name, value in pairs
     }

@@ -34,6 +34,8 @@ DEFAULT_PRICE = 100.0
 MAX_ASIN_CHARS = 10
 MAX_TEXT_CHARS = 4_000
 MAX_NAME_CHARS = 300
+MAX_OPTIONS, MAX_VALUES = 20, 200
+"""Options of a product, and values of an option, that are read."""
 MAX_COMBINATIONS = 200
 """Goals from the combinations of one product's options."""
 _AMOUNT = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
@@ -172,11 +174,12 @@ def _price(asin: str, pricing: Any) -> tuple[float, str]:
 
 def _options(content: Any) -> dict[str, tuple[str, ...]]:
     """`{"Color": [{"value": "Red/Blue"}]}` -> `{"color": ("red | blue",)}`."""
-    options = {}
-    for name, rows in content.items() if isinstance(content, dict) else ():
+    options: dict[str, tuple[str, ...]] = {}
+    named = content.items() if isinstance(content, dict) else ()
+    for name, rows in itertools.islice(named, MAX_OPTIONS):
         values = [
             _text(row.get("value"), MAX_NAME_CHARS).replace("/", " | ").casefold()
-            for row in (rows if isinstance(rows, list) else ())
+            for row in (rows[:MAX_VALUES] if isinstance(rows, list) else ())
             if isinstance(row, dict)
         ]
         kept = tuple(dict.fromkeys(value for value in values if value))

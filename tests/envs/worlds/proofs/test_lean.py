@@ -11,6 +11,8 @@ import scripted_lean
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
 from echoscope.envs.checks.check_env import check_env
+from echoscope.envs.pool import EnvPool
+from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.runner import TurnRunner
 from echoscope.envs.worlds.proofs import lean
 from echoscope.envs.worlds.proofs.lean import Lean, LeanConfig
@@ -123,6 +125,24 @@ def test_a_server_that_dies_in_the_middle_ends_the_episode_with_its_reason() -> 
     assert result.stop_reason == "env_error"
     assert "the Lean server at http://127.0.0.1" in (result.error or "")
     assert result.success is None
+
+
+def test_episodes_begin_again_when_the_server_is_back(kimina: scripted_lean.Kimina) -> None:
+    def hang_up(handler: Any) -> bool:
+        handler.connection.close()
+        return True
+
+    params = {"server": kimina.url, "timeout_s": 1.0, "wait_s": 0.5}
+    group = EnvGroup(env="lean", tag="lean", groups=2, params=params, max_turns=3)
+    ends = []
+    with EnvPool([group], group_size=2, seed=0, split="train") as pool:
+        for step, trouble in enumerate((None, hang_up, None)):
+            lean._verdicts.clear()
+            kimina.trouble = trouble
+            slots = [slot.index for slot in pool.reset(step)]
+            results = pool.step(dict.fromkeys(slots, (("no_such_tactic",), True)))
+            ends.append({result.stop_reason for result in results.values()})
+    assert ends == [{None}, {"env_error"}, {None}]
 
 
 def test_without_a_server_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
