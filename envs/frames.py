@@ -3,7 +3,8 @@
 `to_png` draws a frame as a picture, for policies that see and for people (`render: rgb`).
 
 Two kinds. A **grid** has `size` [rows, cols], `cells` (one string per row, one character per cell),
-`legend` (character -> what it is) and `overlays` (things on cells: {"is", "at": [row, col]}).
+`legend` (character -> what it is) and `overlays` (things on cells: {"is", "at": [row, col]}); it
+may have `block`, the side of square blocks that thicker lines part.
 A **card** has `title` and `lines` of text. Keys are sorted, so equal states give equal frames.
 """
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from echoscope.text.png import encode_picture
+from echoscope.text.wrapping import wrapped
 
 from .worlds.grid.geometry import Position
 
@@ -42,7 +44,10 @@ _COLOURS: Mapping[str, tuple[int, int, int]] = {
     "nothing": (0, 0, 0),
 }
 _OTHER_COLOUR = (190, 165, 210)
-_OUTLINES: Mapping[str, tuple[int, int, int]] = {"conflict": (200, 40, 40)}
+_OUTLINES: Mapping[str, tuple[int, int, int]] = {
+    "placed": (52, 101, 220),
+    "conflict": (200, 40, 40),
+}
 """Overlays that are drawn as an edge: what they mark stays in sight."""
 _SIDES: Mapping[str, Position] = {
     "facing north": (-1, 0), "facing east": (0, 1), "facing south": (1, 0), "facing west": (0, -1),
@@ -60,10 +65,15 @@ _CHAR, _LINE, _EDGE = 6, 14, 8
 
 
 def grid_frame(
-    cells: Sequence[str], legend: Mapping[str, str], overlays: Iterable[tuple[str, Position]]
+    cells: Sequence[str],
+    legend: Mapping[str, str],
+    overlays: Iterable[tuple[str, Position]],
+    *,
+    block: int | None = None,
 ) -> str:
     """The frame of a board."""
-    frame = {
+    frame: dict[str, Any] = {} if block is None else {"block": block}
+    frame |= {
         "kind": "grid",
         "size": [len(cells), len(cells[0])],
         "cells": list(cells),
@@ -115,6 +125,9 @@ def read_frame(frame: str) -> dict[str, Any]:
         raise ValueError(f"a grid of {rows} x {cols} cells exceeds {MAX_FRAME_CELLS} cells")
     if not isinstance(legend, dict) or set("".join(cells)) - set(legend):
         raise ValueError("a grid's 'legend' must name every character of 'cells'")
+    block = data.get("block", 1)
+    if type(block) is not int or block < 1:
+        raise ValueError(f"a grid's 'block' is {block!r}, but must be a positive integer")
     for overlay in data.get("overlays", ()):
         row, col = overlay["at"]
         if not (0 <= row < rows and 0 <= col < cols and isinstance(overlay["is"], str)):
@@ -162,9 +175,17 @@ def _grid_image(data: Mapping[str, Any], tile: int) -> Image.Image:
         if overlay["is"] in _SIDES:
             _paint_side(draw, (row, col), _SIDES[overlay["is"]], tile)
             continue
-        _paint(draw, (row, col), overlay["is"], tile, inset=max(1, tile // 5))
-        if overlay["is"] not in {*_COLOURS, *_OUTLINES}:
-            _write(draw, (row, col), overlay["is"][:1].upper(), tile)
+        name, _, thing = overlay["is"].partition(" ")
+        if not thing or name not in _COLOURS:  # else a thing with a colour, as "red key"
+            name = thing = overlay["is"]
+        _paint(draw, (row, col), name, tile, inset=max(1, tile // 5))
+        if thing not in {*_COLOURS, *_OUTLINES}:
+            _write(draw, (row, col), thing[:1].upper(), tile)
+    block = tile * data.get("block", MAX_FRAME_CELLS)
+    for x in range(block, cols * tile, block):
+        draw.line((x - 1, 0, x - 1, rows * tile), fill=_PAPER, width=2)
+    for y in range(block, rows * tile, block):
+        draw.line((0, y - 1, cols * tile, y - 1), fill=_PAPER, width=2)
     return image
 
 
@@ -199,9 +220,9 @@ def _write(draw: ImageDraw.ImageDraw, at: Position, text: str, tile: int) -> Non
 def _card_image(data: Mapping[str, Any]) -> Image.Image:
     lines = [str(data.get("title") or ""), *data["lines"]]
     rows = [
-        line[start : start + _CARD_COLUMNS]
+        row
         for line in lines[:_CARD_ROWS]
-        for start in range(0, min(max(len(line), 1), _CARD_COLUMNS * _CARD_ROWS), _CARD_COLUMNS)
+        for row in wrapped(line[: _CARD_COLUMNS * _CARD_ROWS], _CARD_COLUMNS)
     ][:_CARD_ROWS]
     size = (_CARD_COLUMNS * _CHAR + 2 * _EDGE, len(rows) * _LINE + 2 * _EDGE)
     image = Image.new("RGB", size, _PAPER)

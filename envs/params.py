@@ -32,7 +32,7 @@ def build_config(env_id: str, config_type: type[Any], params: Mapping[str, Any])
             values[name] = _converted(value, fields[name].adapter)
         except ValidationError:
             raise EnvParamsError(
-                f"{env_id}: {name} is {value!r}, but must be {_describe(fields[name].hint)}"
+                f"{env_id}: {name} is {value!r}, but must be {describe_type(fields[name].hint)}"
             ) from None
     missing = [name for name in fields if fields[name].is_required and name not in values]
     if missing:
@@ -92,19 +92,20 @@ def _with_tuples(value: Any) -> Any:
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
-def _describe(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
+    """A type as a user writes its values: "a number or null"."""
     origin = get_origin(hint)
     if hint is type(None):
         return "null"
     if origin is Literal:
         return "one of " + ", ".join(repr(arg) for arg in get_args(hint))
     if origin in (Union, types.UnionType):
-        return " or ".join(_describe(option) for option in get_args(hint))
+        return " or ".join(describe_type(option) for option in get_args(hint))
     if origin is tuple:
         args = get_args(hint)
         if len(args) == 2 and args[1] is Ellipsis:
-            return f"a list of ({_describe(args[0])})"
-        return "[" + ", ".join(_describe(arg) for arg in args) + "]"
+            return f"a list of ({describe_type(args[0])})"
+        return "[" + ", ".join(describe_type(arg) for arg in args) + "]"
     words = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
     if hint in words:
         return words[hint]

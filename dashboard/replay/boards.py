@@ -13,10 +13,11 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape as xml_escape
-from textwrap import TextWrapper
 
 from echoscope.text.png import PictureError, picture_size
+from echoscope.text.wrapping import wrapped
 
 from ..escaping import attribute, visible
 from .frames import Card, Frame, Grid, Overlay, Position, read_frame
@@ -63,6 +64,25 @@ def _sticker(colour: str, letter: str) -> str:
     )
 
 
+def _key(colour: str, letter: str) -> str:
+    return (
+        f'<path d="M17 14h12v4h-3v4h-4v-4h-5z" fill="{colour}" stroke="#1d232b"/>'
+        f'<circle cx="11" cy="16" r="8" fill="{colour}" stroke="#1d232b"/>'
+        f'<text class="es-l" x="11" y="20" style="fill:#1d232b">{letter}</text>'
+    )
+
+
+def _door(colour: str, letter: str) -> str:
+    return (
+        f'<rect x="3" y="1" width="26" height="30" rx="2" fill="{colour}" stroke="#1d232b" '
+        'stroke-width="2"/><circle cx="24" cy="20" r="2" fill="#1d232b"/>'
+        f'<text class="es-l" x="14" y="20" style="fill:#1d232b">{letter}</text>'
+    )
+
+
+_PAINTS: Mapping[str, str] = {
+    "red": "#e8685f", "blue": "#7fa5f5", "green": "#6cc07a", "yellow": "#f4d73b",
+}  # fmt: skip
 _FLOOR = _rect("floor")
 _ICE = (
     _rect("ice") + '<path d="M5 11l6-6M5 27L11 21M20 12l7-7M21 27l6-6" stroke="var(--frost)" '
@@ -116,9 +136,16 @@ _SHAPES: Mapping[str, str] = {
     "slip": '<rect x="18" y="1" width="13" height="13" rx="3" fill="var(--paper)" '
     'stroke="var(--mark)" stroke-width="1.4"/><path d="M20.5 10c2-5 3 1 5-3s1-2 3-2.5" '
     'fill="none" stroke="var(--mark)" stroke-width="1.8"/>',
+    "placed": '<rect x="3.5" y="3.5" width="25" height="25" rx="12" fill="none" '
+    'stroke="var(--player)" stroke-width="1.8"/>',
     "conflict": '<rect x="2.5" y="2.5" width="27" height="27" rx="4" fill="none" '
     'stroke="var(--target)" stroke-width="2.4"/>'
     '<path d="M22 4l6 6M28 4l-6 6" stroke="var(--target)" stroke-width="2"/>',
+    "treasure": '<path d="M4 14c0-8 24-8 24 0v14H4z" fill="#f4d73b" stroke="#1d232b" '
+    'stroke-width="1.6"/><path d="M4 17h24" stroke="#1d232b" stroke-width="1.6"/>'
+    '<rect x="13" y="14" width="6" height="7" fill="#1d232b"/>',
+    **{f"{name} key": _key(paint, name[0].upper()) for name, paint in _PAINTS.items()},
+    **{f"{name} door": _door(paint, name[0].upper()) for name, paint in _PAINTS.items()},
     "nothing": "",
     "white": _sticker("#f7f7f4", "W"),
     "yellow": _sticker("#f4d73b", "Y"),
@@ -212,7 +239,7 @@ def _marked(content: Frame, marks: Sequence[tuple[str, Position]]) -> Frame:
         for name, at in marks
         if 0 <= at[0] < rows and 0 <= at[1] < cols
     ]
-    return Grid(cells=content.cells, legend=content.legend, overlays=(*content.overlays, *added))
+    return replace(content, overlays=(*content.overlays, *added))
 
 
 def _size(content: Frame) -> tuple[int, int]:
@@ -246,13 +273,25 @@ def _grid_body(grid: Grid) -> str:
         # A figure on a goal, a hole or a target leaves room to see what it stands on.
         is_small = name == "player" and grid.kind(at) not in _BACKGROUNDS
         parts.append(_placed(at, name, shape, 0.66 if is_small else 1.0))
-    if max(rows, cols) <= _MAX_NUMBERED:
+    parts.append(_block_lines(grid))
+    # The net of a cube has no rows and columns.
+    if max(rows, cols) <= _MAX_NUMBERED and "nothing" not in used:
         half = TILE // 2
         parts += [
             _number_at(_MARGIN // 2, _MARGIN + row * TILE + half + 3, row) for row in range(rows)
         ]
         parts += [_number_at(_MARGIN + col * TILE + half, _MARGIN - 5, col) for col in range(cols)]
     return "".join(parts)
+
+
+def _block_lines(grid: Grid) -> str:
+    rows, cols = grid.shape
+    block, low = grid.block, _MARGIN
+    strokes = [f"M{low + n * TILE} {low}v{rows * TILE}" for n in range(block, cols, block)]
+    strokes += [f"M{low} {low + n * TILE}h{cols * TILE}" for n in range(block, rows, block)]
+    if not strokes:
+        return ""
+    return f'<path d="{"".join(strokes)}" stroke="var(--ink)" stroke-width="2.4" fill="none"/>'
 
 
 def _number_at(x: int, y: int, number: int) -> str:
@@ -305,8 +344,8 @@ def _letter(char: str) -> str:
 
 
 def _card_rows(card: Card) -> list[str]:
-    wrapped = TextWrapper(_CARD_COLUMNS - 2)
-    return [row for line in card.lines for row in wrapped.wrap(line) or [""]]
+    size = _CARD_COLUMNS - 2
+    return [row for line in card.lines for row in wrapped(line, size)]
 
 
 def _card_body(card: Card) -> str:

@@ -41,6 +41,8 @@ class Grid:
     cells: tuple[str, ...]
     legend: Mapping[str, str]
     overlays: tuple[Overlay, ...] = ()
+    block: int = MAX_CELLS
+    """Side of the square blocks that thicker lines part; larger than the board: none."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -126,7 +128,14 @@ def _grid(data: Mapping[str, Any]) -> Grid:
         cells=tuple(cells),
         legend={char: visible(name, MAX_NAME_CHARS) for char, name in names.items()},
         overlays=_overlays(data.get("overlays", []), rows, cols),
+        block=_block(data.get("block", MAX_CELLS)),
     )
+
+
+def _block(value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= MAX_CELLS:
+        raise FrameError(f"'block' must be an integer from 1 to {MAX_CELLS}")
+    return value
 
 
 def _overlays(found: Any, rows: int, cols: int) -> tuple[Overlay, ...]:

@@ -35,6 +35,28 @@ def test_a_mark_leaves_its_cell_in_sight() -> None:
     assert to_png(plain) != to_png(marked)
 
 
+def test_a_thing_with_a_colour_has_it() -> None:
+    things = ("red key", "blue key", "blue door")
+    frames = [grid_frame(["_"], {"_": "floor"}, [(thing, (0, 0))]) for thing in things]
+    assert [tuple(to_rgb(frame, 32)[8, 8]) for frame in frames] == [
+        (232, 104, 95), (127, 165, 245), (127, 165, 245),
+    ]  # fmt: skip
+    assert len({to_png(frame) for frame in frames}) == 3
+
+
+def test_blocks_are_parted_by_thicker_lines() -> None:
+    cells, legend = ["1234"] * 4, {number: number for number in "1234"}
+    plain, parted = (grid_frame(cells, legend, (), block=block) for block in (None, 2))
+    assert "block" not in plain
+    differs = (to_rgb(plain, 32) != to_rgb(parted, 32)).any(axis=2)
+    inside = [n for n in range(128) if n not in (63, 64)]
+    assert not differs[np.ix_(inside, inside)].any()
+    assert differs[:, 64].all()
+    assert differs[64].all()
+    with pytest.raises(ValueError, match="'block' is 0, but must be a positive integer"):
+        to_png(plain.replace('{"cells"', '{"block":0,"cells"'))
+
+
 def test_a_large_board_has_smaller_tiles() -> None:
     frame = grid_frame(["_" * 64] * 64, {"_": "floor"}, ())
     assert picture_size(to_png(frame)) == (MAX_PNG_SIDE, MAX_PNG_SIDE)

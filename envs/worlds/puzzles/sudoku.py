@@ -209,10 +209,11 @@ class Sudoku(TextEnv):
         is_relative = self._config.observation == "relative"
         cells = ["".join(str(number or ".") for number in row) for row in board]
         legend = {".": "floor"} | {str(n): str(n) for row in board for n in row if n}
-        overlays = [("conflict", cell) for cell in sorted(bad)]
+        overlays = [("placed", cell) for cell in sorted(self._play.placed)]
+        overlays += [("conflict", cell) for cell in sorted(bad)]
         return Observation(
             text=self._open_cells(board, bad) if is_relative else self._rows(board, bad),
-            frame=grid_frame(cells, legend, overlays),
+            frame=grid_frame(cells, legend, overlays, block=math.isqrt(len(board))),
         )
 
     def _open_cells(self, board: Board, bad: set[Cell]) -> str:

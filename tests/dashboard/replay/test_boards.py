@@ -172,3 +172,20 @@ def test_numbers_are_drawn_as_they_are_and_stickers_in_their_colour() -> None:
     net = grid_frame([" W"], {" ": "nothing", "W": "white"}, [])
     assert '#es-white"' in board_svg(net)
     assert ">W</text>" in board_svg(net)
+
+
+def test_blocks_doors_and_keys_are_drawn() -> None:
+    board = {"kind": "grid", "size": [2, 2], "cells": ["__", "__"], "legend": {"_": "floor"}}
+    things = [{"is": "red key", "at": [0, 0]}, {"is": "red door", "at": [0, 1]}]
+    drawn = board_svg(json.dumps(board | {"overlays": things, "block": 1}))
+    assert 'id="es-red-key"' in drawn
+    assert 'id="es-red-door"' in drawn
+    assert "M48 16v64M16 48h64" in drawn  # one line down, one across, in the middle
+    assert "M48" not in board_svg(json.dumps(board))
+    assert "must be an integer from 1" in board_svg(json.dumps(board | {"block": 0}))
+
+
+def test_a_card_breaks_between_words() -> None:
+    drawn = board_svg(json.dumps({"kind": "card", "title": "", "lines": ["nine-word " * 9]}))
+    assert "nine-word nine-word</text>" in drawn
+    assert "nine-wor<" not in drawn

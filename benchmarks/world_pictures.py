@@ -1,0 +1,94 @@
+"""docs/pictures/worlds.png: one frame of every installed world, drawn as the page Replay draws it.
+
+    python benchmarks/world_pictures.py [--out docs/pictures/worlds.png] [--dark]
+
+Seed 0, after half of the expert's actions (random legal ones where there is no expert).
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from html import escape
+from pathlib import Path
+
+from PIL import Image
+
+from echoscope.dashboard.replay.boards import board_html
+from echoscope.envs import registry
+from echoscope.envs.base import EnvError
+from echoscope.envs.checks.measure import typical_actions
+
+HOME = Path(__file__).parents[1]
+sys.path.insert(0, str(HOME / "tests" / "shared"))
+
+from browsing import find_chromium  # noqa: E402
+
+PICTURE = HOME / "docs" / "pictures" / "worlds.png"
+COLOURS = 256
+WIDTH = 1240
+STYLE = """
+body{margin:0;padding:14px;columns:4;column-gap:14px;font:14px system-ui,sans-serif;
+background:#fff;color:#1d232b}
+figure{margin:0 0 14px;padding:8px;border:1px solid #b9bec6;border-radius:6px;break-inside:avoid}
+figcaption{font-weight:600;margin-bottom:6px}
+@media (prefers-color-scheme:dark){body{background:#14181f;color:#e8ebf0}}
+"""
+
+
+def frame_of(env_id: str) -> str | None:
+    """A state in the middle of an episode; the last one where an episode is a single action."""
+    env = registry.make(env_id)
+    frame = env.reset(0, 0).frame
+    actions = typical_actions(env, 0)
+    for action in actions[: max(1, len(actions) // 2)]:
+        result = env.step(action)
+        frame = result.observation.frame or frame
+        if result.terminated:
+            break
+    env.close()
+    return frame
+
+
+def contact_sheet() -> str:
+    """All worlds as one page of HTML; without a server, as the drawings need none."""
+    missing = registry.unavailable()
+    figures = []
+    for env_id in registry.BUILTIN:
+        try:
+            frame = None if env_id in missing else frame_of(env_id)
+        except EnvError as error:
+            print(f"{env_id}: {error}")
+            continue
+        if frame is None:
+            print(f"{env_id}: {missing.get(env_id, 'has no frame')}")
+            continue
+        board = board_html(frame, max_width=270)
+        figures.append(f"<figure><figcaption>{escape(env_id)}</figcaption>{board}</figure>")
+    return f"<!doctype html><meta charset=utf-8><style>{STYLE}</style>{''.join(figures)}"
+
+
+def main() -> None:
+    from playwright.sync_api import sync_playwright
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, default=PICTURE)
+    parser.add_argument("--dark", action="store_true", help="as the dark theme draws them")
+    options = parser.parse_args()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        page = browser.new_page(
+            viewport={"width": WIDTH, "height": 600},
+            device_scale_factor=1.25,
+            color_scheme="dark" if options.dark else "light",
+        )
+        page.set_content(contact_sheet(), wait_until="load")
+        image = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+        browser.close()
+    image.quantize(COLOURS, dither=Image.Dither.NONE).save(options.out, optimize=True)
+    print(f"{options.out}: {options.out.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
