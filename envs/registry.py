@@ -35,6 +35,8 @@ BUILTIN: Mapping[str, str] = {
     "sokoban": f"{__package__}.worlds.grid.sokoban:Sokoban",
     "treasure": f"{__package__}.worlds.grid.treasure:Treasure",
     "spatial": f"{__package__}.worlds.grid.spatial:Spatial",
+    "textworld": f"{__package__}.worlds.text_games.textworld:TextWorld",
+    "alfworld": f"{__package__}.worlds.text_games.alfworld:AlfWorld",
     "countdown": f"{__package__}.worlds.puzzles.countdown:Countdown",
     "sudoku": f"{__package__}.worlds.puzzles.sudoku:Sudoku",
     "game_2048": f"{__package__}.worlds.puzzles.game_2048:Game2048",

@@ -1,0 +1,1 @@
+"""How are the games of TextWorld and ALFWorld played, in a process that may die?"""
