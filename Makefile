@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs store text
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-cure test-worlds test-kill test-fuzz lint bench bench-pretrained policy search-data clean
+.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-worlds test-kill test-fuzz lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,14 @@ $(VENV)/.installed-ray: $(STAMP)
 
 test-ray: $(VENV)/.installed-ray  ## The Ray engine and workers, on this machine alone
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m ray tests/core/engines --timeout=300
+
+$(VENV)/.installed-textworld: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[textworld,alfworld]'
+	touch $@
+
+test-textworld: $(VENV)/.installed-textworld  ## TextWorld's and ALFWorld's own engines (260 MB; a C++ compiler and cmake)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/envs/worlds/text_games tests/envs/checks/test_every_world.py \
+	  tests/core/run/test_every_world.py -k "text_games or textworld or alfworld" --timeout=900
 
 # In a folder beside: peft imports bitsandbytes wherever it is installed, which costs every start time.
 test-8bit: install  ## 8-bit optimizer states, with bitsandbytes in build/8bit

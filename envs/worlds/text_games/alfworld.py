@@ -123,7 +123,7 @@ class AlfWorld(TextGame):
     def _examples(self) -> str:
         return (
             "look, inventory, go to desk 1, open drawer 1, take mug 1 from desk 1, "
-            "clean mug 1 with sinkbasin 1, use desklamp 1"
+            "move mug 1 to shelf 1, clean mug 1 with sinkbasin 1, use desklamp 1"
         )
 
 

@@ -33,12 +33,13 @@ import numpy as np
 
 MAX_FILE_BYTES = 256 << 20
 MAX_MEMORY_BYTES = 8 << 30
+MAX_IDLE_GAMES = 64
 ATTEMPTS = 50
 """Seeds tried for a game: for some of them TextWorld does not find a quest of the wanted length."""
 
 
-class Session:
-    """One game that is being played."""
+class Loaded:
+    """A game that is loaded and can begin anew: loading it costs more than that."""
 
     def __init__(self, path: str) -> None:
         import textworld
@@ -49,51 +50,74 @@ class Session:
             facts=True, objective=True, description=True, last_action=True,
             policy_commands=path.endswith(".z8"),
         )  # fmt: skip
-        self.world = _started(path, self.infos)
-        self.state = self.world.reset()
-        self.commands: list[str] = []
+        if path.endswith(".z8"):
+            self.world = textworld.start(path, self.infos)
+            self.world.seed(1)  # the interpreter's own random numbers are the same every time
+        else:
+            from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
+
+            wrappers = [AlfredDemangler(), AlfredInfos]
+            self.world = textworld.start(path, self.infos, wrappers=wrappers)
+
+
+class Shelf:
+    """Loaded games that nobody plays at the moment, the latest `MAX_IDLE_GAMES` of them."""
+
+    def __init__(self) -> None:
+        self._idle: list[Loaded] = []
+
+    def take(self, path: str) -> Loaded:
+        """The game, from the shelf or loaded."""
+        for place, loaded in enumerate(self._idle):
+            if loaded.path == path:
+                return self._idle.pop(place)
+        return Loaded(path)
+
+    def put(self, loaded: Loaded) -> None:
+        """Takes a game back."""
+        self._idle.append(loaded)
+        if len(self._idle) > MAX_IDLE_GAMES:
+            self._idle.pop(0).world.close()
+
+
+class Session:
+    """One game that is being played."""
+
+    def __init__(self, path: str, shelf: Shelf) -> None:
+        self.path = path
+        self._shelf = shelf
+        self._loaded = shelf.take(path)
+        self.state = self._loaded.world.reset()
+        self._commands: list[str] = []
 
     def step(self, command: str) -> bool:
         """Whether the command changed the world."""
         if command not in self.state["admissible_commands"]:
             raise ValueError(f"{command!r} is not one of the game's commands")
-        before = _facts(self.state), self.state["score"]
-        self.state, _, _ = self.world.step(command)
-        self.commands.append(command)
-        return before != (_facts(self.state), self.state["score"])
+        before = _facts(self.state), self.state.get("score") or 0
+        self.state, _, _ = self._loaded.world.step(command)
+        self._commands.append(command)
+        return before != (_facts(self.state), self.state.get("score") or 0)
 
     def plan(self) -> list[str]:
         """Commands that win from here."""
-        if self.infos.policy_commands:
+        if self._loaded.infos.policy_commands:
             return list(self.state["policy_commands"] or ())
         # The planner takes a while, so it is asked only here, in a second copy of the game.
-        import textworld
-
-        infos = textworld.EnvInfos(admissible_commands=True, facts=True, won=True)
-        infos.policy_commands = not self.commands
-        world = _started(self.path, infos)
-        state = world.reset()
-        for number, command in enumerate(self.commands, start=1):
-            infos.policy_commands = number == len(self.commands)
-            state, _, _ = world.step(command)
-        world.close()
+        copy = self._shelf.take(self.path)
+        try:
+            copy.infos.policy_commands = not self._commands
+            state = copy.world.reset()
+            for number, command in enumerate(self._commands, start=1):
+                copy.infos.policy_commands = number == len(self._commands)
+                state, _, _ = copy.world.step(command)
+        finally:
+            copy.infos.policy_commands = False
+        self._shelf.put(copy)
         return [] if state["won"] else list(state["policy_commands"] or ())
 
     def close(self) -> None:
-        self.world.close()
-
-
-def _started(path: str, infos: Any) -> Any:
-    """The game's world; the interpreter's own random numbers are the same every time."""
-    import textworld
-
-    if path.endswith(".z8"):
-        world = textworld.start(path, infos)
-        world.seed(1)
-        return world
-    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
-
-    return textworld.start(path, infos, wrappers=[AlfredDemangler(), AlfredInfos])
+        self._shelf.put(self._loaded)
 
 
 def _facts(state: Any) -> list[str]:
@@ -105,6 +129,7 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._shelf = Shelf()
         self._sessions: dict[int, Session] = {}
         self._keys: dict[str, str] = {}
 
@@ -136,7 +161,7 @@ class Engine:
 
     def _start(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._stop(request)
-        session = Session(request["path"])
+        session = Session(request["path"], self._shelf)
         self._sessions[request["session"]] = session
         return self._state(session, changed=True)
 
@@ -157,13 +182,13 @@ class Engine:
             self._keys[session.path] = _task_key(session.path)
         return {
             "text": state["feedback"],
-            "goal": state["objective"] or "",
-            "room": state["description"] or "",
+            "goal": state.get("objective") or "",
+            "room": state.get("description") or "",
             "commands": state["admissible_commands"],
-            "score": state["score"] or 0,
-            "max_score": state["max_score"] or 1,
+            "score": state.get("score") or 0,
+            "max_score": state.get("max_score") or 1,
             "won": bool(state["won"]),
-            "lost": bool(state["lost"]),
+            "lost": bool(state.get("lost")),
             "changed": changed,
             "key": self._keys[session.path],
         }

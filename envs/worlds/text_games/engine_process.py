@@ -43,7 +43,9 @@ class EngineError(RuntimeError):
 class GameEngine:
     """The process. Several threads may ask; their questions wait for each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: str = "") -> None:
+        """`code`: Python that answers requests, instead of `engine.main`."""
+        self._code = code or f"from {__package__}.engine import main; main()"
         self._lock = threading.RLock()
         self._process: subprocess.Popen[str] | None = None
         self._owner = os.getpid()
@@ -98,9 +100,15 @@ class GameEngine:
         self._kill()
         if self._folder is None:
             self._folder, self._is_temporary = games_folder()
-        main = f"from {__package__}.engine import main; main()"
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", main, str(self._folder), str(int(self._is_temporary))],
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                self._code,
+                str(self._folder),
+                str(int(self._is_temporary)),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -18,7 +18,9 @@ class TextWorldConfig:
 
     `rooms` (1 to 20), `objects` (1 to 40), `quests` (1 to 5 in one game, a point each),
     `quest_length`: commands of the shortest way through a quest (1 to 20). `games`: how many
-    different games there are; a seed plays game `seed % games`. `show_commands`: list what the game
+    different games there are, and `first_game` the number of the first: a seed plays game
+    `first_game + seed % games`. Each is made once, so few games start fast; give training and
+    evaluation numbers of their own. `show_commands`: list what the game
     understands now. `repeat_goal`: say the goal in every observation, for short windows.
     """
 
@@ -27,14 +29,15 @@ class TextWorldConfig:
     quests: int = 1
     quest_length: int = 4
     theme: Literal["house", "basic"] = "house"
-    games: int = 256
+    games: int = 64
+    first_game: int = 0
     show_commands: bool = True
     repeat_goal: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in (
             ("rooms", 1, 20), ("objects", 1, 40), ("quests", 1, 5), ("quest_length", 1, 20),
-            ("games", 1, 1_000_000),
+            ("games", 1, 1_000_000), ("first_game", 0, 2**62),
         ):  # fmt: skip
             value = getattr(self, name)
             require(low <= value <= high, f"{name} is {value}, but must lie in [{low}, {high}]")
@@ -63,8 +66,8 @@ class TextWorld(TextGame):
     Success:
         The game is won.
     Seeds:
-        `seed` modulo `games` is the number of the game, and all of the game is drawn from it;
-        `noise_seed` is not used.
+        `seed` modulo `games`, plus `first_game`, is the number of the game, and all of the game is
+        drawn from it; `noise_seed` is not used.
     Requires:
         The package textworld (`pip install 'echoscope[textworld]'`), which builds jericho and needs
         a C compiler for it.
@@ -108,7 +111,10 @@ class TextWorld(TextGame):
         }
         try:
             made = shared_engine().ask(
-                GAME_TIMEOUT_S, do="generate", options=options, number=seed % config.games
+                GAME_TIMEOUT_S,
+                do="generate",
+                options=options,
+                number=config.first_game + seed % config.games,
             )
         except EngineError as error:
             raise EnvUnavailableError(f"textworld cannot make a game: {error}") from None
