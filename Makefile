@@ -2,7 +2,7 @@
 VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := cli core dashboard diagnostics envs store text
+PACKAGES := cli core dashboard diagnostics envs recorder store text
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 

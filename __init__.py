@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "open_run", "open_runs"]
+__all__ = ["Recorder", "__version__", "open_run", "open_runs"]
 
 if TYPE_CHECKING:
+    from echoscope.recorder.recorder import Recorder
     from echoscope.store.reader import open_run, open_runs
 
 
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from echoscope.store import reader
 
         return getattr(reader, name)
+    if name == "Recorder":
+        from echoscope.recorder import recorder
+
+        return recorder.Recorder
     raise AttributeError(f"module 'echoscope' has no attribute {name!r}")

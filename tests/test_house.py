@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("text", "envs", "store", "diagnostics", "core", "dashboard", "cli")
+PACKAGES = ("text", "envs", "store", "diagnostics", "recorder", "core", "dashboard", "cli")
 MOST_ENTRIES = 13
 """Of a folder, `__init__.py` left out: about twelve, so that a person reads all names at once."""
 COMMANDS = "cli"

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("text", "envs", "store", "diagnostics", "core", "dashboard", "cli")
+PACKAGES = ("text", "envs", "store", "diagnostics", "recorder", "core", "dashboard", "cli")
 MAY_IMPORT = {
     "text": set(),
     "envs": {"text"},
     "store": {"text"},
     "diagnostics": {"text", "store"},
+    "recorder": {"text", "store", "diagnostics"},
     "core": {"text", "envs", "store", "diagnostics"},
     "dashboard": {"text", "store", "diagnostics"},
     "cli": {"text", "envs", "store", "diagnostics", "core", "dashboard"},
@@ -24,6 +25,7 @@ NEVER = {
     "envs": {"torch", "transformers", "streamlit"},
     "store": {"torch", "transformers", "streamlit"},
     "diagnostics": {"torch", "transformers", "streamlit"},
+    "recorder": {"torch", "transformers", "streamlit"},
     "core": {"streamlit"},
     "dashboard": {"torch", "transformers"},
     "cli": set(),

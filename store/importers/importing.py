@@ -230,7 +230,7 @@ def _write_steps(
         content = _StepDrafts(step=step, found=found, report=report)
         content.read(rows)
         writer.commit_step(
-            metrics=[_metrics(writer.run_id, step, content.trajectories)],
+            metrics=[step_metrics(writer.run_id, step, content.trajectories)],
             trajectories=content.trajectories,
             outcomes=content.outcomes,
             diagnostics=[_record(step, found.digests[step], len(rows), content)],
@@ -347,7 +347,7 @@ def _outcome(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None:
     )
 
 
-def _metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> StepMetrics:
+def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> StepMetrics:
     """The numbers of a step that rollouts alone give; NaN where the files do not say."""
     own = [t for t in trajectories if t.split is Split.IMPORT] or trajectories
     returns = [t.episode_return for t in own]

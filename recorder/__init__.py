@@ -1,0 +1,1 @@
+"""How does another trainer's loop write a run, and obey it?"""

@@ -1,0 +1,117 @@
+"""What another trainer hands over, as stored trajectories of one step."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from echoscope.store.importers.dialogue import read_messages
+from echoscope.store.importers.draft import Draft, DraftTurn, Place, RowError, trajectory_of
+from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory
+
+FORMAT = "recorder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One episode as the caller gave it. Nothing is copied or checked yet: that takes time."""
+
+    messages: Sequence[Mapping[str, Any]]
+    reward: float
+    turn_rewards: Sequence[float] | None
+    group: str | None
+    success: bool | None
+    env: str
+    is_eval: bool
+    fields: Mapping[str, Any]
+    logprobs: Sequence[Any] | None
+    """One array per turn."""
+
+
+def draft_of(episode: Episode) -> Draft:
+    """The episode's turns with their rewards.
+
+    Raises:
+        RowError: it has no reply of the policy, or another number of rewards than turns.
+    """
+    dialogue = read_messages(episode.messages)
+    turns: Sequence[DraftTurn] = dialogue.turns
+    if not turns:
+        raise RowError("it has no message of the assistant")
+    for name, values in (("turn_rewards", episode.turn_rewards), ("logprobs", episode.logprobs)):
+        if values is not None and len(values) != len(turns):
+            raise RowError(f"it has {len(turns)} replies, but {len(values)} {name}")
+    draft = Draft(
+        turns=turns,
+        prompt=dialogue.prompt,
+        group=episode.group,
+        split=Split.EVAL if episode.is_eval else Split.IMPORT,
+        env=episode.env,
+        final_observation=dialogue.final_observation,
+        stop_reason=StopReason.UNKNOWN,
+        is_success=episode.success,
+        fields=dict(episode.fields),
+    )
+    if episode.turn_rewards is None:
+        draft.set_episode_reward(float(episode.reward))
+    else:
+        for turn, reward in zip(turns, episode.turn_rewards, strict=True):
+            turn.reward = float(reward)
+    return draft
+
+
+@dataclass(slots=True)
+class StepEpisodes:
+    """The episodes of one step: numbered, grouped, and what was refused."""
+
+    step: int
+    trajectories: list[Trajectory] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    _groups: dict[tuple[Split, str], list[int]] = field(default_factory=dict)
+
+    def add(self, episode: Episode) -> None:
+        index = len(self.trajectories)
+        try:
+            draft = draft_of(episode)
+            key = (draft.split, draft.prompt if draft.group is None else f"\0{draft.group}")
+            if draft.group is None:
+                draft.reconstructed.add("groups")
+            siblings = self._groups.get(key, [])
+            place = Place(
+                step=self.step,
+                index=index,
+                group_index=list(self._groups).index(key) if siblings else len(self._groups),
+                sibling_index=len(siblings),
+                source=FORMAT,
+            )
+            self.trajectories.append(trajectory_of(draft, place, FORMAT))
+        except RowError as error:
+            self.refused[str(error)] += 1
+            return
+        self._groups.setdefault(key, []).append(index)
+
+    def batch(self) -> RolloutBatch:
+        """Training episodes in groups of equal size: the commonest size of at least two.
+
+        Smaller groups are left out and larger ones cut: what is measured of groups needs a
+        rectangle.
+        """
+        groups = [rows for (split, _), rows in self._groups.items() if split is Split.IMPORT]
+        sizes = Counter(len(rows) for rows in groups if len(rows) > 1)
+        size = max(sizes, key=lambda n: (sizes[n] * n, n)) if sizes else 1
+        return RolloutBatch(
+            groups=tuple(
+                tuple(self.trajectories[row] for row in rows[:size])
+                for rows in groups
+                if len(rows) >= size
+            )
+        )
+
+
+def mean_reward(trajectories: Sequence[Trajectory]) -> float:
+    """NaN where no episode says."""
+    known = [t.episode_return for t in trajectories if not math.isnan(t.episode_return)]
+    return sum(known) / len(known) if known else math.nan

@@ -1,0 +1,84 @@
+"""Commands from the page or the command line, applied where another trainer's loop can obey."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
+from echoscope.store.steer.steering import NO_CHANGE, SteeringError, check_settings
+
+OnSet = Callable[[Mapping[str, Any]], None]
+OnCheckpoint = Callable[[], None]
+
+
+class Orders:
+    """What commands ask of the loop. All methods run in the caller's thread.
+
+    Args:
+        live: JSON Schema of each setting that may change, with its `value`.
+        on_set: told of checked new values; None where the trainer cannot change settings.
+        on_checkpoint: writes a checkpoint; None where the trainer cannot on demand.
+    """
+
+    def __init__(
+        self,
+        live: Mapping[str, Any],
+        on_set: OnSet | None,
+        on_checkpoint: OnCheckpoint | None,
+    ) -> None:
+        self.live = {key: dict(schema) for key, schema in live.items()}
+        self._on_set, self._on_checkpoint = on_set, on_checkpoint
+        self.is_paused = False
+        self.should_stop = False
+        self.stopped_by = ""
+
+    def apply(self, command: Command, step: int) -> CommandAck:
+        """Obey a command before step `step`, or say why not. Never raises."""
+        try:
+            outcome, detail = self._apply(command)
+        except Exception as error:  # noqa: BLE001 - the caller's function; the answer says it
+            outcome = CommandOutcome.REJECTED
+            detail = f"the trainer failed to obey: {type(error).__name__}: {error}"[:300]
+        return CommandAck(command_id=command.command_id, step=step, outcome=outcome, detail=detail)
+
+    def _apply(self, command: Command) -> tuple[CommandOutcome, str]:
+        action = command.action
+        if action is CommandAction.SET:
+            return self._set(command.settings)
+        if action is CommandAction.CHECKPOINT:
+            if self._on_checkpoint is None:
+                return CommandOutcome.REJECTED, "this trainer writes no checkpoint on demand"
+            self._on_checkpoint()
+            return CommandOutcome.APPLIED, "checkpoint"
+        if action is CommandAction.EVALUATE:
+            return CommandOutcome.REJECTED, "this trainer evaluates by a schedule of its own"
+        if action is CommandAction.PAUSE:
+            detail = f"{NO_CHANGE}already paused" if self.is_paused else "paused"
+            self.is_paused = True
+        elif action is CommandAction.RESUME:
+            detail = "resumed" if self.is_paused else f"{NO_CHANGE}was not paused"
+            self.is_paused = False
+        else:
+            self.should_stop, self.is_paused = True, False
+            self.stopped_by = command.issued_by
+            detail = "stopping at this step boundary"
+        return CommandOutcome.APPLIED, detail
+
+    def _set(self, settings: Mapping[str, Any]) -> tuple[CommandOutcome, str]:
+        if self._on_set is None:
+            return CommandOutcome.REJECTED, "this trainer changes no settings while it runs"
+        try:
+            check_settings(self.live, settings)
+        except SteeringError as error:
+            return CommandOutcome.REJECTED, str(error)
+        self._on_set(dict(settings))
+        before = {key: self.live[key].get("value") for key in settings}
+        for key, value in settings.items():
+            self.live[key]["value"] = value
+        changed = [f"{key} {before[key]} -> {settings[key]}" for key in settings]
+        return CommandOutcome.APPLIED, ", ".join(changed)
+
+    def values(self) -> dict[str, Any]:
+        """The live settings that hold now, by key."""
+        return {key: schema.get("value") for key, schema in self.live.items()}

@@ -1,0 +1,317 @@
+"""Another trainer's loop: what it records is kept, judged and told; what it is told, it does."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import echoscope
+from echoscope.diagnostics.bench.synthetic_runs import make
+from echoscope.recorder.recorder import Recorder, named, numbers_of
+from echoscope.store.errors import StoreError, StoreWriteError
+from echoscope.store.log.verify import verify
+from echoscope.store.reader import RunReader, open_run
+from echoscope.store.records import CommandOutcome, Split
+from echoscope.store.steer.commands import new_command, post
+from echoscope.store.writer import RunWriter
+
+LR = {"lr": {"type": "number", "exclusiveMinimum": 0, "value": 1e-5}}
+
+
+REPLY = "<think>so</think><answer>left</answer>"
+
+
+def messages(task: int, reply: str = REPLY) -> list[dict[str, str]]:
+    return [
+        {"role": "system", "content": "You play."},
+        {"role": "user", "content": f"task {task}"},
+        {"role": "assistant", "content": reply},
+        {"role": "user", "content": "hit"},
+        {"role": "assistant", "content": "done"},
+    ]
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "foreign"
+
+
+@pytest.fixture
+def recorded(path: Path) -> RunReader:
+    with echoscope.Recorder(path, config={"algo": "mine"}, total_steps=2) as recorder:
+        for step in (1, 2):
+            for task in (0, 1):
+                for sibling in (0, 1, 2):
+                    recorder.episode(
+                        messages(task),
+                        reward=float(sibling == task),
+                        group=task,
+                        success=sibling == task,
+                        env="mine",
+                        judge="strict",
+                    )
+            recorder.step(step, {"actor/entropy": 0.5 / step, "loss": 0.1})
+    return open_run(path)
+
+
+def test_a_run_is_whole(recorded: RunReader, path: Path) -> None:
+    info = recorded.info()
+    assert (info.status, info.last_step, info.config["algo"]) == ("finished", 2, "mine")
+    assert verify(path).problems == ()
+
+
+def test_turns_groups_and_rewards_are_where_they_belong(recorded: RunReader) -> None:
+    rows = recorded.trajectories_of_step(1)
+    assert [(t.group_index, t.sibling_index) for t in rows] == [
+        (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2),
+    ]  # fmt: skip
+    first = rows[0]
+    assert first.split is Split.IMPORT
+    assert [turn.response for turn in first.turns] == [
+        "<think>so</think><answer>left</answer>",
+        "done",
+    ]
+    assert [turn.reward for turn in first.turns] == [0.0, 1.0]
+    assert [turn.observation for turn in first.turns] == ["task 0", "hit"]
+    assert first.is_success is True
+    assert '"judge": "strict"' in str(first.extra)
+
+
+def test_numbers_have_their_own_names_and_ours(recorded: RunReader) -> None:
+    rows = recorded.sql("SELECT key, value FROM metrics WHERE step = 2").to_pylist()
+    values = {row["key"]: row["value"] for row in rows}
+    assert values["actor/entropy"] == values["policy/entropy"] == 0.25
+    assert values["loss"] == 0.1
+    assert values["reward/return_mean"] == values["rollout/success_rate"] == pytest.approx(1 / 3)
+    first = recorded.sql("SELECT key, value FROM metrics WHERE step = 1").to_pylist()
+    assert {row["key"]: row["value"] for row in first}["text/sibling_distance"] == 0
+
+
+def test_numbers_of_any_kind() -> None:
+    import torch
+
+    values = numbers_of(
+        {
+            "a": 1,
+            "b": np.float32(2),
+            "c": torch.tensor(3.0),
+            "d": torch.ones(2),
+            "e": "x",
+            "f": None,
+        }
+    )
+    assert values == {"a": 1.0, "b": 2.0, "c": 3.0}
+
+
+def test_a_name_of_ours_is_never_replaced() -> None:
+    assert named({"policy/entropy": 1.0, "actor/entropy": 2.0})["policy/entropy"] == 1.0
+
+
+# -- steering ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def live(path: Path) -> Iterator[tuple[Recorder, list[Any]]]:
+    said: list[Any] = []
+    recorder = Recorder(path, live=LR, on_set=said.append, on_message=said.append)
+    yield recorder, said
+    recorder.close()
+
+
+def send(path: Path, action: str, **more: Any) -> str:
+    command = new_command(path.name, action, issued_by="anna", **more)
+    post(path, command)
+    return command.command_id
+
+
+def answer(path: Path, command_id: str) -> tuple[CommandOutcome, str]:
+    state = next(s for s in open_run(path).commands() if s.command.command_id == command_id)
+    assert state.ack is not None
+    return state.ack.outcome, state.ack.detail
+
+
+def test_a_stop_is_obeyed_at_a_step_boundary(live: Any, path: Path) -> None:
+    recorder, _ = live
+    recorder.step(1)
+    command = send(path, "stop")
+    assert not recorder.should_stop
+    until(lambda: bool(recorder._commands))
+    recorder.step(2)
+    assert recorder.should_stop
+    recorder.close()
+    assert open_run(path).info().status == "stopped"
+    assert answer(path, command)[0] is CommandOutcome.APPLIED
+
+
+def test_a_setting_is_checked_and_handed_over(live: Any, path: Path) -> None:
+    recorder, said = live
+    good, bad = send(path, "set", settings={"lr": 1e-6}), send(path, "set", settings={"lr": -1.0})
+    until(lambda: len(recorder._commands) == 2)
+    recorder.step(1)
+    assert said[0] == {"lr": 1e-6}
+    recorder.close()
+    assert answer(path, good) == (CommandOutcome.APPLIED, "lr 1e-05 -> 1e-06")
+    outcome, detail = answer(path, bad)
+    assert outcome is CommandOutcome.REJECTED
+    assert detail.startswith("lr is -1.0, but")
+
+
+def test_what_a_trainer_cannot_do_is_refused_in_words(live: Any, path: Path) -> None:
+    recorder, _ = live
+    ids = [send(path, "checkpoint"), send(path, "evaluate")]
+    until(lambda: len(recorder._commands) == 2)
+    recorder.step(1)
+    recorder.close()
+    assert [answer(path, one) for one in ids] == [
+        (CommandOutcome.REJECTED, "this trainer writes no checkpoint on demand"),
+        (CommandOutcome.REJECTED, "this trainer evaluates by a schedule of its own"),
+    ]
+
+
+def test_a_pause_holds_the_loop_until_it_is_resumed(live: Any, path: Path) -> None:
+    recorder, _ = live
+    send(path, "pause")
+    until(lambda: bool(recorder._commands))
+    loop = threading.Thread(target=recorder.step, args=(1,))
+    loop.start()
+    until(lambda: any(s.ack for s in open_run(path).commands()))
+    assert loop.is_alive()
+    send(path, "resume")
+    loop.join(20)
+    assert not loop.is_alive()
+
+
+def test_a_hook_that_fails_is_an_answer(path: Path) -> None:
+    def fail() -> None:
+        raise OSError("no room")
+
+    with Recorder(path, on_checkpoint=fail) as recorder:
+        command = send(path, "checkpoint")
+        until(lambda: bool(recorder._commands))
+        recorder.step(1)
+    outcome, detail = answer(path, command)
+    assert outcome is CommandOutcome.REJECTED
+    assert detail == "the trainer failed to obey: OSError: no room"
+
+
+# -- alarms --------------------------------------------------------------------------------------
+
+
+def test_an_alarm_stops_the_run(path: Path) -> None:
+    said: list[str] = []
+    recorder = Recorder(
+        path, alarms={"actions": {"ENTROPY_EXPLOSION": "stop"}}, on_message=said.append
+    )
+    rows = [(step, values) for step, values in make("entropy_explosion", 0).table.rows() if step]
+    for step, values in rows:
+        recorder.step(step, values)
+        assert recorder.flush()
+        if recorder.should_stop:
+            break
+        time.sleep(0 if not any("critical" in line or "warning" in line for line in said) else 0.6)
+    assert recorder.should_stop
+    assert step < rows[-1][0]
+    recorder.close()
+    assert open_run(path).info().status == "stopped"
+    assert [a.rule for a in open_run(path).alarms() if a.rule == "ENTROPY_EXPLOSION"]
+
+
+# -- what goes wrong -----------------------------------------------------------------------------
+
+
+def test_a_full_disk_does_not_end_the_training(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    recorder = Recorder(path, on_message=said.append)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise StoreWriteError("No space left on device")
+
+    monkeypatch.setattr(RunWriter, "commit_step", full)
+    for step in (1, 2, 3):
+        recorder.step(step, {"loss": 1.0})
+    assert not recorder.flush()
+    assert recorder.num_lost == 3
+    assert said == ["recorder: StoreWriteError: No space left on device"]
+    recorder.close()
+
+
+@pytest.mark.parametrize(
+    ("episode", "why"),
+    [
+        ({"messages": []}, "it has no message of the assistant"),
+        ({"messages": [{"text": "x"}]}, "a message has no role"),
+        ({"messages": messages(0), "turn_rewards": [1.0]}, "it has 2 replies, but 1 turn_rewards"),
+    ],
+)
+def test_an_episode_that_is_none_is_said_and_the_others_are_kept(
+    episode: dict[str, Any], why: str, path: Path
+) -> None:
+    said: list[str] = []
+    with Recorder(path, on_message=said.append) as recorder:
+        recorder.episode(**episode)
+        recorder.episode(messages(1), reward=1.0)
+        recorder.step(1)
+    assert f"recorder: step 1: 1 episodes were not written: {why}" in said
+    assert len(open_run(path).trajectories_of_step(1)) == 1
+
+
+def test_steps_count_up(path: Path) -> None:
+    with Recorder(path) as recorder:
+        recorder.step(3)
+        with pytest.raises(ValueError, match="step is 3, but must come after step 3"):
+            recorder.step(3)
+
+
+def test_an_exception_of_the_loop_is_a_failed_run(path: Path) -> None:
+    def loop() -> None:
+        with Recorder(path) as recorder:
+            recorder.step(1)
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        loop()
+    assert open_run(path).info().status == "failed"
+
+
+def test_a_trainer_that_goes_back_to_a_checkpoint_replaces_its_steps(path: Path) -> None:
+    for first, value in ((1, 1.0), (3, 2.0)):
+        with Recorder(path) as recorder:
+            for step in range(first, first + 4):
+                recorder.step(step, {"loss": value})
+    rows = (
+        open_run(path)
+        .sql("SELECT step, value FROM metrics WHERE key = 'loss' ORDER BY step")
+        .to_pylist()
+    )
+    assert [(row["step"], row["value"]) for row in rows] == [
+        (1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 2.0), (6, 2.0),
+    ]  # fmt: skip
+
+
+def test_a_folder_that_holds_something_else_is_refused(path: Path) -> None:
+    path.mkdir(parents=True)
+    (path / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(StoreError):
+        Recorder(path)
+
+
+def test_a_reward_that_nobody_knows_stays_unknown(path: Path) -> None:
+    with Recorder(path) as recorder:
+        recorder.episode(messages(0))
+        recorder.step(1)
+    (trajectory,) = open_run(path).trajectories_of_step(1)
+    assert math.isnan(trajectory.episode_return)
