@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs recorder store text
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-worlds test-kill test-fuzz lint bench bench-pretrained policy search-data clean
+.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-worlds test-kill test-fuzz lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -78,6 +78,10 @@ test-textworld: $(VENV)/.installed-textworld  ## TextWorld's and ALFWorld's own 
 test-8bit: install  ## 8-bit optimizer states, with bitsandbytes in build/8bit
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/8bit -c constraints.txt bitsandbytes
 	OMP_NUM_THREADS=1 PYTHONPATH=build/8bit $(BIN)/python -m pytest tests/core/test_8bit_states.py tests/core/test_memory.py
+
+test-trl: install  ## TRL with our callback: recorded, judged, stopped (downloads 25 MB)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trl]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recorder/test_trl.py
 
 test-worlds: install  ## The experts of costly worlds on 200 tasks each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/envs

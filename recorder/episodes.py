@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,14 @@ from typing import Any
 
 from echoscope.store.importers.dialogue import read_messages
 from echoscope.store.importers.draft import Draft, DraftTurn, Place, RowError, trajectory_of
-from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory
+from echoscope.store.importers.importing import outcome_of
+from echoscope.store.records import (
+    RolloutBatch,
+    Split,
+    StopReason,
+    Trajectory,
+    TrajectoryOutcome,
+)
 
 FORMAT = "recorder"
 
@@ -69,13 +75,15 @@ class StepEpisodes:
 
     step: int
     trajectories: list[Trajectory] = field(default_factory=list)
+    outcomes: list[TrajectoryOutcome] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     _groups: dict[tuple[Split, str], list[int]] = field(default_factory=dict)
 
-    def add(self, episode: Episode) -> None:
+    def add(self, episode: Episode | Draft) -> None:
+        """Take an episode, or count why it cannot be taken."""
         index = len(self.trajectories)
         try:
-            draft = draft_of(episode)
+            draft = episode if isinstance(episode, Draft) else draft_of(episode)
             key = (draft.split, draft.prompt if draft.group is None else f"\0{draft.group}")
             if draft.group is None:
                 draft.reconstructed.add("groups")
@@ -87,10 +95,14 @@ class StepEpisodes:
                 sibling_index=len(siblings),
                 source=FORMAT,
             )
-            self.trajectories.append(trajectory_of(draft, place, FORMAT))
+            trajectory = trajectory_of(draft, place, FORMAT)
         except RowError as error:
             self.refused[str(error)] += 1
             return
+        self.trajectories.append(trajectory)
+        outcome = outcome_of(draft, trajectory)
+        if outcome is not None:
+            self.outcomes.append(outcome)
         self._groups.setdefault(key, []).append(index)
 
     def batch(self) -> RolloutBatch:
@@ -109,9 +121,3 @@ class StepEpisodes:
                 if len(rows) >= size
             )
         )
-
-
-def mean_reward(trajectories: Sequence[Trajectory]) -> float:
-    """NaN where no episode says."""
-    known = [t.episode_return for t in trajectories if not math.isnan(t.episode_return)]
-    return sum(known) / len(known) if known else math.nan

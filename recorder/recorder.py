@@ -22,7 +22,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,6 +35,7 @@ from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.read.names import is_ours, to_our_names
 from echoscope.store.errors import StoreError
+from echoscope.store.importers.draft import Draft
 from echoscope.store.importers.importing import step_metrics
 from echoscope.store.log.layout import Layout
 from echoscope.store.reader import open_run
@@ -181,11 +182,15 @@ class Recorder:
             )
         )
 
+    def drafts(self, drafts: Iterable[Draft]) -> None:
+        """Record episodes that a reader of another trainer's files has made."""
+        for draft in drafts:
+            self._jobs.put(draft)
+
     def step(self, step: int, metrics: Mapping[str, Any] | None = None) -> None:
         """End a step: its episodes and numbers are written, and commands are obeyed.
 
-        Returns at once, but for a pause that somebody asked for, which lasts until `resume` or
-        `stop`.
+        `record` and then `obey`.
 
         Args:
             step: counts up from 1 (0: an evaluation before training).
@@ -195,10 +200,25 @@ class Recorder:
         Raises:
             ValueError: the step does not come after the last one.
         """
+        self.record(step, metrics)
+        self.obey(step)
+
+    def record(self, step: int, metrics: Mapping[str, Any] | None = None) -> None:
+        """Write a step's episodes and numbers; arguments and errors as of `step`."""
         if self._last_step is not None and step <= self._last_step:
             raise ValueError(f"step is {step}, but must come after step {self._last_step}")
         self._last_step = step
         self._jobs.put(_Step(step, numbers_of(metrics or {}), time.time()))
+
+    def obey(self, step: int) -> None:
+        """Obey commands between two steps.
+
+        Returns at once, but for a pause that somebody asked for, which lasts until `resume` or
+        `stop`.
+
+        Args:
+            step: the last that has trained.
+        """
         while True:
             if self._commands:
                 commands = [self._commands.popleft() for _ in range(len(self._commands))]
@@ -269,7 +289,7 @@ class Recorder:
                 elif job is not _LOOK:
                     self._work.do(job)
             except Exception as error:  # noqa: BLE001 - the training goes on, and it is said
-                if isinstance(job, Episode | _Step):
+                if isinstance(job, Episode | Draft | _Step):
                     self.num_lost += 1
                 self._trouble(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
                 if job is None:
@@ -317,6 +337,8 @@ def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
     >>> numbers_of({"loss": 0.5, "note": "text", "flag": True})
     {'loss': 0.5, 'flag': 1.0}
     """
+    if all(type(value) is float for value in metrics.values()):
+        return dict(metrics)
     out: dict[str, float] = {}
     for key, value in metrics.items():
         if isinstance(value, int | float):
@@ -356,7 +378,7 @@ class _Work:
         self._path, self._settings, self._notifier = path, settings, notifier
         self._say = recorder.say
         self._monitor = Monitor(settings, run_id=path.name, on_message=recorder.say)
-        self._waiting: list[Episode] = []
+        self._waiting: list[Episode | Draft] = []
         self._is_resumed = Layout(path).run_json.is_file()
         if self._is_resumed:
             open_run(path)  # raises for what is no run of a version that can be read
@@ -377,7 +399,7 @@ class _Work:
         return [] if self._mailbox is None else self._mailbox.drain()
 
     def do(self, job: Any) -> None:
-        if isinstance(job, Episode):
+        if isinstance(job, Episode | Draft):
             self._waiting.append(job)
         elif isinstance(job, _Step):
             self._commit(job)
@@ -406,7 +428,7 @@ class _Work:
         for why, times in content.refused.items():
             self._say(f"recorder: step {step.number}: {times} episodes were not written: {why}")
         made = step_metrics(self._path.name, step.number, content.trajectories)
-        values = (made.values if content.trajectories else {}) | named(step.values)
+        values = {**(made.values if content.trajectories else {}), **named(step.values)}
         records = []
         batch = content.batch()
         if batch.groups and step.number > 0:
@@ -429,6 +451,7 @@ class _Work:
                 )
             ],
             trajectories=content.trajectories,
+            outcomes=content.outcomes,
             alarms=alarms,
             diagnostics=records,
         )

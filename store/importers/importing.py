@@ -328,12 +328,12 @@ class _StepDrafts:
         self.trajectories.append(trajectory)
         self.reconstructed.update(draft.reconstructed)
         self.report.reconstructed.update(draft.reconstructed)
-        outcome = _outcome(draft, trajectory)
+        outcome = outcome_of(draft, trajectory)
         if outcome is not None:
             self.outcomes.append(outcome)
 
 
-def _outcome(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None:
+def outcome_of(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None:
     """What the file says of the update; None where it says nothing."""
     if draft.advantage is None and draft.advantages is None and draft.is_kept is None:
         return None

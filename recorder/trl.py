@@ -1,0 +1,120 @@
+"""TRL's trainers as recorded runs: `GRPOTrainer(..., callbacks=[EchoscopeCallback()])`.
+
+TRL writes the completions of a step to `OUTPUT_DIR/completions/` after it has told callbacks of the
+step's numbers. So a step is recorded when the next one is logged, and the last at the end. Commands
+are obeyed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from echoscope.store.importers.draft import Draft, RowError
+from echoscope.store.importers.format import Where
+from echoscope.store.importers.formats.trl import COMPLETIONS
+
+from .recorder import Recorder
+
+_SECRET = ("token", "key", "password", "secret")
+
+
+class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Records a run of TRL's GRPO or RLOO trainer; pauses and stops it at step boundaries.
+
+    Set `log_completions=True` in the trainer's arguments: without it TRL keeps no text, and the
+    run has numbers only.
+
+    Args:
+        path: the run's folder; None: `OUTPUT_DIR/echoscope`.
+        settings: further arguments of `Recorder`, such as `alarms` and `notify`.
+    """
+
+    def __init__(self, path: str | Path | None = None, **settings: Any) -> None:
+        self._path = None if path is None else Path(path)
+        self._settings = settings
+        self._output = Path()
+        self._recorder: Recorder | None = None
+        self._step: int | None = None
+        """The last step that was logged and is not recorded yet."""
+        self._numbers: dict[str, Any] = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if not state.is_world_process_zero:
+            return
+        self._output = Path(args.output_dir)
+        config = {
+            key: value
+            for key, value in args.to_dict().items()
+            if not any(word in key for word in _SECRET)
+        }
+        self._recorder = Recorder(
+            self._path or self._output / "echoscope",
+            config={"trainer": "TRL", "arguments": config},
+            total_steps=state.max_steps,
+            **self._settings,
+        )
+        if not getattr(args, "log_completions", False):
+            self._recorder.say(
+                "recorder: TRL keeps no text: set log_completions=True to record completions"
+            )
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> TrainerControl:
+        if self._recorder is None or logs is None:
+            return control
+        if state.global_step != self._step:
+            self._record()
+            self._step = state.global_step
+        self._numbers |= dict(logs)
+        self._recorder.obey(state.global_step)
+        if self._recorder.should_stop:
+            control.should_training_stop = True
+        return control
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self._recorder is None:
+            return
+        self._record()
+        self._recorder.close()
+        self._recorder = None
+
+    def _record(self) -> None:
+        """The step that was logged last, whose completions are on the disk by now."""
+        if self._recorder is None or self._step is None:
+            return
+        step, numbers = self._step, self._numbers
+        self._step, self._numbers = None, {}
+        self._recorder.drafts(self._completions(step))
+        self._recorder.record(step, numbers)
+
+    def _completions(self, step: int) -> Iterator[Draft]:
+        """The episodes in the file of a step; none where TRL wrote none."""
+        assert self._recorder is not None
+        path = self._output / "completions" / f"completions_{step:05d}.parquet"
+        if not path.is_file():
+            return
+        try:
+            rows = pq.read_table(path).to_pylist()
+        except (OSError, ValueError) as error:
+            self._recorder.say(f"recorder: cannot read {path.name}: {error}")
+            return
+        for row in rows:
+            try:
+                yield from COMPLETIONS.drafts(row, Where(path=path))
+            except (RowError, KeyError, TypeError) as error:
+                self._recorder.say(f"recorder: {path.name}: a completion was not read: {error}")
