@@ -14,7 +14,7 @@ from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel, get_peft_model
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
@@ -24,6 +24,7 @@ from .config.settings import LoraConfig, ModelConfig, OptimConfig
 from .memory import MIN_MICROBATCH
 from .optim import ParameterGroup
 from .policy_assets import check_weights, resolve_model
+from .pretrained.vision import MODEL_TYPES, ImageTokens, model_type_with_vision, show_images
 from .update.batch import PolicyOutputs, TokenBatch, ValueOutputs, microbatches
 from .update.packing import (
     PackedRows,
@@ -59,11 +60,13 @@ def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
     device = resolve_device(config.device)
     folder = resolve_model(path)
     check_weights(folder)
+    sees = model_type_with_vision(folder) in MODEL_TYPES
+    loader = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     transformers_logging.disable_progress_bar()  # the run has its own view
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # what does not fit is said below, in one line
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        model, loading = loader.from_pretrained(
             folder,
             dtype=resolve_dtype(config.dtype, device),
             attn_implementation="sdpa",
@@ -178,6 +181,7 @@ class Policy:
             self.padded_because = enable_packing(causal_model(model)) or ""
         self._detach_value = detach_value
         self._reference: PreTrainedModel | None = None
+        self._images: ImageTokens | None = None
         model.requires_grad_(not isinstance(model, PeftModel))
         if isinstance(model, PeftModel):
             for name, parameter in model.named_parameters():
@@ -195,13 +199,25 @@ class Policy:
     @property
     def max_positions(self) -> int | None:
         """Longest sequence the model was made for; None if its configuration does not say."""
-        positions = causal_model(self.model).config.to_dict().get("max_position_embeddings")
+        config = causal_model(self.model).config.get_text_config()
+        positions = config.to_dict().get("max_position_embeddings")
         return None if positions is None else int(positions)
 
     @property
     def vocabulary_size(self) -> int:
         """Tokens that the model has embeddings for; some may be beyond the tokenizer."""
         return int(causal_model(self.model).get_input_embeddings().weight.shape[0])
+
+    def show_images(self, images: ImageTokens) -> None:
+        """Let the model, its reference and its critic read the ids of pictures.
+
+        Raises:
+            ConfigError: one of them has no vision tower that this package knows.
+        """
+        self._images = images
+        show_images(causal_model(self.model), images)
+        if isinstance(self.critic, ModelCritic):
+            show_images(self.critic.trunk, images)
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """Trainable weights of the model, without the critic."""
@@ -328,6 +344,8 @@ class Policy:
             self._reference = load_model(self.config.path, self.config).requires_grad_(False)
             if not self.padded_because:
                 enable_packing(self._reference)
+            if self._images is not None:
+                show_images(self._reference, self._images)
         yield self._reference
 
     def _forward(
@@ -335,7 +353,8 @@ class Policy:
     ) -> tuple[Tensor, VocabularyHead]:
         causal = causal_model(model)
         head = causal.get_output_embeddings()
-        return _states(causal.base_model, batch, rows), VocabularyHead(head, causal.config)
+        config = causal.config.get_text_config()
+        return _states(causal.base_model, batch, rows), VocabularyHead(head, config)
 
 
 def _enable_checkpointing(model: PreTrainedModel | PeftModel) -> None:
@@ -428,7 +447,7 @@ def _build_critic(
     if critic.kind == "none":
         return None
     device = next(model.parameters()).device
-    head = ValueHead(causal_model(model).config.hidden_size, device)
+    head = ValueHead(causal_model(model).config.get_text_config().hidden_size, device)
     if critic.kind == "head":
         return head
     trunk = load_model(critic.path or config.path, config).base_model

@@ -117,7 +117,7 @@ def check_weights(model: str) -> None:
             f"{model!r} holds adapters beside a model (adapter_config.json); move them to a folder "
             "of their own, and merge them with `echoscope sft merge` if they are to count"
         )
-    quantised = _config_of(folder).get("quantization_config")
+    quantised = config_of(folder).get("quantization_config")
     if quantised is not None:
         kind = quantised.get("quant_method") if isinstance(quantised, dict) else None
         raise ModelPathError(
@@ -158,7 +158,7 @@ def _about_file(file: Path, name: str) -> str:
     return f"{name!r} is a file; name the folder that holds config.json, weights and tokenizer"
 
 
-def _config_of(folder: Path) -> dict[str, Any]:
+def config_of(folder: Path) -> dict[str, Any]:
     """`config.json`; empty where it cannot be read: loading the model says why."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -181,7 +181,9 @@ def positions_of(model: str) -> int | None:
 
     None as well for a model that is not a folder on this disk: loading it tells.
     """
-    positions = _config_of(Path(model)).get("max_position_embeddings")
+    config = config_of(Path(model))
+    text = config.get("text_config", config)  # a vision-language model has one for each
+    positions = text.get("max_position_embeddings") if isinstance(text, dict) else None
     return positions if isinstance(positions, int) else None
 
 

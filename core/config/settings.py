@@ -117,6 +117,11 @@ class ContextConfig(FrozenModel):
         None, ge=1, le=MAX_TOKENS, description="Sampled tokens per episode."
     )
     action_separator: str = Field("||", min_length=1, max_length=100)
+    images: Literal["none", "last", "all"] = Field(
+        "none",
+        description="Pictures that a vision-language model is shown: of the present turn, or of "
+        "all turns in its prompt. Environments draw them with render: rgb.",
+    )
     template_args: dict[str, Any] = Field(
         default_factory=dict,
         max_length=32,
@@ -524,6 +529,7 @@ class RunConfig(FrozenModel):
         self._check_collection()
         self._check_evaluation()
         self._check_curriculum()
+        self._check_images()
         if self.critic_warmup_steps >= self.steps:
             raise ValueError(
                 f"critic.warmup_steps is {self.critic_warmup_steps} and steps is {self.steps}, so "
@@ -637,6 +643,26 @@ class RunConfig(FrozenModel):
                 f"early_stopping.patience is {self.early_stopping.patience}, which counts "
                 "evaluations, but there are none: set envs.eval and eval.every, or "
                 "early_stopping.patience=0"
+            )
+
+    def _check_images(self) -> None:
+        shown = f"context.images is {self.context.images}"
+        if self.context.images == "none":
+            return
+        if self.engine.kind != "hf":
+            raise ValueError(
+                f"{shown}, but engine.kind is {self.engine.kind}, which samples from text alone: "
+                "set engine.kind=hf, or context.images=none"
+            )
+        if self.from_run is not None:
+            raise ValueError(
+                f"{shown}, but from_run has its prompts already: set context.images=none, or "
+                "leave from_run out"
+            )
+        if all(group.render == "none" for group in self.envs.train):
+            raise ValueError(
+                f"{shown}, but no entry of envs.train draws pictures: add render: rgb to it, or "
+                "set context.images=none"
             )
 
     def _check_curriculum(self) -> None:

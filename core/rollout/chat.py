@@ -39,6 +39,8 @@ from echoscope.store.records import IntArray
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
 
+from ..pretrained.vision import ImageTokens, load_images
+
 _MARK = "\ue000{name}\ue001"
 _MARK_PATTERN = re.compile("\ue000([a-z0-9]+)\ue001")
 _EXTENSIONS = ("jinja2.ext.loopcontrols", "jinja2.ext.do")
@@ -102,19 +104,27 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     raise ChatFormatError(f"cannot load a tokenizer from {str(path)!r}: {'; '.join(reasons)}")
 
 
-def load_chat(path: str | Path, template_args: Mapping[str, Any] | None = None) -> ChatFormat:
+def load_chat(
+    path: str | Path,
+    template_args: Mapping[str, Any] | None = None,
+    *,
+    shows_images: bool = False,
+) -> ChatFormat:
     """The chat format of a model folder or id, with all stop tokens that its model names.
 
     Args:
         template_args: arguments of the chat template.
+        shows_images: prompts may hold pictures.
 
     Raises:
         ChatFormatError: its tokenizer cannot be loaded, or has no usable chat template.
+        ConfigError: it shall be shown pictures, and has no vision tower or no processor for them.
     """
     return ChatFormat(
         load_tokenizer(path),
         stop_token_ids=_generation_stops(path),
         template_args=template_args or {},
+        images=load_images(str(path)) if shows_images else None,
     )
 
 
@@ -162,6 +172,7 @@ class ChatFormat:
             the model's generation configuration names.
         pad_token_id: any valid id to fill rows with; never says what is padding.
         template_forces_think: the template itself ends a prompt with `<think>`.
+        images: the ids of pictures; None where prompts are text alone.
         template_closes_think: it ends a prompt with `</think>`: there is no reasoning to sample.
 
     Raises:
@@ -174,14 +185,17 @@ class ChatFormat:
         *,
         stop_token_ids: Sequence[int] = (),
         template_args: Mapping[str, Any] | None = None,
+        images: ImageTokens | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self.images = images
+        self._has_parts = False
         self._template_args = dict(template_args or {})
         self._check_template_args()
         self._with_control = _backend(tokenizer, split_special=False)
         self._plain = _backend(tokenizer, split_special=True)
         self._detokenizer = Detokenizer(self._with_control)
-        first, to_shown_reply, after_response, to_assistant = self._dialogue_pieces()
+        first, to_shown_reply, after_response, to_assistant = self._pieces_of_any_template()
         self.history_to_assistant = self.encode_template(to_shown_reply)
         """From a user turn to a reply that is shown, not sampled."""
         self.template_forces_think = to_assistant.rstrip().endswith(THINK_OPEN)
@@ -284,6 +298,18 @@ class ChatFormat:
         """Text of the template itself to ids, control tokens recognised."""
         return list(self._with_control.encode(text, add_special_tokens=False).ids)
 
+    def _pieces_of_any_template(self) -> tuple[tuple[str, str, str], str, str, str]:
+        """As `_dialogue_pieces`. Templates of vision-language models may want contents in parts."""
+        try:
+            return self._dialogue_pieces()
+        except (TemplateError, ChatFormatError):
+            self._has_parts = True
+            try:
+                return self._dialogue_pieces()
+            except (TemplateError, ChatFormatError):
+                self._has_parts = False
+        return self._dialogue_pieces()
+
     def _dialogue_pieces(self) -> tuple[tuple[str, str, str], str, str, str]:
         """Text between the contents of messages.
 
@@ -331,9 +357,10 @@ class ChatFormat:
             ChatFormatError: there is no template, or it does not print each content once.
             jinja2.TemplateError: the template refuses these messages.
         """
+        contents = [_MARK.format(name=f"{role}{index}") + extra for index, role in enumerate(roles)]
         messages = [
-            {"role": role, "content": _MARK.format(name=f"{role}{index}") + extra}
-            for index, role in enumerate(roles)
+            {"role": role, "content": [{"type": "text", "text": text}] if self._has_parts else text}
+            for role, text in zip(roles, contents, strict=True)
         ]
         rendered: Any = self._tokenizer.apply_chat_template(
             messages,

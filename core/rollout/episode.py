@@ -17,7 +17,6 @@ from echoscope.envs.pool import Slot
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import (
     FinishReason,
-    IntArray,
     Split,
     StopReason,
     ToolCall,
@@ -61,7 +60,7 @@ class Episode:
     conversation: Conversation
     prompt: Prompt
     observation: Observation
-    first_prompt: IntArray
+    first_prompt: Prompt
     turns: list[Turn] = field(default_factory=list)
     num_sampled_tokens: int = 0
     success: bool | None = None
@@ -133,7 +132,7 @@ def begin(slot: Slot, chat: ChatFormat, context: ContextConfig) -> Episode:
         conversation=conversation,
         prompt=prompt,
         observation=slot.observation,
-        first_prompt=prompt.tokens,
+        first_prompt=prompt,
     )
     if not prompt.fits:
         episode.success = False
@@ -174,6 +173,7 @@ def _turn(
         reasoning_chars=reading.parsed.reasoning_chars,
         answer_chars=reading.parsed.answer_chars,
         prompt_tokens=episode.prompt.tokens,
+        prompt_images=episode.prompt.images,
         response_tokens=sample.tokens,
         logprobs=sample.logprobs,
         entropies=sample.entropies,
@@ -243,7 +243,7 @@ def trajectory(
         env_seed=slot.env_seed,
         noise_seed=slot.noise_seed,
         task_key=slot.task_key,
-        prompt_key=prompt_key(episode.first_prompt),
+        prompt_key=prompt_key(episode.first_prompt.tokens, episode.first_prompt.images),
         turns=tuple(episode.turns),
         final_observation=episode.observation.text,
         final_frame=episode.observation.frame,

@@ -354,6 +354,12 @@ class StoredSource:
                 not recorded and cannot be told.
         """
         lines = self._check_tokenizer(chat)
+        seen = self._reader.sql("select 1 from tokens where prompt_images is not null limit 1")
+        if seen.num_rows:
+            raise ConfigError(
+                f"from_run: {self._run_id} sampled from prompts with pictures, which stored "
+                "trajectories cannot train with yet: learn from a run with context.images=none"
+            )
         silent = self._reader.sql(
             "select distinct step from tokens where temperature is null and step in (select step "
             "from trajectories where split = 'train') order by step"

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from echoscope.diagnostics.notify.notifier import Notifier
+from echoscope.envs import registry
 from echoscope.envs.workers.processes import WorkerProcesses
 from echoscope.store.records import Command, Split, Trajectory
 from echoscope.store.steer.commands import Mailbox
@@ -26,6 +27,7 @@ from ..plugins.checks import load_plugins
 from ..plugins.observing import user_observers
 from ..policy import Policy, build_policy, resolve_device
 from ..policy_assets import check_weights, positions_of, resolve_model
+from ..pretrained.vision import load_images
 from ..rollout.ahead import AheadSource, EngineGate, VisitedEngine, VisitingSource
 from ..rollout.asynchronous import Gate
 from ..rollout.chat import ChatFormat, check_vocabulary, load_chat
@@ -93,6 +95,9 @@ class Builder:
             StoredSource(Path(self.config.from_run), self.config)
         model = resolve_model(self.config.model.path)
         check_weights(model)
+        if self.config.context.images != "none":
+            load_images(model)
+            _check_no_tools(self.config)
         _check_context(positions_of(model), self.config)
         device = device_kind(resolve_device(self.config.model.device))
         self._free_bytes = free_bytes(device)
@@ -108,7 +113,13 @@ class Builder:
             policy.fitting_tokens = fitting_microbatch(self.memory, self._free_bytes)
         if config.model.packing and policy.padded_because:
             self.events.message(f"the update pads its rows: {policy.padded_because}")
-        chat = load_chat(resolve_model(config.model.path), config.context.template_args)
+        chat = load_chat(
+            resolve_model(config.model.path),
+            config.context.template_args,
+            shows_images=config.context.images != "none",
+        )
+        if chat.images is not None:
+            policy.show_images(chat.images)
         check_vocabulary(chat, policy.vocabulary_size)
         check_reasoning(chat, config.context)
         Stopping(chat, config.sampling)  # raises where a stop token does not exist
@@ -249,6 +260,19 @@ class Builder:
             address = engine.address if engine.kind == "ray" else collection.address
             return RayWorkers(collection, address, report=self.events.message)
         return WorkerProcesses(collection.num_processes, self.events.message)
+
+
+def _check_no_tools(config: RunConfig) -> None:
+    """Pictures stand in user messages; what a tool answers is text."""
+    for group in (*config.envs.train, *config.envs.eval, *config.envs.probe):
+        env = registry.make(group.env, **group.params)
+        has_tools = bool(env.tools())
+        env.close()
+        if has_tools:
+            raise ConfigError(
+                f"context.images is {config.context.images}, but {group.env} has tools, whose "
+                "results are text alone: leave it out, or set context.images=none"
+            )
 
 
 def _check_context(positions: int | None, config: RunConfig) -> None:

@@ -15,6 +15,7 @@ from echoscope.diagnostics.judge.lineage import restarted_channels
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
+from echoscope.envs.base import Observation
 from echoscope.store.records import Alarm, IntArray, StepMetrics, Trajectory
 
 from ..config.loading import live_schema
@@ -131,9 +132,9 @@ class MonitorObserver:
                 return step_gradients(policy, seen.rollouts, config, self._chat, settings)
 
         def state_prompt(trajectory: Trajectory, turn: int) -> IntArray | None:
-            prompt = Conversation(self._chat, config.context).prompt(
-                trajectory.turns[turn].observation
-            )
+            seen = trajectory.turns[turn]
+            shown = Observation(text=seen.observation, image=seen.image)
+            prompt = Conversation(self._chat, config.context).prompt(shown)
             return prompt.tokens if prompt.fits else None
 
         return Instruments(

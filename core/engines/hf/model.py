@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from echoscope.store.records import IntArray
 
+from ...pretrained.vision import FIRST_IMAGE_ID, ImageEmbedding
 from ..base import SamplingParams
 
 
@@ -30,7 +31,7 @@ def runnable(model: PreTrainedModel) -> PreTrainedModel:
                 "they are virtual tokens, use LoRA"
             )
         model = model.get_base_model()
-    config = model.config
+    config = model.config.get_text_config()
     if not config._attn_implementation.startswith(("sdpa", "eager")):  # sdpa_packed is sdpa here
         raise ValueError(
             f"the hf engine needs attn_implementation sdpa or eager, not "
@@ -54,7 +55,7 @@ def runnable(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _layer_kinds(model: PreTrainedModel) -> set[str]:
-    config = model.config
+    config = model.config.get_text_config()
     if hasattr(config, "layer_types") and config.layer_types:
         return set(config.layer_types)
     has_window = hasattr(config, "sliding_window") and config.sliding_window is not None
@@ -63,9 +64,10 @@ def _layer_kinds(model: PreTrainedModel) -> set[str]:
 
 def max_positions(model: PreTrainedModel) -> int:
     """Longest row. Up to its window, a sliding layer is one with full attention."""
-    positions = int(model.config.max_position_embeddings)
+    config = model.config.get_text_config()
+    positions = int(config.max_position_embeddings)
     if "sliding_attention" in _layer_kinds(model):
-        return min(positions, int(model.config.sliding_window))
+        return min(positions, int(config.sliding_window))
     return positions
 
 
@@ -97,11 +99,11 @@ def checked_limits(
     for i, prompt in enumerate(prompts):
         if prompt.ndim != 1 or len(prompt) == 0:
             raise ValueError(f"prompt {i} has shape {prompt.shape}: it needs token ids, (Lp,)")
-        low, high = int(prompt.min()), int(prompt.max())
-        if low < 0 or high >= vocab_size:
+        text = _text_ids(model, prompt)
+        if len(text) and not 0 <= text.min() <= text.max() < vocab_size:
             raise ValueError(
-                f"prompt {i} has token ids from {low} to {high}, but the vocabulary has "
-                f"{vocab_size}"
+                f"prompt {i} has token ids from {text.min()} to {text.max()}, but the vocabulary "
+                f"has {vocab_size}"
             )
         if len(prompt) >= positions:
             raise ValueError(
@@ -110,6 +112,15 @@ def checked_limits(
             )
         limits[i] = min(params.max_new_tokens, positions - len(prompt))
     return limits
+
+
+def _text_ids(model: PreTrainedModel, prompt: IntArray) -> IntArray:
+    """A prompt without the ids of pictures that the model knows."""
+    embedding = model.get_input_embeddings()
+    if not isinstance(embedding, ImageEmbedding):
+        return prompt
+    is_image = prompt >= FIRST_IMAGE_ID
+    return prompt[~is_image] if embedding.images.knows(prompt[is_image]) else prompt
 
 
 @contextmanager

@@ -96,7 +96,8 @@ class ModelScorer:
         self._budget = memory_budget_bytes
         first = next(model.parameters())
         self._device, self._dtype = first.device, first.dtype
-        config: Any = model.config
+        whole: Any = model.config
+        config = whole.get_text_config()
         self._max_positions: int | None = config.to_dict().get("max_position_embeddings")
         # "sdpa_packed", of a policy that trains, is sdpa here.
         self._takes_trees = str(config._attn_implementation).startswith(("sdpa", "eager")) and any(
