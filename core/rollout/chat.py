@@ -302,13 +302,13 @@ class ChatFormat:
         """As `_dialogue_pieces`. Templates of vision-language models may want contents in parts."""
         try:
             return self._dialogue_pieces()
-        except (TemplateError, ChatFormatError):
+        except (TemplateError, ChatFormatError) as refusal:
             self._has_parts = True
             try:
                 return self._dialogue_pieces()
-            except (TemplateError, ChatFormatError):
+            except (TemplateError, ChatFormatError, TypeError):  # it takes text alone
                 self._has_parts = False
-        return self._dialogue_pieces()
+                raise refusal from None
 
     def _dialogue_pieces(self) -> tuple[tuple[str, str, str], str, str, str]:
         """Text between the contents of messages.
