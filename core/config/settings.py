@@ -20,6 +20,7 @@ from echoscope.diagnostics.config import (
 from echoscope.envs.settings import EnvGroup
 
 from .collection import CollectionConfig
+from .consistency import check_curriculum, check_images
 from .engine import EngineConfig, HfEngineConfig
 from .limits import (
     MAX_COUNT,
@@ -528,8 +529,8 @@ class RunConfig(FrozenModel):
         self._check_dynamic_sampling()
         self._check_collection()
         self._check_evaluation()
-        self._check_curriculum()
-        self._check_images()
+        check_curriculum(self)
+        check_images(self)
         if self.critic_warmup_steps >= self.steps:
             raise ValueError(
                 f"critic.warmup_steps is {self.critic_warmup_steps} and steps is {self.steps}, so "
@@ -643,42 +644,6 @@ class RunConfig(FrozenModel):
                 f"early_stopping.patience is {self.early_stopping.patience}, which counts "
                 "evaluations, but there are none: set envs.eval and eval.every, or "
                 "early_stopping.patience=0"
-            )
-
-    def _check_images(self) -> None:
-        shown = f"context.images is {self.context.images}"
-        if self.context.images == "none":
-            return
-        if self.engine.kind != "hf":
-            raise ValueError(
-                f"{shown}, but engine.kind is {self.engine.kind}, which samples from text alone: "
-                "set engine.kind=hf, or context.images=none"
-            )
-        if self.from_run is not None:
-            raise ValueError(
-                f"{shown}, but from_run has its prompts already: set context.images=none, or "
-                "leave from_run out"
-            )
-        if all(group.render == "none" for group in self.envs.train):
-            raise ValueError(
-                f"{shown}, but no entry of envs.train draws pictures: add render: rgb to it, or "
-                "set context.images=none"
-            )
-
-    def _check_curriculum(self) -> None:
-        if self.curriculum.by == "none":
-            return
-        if self.from_run is not None:
-            raise ValueError(
-                f"curriculum.by is {self.curriculum.by}, but from_run has its groups already: set "
-                "curriculum.by=none"
-            )
-        if not self.has_choice_of_tags:
-            tags = [entry.name for entry in self.envs.train]
-            raise ValueError(
-                f"curriculum.by is {self.curriculum.by}, which chooses between the tags of "
-                f"envs.train, but these are {tags}: give it two entries or more, each with a tag "
-                "of its own"
             )
 
     @property
