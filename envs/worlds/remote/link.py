@@ -75,9 +75,18 @@ class Link:
         """
         return self._asked("POST", path, encoded(content), timeout_s)
 
-    def delete(self, path: str, timeout_s: float) -> None:
-        """Ask once for something to be removed; raises as `post`."""
-        self._tried("DELETE", path, None, timeout_s)
+    def leave(self, path: str, timeout_s: float) -> None:
+        """Ask once for a session to be removed, unless the server is known to be away.
+
+        Of many sessions at a server that hangs, only the first one waits for it.
+        """
+        if self._down_since is not None:
+            return
+        try:
+            self._tried("DELETE", path, None, timeout_s)
+        except RemoteError:
+            with self._lock:
+                self._down_since = time.monotonic()
 
     def wait_for(self, ask: Callable[[], dict[str, Any]], wait_s: float) -> dict[str, Any]:
         """What `ask` returns, after waiting for a server that was there before and has gone.

@@ -216,8 +216,7 @@ class Remote(TextEnv):
     def close(self) -> None:
         """Take leave of the server; one that is not there needs none."""
         if self._session:
-            with contextlib.suppress(RemoteError):
-                self._link.delete(f"/v1/sessions/{self._session}", _CLOSE_S)
+            self._link.leave(f"/v1/sessions/{self._session}", _CLOSE_S)
             self._session = ""
 
     def _open(self) -> dict[str, Any]:

@@ -412,6 +412,15 @@ def test_a_wrong_answer_is_one_sentence_in_bounded_time(
         str(caught.value).encode("ascii")
 
 
+def test_leaving_a_server_that_hangs_takes_two_seconds_in_all() -> None:
+    with scripted({"abc": hang}) as (url, _):
+        worlds = [make(url) for _ in range(5)]
+        started = time.monotonic()
+        for world in worlds:
+            world.close()
+        assert time.monotonic() - started < 4
+
+
 @pytest.mark.parametrize("name", ["hangs", "500", "NaN", "wrong session", "hangs up"])
 def test_in_a_run_it_ends_the_episode_with_a_reason(name: str) -> None:
     verb, answer, _ = WRONG[name]
