@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 
 import pytest
-from serving_worlds import ServerProcess, ask, free_port
+from serving_worlds import ServerProcess, ask, error, free_port
 from typer.testing import CliRunner
 
 from echoscope.cli import app
@@ -48,3 +50,28 @@ def test_mistakes_are_one_line_errors(
     assert isinstance(result.exception, EnvError)
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+def test_ctrl_c_does_not_wait_for_a_call_that_hangs() -> None:
+    server = ServerProcess("waiting_worlds:HangingLake")
+    path = f"/v1/sessions/{ask(server.url, '/v1/sessions')[1]['session']}"
+    ask(server.url, f"{path}/reset", {"episode": 1, "seed": 0, "noise_seed": 4})
+
+    answers: list[tuple[int, str, str]] = []
+
+    def hang() -> None:
+        asked = {"episode": 1, "action": "jump"}
+        answers.append(error(ask(server.url, f"{path}/notice", asked)))
+
+    thread = threading.Thread(target=hang, daemon=True)
+    thread.start()
+    while ask(server.url, "/health", method="GET")[1]["metrics"]["calls"] < 4:
+        time.sleep(0.01)
+    started = time.monotonic()
+    server.interrupt()
+    code, text = server.wait()
+    assert (code, text.splitlines()[-1]) == (0, "stopped")
+    assert "Traceback" not in text
+    assert time.monotonic() - started < 15
+    thread.join(5)
+    assert answers == [(503, "stopping", "the server is being stopped")]

@@ -114,6 +114,8 @@ def make_app(
             except RefusedError as error:
                 sessions.count_refused()
                 return _refused(error)
+            except asyncio.CancelledError:  # uvicorn has waited long enough for this answer
+                return _refused(RefusedError(503, "stopping", "the server is being stopped"))
 
         return endpoint
 
