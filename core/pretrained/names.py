@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from echoscope.store.models import SHIPPED, shipped_folder, weight_shapes
+from echoscope.text.cache_folder import cache_folder
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 FETCHABLE = ("smollm2",)
@@ -41,11 +42,7 @@ class NamedModel:
 
 def models_folder() -> Path:
     """Where fetched models and the list of added ones lie; it need not exist."""
-    own = os.environ.get("ECHOSCOPE_CACHE")
-    if own:
-        return Path(own).expanduser() / "models"
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "echoscope" / "models"
+    return cache_folder() / "models"
 
 
 def named_models() -> dict[str, NamedModel]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from .kept_index import index_folder, keep_index, load_index
 
 if TYPE_CHECKING:  # an optional package
     import bm25s
 
 MAX_QUERY_CHARS = 400
 """What a query is cut to: longer ones come from no reader."""
+KEPT_FROM = 100_000
+"""Texts from which on an index is kept on disk, see `kept_index.py`."""
+_SETTINGS: Mapping[str, Any] = {"method": "lucene", "k1": 1.5, "b": 0.75}
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -27,6 +32,10 @@ class Bm25Index:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
+
+    def build(self) -> None:
+        """Build the index now: the first search of a large corpus would take long."""
+        _ = self._index
 
     def best(self, query: str, most: int) -> list[tuple[int, float]]:
         """Places and scores of the texts that share a word with the query, best first.
@@ -50,8 +59,14 @@ class Bm25Index:
     def _index(self) -> bm25s.BM25:
         import bm25s
 
-        index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
-        index.index([words_of(text) for text in self._texts], show_progress=False)
+        is_large = len(self._texts) >= KEPT_FROM
+        folder = index_folder(self._texts, bm25s.__version__, _SETTINGS) if is_large else None
+        index = None if folder is None else load_index(folder, len(self._texts))
+        if index is None:
+            index = bm25s.BM25(**_SETTINGS)
+            index.index([words_of(text) for text in self._texts], show_progress=False)
+            if folder is not None:
+                keep_index(index, folder)
         return index
 
 

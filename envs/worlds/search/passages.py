@@ -99,6 +99,7 @@ class PassageIndex:
             raise EnvUnavailableError("the corpus has no passage with a word in it")
         self._passages = passages
         self._index = Bm25Index(texts)
+        self._index.build()
 
     def search(self, query: str, most: int) -> tuple[Passage, ...]:
         """The passages that fit a query best, at most `most`; none that has no word of it."""
