@@ -81,10 +81,12 @@ def data(as_json: AsJson = False) -> None:
         for file in facts.shipped:
             state = f"{file.rows:,} rows" if file.is_there else "missing: install Echoscope again"
             here.append(f"{file.name}: {state}, licence: {_plain(file.licence)}")
-        ids, made = ", ".join(facts.worlds), "; ".join(here)
+        ids, made = ", ".join(facts.worlds), "; ".join(here) or "nothing"
         for public in facts.public:
-            name = f"{public.name} ({public.size})"
-            table.add_row(ids, made, name, ", ".join(public.params), public.described)
+            state = {True: ", present", False: ", missing", None: ""}[public.is_there]
+            ways = [*public.params, *[f"${public.variable}"] * bool(public.variable)]
+            name = f"{public.name} ({public.size}{state})"
+            table.add_row(ids, made, name, ", ".join(ways), public.described)
             ids, made = "", ""
         if not facts.public:
             table.add_row(ids, made, "", "", "")

@@ -7,6 +7,7 @@ The one place of these facts: the table of README.md beside this file is made of
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,12 +44,21 @@ class PublicSet:
     """A public data set that a world reads, which does not ship.
 
     `params` are those of the world that load it. `described`: where its format is described.
+    `variable`: the environment variable that may name its folder instead.
     """
 
     name: str
     size: str
     params: tuple[str, ...]
     described: str
+    variable: str = ""
+
+    @property
+    def is_there(self) -> bool | None:
+        """Whether the folder in `variable` is there; None where only a parameter can tell."""
+        return (
+            Path(os.environ.get(self.variable) or "/dev/null").is_dir() if self.variable else None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +234,19 @@ SOURCES: tuple[WorldData, ...] = (
             ),
         ),
     ),
+    WorldData(worlds=("textworld",), made="games that TextWorld's own engine generates"),
+    WorldData(
+        worlds=("alfworld",),
+        public=(
+            PublicSet(
+                name="ALFWorld's games",
+                size="3,553 + 140 + 134 games",
+                params=("data",),
+                described="github.com/alfworld/alfworld",
+                variable="ALFWORLD_DATA",
+            ),
+        ),
+    ),
     WorldData(worlds=("gymnasium",), made="tasks of the wrapped world"),
     WorldData(worlds=("remote",), made="tasks of the server"),
 )
@@ -266,6 +289,7 @@ def as_json(env_id: str) -> Mapping[str, object]:
                 "size": each.size,
                 "params": list(each.params),
                 "described": each.described,
+                "present": each.is_there,
             }
             for each in data.public
         ],

@@ -154,6 +154,17 @@ def test_named_parameters_are_those_of_the_worlds(data: Any) -> None:
     assert {*ids} <= {*registry.BUILTIN}
 
 
+def test_a_set_that_a_variable_names_is_present_or_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value, is_there in ((str(tmp_path), True), (str(tmp_path / "no"), False), ("", False)):
+        monkeypatch.setenv("ALFWORLD_DATA", value)
+        rows = {row["id"]: row for row in json.loads(run("data", "--json").output)}
+        assert rows["alfworld"]["public"][0]["present"] is is_there
+        assert ("missing)" in run("data").output) is not is_there
+    assert rows["countdown"]["public"][0]["present"] is None
+
+
 def test_the_table_and_its_json() -> None:
     table = run("data").output
     for words in ("search_qa, search_tools", "programs.jsonl: 16 rows", "HotpotQA"):
