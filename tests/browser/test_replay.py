@@ -11,6 +11,7 @@ import pytest
 from browsing import DashboardProcess, table_rows, text_of, until, visit
 from made_run import made_trajectory, open_writer, step_metrics
 
+from echoscope.envs.frames import grid_frame, to_png
 from echoscope.store.records import Split, ToolCall, TrajectoryOutcome
 
 PLAIN = {"policy/entropy": 1.0}
@@ -205,3 +206,26 @@ def test_the_newest_response_is_in_sight_and_keys_scroll_to_the_others(
         until(lambda: page.locator(".es-turn.es-now").count() == 1, "a turn", page=page)
         page.keyboard.press("p")
         until(lambda turn=turn: begins_in_sight(turn), f"response {turn}", page=page)
+
+
+def test_the_picture_of_a_turn_stands_beside_its_board(
+    dashboard: DashboardProcess, page: Any
+) -> None:
+    """The browser decodes it; bytes that are no picture are a note instead."""
+    frame = grid_frame(["#_", "_G"], {"#": "wall", "_": "floor", "G": "goal"}, ())
+    pictures = (to_png(frame), b"<script>alert(1)</script>")
+    made = []
+    for number, png in enumerate(pictures):
+        plain = made_trajectory(0, number)
+        turns = [replace(turn, frame=frame, image=png) for turn in plain.turns]
+        made.append(replace(plain, turns=tuple(turns)))
+    writer = open_writer(dashboard.root / "pictures")
+    writer.commit_step(metrics=[step_metrics("pictures", 0, PLAIN)], trajectories=made)
+    writer.close(status="finished")
+    visit(page, f"{dashboard.url}/replay?run=pictures&trajectory=t00000000-00000")
+    page.get_by_text("image, not shown to the policy").first.wait_for()
+    size = page.locator("img.es-picture").first.evaluate("i => [i.naturalWidth, i.naturalHeight]")
+    assert size == [64, 64]
+    visit(page, f"{dashboard.url}/replay?run=pictures&trajectory=t00000000-00001")
+    page.get_by_text("a picture is not a PNG file that can be read").first.wait_for()
+    assert page.locator("img.es-picture").count() == 0
