@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from echoscope.diagnostics.config import AlarmConfig, DiagnosticsConfig, NotifyConfig
+from echoscope.diagnostics.judge.advice.situation import Situation, terms_of
 from echoscope.diagnostics.judge.alarms import action_commands
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
@@ -378,6 +379,7 @@ class _Work:
         self._path, self._settings, self._notifier = path, settings, notifier
         self._say = recorder.say
         self._monitor = Monitor(settings, run_id=path.name, on_message=recorder.say)
+        self._monitor.situate(Situation(run=str(path), trainer=terms_of(config.get("trainer"))))
         self._waiting: list[Episode | Draft] = []
         self._is_resumed = Layout(path).run_json.is_file()
         if self._is_resumed:

@@ -18,7 +18,7 @@ from echoscope.store.records import Trajectory
 
 from ..config import TextConfig
 from ..judge.advice.actions import trainer_of
-from ..judge.advice.situation import Situation
+from ..judge.advice.situation import Situation, terms_of
 from ..judge.record import Shown
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
@@ -190,10 +190,6 @@ _LIVE = ("live", "waiting", "paused", "stale")
 """Statuses in which a trainer takes commands."""
 
 
-_TERMS_OF = {"verl": "verl", "verl-agent": "verl", "RAGEN": "verl", "VAGEN": "verl", "TRL": "trl"}
-"""Trainer of an import -> whose settings advice names."""
-
-
 def situation_of(run: RunReader, name: str) -> Situation:
     """What advice knows of a stored run; a run of another trainer is foreign.
 
@@ -204,10 +200,10 @@ def situation_of(run: RunReader, name: str) -> Situation:
     from echoscope.store.steer.settings import live_settings
 
     info = run.info()
-    if not info.live_knobs:
+    if not info.live_knobs or info.config.get("recorded") is True:
         imported = info.config.get("imported")
-        trainer = imported.get("trainer") if isinstance(imported, Mapping) else None
-        return Situation(run=name, trainer=_TERMS_OF.get(str(trainer), ""))
+        source = imported if isinstance(imported, Mapping) else info.config
+        return Situation(run=name, trainer=terms_of(source.get("trainer")))
     return Situation(
         kind="live" if run.status().status.value in _LIVE else "ended",
         run=name,

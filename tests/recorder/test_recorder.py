@@ -14,6 +14,7 @@ import pytest
 
 import echoscope
 from echoscope.diagnostics.bench.synthetic_runs import make
+from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.recorder.recorder import Recorder, named, numbers_of
 from echoscope.store.errors import StoreError, StoreWriteError
 from echoscope.store.log.verify import verify
@@ -315,3 +316,17 @@ def test_a_reward_that_nobody_knows_stays_unknown(path: Path) -> None:
         recorder.step(1)
     (trajectory,) = open_run(path).trajectories_of_step(1)
     assert math.isnan(trajectory.episode_return)
+
+
+def test_advice_names_the_settings_of_the_trainer(path: Path) -> None:
+    """`context.max_response_tokens` is ours; TRL's user does not have it."""
+    rows = [{"completions/clipped_ratio": 1.0 if step > 20 else 0.0} for step in range(60)]
+    with Recorder(path, config={"trainer": "TRL"}, on_message=lambda text: None) as recorder:
+        for step, values in enumerate(rows, start=1):
+            recorder.step(step, values)
+    run = open_run(path)
+    (advice,) = {a.advice for a in run.alarms() if a.rule == "LENGTH_SATURATION"}
+    verdict = diagnose(path)
+    assert "(`max_completion_length`)" in verdict.actions[0].text
+    assert "context." not in verdict.text
+    assert advice

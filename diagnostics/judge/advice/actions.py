@@ -9,6 +9,7 @@ A metrics file of another trainer is given a sentence in that trainer's terms.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -226,12 +227,25 @@ def shown(value: Any) -> str:
 
 def _read(rule: Rule, causes: Sequence[Cause], situation: Situation) -> Action:
     is_task = any(cause.is_task for cause in causes[:1])
+    advice = _in_terms(rule.advice, situation)
     return Action(
-        text=(TASK_MUST_CHANGE * is_task) + rule.advice,
+        text=(TASK_MUST_CHANGE * is_task) + advice,
         verb="none",
-        why=rule.advice,
+        why=advice,
         can_cure=not is_task,
     )
+
+
+def _in_terms(advice: str, situation: Situation) -> str:
+    """Our settings in brackets by the other trainer's names; left out where it has none."""
+    if situation.kind != "foreign":
+        return advice
+    terms = _TERMS.get(situation.trainer, {})
+
+    def named(match: re.Match[str]) -> str:
+        return f" (`{terms[match[1]]}`)" if match[1] in terms else ""
+
+    return re.sub(r" \(`([\w.]+)`\)", named, advice)
 
 
 _TERMS: Mapping[str, Mapping[str, str]] = {

@@ -9,6 +9,17 @@ from typing import Any, Literal
 
 from ..rules.base import View
 
+_TERMS_OF = {"verl": "verl", "verl-agent": "verl", "RAGEN": "verl", "VAGEN": "verl", "TRL": "trl"}
+
+
+def terms_of(trainer: Any) -> str:
+    """Whose settings advice names, by what a run says of its trainer; "" where nobody's are known.
+
+    >>> terms_of("RAGEN"), terms_of("mine")
+    ('verl', '')
+    """
+    return _TERMS_OF.get(trainer, "") if isinstance(trainer, str) else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
