@@ -46,6 +46,7 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
     from rich.table import Table
 
     from echoscope.envs import registry
+    from echoscope.envs.params import choices
 
     prepare("", register)
     specs, missing = registry.list_specs(), registry.unavailable()
@@ -58,6 +59,7 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
                 "max_turns": spec.max_turns,
                 "max_actions_per_turn": spec.max_actions_per_turn,
                 "requires": list(spec.requires),
+                "observation_formats": list(choices(spec.config_type, "observation")),
                 "params": {
                     field.name: str(field.type) for field in dataclasses.fields(spec.config_type)
                 },
@@ -68,12 +70,23 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
         return
     table = Table("id", "turns x actions", "description", "parameters", box=None)
     for spec in specs:
-        names = ", ".join(field.name for field in dataclasses.fields(spec.config_type))
+        names = ", ".join(_parameter_names(spec.config_type))
         limits = f"{spec.max_turns} x {spec.max_actions_per_turn}"
         table.add_row(spec.id, limits, spec.description, names)
     for env_id, reason in missing.items():
         table.add_row(env_id, "-", f"not available: {reason}", "")
     Console().print(table)
+
+
+def _parameter_names(config_type: type[Any]) -> list[str]:
+    """The parameters of an environment; those of `observation` with the formats that it has."""
+    import dataclasses
+
+    from echoscope.envs.params import choices
+
+    names = [field.name for field in dataclasses.fields(config_type)]
+    formats = " | ".join(choices(config_type, "observation"))
+    return [f"{name} ({formats})" if name == "observation" and formats else name for name in names]
 
 
 @app.command()

@@ -25,6 +25,11 @@ def build_config(env_id: str, config_type: type[Any], params: Mapping[str, Any])
     values: dict[str, Any] = {}
     for name, value in params.items():
         if name not in fields:
+            if name == "observation":
+                raise EnvParamsError(
+                    f"{env_id} shows its observations in one format only: leave out the parameter "
+                    "'observation'"
+                )
             raise EnvParamsError(
                 f"{env_id} has no parameter {name!r}{did_you_mean(str(name), fields, most=3)}"
             )
@@ -41,6 +46,12 @@ def build_config(env_id: str, config_type: type[Any], params: Mapping[str, Any])
         return config_type(**values)
     except EnvParamsError as error:
         raise EnvParamsError(f"{env_id}: {error}") from None
+
+
+def choices(config_type: type[Any], name: str) -> tuple[str, ...]:
+    """The values that a parameter can have, if it is one of a few texts; else ()."""
+    hint = get_type_hints(config_type).get(name)
+    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def require(condition: bool, message: str) -> None:

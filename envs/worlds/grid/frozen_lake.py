@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Literal
 
 import numpy as np
 
@@ -20,7 +19,17 @@ from ...base import (
 )
 from ...frames import BoardFrames
 from ...params import require
-from .geometry import MOVES, Position, distances, offset_words, point, points, shift
+from .geometry import (
+    MOVES,
+    BoardFormat,
+    Position,
+    board_text,
+    distances,
+    offset_words,
+    point,
+    points,
+    shift,
+)
 
 _LEGEND = {"_": "ice", "O": "hole", "G": "goal"}
 _SIDEWAYS = {
@@ -51,7 +60,7 @@ class FrozenLakeConfig:
     slip: float = 0.2
     min_distance: int = 1
     max_distance: int | None = None
-    observation: Literal["grid", "coord", "both", "relative"] = "grid"
+    observation: BoardFormat = "grid"
 
     def __post_init__(self) -> None:
         rows, cols = self.shape
@@ -265,25 +274,27 @@ class FrozenLake(TextEnv):
         return observation
 
     def _written(self) -> Observation:
-        lake = self._lake
-        frame = lake.frames.frame([("player", self._player)])
-        form = self._config.observation
-        if form == "relative":
-            return Observation(text=self._relative(), frame=frame)
-        parts = []
-        if form in ("coord", "both"):
-            rows, cols = lake.shape
-            parts.append(
-                f"Board {rows}x{cols}. Goal {point(lake.goal)}. "
-                f"Player {point(self._player)}. Holes {points(lake.holes)}."
-            )
-        if form in ("grid", "both"):
-            row, col = self._player
-            mark = {"ice": "P", "hole": "X", "goal": "*"}[lake.kind(self._player)]
-            lines = list(lake.cells)
-            lines[row] = lines[row][:col] + mark + lines[row][col + 1 :]
-            parts += lines
-        return Observation(text="\n".join(parts), frame=frame)
+        text = board_text(
+            self._config.observation,
+            grid=self._drawn,
+            coord=self._coordinates,
+            relative=self._relative,
+        )
+        return Observation(text=text, frame=self._lake.frames.frame([("player", self._player)]))
+
+    def _drawn(self) -> str:
+        row, col = self._player
+        mark = {"ice": "P", "hole": "X", "goal": "*"}[self._lake.kind(self._player)]
+        lines = list(self._lake.cells)
+        lines[row] = lines[row][:col] + mark + lines[row][col + 1 :]
+        return "\n".join(lines)
+
+    def _coordinates(self) -> str:
+        rows, cols = self._lake.shape
+        return (
+            f"Board {rows}x{cols}. Goal {point(self._lake.goal)}. "
+            f"Player {point(self._player)}. Holes {points(self._lake.holes)}."
+        )
 
     def _relative(self) -> str:
         near = ", ".join(f"{move} {self._lake.kind(shift(self._player, move))}" for move in MOVES)

@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal
 
 Position = tuple[int, int]
 """(row, column), from 0 at the top left."""
 
+BoardFormat = Literal["grid", "coord", "both", "relative"]
+"""How an observation shows a board: `grid` draws it, `coord` lists what stands where, `both` does
+both, and `relative` says in one line what matters to the next move."""
+
+PlainBoardFormat = Literal["grid", "coord", "both"]
+"""The formats of a board for which no `relative` line is written."""
+
 MOVES: Mapping[str, Position] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 """Direction -> (row change, column change), in the order in which everything is listed."""
+
+
+def board_text(
+    form: BoardFormat,
+    *,
+    grid: Callable[[], str],
+    coord: Callable[[], str],
+    relative: Callable[[], str] = str,
+) -> str:
+    """The board in a format; what is not asked for is not written."""
+    if form == "relative":
+        return relative()
+    parts = [coord()] if form in ("coord", "both") else []
+    if form in ("grid", "both"):
+        parts.append(grid())
+    return "\n".join(parts)
 
 
 def shift(at: Position, move: str) -> Position:

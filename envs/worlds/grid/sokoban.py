@@ -20,7 +20,7 @@ from ...base import (
     prefixed,
 )
 from ...params import require
-from .geometry import MOVES, Position, offset_words, point, points, shift
+from .geometry import MOVES, BoardFormat, Position, board_text, offset_words, point, points, shift
 from .sokoban_levels import LEGEND, Level, LevelSettings, draw_level, read_levels
 from .sokoban_search import is_deadlocked, solve
 
@@ -52,7 +52,7 @@ class SokobanConfig:
     min_solution: int = 2
     max_solution: int = 8
     levels: str | None = None
-    observation: Literal["grid", "coord", "both", "relative"] = "grid"
+    observation: BoardFormat = "grid"
     symbols: Literal["plain", "xsb", "letters"] = "plain"
     max_states: int = 200_000
 
@@ -252,22 +252,22 @@ class Sokoban(TextEnv):
     def _observe(self) -> Observation:
         overlays = [("box", box) for box in self._boxes] + [("player", self._player)]
         frame = self._level.frames.frame(overlays)
-        form = self._config.observation
-        if form == "relative":
-            return Observation(text=self._relative(), frame=frame)
-        parts = [self._coordinates()] if form in ("coord", "both") else []
-        if form in ("grid", "both"):
-            parts += self._drawn()
-        return Observation(text="\n".join(parts), frame=frame)
+        text = board_text(
+            self._config.observation,
+            grid=self._drawn,
+            coord=self._coordinates,
+            relative=self._relative,
+        )
+        return Observation(text=text, frame=frame)
 
-    def _drawn(self) -> list[str]:
+    def _drawn(self) -> str:
         """The room with player and boxes, in the configured symbols."""
         symbols = SYMBOLS[self._config.symbols]
         empty = str.maketrans({char: symbols[kind] for char, kind in LEGEND.items()})
         rows = [list(row.translate(empty)) for row in self._level.cells]
         for row, col in (*self._boxes, self._player):
             rows[row][col] = symbols[self._kind((row, col))]
-        return ["".join(row) for row in rows]
+        return "\n".join("".join(row) for row in rows)
 
     def _coordinates(self) -> str:
         rows, cols = self._level.shape

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from ...base import (
 )
 from ...frames import grid_frame
 from ...params import require
-from .geometry import MOVES, Position, offset_words, shift
+from .geometry import MOVES, BoardFormat, Position, board_text, offset_words, point, points, shift
 from .mazes import Maze, draw_maze, shortest_way
 
 MOVE_REWARD = -0.1
@@ -47,7 +46,7 @@ class TreasureConfig:
     keys: int = 2
     min_solution: int = 30
     max_solution: int = 48
-    observation: Literal["grid", "relative"] = "relative"
+    observation: BoardFormat = "relative"
 
     def __post_init__(self) -> None:
         rows, cols = self.shape
@@ -83,7 +82,7 @@ class Treasure(TextEnv):
         `relative` is one line: the next thing to reach (key, door or treasure) as the crow flies,
         what lies on each side, and the keys in hand. A side is a wall, a "red door" that is locked
         or can be opened now, "new", or "seen 2": a room entered twice already. `grid` draws the
-        whole maze.
+        whole maze, `coord` lists what lies where, `both` does both.
     Actions:
         up, down, left, right. A move against a wall or a locked door is valid and changes nothing.
         Walking into a room takes its key; walking through a door whose key is in hand opens it.
@@ -153,12 +152,15 @@ class Treasure(TextEnv):
             "Find the treasure in a maze. A locked door opens if you hold its key; you take a key "
             "by walking into its room. A move costs 0.1, a key and a door give 1, the treasure 10."
         )
-        if self._config.observation == "grid":
+        form = self._config.observation
+        if form in ("coord", "both"):
+            text += " Positions are (row, column), from 0 at the top left; all but floor is wall."
+        if form in ("grid", "both"):
             text += (
                 " # is a wall, _ floor, P you, $ the treasure; small letters are keys, capital "
                 "letters their doors."
             )
-        else:
+        if form == "relative":
             text += (
                 " You are told the direction of the next thing to reach, and what lies on each "
                 "side: wall, a door, new, or seen and how often you were there."
@@ -216,15 +218,37 @@ class Treasure(TextEnv):
 
     def _observe(self) -> Observation:
         frame = grid_frame(self._cells(), _LEGEND, self._overlays())
-        text = self._relative() if self._config.observation == "relative" else self._drawn()
+        text = board_text(
+            self._config.observation,
+            grid=self._drawn,
+            coord=self._coordinates,
+            relative=self._relative,
+        )
         return Observation(text=text, frame=frame)
 
     def _relative(self) -> str:
         name, place = self._next()
         sides = ", ".join(f"{move} {self._side(move)}" for move in MOVES)
-        held = ", ".join(f"{_COLOURS[key]} key" for key in sorted(self._held)) or "nothing"
         way = offset_words(self._player, place)
-        return f"Next: {name} {way}. Near: {sides}. Holding: {held}."
+        return f"Next: {name} {way}. Near: {sides}. Holding: {self._in_hand()}."
+
+    def _in_hand(self) -> str:
+        return ", ".join(f"{_COLOURS[key]} key" for key in sorted(self._held)) or "nothing"
+
+    def _coordinates(self) -> str:
+        """Cells of the board that `grid` draws; its rooms lie at odd rows and columns."""
+        cells = self._cells()
+        things = ", ".join(f"{name} {point(at)}" for name, at in self._overlays())
+        floor = [
+            (row, col)
+            for row, line in enumerate(cells)
+            for col, char in enumerate(line)
+            if char == "_"
+        ]
+        return (
+            f"Board {len(cells)}x{len(cells[0])}. {things[0].upper()}{things[1:]}. "
+            f"Holding: {self._in_hand()}. Floor {points(floor)}."
+        )
 
     def _next(self) -> tuple[str, Position]:
         """The next thing to reach. Of a door, the room before it."""

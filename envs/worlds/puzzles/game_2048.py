@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from ...base import (
 )
 from ...frames import grid_frame
 from ...params import require
+from ..grid.geometry import BoardFormat, board_text
 
 Row = tuple[int, ...]
 Tiles = tuple[Row, ...]
@@ -42,14 +42,15 @@ class Game2048Config:
 
     `side`: rows and columns. `goal`: the tile that wins; the classic game has 2048.
     `two_probability`: of a new tile to be a 2, else it is a 4. `log_reward`: 0.1 log2(1 + points of
-    the move); false gives the points themselves.
+    the move); false gives the points themselves. `observation`: `grid` shows the board, `coord`
+    lists its tiles, `both` does both; `relative` says the points of each move.
     """
 
     side: int = 4
     goal: int = 128
     two_probability: float = 0.9
     log_reward: bool = True
-    observation: Literal["rows", "relative"] = "rows"
+    observation: BoardFormat = "grid"
 
     def __post_init__(self) -> None:
         require(2 <= self.side <= 8, f"side is {self.side}, but must lie between 2 and 8")
@@ -71,7 +72,8 @@ class Game2048(TextEnv):
     Description:
         After every move that changed the board a new tile appears in an empty cell.
     Observation:
-        "Row 1: 2 0 0 4" and so on, then "Largest: 4. Goal: 128." A 0 is an empty cell. `relative`:
+        "Row 1: 2 0 0 4" and so on, then "Largest: 4. Goal: 128." A 0 is an empty cell. `coord`:
+        "Tiles: 2 at 1,1; 4 at 1,4. Empty: 14. Largest: 4. Goal: 128." (row, column). `relative`:
         "Largest 4 of 128. up 8, right 0, down 8, left none.", the points of each move.
     Actions:
         up, right, down, left. A move that changes nothing is valid and does nothing.
@@ -206,22 +208,38 @@ class Game2048(TextEnv):
 
     def _observe(self) -> Observation:
         shown = [_row_shown(row) for row in self._tiles]
-        if self._config.observation == "relative":
-            text = f"Largest {self._largest} of {self._config.goal}. {self._prospects()}."
-        else:
-            rows = [f"Row {i}: {numbers}" for i, (numbers, _) in enumerate(shown, start=1)]
-            text = "\n".join([*rows, f"Largest: {self._largest}. Goal: {self._config.goal}."])
+        text = board_text(
+            self._config.observation,
+            grid=lambda: self._drawn([numbers for numbers, _ in shown]),
+            coord=self._coordinates,
+            relative=self._prospects,
+        )
         cells = [letters for _, letters in shown]
         legend = {letter: _NAMES[letter] for letter in set("".join(cells))}
         return Observation(text=text, frame=grid_frame(cells, legend, ()))
 
+    def _drawn(self, numbers: list[str]) -> str:
+        rows = [f"Row {i}: {row}" for i, row in enumerate(numbers, start=1)]
+        return "\n".join([*rows, f"Largest: {self._largest}. Goal: {self._config.goal}."])
+
+    def _coordinates(self) -> str:
+        tiles = [
+            f"{tile} at {row},{col}"
+            for row, line in enumerate(self._tiles, start=1)
+            for col, tile in enumerate(line, start=1)
+            if tile
+        ]
+        state = f"Largest: {self._largest}. Goal: {self._config.goal}."
+        return f"Tiles: {'; '.join(tiles)}. Empty: {self._config.side**2 - len(tiles)}. {state}"
+
     def _prospects(self) -> str:
         """The points of each move, or `none` for a move that changes nothing."""
         after = {move: slide(self._tiles, move) for move in MOVES}
-        return ", ".join(
+        gains = ", ".join(
             f"{move} {'none' if tiles == self._tiles else points}"
             for move, (tiles, points) in after.items()
         )
+        return f"Largest {self._largest} of {self._config.goal}. {gains}."
 
 
 @lru_cache(maxsize=1 << 14)

@@ -19,6 +19,7 @@ from ...base import (
 )
 from ...frames import grid_frame
 from ...params import require
+from ..grid.geometry import PlainBoardFormat, board_text
 from .cube_moves import FACES, MOVES, SOLVED, State, apply, is_solved, solution
 
 _COLOURS = "WYORGB"
@@ -34,9 +35,14 @@ _DRAWS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RubiksConfig:
-    """Difficulty of `rubiks`. `depth`: quarter turns of the shortest solution."""
+    """Difficulty and observation format of `rubiks`.
+
+    `depth`: quarter turns of the shortest solution. `observation`: `grid` shows the two rows of
+    each face, `coord` names the place of each sticker, `both` does both.
+    """
 
     depth: int = 2
+    observation: PlainBoardFormat = "grid"
 
     def __post_init__(self) -> None:
         require(
@@ -53,6 +59,8 @@ class Rubiks(TextEnv):
     Observation:
         Six lines such as "Up (U): WO WO": the upper row of the face, then the lower one, as one
         looks at it from outside. The up face has the back at its top, the down face the front.
+        `coord` says where the stickers of each colour are: "W U11, U12, F21, F22; ..." (face, row
+        and column from 1).
     Actions:
         U, D, L, R, F, B turn a face by a quarter, clockwise as one looks at it; U', D', L', R', F',
         B' turn it back.
@@ -110,10 +118,14 @@ class Rubiks(TextEnv):
         )
 
     def instructions(self) -> str:
+        form, shown = self._config.observation, ""
+        if form in ("coord", "both"):
+            shown += " A sticker's place is its face, row and column, from 1 at the top left."
+        if form in ("grid", "both"):
+            shown += " Each face is shown as its upper and its lower row."
         return (
             "Turn the 2x2 cube until every face has one colour. A letter turns a face by a quarter "
-            "clockwise, a letter with ' turns it back. Each face is shown as its upper and its "
-            f"lower row. Actions: {', '.join(MOVES)}."
+            f"clockwise, a letter with ' turns it back.{shown} Actions: {', '.join(MOVES)}."
         )
 
     def solve(self) -> list[str]:
@@ -130,10 +142,21 @@ class Rubiks(TextEnv):
     def _observe(self) -> Observation:
         letters = "".join(_COLOURS[colour] for colour in self._state)
         faces = {face: letters[4 * i : 4 * i + 4] for i, face in enumerate(FACES)}
-        lines = [
-            f"{name} ({face}): {faces[face][:2]} {faces[face][2:]}"
-            for name, face in zip(_NAMES, FACES, strict=True)
-        ]
+        text = board_text(
+            self._config.observation,
+            grid=lambda: "\n".join(
+                f"{name} ({face}): {faces[face][:2]} {faces[face][2:]}"
+                for name, face in zip(_NAMES, FACES, strict=True)
+            ),
+            coord=lambda: (
+                "Stickers (face, row, column): "
+                + "; ".join(
+                    f"{colour} " + ", ".join(places)
+                    for colour, places in _places_by_colour(letters).items()
+                )
+                + "."
+            ),
+        )
         net = []
         for row in (slice(0, 2), slice(2, 4)):
             net.append(f"  {faces['U'][row]}    ")
@@ -141,7 +164,15 @@ class Rubiks(TextEnv):
             net.append("".join(faces[face][row] for face in "LFRB"))
         for row in (slice(0, 2), slice(2, 4)):
             net.append(f"  {faces['D'][row]}    ")
-        return Observation(text="\n".join(lines), frame=grid_frame(net, _LEGEND, ()))
+        return Observation(text=text, frame=grid_frame(net, _LEGEND, ()))
+
+
+def _places_by_colour(letters: str) -> dict[str, list[str]]:
+    """Where the stickers of each colour are, as "U11": face, row and column from 1."""
+    places: dict[str, list[str]] = {colour: [] for colour in _COLOURS}
+    for i, colour in enumerate(letters):
+        places[colour].append(f"{FACES[i // 4]}{i % 4 // 2 + 1}{i % 2 + 1}")
+    return places
 
 
 @lru_cache(maxsize=4096)

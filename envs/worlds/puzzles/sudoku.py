@@ -10,6 +10,7 @@ from typing import Literal
 from ...base import EnvSpec, Observation, StepResult, TextEnv, check_seed, hash_task, prefixed
 from ...frames import grid_frame
 from ...params import require
+from ..grid.geometry import BoardFormat, board_text
 from .sudoku_boards import Board, Cell, conflicts, draw_board, num_empty, numbers_around
 
 _ACTION = re.compile(
@@ -28,15 +29,15 @@ class SudokuConfig:
 
     `side`: 4 or 9. `empties`: empty cells; None takes six of 4x4 and 32 of 9x9. A board with very
     many empty cells may get fewer, where no more could go without a second solution.
-    `solved_reward`: for the last right number, on top of its own. `observation`: `rows` shows the
-    board; `relative` lists the open cells with the numbers around each, for policies of a million
-    parameters.
+    `solved_reward`: for the last right number, on top of its own. `observation`: `grid` shows the
+    board, `coord` lists its cells, `both` does both; `relative` lists the open cells with the
+    numbers around each, for policies of a million parameters.
     """
 
     side: Literal[4, 9] = 4
     empties: int | None = None
     solved_reward: float = 10.0
-    observation: Literal["rows", "relative"] = "rows"
+    observation: BoardFormat = "grid"
 
     def __post_init__(self) -> None:
         most = _MOST_EMPTIES[self.side]
@@ -87,7 +88,8 @@ class Sudoku(TextEnv):
         are given; a placed number may be replaced by another.
     Observation:
         The board, one row a line: `[3]` is given, ` 3 ` placed, `*3*` placed and in conflict with
-        another number, ` . ` empty. Then how many cells are empty or in conflict. `relative`:
+        another number, ` . ` empty. Then how many cells are empty or in conflict. `coord`: "Given:
+        4 at 1,1; ... Placed: 3 at 1,2. In conflict: none. Empty: 2,1; 2,2." `relative`:
         "Empty 1,2: row 1 4, column 3, box 1." for every cell that is empty, "3 at 1,2." for every
         placed number, and "3 in conflict at 1,2: row 1 3, column 3, box 1." where it conflicts.
     Actions:
@@ -206,15 +208,34 @@ class Sudoku(TextEnv):
     def _observe(self) -> Observation:
         board = self._play.board
         bad = conflicts(board) & self._play.placed.keys()
-        is_relative = self._config.observation == "relative"
         cells = ["".join(str(number or ".") for number in row) for row in board]
         legend = {".": "floor"} | {str(n): str(n) for row in board for n in row if n}
         overlays = [("placed", cell) for cell in sorted(self._play.placed)]
         overlays += [("conflict", cell) for cell in sorted(bad)]
         return Observation(
-            text=self._open_cells(board, bad) if is_relative else self._rows(board, bad),
+            text=board_text(
+                self._config.observation,
+                grid=lambda: self._rows(board, bad),
+                coord=lambda: self._coordinates(board, bad),
+                relative=lambda: self._open_cells(board, bad),
+            ),
             frame=grid_frame(cells, legend, overlays, block=math.isqrt(len(board))),
         )
+
+    def _coordinates(self, board: Board, bad: set[Cell]) -> str:
+        """As actions name cells: row and column, counted from 1."""
+        kinds: dict[str, list[str]] = {"Given": [], "Placed": [], "In conflict": [], "Empty": []}
+        for row, line in enumerate(board):
+            for col, number in enumerate(line):
+                place = f"{row + 1},{col + 1}"
+                if not number:
+                    kinds["Empty"].append(place)
+                    continue
+                is_given = bool(self._play.given[row][col])
+                kinds["Given" if is_given else "Placed"].append(f"{number} at {place}")
+                if (row, col) in bad:
+                    kinds["In conflict"].append(place)
+        return " ".join(f"{kind}: {'; '.join(at) or 'none'}." for kind, at in kinds.items())
 
     def _open_cells(self, board: Board, bad: set[Cell]) -> str:
         """What is not given, in order: one sentence for each cell."""
