@@ -110,7 +110,7 @@ lint: install package  ## ruff and mypy
 	cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p echoscope
 
 BENCHMARKS := store recorder train_step rollout_cost cross_scoring gradient_norms interval_coverage \
-  text_tier monitor_cost diagnose dashboard
+  text_tier monitor_cost diagnose importing dashboard
 
 bench: install  ## Every measured claim of the README, about an hour
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -35,6 +35,7 @@ MAX_RATIO = 300
 _FREE_BYTES = 64 << 20
 """So much may come out of a packed file at any ratio."""
 _SNIFF_BYTES = 4096
+_WINDOW = 1 << 20
 _MAX_MEMBERS = 200_000
 _PICKLED = frozenset({".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"})
 _SKIPPED = frozenset(
@@ -86,6 +87,9 @@ class JsonLines:
 
     path: Path
     _file: BinaryIO | None = None
+    _window: bytes = b""
+    """What was read last: rows mostly follow each other."""
+    _start: int = 0
 
     def scan(self) -> Iterator[FoundRow]:
         with self.path.open("rb") as file:
@@ -93,15 +97,19 @@ class JsonLines:
                 yield _found(line.offset, line.size, line.data, is_last=line.is_last)
 
     def row(self, place: int, size: int) -> Any:
-        if self._file is None:
-            self._file = self.path.open("rb")
-        self._file.seek(place)
-        return json_of(self._file.read(size))[0]
+        begin = place - self._start
+        if begin < 0 or begin + size > len(self._window):
+            if self._file is None:
+                self._file = self.path.open("rb", buffering=0)
+            self._file.seek(place)
+            self._window, self._start, begin = self._file.read(max(size, _WINDOW)), place, 0
+        return json_of(self._window[begin : begin + size])[0]
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._window = b""
 
 
 def _found(place: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:

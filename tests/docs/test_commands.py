@@ -32,7 +32,7 @@ OPTIONAL = re.compile(r"^\[(\w+)\]$")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 RUNS_FOR_REAL = {
-    *("diagnose", "query", "whatif", "report", "models list", "runs list"),
+    *("diagnose", "query", "whatif", "report", "models list", "runs list", "import"),
     *(
         "envs list",
         "envs data",
@@ -167,6 +167,7 @@ def folder(make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempP
     (folder / "RUN").symlink_to(run)
     (folder / "diagnostics").symlink_to(ROOT / "diagnostics")
     (folder / "docs").symlink_to(ROOT / "docs")
+    (folder / "tests").symlink_to(ROOT / "tests")
     curve = (ROOT / "diagnostics/bench/runs/collapse-format/seed0.csv").read_text(encoding="utf-8")
     (folder / "metrics.csv").write_text(curve)
     renamed = curve

@@ -1,0 +1,136 @@
+"""What `echoscope import` takes: `python benchmarks/importing.py --megabytes 200`.
+
+One file of JSON lines is made in each of three formats (verl with 1,024 episodes a step, RAGEN's
+evaluation and plain messages without steps), of made-up episodes of three turns and about 3 KB.
+Each is imported in a process of its own, whose time and largest memory are reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from machine import describe_machine
+
+SENTENCE = (
+    "the goal lies two cells right of the player so the next move must avoid this hole and then "
+    "go down because ice slips one row box target wall free left up count add check again"
+)
+WORDS = SENTENCE.split()
+PER_STEP = 1024
+GROUP = 8
+
+
+def text(rng: random.Random, size: int) -> str:
+    return " ".join(rng.choices(WORDS, k=size))
+
+
+def turns(rng: random.Random) -> list[tuple[str, str]]:
+    return [
+        (text(rng, 60), f"<think>{text(rng, 120)}</think><answer>{rng.choice(WORDS)}</answer>")
+        for _ in range(3)
+    ]
+
+
+def verl(rng: random.Random, index: int) -> dict[str, Any]:
+    (first, reply), *rest = turns(rng)
+    later = "".join(f"\nuser\n{ask}\nassistant\n{answer}" for ask, answer in rest)
+    return {
+        "input": f"system\nYou act.\nuser\nTask {index // GROUP}: {first}\nassistant\n",
+        "output": reply + later,
+        "gts": "5",
+        "score": float(rng.random() < 0.5),
+        "step": index // PER_STEP,
+        "acc": 1.0,
+    }
+
+
+def _messages(rng: random.Random) -> list[dict[str, str]]:
+    return [
+        {"role": role, "content": content}
+        for ask, answer in turns(rng)
+        for role, content in (("user", ask), ("assistant", answer))
+    ]
+
+
+def ragen(rng: random.Random, index: int) -> dict[str, Any]:
+    return {
+        "custom_id": f"traj_{index}",
+        "messages": [*_messages(rng), {"role": "user", "content": "end"}],
+        "metadata": {
+            "env_id": index,
+            "group_id": index // GROUP,
+            "num_turns": 3,
+            "total_reward": 0.0,
+            "success": False,
+            "Sokoban/success": float(rng.random() < 0.5),
+        },
+    }
+
+
+def messages(rng: random.Random, index: int) -> dict[str, Any]:
+    return {"messages": _messages(rng), "reward": rng.random(), "group_id": index // GROUP}
+
+
+FORMATS: dict[str, Callable[[random.Random, int], dict[str, Any]]] = {
+    "verl": verl,
+    "ragen": ragen,
+    "messages": messages,
+}
+
+
+def write(path: Path, name: str, num_bytes: int) -> int:
+    """A file of that size; the number of its rows."""
+    rng, size, rows = random.Random(0), 0, 0
+    with path.open("w", encoding="utf-8") as file:
+        while size < num_bytes:
+            size += file.write(json.dumps(FORMATS[name](rng, rows)) + "\n")
+            rows += 1
+    return rows
+
+
+def measure(path: Path, run: Path) -> dict[str, float]:
+    """Wall time, processor time and largest memory of an import."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "echoscope", "import", str(path), "-o", str(run)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    wall = time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall_s": wall, "cpu_s": cpu, "peak_mib": after.ru_maxrss / 1024}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--formats", nargs="*", default=list(FORMATS), choices=list(FORMATS))
+    args = parser.parse_args()
+    print(describe_machine())
+    print(f"load {os.getloadavg()[0]:.1f}")
+    for name in args.formats:
+        with tempfile.TemporaryDirectory(prefix="echoscope-importing-") as folder:
+            path = Path(folder) / f"{name}.jsonl"
+            rows = write(path, name, args.megabytes * 1_000_000)
+            found = measure(path, Path(folder) / "run")
+            stored = sum(p.stat().st_size for p in (Path(folder) / "run").rglob("*.parquet"))
+        print(
+            f"{name}: {rows:,} episodes, {args.megabytes} MB: {found['wall_s']:.1f} s "
+            f"({rows / found['wall_s']:,.0f} episodes/s), processor {found['cpu_s']:.1f} s "
+            f"({rows / found['cpu_s']:,.0f} episodes/s of it), peak so far "
+            f"{found['peak_mib']:.0f} MiB, {stored / 1e6:.0f} MB on the disk"
+        )
+
+
+if __name__ == "__main__":
+    main()
