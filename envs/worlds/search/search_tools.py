@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from echoscope.text.tool_calls import answer_action, call_action
@@ -65,6 +66,13 @@ class SearchTools(ToolEnv):
             frame=self._episode.card(),
             messages=(Message(role="user", content=text),),
         )
+
+    def step(self, action: str) -> StepResult:
+        result = super().step(action)
+        if result.observation.frame is not None:
+            return result
+        # A call that is refused leaves the picture as it was.
+        return replace(result, observation=replace(result.observation, frame=self._episode.card()))
 
     def instructions(self) -> str:
         return (

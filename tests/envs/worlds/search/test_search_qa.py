@@ -120,9 +120,8 @@ def test_brackets_and_odd_characters_are_part_of_a_query(tmp_path: Path, env_id:
             action = f"search {json.dumps({'query': query})}"
         result = world.step(action)
         result.observation.text.encode("utf-8")
-        if result.is_valid:
-            assert result.observation.frame is not None
-            read_frame(result.observation.frame)
+        assert result.observation.frame is not None
+        read_frame(result.observation.frame)
 
 
 def test_the_tool_sibling_asks_the_same_and_answers_by_messages(tmp_path: Path) -> None:
@@ -190,6 +189,34 @@ def test_hotpotqa_brings_its_passages_along(tmp_path: Path, row: dict, ending: s
     result = world.step("search[alpha]")
     assert _lines(result) == ["[1] Alpha: Alpha is old. Very."]
     assert world.solve() == ["search[Beta]", "finish[yes]"]
+
+
+def test_musique_brings_its_passages_along(tmp_path: Path) -> None:
+    row = {
+        "id": "2hop__1",
+        "question": "Which is old?",
+        "answer": "Alpha",
+        "answer_aliases": ["Alfa"],
+        "paragraphs": [
+            {"idx": 0, "title": "Beta", "paragraph_text": "New.", "is_supporting": False},
+            {"idx": 1, "title": "Alpha", "paragraph_text": "Old.", "is_supporting": True},
+        ],
+    }
+    world = registry.make("search_qa", data=written(tmp_path / "musique.jsonl", [row]))
+    world.reset(0, 0)
+    assert world.solve() == ["search[Alpha]", "finish[Alpha]"]
+    assert _lines(world.step("search[old]")) == ["[1] Alpha: Old."]
+    assert world.step("finish[alfa]").success
+
+
+@pytest.mark.parametrize("field", ["context", "supporting_facts", "paragraphs", "evidence"])
+@pytest.mark.parametrize("value", [None, 5, "x", {}, [None], [[]], [["x", 1, 2]], [{"title": 5}]])
+def test_a_row_with_odd_evidence_is_a_question_without_it(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    world = made(tmp_path, {**QUESTION, field: value})
+    assert world.solve() is not None
+    assert world.step("finish[Babbage]").success
 
 
 @pytest.mark.parametrize(
