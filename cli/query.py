@@ -35,7 +35,7 @@ def query(
         str,
         typer.Argument(
             help="One SELECT over runs, steps, metrics, trajectories, turns, tokens, diagnostics, "
-            "alarms, commands, command_events, checkpoints."
+            "alarms, commands, command_events, checkpoints, settings, images."
         ),
     ],
     format: Annotated[Format, typer.Option(help="How to print the answer.")] = Format.TABLE,

@@ -6,6 +6,7 @@ read the run's data files and write nothing, and its memory and time are limited
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
@@ -146,7 +147,10 @@ def _reader(run_id: str) -> RunReader:
 
 
 def csv_bytes(table: pa.Table) -> bytes:
-    """The table as CSV: lists and maps as JSON, text that a spreadsheet would run made harmless."""
+    """The table as CSV: lists and maps as JSON, bytes as base64.
+
+    Text that a spreadsheet would run is made harmless.
+    """
     import pyarrow.csv as pacsv
 
     columns = [_flat(table.column(name)) for name in range(table.num_columns)]
@@ -160,6 +164,8 @@ def _flat(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return pa.array([None if v is None else _harmless(v) for v in column.to_pylist()])
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):  # a picture
+        return pa.array([None if v is None else base64.b64encode(v) for v in column.to_pylist()])
     if pa.types.is_nested(kind):
         values: list[Any] = column.to_pylist()
         return pa.array([None if v is None else json.dumps(v, default=str) for v in values])

@@ -21,10 +21,13 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.pretrained.vision import FIRST_IMAGE_ID
 from echoscope.core.rollout.chat import load_chat
 from echoscope.core.run.launch import resume, start
+from echoscope.core.run.scored_by import by_checkpoint
+from echoscope.diagnostics.read.table import table_of_run
+from echoscope.diagnostics.tools.rescoring import RescoringError, with_information
 from echoscope.envs.frames import to_png
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.records import Trajectory, vocabulary_ids
+from echoscope.store.records import Trajectory
 from echoscope.text.png import open_picture, picture_key
 
 Make = Callable[..., RunConfig]
@@ -261,4 +264,14 @@ def test_stored_prompts_with_pictures_do_not_train_a_text_policy(
     offline = make_config(f"model.path={one_folder}", f"from_run={tmp_path / 'run'}", "steps=1")
     with pytest.raises(ConfigError, match="sampled from prompts with pictures"):
         start(offline, tmp_path / "again", Listener())
-    assert vocabulary_ids(np.array([1]), ()).tolist() == [1]
+
+
+def test_a_stored_run_with_pictures_is_not_scored_again(
+    one_folder: str, make_config: Make, tmp_path: Path
+) -> None:
+    """Its prompts hold the image token: a score without the picture would be wrong."""
+    config = seeing(make_config, one_folder, "checkpoint.every=1")
+    start(config, tmp_path / "run", Listener())
+    reader = open_run(tmp_path / "run")
+    with pytest.raises(RescoringError, match="sampled from prompts with pictures"):
+        with_information(table_of_run(reader), reader, by_checkpoint(reader, 1))
