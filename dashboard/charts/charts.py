@@ -136,7 +136,8 @@ def line_spec(
         traces += mark_traces(marks, axis.at, figure_text)
     else:
         notes.append(_nothing(missing or "Nothing measured yet."))
-        layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
+        # A shaded stretch would stand anywhere: there is no axis.
+        layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "shapes": []}
     return {"data": traces, "layout": layout | {"annotations": notes}}
 
 

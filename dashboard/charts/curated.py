@@ -117,7 +117,7 @@ CHARTS: tuple[Chart, ...] = (
                 is_right=True,
             ),
         ),
-        missing="Needs cross-scoring: set diagnostics.information.every, with several prompts.",
+        missing="I(X;Z) was not measured. It needs the model and several prompts.",
     ),
     Chart(
         name="gradient",

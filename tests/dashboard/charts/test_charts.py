@@ -232,9 +232,16 @@ def test_a_long_curve_is_drawn_from_few_points() -> None:
 
 
 def test_without_a_value_the_chart_says_what_is_missing() -> None:
-    figure = charts.line_chart([one_curve([np.nan])], STEP_AXIS, [mark()], missing="Needs a critic")
+    figure = charts.line_chart(
+        [one_curve([np.nan])],
+        STEP_AXIS,
+        [mark()],
+        charts.LineOptions(onset=(1, 2)),
+        missing="Needs a critic",
+    )
     assert "Needs a critic" in [note.text for note in figure.layout.annotations]
     assert not figure.data
+    assert not figure.layout.shapes
 
 
 def test_zooming_in_shows_what_lies_there_at_full_height() -> None:
