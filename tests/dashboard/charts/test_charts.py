@@ -484,6 +484,10 @@ def test_marks_lie_on_an_axis_of_their_own_and_commands_have_lines() -> None:
 
 def test_the_onset_is_a_stretch_behind_the_curves() -> None:
     steps = pd.DataFrame({"step": [1, 2, 3], "wall_time": [0.0, 1.0, 2.0], "step_s": [1.0] * 3})
-    spec = charts.line_spec([], step_axis(steps), options=charts.LineOptions(onset=(2, 3)))
+    spec = charts.line_spec(
+        [one_curve([1.0, 2.0, 3.0])],
+        step_axis(steps),
+        options=charts.LineOptions(onset=(2, 3)),
+    )
     (stretch,) = spec["layout"]["shapes"]
     assert (stretch["x0"], stretch["x1"], stretch["layer"]) == (2.0, 3.0, "below")
