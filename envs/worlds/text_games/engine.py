@@ -211,7 +211,7 @@ def _made_game(asked: Mapping[str, Any], number: int, path: Path) -> Path:
         options.nb_parallel_quests = asked["quests"]
         options.quest_length = asked["quest_length"]
         options.grammar.theme = asked["theme"]
-        options.grammar.include_adj = True
+        options.grammar.include_adj = asked["theme"] == "house"  # else names may be alike
         options.path = str(path)
         try:
             game = make_game(options)
@@ -258,29 +258,29 @@ def _list_games(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Entry of the process; its arguments are the folder of games and 1 if that is temporary."""
-    folder, is_temporary = Path(sys.argv[1]), sys.argv[2] == "1"
+    """Entry of the process. Arguments: the folder of games, 1 if that is temporary, and a scratch
+    folder; the temporary ones are removed when the input ends, since the trainer may be gone."""
+    folder, is_temporary, scratch = Path(sys.argv[1]), sys.argv[2] == "1", sys.argv[3]
     # Whatever the engines print must not be read as an answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    with tempfile.TemporaryDirectory() as scratch:
-        # The interpreter copies itself into the folder of temporary files, and Inform works there.
-        tempfile.tempdir = os.environ["TMPDIR"] = scratch
-        os.environ.setdefault("ALFWORLD_DATA", scratch)  # else alfworld makes a folder at home
-        os.chdir(scratch)
-        engine = Engine(folder)
-        answers.write("ready\n")
+    # The interpreter copies itself into the folder of temporary files, and Inform works there.
+    tempfile.tempdir = os.environ["TMPDIR"] = scratch
+    os.environ.setdefault("ALFWORLD_DATA", scratch)  # else alfworld makes a folder at home
+    os.chdir(scratch)
+    engine = Engine(folder)
+    answers.write("ready\n")
+    answers.flush()
+    for line in sys.stdin:
+        try:
+            reply = engine.answer(json.loads(line))
+        except Exception as error:  # noqa: BLE001 - other people's engines: the trainer is told
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(reply) + "\n")
         answers.flush()
-        for line in sys.stdin:
-            try:
-                reply = engine.answer(json.loads(line))
-            except Exception as error:  # noqa: BLE001 - other people's engines: the trainer is told
-                reply = {"error": f"{type(error).__name__}: {error}"}
-            answers.write(json.dumps(reply) + "\n")
-            answers.flush()
-        os.chdir(folder.anchor or "/")
+    shutil.rmtree(scratch, ignore_errors=True)
     if is_temporary:
         shutil.rmtree(folder, ignore_errors=True)

@@ -51,6 +51,7 @@ class GameEngine:
         self._owner = os.getpid()
         self._folder: Path | None = None
         self._is_temporary = False
+        self._scratch: Path | None = None
         self.generation = 0
         """How many processes there were: sessions of an earlier one are gone."""
 
@@ -94,21 +95,17 @@ class GameEngine:
 
     def _running(self) -> subprocess.Popen[str]:
         if os.getpid() != self._owner:  # a fork: the process belongs to the parent
-            self._process, self._folder, self._owner = None, None, os.getpid()
+            self._process = self._folder = self._scratch = None
+            self._owner = os.getpid()
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._kill()
         if self._folder is None:
             self._folder, self._is_temporary = games_folder()
+        self._scratch = Path(tempfile.mkdtemp(prefix="echoscope-engine-"))
+        arguments = (str(self._folder), str(int(self._is_temporary)), str(self._scratch))
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-c",
-                self._code,
-                str(self._folder),
-                str(int(self._is_temporary)),
-            ],
+            [sys.executable, "-P", "-c", self._code, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -148,6 +145,9 @@ class GameEngine:
                 except OSError:  # what was not written goes nowhere
                     continue
         self._process = None
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
 
 
 class GameSession:

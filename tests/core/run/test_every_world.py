@@ -14,7 +14,11 @@ from echoscope.core.run.launch import start
 from echoscope.envs import registry
 from echoscope.store.reader import open_run
 
-PARAMS = {"gymnasium": {"env": "FrozenLake-v1"}, "webshop": {"page_size": 2}}
+PARAMS = {
+    "gymnasium": {"env": "FrozenLake-v1"},
+    "webshop": {"page_size": 2},
+    "textworld": {"rooms": 1, "objects": 1, "quest_length": 1, "show_commands": False},
+}
 """Where a world has parameters without a default, or long observations."""
 INSTALLED = [env_id for env_id in registry.known_ids() if env_id not in registry.unavailable()]
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,13 +95,37 @@ def test_games_lie_in_the_cache_or_in_a_folder_that_is_removed(
     monkeypatch.setenv("ECHOSCOPE_CACHE", str(tmp_path))
     assert engine_process.games_folder() == (tmp_path / "textworld", False)
     monkeypatch.delenv("ECHOSCOPE_CACHE")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     engine = GameEngine(SCRIPTED)
     engine.ensure_running()
-    folder = engine._folder
-    assert folder is not None
-    assert folder.is_dir()
+    assert len(list(tmp_path.glob("echoscope-*"))) == 2  # the games, and a scratch folder
     engine.close()
-    assert not folder.exists()
+    assert list(tmp_path.glob("echoscope-*")) == []
+
+
+def test_a_trainer_that_is_killed_leaves_neither_process_nor_files(tmp_path: Path) -> None:
+    code = (
+        "import os, time; from echoscope.envs.worlds.text_games.engine_process import GameEngine; "
+        "engine = GameEngine(); engine.ensure_running(); "
+        "print(engine._process.pid, flush=True); time.sleep(60)"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment.pop("ECHOSCOPE_CACHE", None)
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert trainer.stdout is not None
+    pid = int(trainer.stdout.readline())
+    assert list(tmp_path.iterdir())
+    trainer.kill()
+    trainer.communicate()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and (
+        Path(f"/proc/{pid}").exists() or any(tmp_path.iterdir())
+    ):
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_a_closed_engine_leaves_no_process(engine: GameEngine) -> None:
