@@ -11,6 +11,7 @@ import json
 import os
 import re
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,9 @@ _FREE_BYTES = 64 << 20
 _SNIFF_BYTES = 4096
 _WINDOW = 1 << 20
 _MAX_MEMBERS = 200_000
+_ZSTD = 93
+"""Of a member's compression, in a zip file."""
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _PICKLED = frozenset({".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"})
 _SKIPPED = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
@@ -229,14 +233,12 @@ class InspectArchive:
         if info.file_size > MAX_DOCUMENT_BYTES:
             raise BadJsonError("a sample of more than 32 MB")
         try:
-            with self._archive.open(info) as member:
-                data = member.read(MAX_DOCUMENT_BYTES + 1)
-        except NotImplementedError:
-            raise BadJsonError(
-                "the sample is compressed with Zstandard, which Python reads from version 3.14 on; "
-                "`inspect log convert --to json` writes it as JSON"
-            ) from None
-        except (zlib.error, zipfile.BadZipFile, EOFError, RuntimeError) as error:
+            if info.compress_type == _ZSTD:
+                data = _zstd_member(self.path, info)
+            else:
+                with self._archive.open(info) as member:
+                    data = member.read(MAX_DOCUMENT_BYTES + 1)
+        except (zlib.error, zipfile.BadZipFile, EOFError, RuntimeError, OSError) as error:
             raise BadJsonError(f"the archive is damaged: {error}") from None
         if len(data) > MAX_DOCUMENT_BYTES:
             raise BadJsonError("a sample of more than 32 MB")
@@ -264,6 +266,31 @@ class InspectArchive:
         if self._archive is not None:
             self._archive.close()
             self._archive = None
+
+
+def _zstd_member(path: Path, info: zipfile.ZipInfo) -> bytes:
+    """The bytes of a member that is packed with Zstandard, which `zipfile` reads from 3.14 on.
+
+    Raises:
+        OSError, zipfile.BadZipFile: it is damaged.
+    """
+    import pyarrow as pa
+
+    if info.flag_bits & 1 or info.compress_size > MAX_DOCUMENT_BYTES:
+        raise zipfile.BadZipFile(f"{info.filename} is encrypted or too large")
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        header = file.read(_LOCAL_HEADER.size)
+        if len(header) < _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
+            raise zipfile.BadZipFile(f"{info.filename} has no header")
+        *_, name_size, extra_size = _LOCAL_HEADER.unpack(header)
+        file.seek(name_size + extra_size, 1)
+        packed = file.read(info.compress_size)
+    with pa.input_stream(pa.py_buffer(packed), compression="zstd") as stream:
+        data = bytes(stream.read(MAX_DOCUMENT_BYTES + 1))
+    if len(data) <= MAX_DOCUMENT_BYTES and zlib.crc32(data) != info.CRC:
+        raise zipfile.BadZipFile(f"{info.filename} has another checksum")
+    return data
 
 
 def files_of(path: Path) -> Iterator[tuple[Path, str]]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...records import FinishReason
 from ..dialogue import is_messages, read_messages
 from ..draft import Draft, RowError, number, text_of, without
 from ..format import Format, Row, Where
@@ -48,7 +49,8 @@ def _draft(row: Row) -> Draft:
     about = header.get("eval") if isinstance(header, Mapping) else None
     task = about.get("task") if isinstance(about, Mapping) else None
     total_time = number(row.get("total_time"))
-    used = ("messages", "events", "attachments", "_header", "epoch", "store", "total_time")
+    used = ("messages", "events", "attachments", "_header", "epoch", "total_time", "output")
+    output = row.get("output") if isinstance(row.get("output"), Mapping) else {}
     draft = Draft(
         turns=dialogue.turns,
         prompt=dialogue.prompt,
@@ -59,9 +61,13 @@ def _draft(row: Row) -> Draft:
         fields={
             **without(row, used),
             "epoch": row["epoch"],
+            # The choices repeat the last message.
+            "output": without(output or {}, ("choices", "completion")),
             **({"system": dialogue.system} if dialogue.system else {}),
         },
     )
+    if draft.turns:
+        draft.turns[-1].finish_reason = _finish(output or {})
     if scores:
         first = next(iter(scores.values()))
         draft.set_episode_reward(first)
@@ -71,6 +77,15 @@ def _draft(row: Row) -> Draft:
         if draft.turns:
             draft.turns[-1].info = {f"score/{name}": value for name, value in scores.items()}
     return draft
+
+
+def _finish(output: Mapping[str, Any]) -> FinishReason:
+    """How the last reply ended."""
+    choices = output.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    reason = first.get("stop_reason") if isinstance(first, Mapping) else None
+    known = {"stop": FinishReason.STOP, "max_tokens": FinishReason.LENGTH}
+    return known.get(text_of(reason), FinishReason.UNKNOWN)
 
 
 def _scores(scores: Any) -> dict[str, float]:

@@ -49,7 +49,7 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     if known:
         draft.set_episode_reward(sum(known.values()))
         draft.turns[-1].info = {f"reward/{name}": value for name, value in known.items()}
-    if len(known) > 1:
+    if len(rewards) > 1:
         draft.reconstructed.add("reward_terms")
     yield draft
 

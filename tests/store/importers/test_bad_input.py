@@ -205,6 +205,25 @@ def test_packed_lines(tmp_path: Path) -> None:
     assert replies(Imported(import_run(path, tmp_path / "run"))) == ["a"]
 
 
+def test_a_file_of_several_zstandard_frames(tmp_path: Path) -> None:
+    """A stream that is written in chunks is several frames, one after the other."""
+    path = tmp_path / "00000.jsonl.zst"
+    codec = pa.Codec("zstd")
+    lines = [(json.dumps(chat(text)) + "\n").encode() for text in "abc"]
+    path.write_bytes(b"".join(codec.compress(line, asbytes=True) for line in lines))
+    assert replies(Imported(import_run(path, tmp_path / "run"))) == ["a", "b", "c"]
+
+
+def test_a_damaged_sample_of_inspect(tmp_path: Path) -> None:
+    data = bytearray((FIXTURES / "inspect_written" / "arith.eval").read_bytes())
+    place = data.index(b"samples/add_epoch_1.json") + 200
+    data[place] ^= 0xFF
+    (tmp_path / "log.eval").write_bytes(bytes(data))
+    report = import_run(tmp_path / "log.eval", tmp_path / "run")
+    assert report.num_kept == 3
+    assert report.rows.total == 1
+
+
 def test_steps_that_cannot_be(rows: Rows) -> None:
     found = rows(chat("a", step=2), chat("b", step=-1), chat("c", step=10**12), chat("d", step="x"))
     assert replies(found) == ["a"]

@@ -160,9 +160,23 @@ def test_trl(fixture: Fixture) -> None:
         "reward/accuracy_reward": 0.5,
     }
     assert trajectories[2].turns[0].info == {"reward/accuracy_reward": 1.0}, "None stays absent"
+    assert found.report.reconstructed["reward_terms"] == 4
     assert found.extra(0)["fields"] == {"image_name": "i"}
     assert found.extra(0)["reconstructed"] == ["groups", "reward_terms"]
     advantages = found.reader.sql(
         "SELECT advantage, kept FROM trajectories ORDER BY id"
     ).to_pylist()
     assert [row["advantage"] for row in advantages] == [0.7, -0.7, 0.7, -0.7]
+
+
+def test_files_that_trl_wrote(fixture: Fixture) -> None:
+    """Two steps of GRPO on the shipped policy; the second function returns None at times."""
+    found = fixture("trl_written")
+    assert [t.step for t in found.trajectories] == [1] * 4 + [2] * 4
+    assert places(found) == [(0, 0), (0, 1), (1, 0), (1, 1)] * 2
+    first, second = found.trajectories[:2]
+    assert texts(first.turns) == [("Arm 0:", " up 1 right. Near: up")]
+    assert first.episode_return == pytest.approx(3.1)
+    assert set(second.turns[0].info) == {"reward/length_reward"}
+    column = found.reader.sql("SELECT advantage FROM trajectories WHERE step = 1 ORDER BY id")
+    assert column.column("advantage").to_pylist()[:2] == pytest.approx([0.707, -0.707], abs=1e-3)

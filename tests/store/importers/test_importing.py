@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +89,28 @@ def test_an_import_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     assert (report.num_there, report.num_kept) == (4, 6)
     assert stored(tmp_path / "run") == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert open_run(tmp_path / "run").info().status == "finished"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from echoscope.store.importers.importing import import_run
+def stop(done, of):
+    if done >= 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+import_run(Path(sys.argv[1]), Path(sys.argv[2]), writing=stop)
+"""
+
+
+def test_an_import_that_was_killed_goes_on(tmp_path: Path) -> None:
+    write_steps(tmp_path / "in", range(5))
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "in"), str(tmp_path / "run")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    report = import_run(tmp_path / "in", tmp_path / "run")
+    assert report.num_there + report.num_kept == 10
+    assert report.num_kept >= 4
+    assert stored(tmp_path / "run") == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert not verify(tmp_path / "run").problems
 
 
 def test_a_run_that_grew_is_continued(tmp_path: Path) -> None:

@@ -199,3 +199,16 @@ def test_vagen_evaluation(fixture: Fixture) -> None:
     assert (trajectory.env_id, trajectory.tag) == ("sokoban", "tag_base")
     assert trajectory.is_success is True
     assert trajectory.episode_return == 1.25
+
+
+def test_an_archive_that_inspect_wrote(fixture: Fixture) -> None:
+    """Two samples, two epochs, of a model that only recites; members are packed with Zstandard."""
+    found = fixture("inspect_written")
+    assert places(found) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    first = found.trajectories[0]
+    assert texts(first.turns) == [("What is 2 + 3?", "<think>two and three</think>5")]
+    assert first.turns[0].finish_reason is FinishReason.STOP
+    assert [t.is_success for t in found.trajectories] == [True, False, False, True]
+    assert first.env_id == "arith"
+    assert found.extra(0)["fields"]["target"] == "5"
+    assert found.extra(0)["fields"]["system"] == "Be brief."
