@@ -230,19 +230,25 @@ def test_with_a_token_nobody_else_learns_more_than_that_it_lives() -> None:
         assert ask(url, "/health", method="GET", **right)[1]["metrics"]["sessions"] == 1
 
 
-def test_sessions_are_limited_and_expire() -> None:
-    limits = Limits(max_sessions=2, idle_s=0.3)
-    with served(BANDIT, limits=limits) as url:
+def test_sessions_are_limited() -> None:
+    with served(BANDIT, limits=Limits(max_sessions=2)) as url:
         opened = [ask(url, "/v1/sessions")[1]["session"] for _ in range(2)]
         found = error(ask(url, "/v1/sessions"))
         assert found[:2] == (503, "full")
         assert "--max-sessions" in found[2]
+        ask(url, f"/v1/sessions/{opened[0]}", method="DELETE")
+        assert ask(url, "/v1/sessions")[0] == 200
+
+
+def test_sessions_that_nobody_uses_expire() -> None:
+    with served(BANDIT, limits=Limits(max_sessions=2, idle_s=0.2)) as url:
+        opened = [ask(url, "/v1/sessions")[1]["session"] for _ in range(2)]
         time.sleep(0.4)
         assert ask(url, "/v1/sessions")[0] == 200
         begin = {"episode": 1, "seed": 0, "noise_seed": 0}
         found = error(ask(url, f"/v1/sessions/{opened[0]}/reset", begin))
         assert found[:2] == (404, "unknown_session")
-        assert ask(url, "/health", method="GET")[1]["metrics"]["expired"] == 2
+        assert ask(url, "/health", method="GET")[1]["metrics"]["expired"] >= 2
 
 
 class OddLake(FrozenLake):
@@ -269,7 +275,7 @@ class OddLake(FrozenLake):
         ("raise", 500, "env_error", "the environment failed: ValueError: deep?water"),
         ("exit", 500, "env_error", "RuntimeError: SystemExit: 3"),
         ("nonsense", 500, "env_error", "must return a StepResult"),
-        ("hang", 504, "timeout", "step took more than 0.2 s (--timeout)"),
+        ("hang", 504, "timeout", "step took more than 1 s (--timeout)"),
     ],
 )
 def test_a_world_that_fails_ends_its_session_and_no_other(
@@ -278,7 +284,7 @@ def test_a_world_that_fails_ends_its_session_and_no_other(
     OddLake.waiting = threading.Event()
     monkeypatch.setattr(registry, "_load_class", lambda point: OddLake)
     registry.register("odd_lake", "test:OddLake")
-    with served(Served(id="odd_lake"), limits=Limits(call_s=0.2)) as url:
+    with served(Served(id="odd_lake"), limits=Limits(call_s=1.0)) as url:
         paths = []
         for _ in range(2):
             path = f"/v1/sessions/{ask(url, '/v1/sessions')[1]['session']}"
