@@ -350,7 +350,7 @@ def main() -> None:
         for pair in races(options.rounds):
             found.append(pair)
             mine, peer = f"{pair.ours_per_s:,.0f}", f"{pair.peer_per_s:,.0f}"
-            print(f"| {pair.ours} | {mine} | {pair.peer} | {peer} | {pair.ratio:.2g} |", flush=True)
+            print(f"| {pair.ours} | {mine} | {pair.peer} | {peer} | {pair.ratio:.2f} |", flush=True)
     else:
         print(f"\nno peers: there is no folder {options.peers}")
 

@@ -29,7 +29,10 @@ from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.text.amounts import counted
 
 PAGE = Path(__file__).parents[1] / "docs" / "worlds.md"
-NOT_RECORDED = "Not recorded"
+NOT_RECORDED = (
+    "No example: this world could not run where the page was written. What it needs stands under "
+    "Requires."
+)
 HEAD = """# Worlds
 
 After reading this page you know what each shipped world shows, what it takes, what it pays and when
@@ -141,16 +144,13 @@ def cell(text: str) -> str:
 def example(env_id: str, existing: str) -> str:
     """An episode in a block of its own, between comments that name the world."""
     begin, end = f"<!-- episode of {env_id}: begin -->", f"<!-- episode of {env_id}: end -->"
-    missing = registry.unavailable().get(env_id, "")
-    if not missing:
+    body = ""
+    if env_id not in registry.unavailable():
         try:
             body = episode(env_id)
         except EnvError as error:
-            missing = str(error)
-    if missing:
-        kept = existing.partition(begin)[2].partition(end)[0].strip()
-        is_kept = bool(kept) and not kept.startswith(NOT_RECORDED)
-        body = kept if is_kept else f"{NOT_RECORDED}: {missing}"
+            print(f"{env_id}: {error}")
+    body = body or existing.partition(begin)[2].partition(end)[0].strip() or NOT_RECORDED
     return f"{begin}\n{body}\n{end}\n"
 
 

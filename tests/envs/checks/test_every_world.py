@@ -26,7 +26,7 @@ EXPERT_PARAMS: dict[str, dict[str, Any]] = {
     # Its expert walks as if nothing slipped; the slippery lake is in test_frozen_lake.
     "frozen_lake": {"slip": 0.0},
 }
-COSTLY = {"deepcoder": 20, "game_2048": 20, "textworld": 20}
+COSTLY = {"deepcoder": 20, "game_2048": 20, "textworld": 20, "treasure": 20}
 """World to the number of tasks in the fast tests, where 200 cost more than about three seconds."""
 
 
