@@ -26,6 +26,7 @@ from .puzzle_narrators import (
     SudokuNarrator,
     WordProblemNarrator,
 )
+from .search_narrator import SearchNarrator
 
 OPPOSITE: Mapping[str, str] = MappingProxyType(
     {"up": "down", "down": "up", "left": "right", "right": "left"}
@@ -200,6 +201,8 @@ _NARRATORS: Mapping[str, Narrator] = MappingProxyType(
         "game_2048": Game2048Narrator(),
         "price_list": PriceListNarrator(),
         "rubiks": RubiksNarrator(),
+        "search_qa": SearchNarrator(),
+        "search_tools": SearchNarrator(),
         "sokoban": SokobanNarrator(),
         "static_qa": WordProblemNarrator(),
         "sudoku": SudokuNarrator(),
