@@ -66,7 +66,7 @@ def of_another_trainer(
 
         from .sources import open_source
 
-        report = import_run(path, Path(folder) / "run", writing=progress)
+        report = import_run(path, Path(folder) / "run", writing=progress, is_packing=False)
         opened = open_source(report.path, progress=progress, rescore=rescore)
         shown = shlex.quote(str(path))
         notes = (*notes_of(report, shown), *opened.table.notes, *_now(opened.table))

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import math
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -84,8 +85,14 @@ def import_run(
     *,
     scanning: Progress | None = None,
     writing: Progress | None = None,
+    is_packing: bool = True,
 ) -> ImportReport:
     """Import what a path holds into a run's folder, or add what is new to one.
+
+    Args:
+        scanning: Called with (bytes, of bytes) in the first pass.
+        writing: Called with (rows, of rows) in the second pass.
+        is_packing: Merge the files of every 256 steps, in a process of its own.
 
     Raises:
         ImportingError: no rollouts, or the folder is not the run of such an import.
@@ -100,12 +107,14 @@ def import_run(
     with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
         found = survey(path, Path(spool), scanning)
         try:
-            return _import(path, run_path, found, writing)
+            return _import(path, run_path, found, writing, is_packing)
         finally:
             found.close()
 
 
-def _import(path: Path, run_path: Path, found: Survey, writing: Progress | None) -> ImportReport:
+def _import(
+    path: Path, run_path: Path, found: Survey, writing: Progress | None, is_packing: bool
+) -> ImportReport:
     if found.format is None or not len(found.steps_R):
         raise ImportingError(_nothing(path, found))
     report = ImportReport(
@@ -129,12 +138,15 @@ def _import(path: Path, run_path: Path, found: Survey, writing: Progress | None)
             config={"imported": _description(path, found)},
             name=run_path.name,
             tags=("imported", found.format.trainer),
-            is_packing=False,
+            is_packing=is_packing,
         )
     else:
-        writer = RunWriter.resume(run_path, from_step=start - 1, is_packing=False)
+        writer = RunWriter.resume(run_path, from_step=start - 1, is_packing=is_packing)
     with writer:
         _write_steps(writer, found, start, report, writing)
+    if stored is None and not report.num_kept:
+        shutil.rmtree(run_path)  # made a moment ago, and empty
+        raise ImportingError(_nothing(path, found))
     return report
 
 
@@ -143,6 +155,8 @@ def _nothing(path: Path, found: Survey) -> str:
     rows = [f"{place}: {why}" for why, place in found.refused_rows.places.items()]
     why = f" ({'; '.join([*refused, *rows][:3])})" if refused or rows else ""
     trainers = ", ".join(dict.fromkeys(known.trainer for known in FORMATS))
+    if len(found.steps_R):
+        return f"{path}: no episode can be stored{why}"
     return (
         f"{path}: holds no rollouts of a known format{why}. Formats of these can be read: "
         f"{trainers}"

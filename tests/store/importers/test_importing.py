@@ -153,6 +153,9 @@ def test_what_an_import_refuses(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ImportingError, match="holds no rollouts of a known format"):
         import_run(tmp_path / "empty", tmp_path / "new")
+    (tmp_path / "silent.jsonl").write_text('{"messages": [{"role": "user", "content": "q"}]}')
+    with pytest.raises(ImportingError, match=r"no episode can be stored .*no reply of the policy"):
+        import_run(tmp_path / "silent.jsonl", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
