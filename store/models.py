@@ -29,6 +29,8 @@ SHIPPED: Mapping[str, str] = MappingProxyType(
     {
         "tiny": "Qwen2 shape; plays bandit, frozen_lake and small sokoban boards by name of arm "
         "and relative observation",
+        "tiny-puzzles": "Qwen2 shape; plays small tasks of countdown, sudoku, game_2048 (relative "
+        "observations) and rubiks, and made word problems",
     }
 )
 """Name -> one line on what it can do."""

@@ -1,4 +1,4 @@
-"""The shipped policy: it loads the same everywhere, keeps the format, and has room to learn.
+"""The shipped policies: each loads the same everywhere, keeps the format, and can still learn.
 
 Success bounds are about three standard errors of a 60-task estimate around the rates measured on
 200 tasks (docs/policy.md), wide enough for another processor's rounding.
@@ -38,7 +38,7 @@ from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
 from echoscope.core.rollout.rollout import collect
 from echoscope.core.rollout.sources import build_pool
 from echoscope.core.warm_start.run import BARE_CONTEXT
-from echoscope.store.models import list_shipped, shipped_folder
+from echoscope.store.models import SHIPPED, list_shipped, shipped_folder
 from echoscope.store.records import Split, Trajectory
 
 TINY = shipped_folder("tiny")
@@ -52,18 +52,23 @@ HOSTILE = [
 TASKS = 60
 
 
-@lru_cache(maxsize=4)
+EACH = pytest.mark.parametrize("name", list(SHIPPED))
+
+
+@lru_cache(maxsize=8)
 def play(env: str) -> tuple[Trajectory, ...]:
-    """Episodes of a recipe's evaluation environment at temperature 1."""
-    group = load_config(env).envs.eval[0].model_copy(update={"groups": TASKS})
+    """Episodes of a recipe's evaluation environment at temperature 1, by the recipe's policy."""
+    recipe = load_config(env)
+    group = recipe.envs.eval[0].model_copy(update={"groups": TASKS})
     assert isinstance(group, EnvGroup)
-    config = ModelConfig(path="tiny", dtype="float32", device="cpu")
-    engine = HfEngine(load_model("tiny", config), config=HfEngineConfig())
+    name = recipe.model.path
+    config = ModelConfig(path=name, dtype="float32", device="cpu")
+    engine = HfEngine(load_model(name, config), config=HfEngineConfig())
     batch = collect(
         pool=build_pool([group], group_size=1, seed=0, split=Split.EVAL),
         engine=engine,
-        chat=ChatFormat(load_tokenizer(TINY)),
-        context=BARE_CONTEXT.model_copy(update={"max_response_tokens": 64}),
+        chat=ChatFormat(load_tokenizer(shipped_folder(name))),
+        context=BARE_CONTEXT.model_copy(update={"max_response_tokens": 80}),
         sampling=SamplingConfig(),
         step=0,
         split=Split.EVAL,
@@ -72,7 +77,9 @@ def play(env: str) -> tuple[Trajectory, ...]:
     return batch.trajectories
 
 
-@pytest.mark.parametrize("env", ["bandit", "frozen_lake", "sokoban"])
+@pytest.mark.parametrize(
+    "env", ["bandit", "frozen_lake", "sokoban", "countdown", "sudoku", "rubiks", "static_qa"]
+)
 def test_replies_are_well_formed(env: str) -> None:
     turns = [turn for trajectory in play(env) for turn in trajectory.turns]
     assert np.mean([turn.is_valid for turn in turns]) >= 0.95
@@ -80,7 +87,15 @@ def test_replies_are_well_formed(env: str) -> None:
 
 @pytest.mark.parametrize(
     ("env", "low", "high"),
-    [("bandit", 0.3, 0.7), ("frozen_lake", 0.2, 0.6), ("sokoban", 0.2, 0.6)],
+    [
+        ("bandit", 0.3, 0.7),
+        ("frozen_lake", 0.2, 0.6),
+        ("sokoban", 0.2, 0.6),
+        ("countdown", 0.2, 0.6),
+        ("sudoku", 0.3, 0.8),
+        ("rubiks", 0.1, 0.6),
+        ("static_qa", 0.1, 0.6),
+    ],
 )
 def test_it_succeeds_often_enough_to_learn_and_seldom_enough_to_have_something_to_learn(
     env: str, low: float, high: float
@@ -103,11 +118,25 @@ def test_reasoning_varies_between_samples() -> None:
     assert len(openings) >= 5
 
 
-def test_every_loader_gives_the_same_ids() -> None:
+def test_a_careful_countdown_tries_expressions_of_the_given_numbers() -> None:
+    turns = [turn for trajectory in play("countdown") for turn in trajectory.turns]
+    careful = [turn for turn in turns if " is " in turn.reasoning or " makes " in turn.reasoning]
+    assert 0.2 < len(careful) / len(turns) < 0.8
+    named = [
+        sorted(re.findall(r"\d+", re.split(" is | makes ", turn.reasoning)[0]))
+        == sorted(re.findall(r"\d+", turn.observation.split(" Target")[0]))
+        for turn in careful
+    ]
+    assert np.mean(named) >= 0.9
+
+
+@EACH
+def test_every_loader_gives_the_same_ids(name: str) -> None:
+    folder = shipped_folder(name)
     tokenizers = [
-        AutoTokenizer.from_pretrained(TINY),
-        PreTrainedTokenizerFast.from_pretrained(TINY),
-        load_tokenizer(TINY),
+        AutoTokenizer.from_pretrained(folder),
+        PreTrainedTokenizerFast.from_pretrained(folder),
+        load_tokenizer(folder),
     ]
     for text in HOSTILE:
         ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for tokenizer in tokenizers]
@@ -115,8 +144,9 @@ def test_every_loader_gives_the_same_ids() -> None:
     assert len({len(tokenizer) for tokenizer in tokenizers}) == 1
 
 
-def test_any_text_survives_and_tags_are_single_tokens() -> None:
-    tokenizer = load_tokenizer(TINY)
+@EACH
+def test_any_text_survives_and_tags_are_single_tokens(name: str) -> None:
+    tokenizer = load_tokenizer(shipped_folder(name))
     chat = ChatFormat(tokenizer)
     for text in HOSTILE:
         # NFC, as Qwen2's own tokenizer normalises.
@@ -129,27 +159,34 @@ def test_any_text_survives_and_tags_are_single_tokens() -> None:
     assert "<answer>" in tokenizer.decode(chat.encode("<answer>"), skip_special_tokens=True)
 
 
-def test_control_words_in_a_world_stay_text() -> None:
-    chat = ChatFormat(load_tokenizer(TINY))
+@EACH
+def test_control_words_in_a_world_stay_text(name: str) -> None:
+    chat = ChatFormat(load_tokenizer(shipped_folder(name)))
     assert chat.turn_end_id not in chat.encode("<|end|>")
     assert chat.stop_token_ids == (chat.turn_end_id,)
     assert chat.pad_token_id != chat.turn_end_id
 
 
-def test_the_model_is_an_ordinary_folder_of_at_most_four_megabytes() -> None:
-    model = AutoModelForCausalLM.from_pretrained(TINY)
-    tokenizer = load_tokenizer(TINY)
+@pytest.mark.parametrize(
+    ("name", "dtype", "most_bytes"),
+    [("tiny", torch.float32, 4_000_000), ("tiny-puzzles", torch.bfloat16, 2_000_000)],
+)
+def test_the_model_is_an_ordinary_folder(name: str, dtype: torch.dtype, most_bytes: int) -> None:
+    folder = shipped_folder(name)
+    model = AutoModelForCausalLM.from_pretrained(folder)
     assert model.config.model_type == "qwen2"
     assert model.config.hidden_size // model.config.num_attention_heads >= 32
-    assert model.config.vocab_size == len(tokenizer)
-    assert model.dtype == torch.float32
+    assert model.config.vocab_size == len(load_tokenizer(folder))
+    assert model.dtype == dtype
     # The library's default would sample from the 50 likeliest tokens only.
     assert model.generation_config.top_k == 0
-    shipped = {one.name: one for one in list_shipped()}["tiny"]
+    shipped = {one.name: one for one in list_shipped()}[name]
     assert shipped.num_parameters == sum(p.numel() for p in model.parameters())
-    assert shipped.num_bytes <= 4_000_000
-    assert (TINY / "sft.json").is_file()
-    assert json.loads((TINY / "sft.json").read_text())["iterations"] > 0
+    assert shipped.num_bytes <= most_bytes
+    assert json.loads((folder / "sft.json").read_text())["iterations"] > 0
+    # Training happens in float32 on a CPU, however the weights are stored.
+    config = ModelConfig(path=name, device="cpu")
+    assert load_model(name, config).dtype == torch.float32
 
 
 def test_names_and_folders_resolve(tmp_path: Path) -> None:
@@ -158,6 +195,8 @@ def test_names_and_folders_resolve(tmp_path: Path) -> None:
     assert resolve_model("some-org/some-model") == "some-org/some-model"
     with pytest.raises(ModelPathError, match=r"did you mean 'tiny'\?"):
         resolve_model("tny")
+    with pytest.raises(ModelPathError, match=r"did you mean 'tiny-puzzles'\?"):
+        resolve_model("tiny_puzzles")
     with pytest.raises(ModelPathError, match=r"has no config\.json"):
         resolve_model(str(tmp_path))
     with pytest.raises(ModelPathError, match="no model folder"):

@@ -1,0 +1,182 @@
+"""Every environment: what its expert solves, and the shipped policy before and after 40 steps.
+
+    python benchmarks/worlds.py [--only countdown,sudoku] [--seeds 0,1] [--root DIR]
+
+Prints the Markdown table of docs/environments.md. Each finished measurement is a line of
+ROOT/rows.jsonl and is not made again, so an interrupted measurement continues where it stopped, and
+a world that is added later adds its row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from machine import describe_machine
+
+from echoscope import open_run
+from echoscope.core.config.loading import load_config, recipe_names
+from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
+from echoscope.diagnostics.measure.rates import wilson_interval
+from echoscope.envs import registry
+from echoscope.envs.settings import EnvGroup
+from echoscope.envs.turns.wrappers import runner_of, wrap
+
+EXPERT_SEEDS = 200
+TASKS = 100
+STEPS = 40
+FEWER_STEPS: Mapping[str, int] = dict.fromkeys(
+    (
+        "alfworld", "deepcoder", "gymnasium", "lean", "price_list", "search_qa", "search_tools",
+        "shop_tools", "spatial", "textworld", "treasure", "webshop",
+    ),
+    10,
+)  # fmt: skip
+"""Worlds whose text the shipped policies have never seen: 40 steps of long prompts for a zero."""
+QUIET = ("checkpoint.every=0", "probe.every=0", "diagnostics.enabled=false")
+"""What costs time and changes nothing of what is learned."""
+Row = dict[str, Any]
+
+
+def play_expert(group: EnvGroup) -> Row:
+    """Share of seeds that the expert solves within the recipe's limits; None without an expert."""
+    world = wrap(lambda: registry.make(group.env, **group.params), group.settings())
+    solved = 0
+    try:
+        for seed in range(EXPERT_SEEDS):
+            world.reset(seed, seed)
+            env = runner_of(world).env
+            if seed == 0 and env.solve() is None:
+                return {"expert": None}
+            result = None
+            while result is None or result.stop_reason is None:
+                plan = env.solve()
+                if not plan:
+                    break
+                result = world.step_turn(plan[: group.max_actions_per_turn], is_well_formed=True)
+            solved += result is not None and bool(result.success)
+    finally:
+        world.close()
+    return {"expert": solved / EXPERT_SEEDS}
+
+
+def train(recipe: str, seed: int, path: Path) -> Row:
+    """Success on the evaluation tasks before and after, and the processor time in seconds."""
+    shutil.rmtree(path, ignore_errors=True)
+    steps = FEWER_STEPS.get(recipe, STEPS)
+    config = load_config(recipe)
+    tasks = [min(group.groups, TASKS) for group in config.envs.eval]
+    overrides = [f"envs.eval.{i}.groups={number}" for i, number in enumerate(tasks)]
+    overrides += [f"seed={seed}", f"steps={steps}", f"eval.every={steps}", *QUIET]
+    config = load_config(recipe, overrides=overrides)
+    before = os.times()
+    status = start(config, path, SilentEvents())
+    after = os.times()
+    if status != "finished":
+        raise SystemExit(f"the run in {path} is {status}: nothing is recorded of it")
+    reader = open_run(path)
+    tag = config.envs.eval[0].name
+    _, rates = reader.metrics(f"eval/{tag}/success_rate")
+    return {
+        "model": config.model.path,
+        "steps": steps,
+        "tasks": tasks[0],
+        "before": float(rates[0]),
+        "after": float(rates[-1]),
+        "seconds": round(sum(after[:4]) - sum(before[:4]), 1),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def measure(env_id: str, seeds: list[int], root: Path) -> None:
+    """Add what is missing of a world to rows.jsonl."""
+    lack = registry.unavailable().get(env_id)
+    if lack is not None or env_id not in recipe_names():
+        return
+    done = {(row["env"], row.get("seed")) for row in read_rows(root)}
+    if (env_id, None) not in done:
+        expert = play_expert(load_config(env_id).envs.eval[0])
+        write_row(root, {"env": env_id, **expert})
+    for seed in seeds:
+        if (env_id, seed) not in done:
+            row = train(env_id, seed, root / f"{env_id}-seed{seed}")
+            write_row(root, {"env": env_id, "seed": seed, **row})
+
+
+def read_rows(root: Path) -> list[Row]:
+    file = root / "rows.jsonl"
+    if not file.is_file():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def write_row(root: Path, row: Row) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "rows.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)
+
+
+def table_row(env_id: str, rows: list[Row]) -> str:
+    """One line of the table."""
+    lack = registry.unavailable().get(env_id)
+    if lack is not None:
+        return f"| `{env_id}` | not run: {lack} | | | | | |"
+    expert = next((row["expert"] for row in rows if "expert" in row), None)
+    runs = [row for row in rows if "seed" in row]
+    if not runs:
+        return f"| `{env_id}` | not run: no recipe | | | | | |"
+    cells = (
+        f"`{env_id}`",
+        "none" if expert is None else f"{100 * expert:.1f} %",
+        f"`{runs[0]['model']}`",
+        "; ".join(f"{100 * run['before']:.0f} % -> {100 * run['after']:.0f} %" for run in runs),
+        verdict(runs),
+        str(runs[0]["steps"]),
+        ", ".join(f"{run['seconds']:.0f}" for run in runs),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def verdict(runs: list[Row]) -> str:
+    """Whether the intervals of all runs' tasks together, before and after, do not touch."""
+    tasks = sum(run["tasks"] for run in runs)
+    before, after = (
+        wilson_interval(sum(run[when] * run["tasks"] for run in runs) / tasks, tasks)
+        for when in ("before", "after")
+    )
+    if after[0] > before[1]:
+        return "learns"
+    return "gets worse" if after[1] < before[0] else "does not learn it"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", help="Comma-separated ids; all by default.")
+    parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--root", type=Path, default=Path("runs/worlds"))
+    arguments = parser.parse_args()
+    ids = arguments.only.split(",") if arguments.only else list(registry.known_ids())
+    for env_id in ids:
+        measure(env_id, [int(seed) for seed in arguments.seeds.split(",")], arguments.root)
+    rows = read_rows(arguments.root)
+    loads = [row["load"] for row in rows if "load" in row]
+    print(f"\n{describe_machine()}, one thread; load {min(loads)} to {max(loads)}\n")
+    print(
+        "| environment | expert | policy | before -> after, by seed | verdict | steps | seconds |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for env_id in registry.known_ids():
+        print(table_row(env_id, [row for row in rows if row["env"] == env_id]))
+
+
+if __name__ == "__main__":
+    main()
