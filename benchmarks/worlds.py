@@ -129,14 +129,15 @@ def table_row(env_id: str, rows: list[Row]) -> str:
     """One line of the table."""
     lack = registry.unavailable().get(env_id)
     if lack is not None:
-        return f"| `{env_id}` | not run: {lack} | | | | | |"
-    expert = next((row["expert"] for row in rows if "expert" in row), None)
-    runs = [row for row in rows if "seed" in row]
+        return f"| `{env_id}` | not run: {lack.split(':')[0].split(',')[0]} | | | | | |"
+    experts = [row["expert"] for row in rows if "expert" in row]
+    expert = "" if not experts else "none" if experts[0] is None else f"{100 * experts[0]:.1f} %"
+    runs = sorted((row for row in rows if "seed" in row), key=lambda row: int(row["seed"]))
     if not runs:
-        return f"| `{env_id}` | not run: no recipe | | | | | |"
+        return f"| `{env_id}` | {expert} | | | not measured | | |"
     cells = (
         f"`{env_id}`",
-        "none" if expert is None else f"{100 * expert:.1f} %",
+        expert,
         f"`{runs[0]['model']}`",
         "; ".join(f"{100 * run['before']:.0f} % -> {100 * run['after']:.0f} %" for run in runs),
         verdict(runs),
