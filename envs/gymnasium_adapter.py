@@ -11,6 +11,7 @@ way, `make("gymnasium", env="Taxi-v4")` wraps a Gymnasium world with discrete or
 
 from __future__ import annotations
 
+import functools
 import re
 import string
 from collections.abc import Mapping
@@ -50,6 +51,13 @@ _TOY_ACTIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+@functools.cache
+def _characters() -> str:
+    """What an observation may be written with: every character of the basic plane that prints."""
+    others = (chr(code) for code in range(0x80, 0xFFFE) if chr(code).isprintable())
+    return string.printable + "".join(others)
+
+
 class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]
     """One of our worlds behind Gymnasium's interface, with `Text` spaces.
 
@@ -65,7 +73,7 @@ class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]
             raise EnvParamsError(f"render_mode is {render_mode!r}, not 'ansi' or 'rgb_array'")
         self.world = registry.make(env_id, **params)
         self.render_mode = render_mode
-        self.observation_space = gymnasium.spaces.Text(MAX_TEXT, charset=string.printable)
+        self.observation_space = gymnasium.spaces.Text(MAX_TEXT, charset=_characters())
         self.action_space = gymnasium.spaces.Text(256, min_length=0, charset=string.printable)
         self._latest = Observation(text="")
 

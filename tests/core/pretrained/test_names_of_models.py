@@ -17,6 +17,8 @@ from echoscope.core.pretrained.names import (
     remove_model,
 )
 
+SHIPPED = ["tiny", "tiny-puzzles"]
+
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,9 +33,9 @@ def fetched(name: str) -> Path:
 
 
 def test_without_a_cache_there_are_the_shipped_names_and_what_can_be_fetched() -> None:
-    assert list(named_models()) == ["tiny"]
+    assert list(named_models()) == SHIPPED
     assert [(m.name, m.origin) for m in list_models()] == [
-        ("tiny", "shipped"),
+        *((name, "shipped") for name in SHIPPED),
         ("smollm2", "can be fetched"),
     ]
 
@@ -44,7 +46,7 @@ def test_a_fetched_folder_has_its_name_and_half_a_folder_has_none() -> None:
     (models_folder() / ".other.partial" / "config.json").write_text("{}")
     (models_folder() / "empty").mkdir()
     assert named_models()["smollm2"].path == str(folder)
-    assert list(named_models()) == ["tiny", "smollm2"]
+    assert list(named_models()) == [*SHIPPED, "smollm2"]
     assert describe("smollm2")["layers"] == 2
 
 
@@ -89,7 +91,7 @@ def test_a_shipped_model_stays_and_an_unknown_one_is_said() -> None:
 def test_a_damaged_list_of_names_is_empty(text: str) -> None:
     models_folder().mkdir(parents=True)
     (models_folder() / "added.json").write_text(text)
-    assert list(named_models()) == ["tiny"]
+    assert list(named_models()) == SHIPPED
 
 
 def test_a_folder_that_says_nothing_is_described_as_that(tmp_path: Path) -> None:

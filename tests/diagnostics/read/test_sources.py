@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def test_a_run_without_text_metrics_is_measured_by_its_text(run: Path) -> None:
     assert opened.run_id == "r1"
     assert opened.table.columns["text/template_frac"][-1] > 0.9
     assert opened.table.columns["rollout/success_rate"][0] == 0.5
-    assert "text of 24 of 24 steps" in opened.table.notes[-1]
+    assert any("text of 24 of 24 steps" in note for note in opened.table.notes)
     assert seen[-1] == (24, 24)
 
 
@@ -120,7 +121,8 @@ def test_samples_are_whole_groups_first(run: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_b8_a_folder_that_is_no_run_names_only_what_exists(tmp_path: Path) -> None:
-    """There is no `echoscope import`: what can be judged is a run or a file of metrics."""
+    """No command that is not there: this run once named `import` before there was one."""
     with pytest.raises(MetricsFileError, match="neither a run nor a metrics file") as caught:
         open_source(tmp_path)
-    assert "echoscope" not in str(caught.value).replace(str(tmp_path), "")
+    words = str(caught.value).replace(str(tmp_path), "")
+    assert set(re.findall(r"echoscope \w+", words)) <= {"echoscope import"}
