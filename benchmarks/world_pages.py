@@ -96,7 +96,7 @@ def docstring_parts(world: type[TextEnv]) -> dict[str, str]:
 def limits(spec: EnvSpec) -> str:
     turns, actions = counted(spec.max_turns, "turn"), counted(spec.max_actions_per_turn, "action")
     each = " each" if spec.max_turns > 1 else ""
-    install = f" Install: `pip install 'echoscope[{spec.extra}]'`." if spec.extra else ""
+    install = f" Install: `pip install -e '.[{spec.extra}]'`." if spec.extra else ""
     return f"**Limits.** {turns}, at most {actions}{each}, unless set otherwise.{install}"
 
 

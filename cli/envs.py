@@ -40,9 +40,8 @@ CANNOT_PLAY = {"types", "hostile", "steps", "seeds"}
 @app.command("list")
 def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
     """Print every environment with its limits and parameters."""
-    import dataclasses
-
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from echoscope.envs import registry
@@ -60,22 +59,40 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
                 "max_actions_per_turn": spec.max_actions_per_turn,
                 "requires": list(spec.requires),
                 "observation_formats": list(choices(spec.config_type, "observation")),
-                "params": {
-                    field.name: str(field.type) for field in dataclasses.fields(spec.config_type)
-                },
+                "params": _parameter_types(spec.config_type),
             }
             for spec in specs
         ]
-        print_json({"environments": rows, "unavailable": missing}, indent=2)
+        params = {env_id: _params_of_unavailable(env_id) for env_id in missing}
+        listed = {"environments": rows, "unavailable": missing, "unavailable_params": params}
+        print_json(listed, indent=2)
         return
     table = Table("id", "turns x actions", "description", "parameters", box=None)
     for spec in specs:
         names = ", ".join(_parameter_names(spec.config_type))
         limits = f"{spec.max_turns} x {spec.max_actions_per_turn}"
-        table.add_row(spec.id, limits, spec.description, names)
+        table.add_row(*map(escape, (spec.id, limits, spec.description, names)))
     for env_id, reason in missing.items():
-        table.add_row(env_id, "-", f"not available: {reason}", "")
+        table.add_row(escape(env_id), "-", escape(f"not available: {reason}"), "")
     Console().print(table)
+
+
+def _params_of_unavailable(env_id: str) -> dict[str, str] | None:
+    """The parameters of an environment that cannot run here; None where its class cannot load."""
+    from echoscope.envs import registry
+    from echoscope.envs.base import EnvError
+
+    try:
+        return _parameter_types(registry.spec(env_id).config_type)
+    except EnvError:
+        return None
+
+
+def _parameter_types(config_type: type[Any]) -> dict[str, str]:
+    """The parameters of an environment and their types, as Python writes them."""
+    import dataclasses
+
+    return {field.name: str(field.type) for field in dataclasses.fields(config_type)}
 
 
 def _parameter_names(config_type: type[Any]) -> list[str]:
@@ -250,6 +267,7 @@ def _measured(report: CheckReport, group: EnvGroup, seeds: int) -> _Checked:
 
 def _print_checks(rows: Sequence[_Checked]) -> None:
     """The table, and under it every failure and every skip with its reason."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None)
@@ -258,7 +276,7 @@ def _print_checks(rows: Sequence[_Checked]) -> None:
     words = {True: "yes", False: "NO", None: ""}
     for row in rows:
         table.add_row(
-            row.report.env_id,
+            escape(row.report.env_id),
             "yes" if row.report.is_installed else "no",
             row.verdict,
             words[row.report.is_deterministic],

@@ -39,7 +39,7 @@ def export(
     The file appears when it is complete, or not at all.
     """
     from echoscope.envs.base import EnvParamsError
-    from echoscope.envs.data.prompts import WRITERS, draw_prompts
+    from echoscope.envs.data.prompts import WRITERS, draw_prompts, few_tasks_note
     from echoscope.store.log.durable import replace_file
     from echoscope.text.amounts import counted
 
@@ -61,6 +61,8 @@ def export(
     num_tasks = len({prompt.task_key for prompt in prompts})
     rows, tasks = counted(len(prompts), "prompt"), counted(num_tasks, "different task")
     typer.echo(f"wrote {rows} of {tasks} to {out}")
+    if note := few_tasks_note(group):
+        typer.echo(f"warning: {note}", err=True)
 
 
 def data(as_json: AsJson = False) -> None:
@@ -71,6 +73,7 @@ def data(as_json: AsJson = False) -> None:
     if as_json:
         print_json([sources.as_json(env_id) for env_id in registry.BUILTIN], indent=2)
         return
+    from rich.markup import escape
     from rich.table import Table
 
     listed = {env_id for facts in sources.SOURCES for env_id in facts.worlds}
@@ -86,10 +89,10 @@ def data(as_json: AsJson = False) -> None:
             state = {True: ", present", False: ", missing", None: ""}[public.is_there]
             ways = [*public.params, *[f"${public.variable}"] * bool(public.variable)]
             name = f"{public.name} ({public.size}{state})"
-            table.add_row(ids, made, name, ", ".join(ways), public.described)
+            table.add_row(*map(escape, (ids, made, name, ", ".join(ways), public.described)))
             ids, made = "", ""
         if not facts.public:
-            table.add_row(ids, made, "", "", "")
+            table.add_row(escape(ids), escape(made), "", "", "")
     output_console(pipe_width=200, is_wrapped=True).print(table)
     typer.echo(
         "\nA public set does not ship. Fetch it from its makers and give its files as parameters: "

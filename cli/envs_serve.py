@@ -18,7 +18,8 @@ def serve(
     params: Annotated[
         list[str] | None,
         typer.Option(
-            "--params", help="KEY=VALUE in YAML, repeatable; with several ids ID.KEY=VALUE."
+            "--params",
+            help="KEY=VALUE in YAML; repeat --params for each. With several ids ID.KEY=VALUE.",
         ),
     ] = None,
     host: Annotated[
@@ -76,6 +77,11 @@ def _served(env_ids: Sequence[str], words: Sequence[str] | None) -> list[Served]
     from echoscope.envs.worlds.remote.sessions import Served
     from echoscope.text.yaml_text import short
 
+    for env_id in env_ids:
+        if "=" in env_id:
+            raise EnvParamsError(
+                f"{short(env_id)!r} is no environment: write --params before each KEY=VALUE"
+            )
     params: dict[str, dict[str, Any]] = {env_id: {} for env_id in env_ids}
     for word in words or ():
         env_id, rest = env_ids[0], word

@@ -39,7 +39,7 @@ def list_models(as_json: AsJson = False) -> None:
         size = f"{model.num_bytes / 1e6:.1f} MB" if model.num_bytes else "-"
         count = f"{model.num_parameters / 1e6:.2f} M" if model.num_parameters else "-"
         about = escape(printable(model.description))
-        table.add_row(model.name, model.origin, count, size, about)
+        table.add_row(escape(model.name), escape(model.origin), count, size, about)
     Console().print(table)
 
 

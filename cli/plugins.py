@@ -28,6 +28,7 @@ def list_plugins(as_json: AsJson = False) -> None:
     Nothing is imported. A function of your own that is not installed is named `module:function`.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from echoscope.text.user_code import GROUPS, entry_points
@@ -47,7 +48,7 @@ def list_plugins(as_json: AsJson = False) -> None:
     table = Table("kind", "installed", "use", "group of entry points", box=None)
     for kind, group in GROUPS.items():
         names = ", ".join(sorted(entry_points(group))) or "-"
-        table.add_row(kind, names, SETTINGS[kind].replace("[", r"\["), group)
+        table.add_row(kind, escape(names), escape(SETTINGS[kind]), group)
     Console().print(table)
 
 

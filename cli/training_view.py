@@ -132,7 +132,7 @@ class TerminalEvents:
             for left, right in zip(cells[::2], cells[1::2], strict=True):
                 table.add_row(*left, *right)
         if self._evaluations:
-            table.add_row("Evaluation", _rates(self._evaluations[-1], "eval"))
+            table.add_row("Evaluation", escape(_rates(self._evaluations[-1], "eval")))
         body = Group(self._bar, table, f"[dim]{self._phase} - Ctrl-C stops after this step[/]")
         return Panel(body, title=f"echoscope {escape(self._config.name)}", title_align="left")
 

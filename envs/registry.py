@@ -172,8 +172,11 @@ def lacking(needs: EnvSpec) -> str:
     missing = [name for name in needs.requires if not _is_installed(name)]
     if not missing:
         return ""
-    command = f"echoscope[{needs.extra}]" if needs.extra else " ".join(missing)
-    return f"needs {' and '.join(missing)}, which is not installed: pip install '{command}'"
+    # With an extra the clone is installed again: Echoscope is on no package index.
+    command = (
+        f"-e '.[{needs.extra}]' in the folder of Echoscope" if needs.extra else " ".join(missing)
+    )
+    return f"needs {' and '.join(missing)}, which is not installed: pip install {command}"
 
 
 def _is_installed(distribution: str) -> bool:

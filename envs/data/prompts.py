@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from .. import registry
 from ..base import EnvParamsError, EnvUnavailableError, Observation
 from ..pool import task_seed, transition_seed
-from ..reserving import MAX_DRAWS, gave_up, may_play, variety_of
+from ..reserving import MAX_DRAWS, few_tasks, gave_up, may_play, variety_of
 from ..settings import EnvGroup
 from ..turns.wrappers import runner_of, wrap
 
@@ -82,6 +82,15 @@ class Prompt:
             "extra_info": {"index": self.index, "split": self.split, **task, "tools": self.tools},
             **task,
         }
+
+
+def few_tasks_note(group: EnvGroup) -> str:
+    """One line if the world has too few tasks to reserve any for evaluation; else empty."""
+    stack = wrap(partial(registry.make, group.env, **group.params), group.settings())
+    try:
+        return few_tasks([(group.name, variety_of(stack))])
+    finally:
+        stack.close()
 
 
 def draw_prompts(

@@ -29,6 +29,22 @@ def test_list() -> None:
     assert "levels" in sokoban["params"]
 
 
+def test_the_list_names_the_way_to_a_missing_package_as_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`[search]` is no markup, and the parameters of a world that cannot run are listed too."""
+    monkeypatch.setattr(registry, "_is_installed", lambda name: name != "bm25s")
+    monkeypatch.setattr(registry, "_registered", {})
+    registry.register("lost", "no_such_module:World")
+    monkeypatch.setattr(registry, "known_ids", lambda: ("bandit", "search_qa", "lost"))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "needs bm25s, which is not installed: pip install -e '.[search]'" in run("list").output
+    listed = json.loads(run("list", "--json").output)
+    assert set(listed["unavailable"]) == {"search_qa", "lost"}
+    assert listed["unavailable_params"]["search_qa"]["hops"] == "int | None"
+    assert listed["unavailable_params"]["lost"] is None
+
+
 def test_the_expert_plays() -> None:
     result = run("play", "frozen_lake", "slip=0.0", "--expert", "--seed", "3")
     assert result.exit_code == 0

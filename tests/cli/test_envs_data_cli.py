@@ -76,6 +76,16 @@ def test_splits_share_no_task_and_evaluation_is_that_of_a_run(tmp_path: Path) ->
     ]
 
 
+def test_a_world_with_few_tasks_says_that_none_is_reserved(tmp_path: Path) -> None:
+    words = ("export", "bandit", "-o", str(tmp_path / "few.jsonl"), "--episodes", "2")
+    warning = "warning: no tasks are reserved for evaluation where fewer than 256 are different"
+    result = run(*words)
+    assert result.stderr.startswith(f"{warning}: 'bandit' (24).")
+    assert result.stderr.count("\n") == 1
+    lake = run("export", *LAKE, "-o", str(tmp_path / "many.jsonl"), "--episodes", "2")
+    assert lake.stderr == ""
+
+
 def test_tools_come_along(tmp_path: Path) -> None:
     rows = export(tmp_path / "tools.parquet", env=("price_list", "items=1"))
     tools = json.loads(rows[0]["extra_info"]["tools"])

@@ -35,6 +35,7 @@ def test_it_says_where_it_serves_and_ends_at_ctrl_c() -> None:
         (["frozen_lak"], "did you mean 'frozen_lake'"),
         (["frozen_lake", "--params", "slip=x"], "slip is 'x', but must be a number"),
         (["frozen_lake", "--params", "slip"], "'slip' must look like KEY=VALUE"),
+        (["frozen_lake", "--params", "size=4", "slip=0"], "write --params before each KEY=VALUE"),
         (["frozen_lake", "bandit", "--params", "slip=0"], "looks like frozen_lake.KEY=VALUE"),
         (["frozen_lake", "frozen_lake"], "must be different ids"),
         (["remote"], "needs a server"),

@@ -257,7 +257,7 @@ def shared_repl(repl: str, project: str, lake: str, memory_mb: int) -> LocalRepl
     if importlib.util.find_spec("lean_interact") is None:
         raise EnvUnavailableError(
             "lean with repl needs lean-interact, which is not installed: pip install "
-            "'echoscope[lean]'"
+            "-e '.[lean]' in the folder of Echoscope"
         )
     for folder in filter(None, (repl, project)):
         if not Path(folder).is_dir():

@@ -104,7 +104,7 @@ class Lean(TextEnv):
         `seed` draws the theorem; `noise_seed` is not used.
     Requires:
         A Kimina Lean Server (`server`, or the environment variable LEAN_SERVER_API_URL), or Lean's
-        REPL on this machine (`repl`, with `pip install 'echoscope[lean]'`). Each step asks it. An
+        REPL on this machine (`repl`, with `pip install -e '.[lean]'`). Each step asks it. An
         episode whose server is gone ends with an environment error and is not learned from.
     Example:
         >>> world = Lean(LeanConfig(server="http://127.0.0.1:8000"))

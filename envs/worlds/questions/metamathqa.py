@@ -59,7 +59,7 @@ class MetaMathQa(QuestionEnv):
     Seeds:
         `seed` draws the question; `noise_seed` is not used.
     Requires:
-        math-verify (`pip install 'echoscope[math]'`). It runs in a process of its own, which is
+        math-verify (`pip install -e '.[math]'`). It runs in a process of its own, which is
         killed where an answer takes it longer than five seconds.
     Example:
         >>> world = MetaMathQa(MetaMathQaConfig(equality="text"))

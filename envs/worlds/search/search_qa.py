@@ -38,7 +38,7 @@ class SearchQa(TextEnv):
     Seeds:
         `seed` draws the question; `noise_seed` is not used.
     Requires:
-        bm25s (`pip install 'echoscope[search]'`); with `retriever: http` a server.
+        bm25s (`pip install -e '.[search]'`); with `retriever: http` a server.
     Example:
         >>> world = SearchQa(SearchConfig(hops=2))
         >>> first = world.reset(seed=3, noise_seed=0)

@@ -79,7 +79,7 @@ class ShopTools(ToolEnv):
     Seeds:
         `seed` draws the goal; `noise_seed` is not used.
     Requires:
-        bm25s and rapidfuzz (`pip install 'echoscope[shop]'`).
+        bm25s and rapidfuzz (`pip install -e '.[shop]'`).
     Example:
         >>> world = ShopTools(ShopToolsConfig())
         >>> first = world.reset(seed=3, noise_seed=0)

@@ -68,7 +68,7 @@ class WebShop(TextEnv):
     Seeds:
         `seed` draws the goal; `noise_seed` is not used.
     Requires:
-        bm25s and rapidfuzz (`pip install 'echoscope[shop]'`).
+        bm25s and rapidfuzz (`pip install -e '.[shop]'`).
     Example:
         >>> world = WebShop(WebShopConfig())
         >>> first = world.reset(seed=3, noise_seed=0)

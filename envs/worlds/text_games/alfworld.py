@@ -23,7 +23,7 @@ _FOLDERS: Mapping[Split, str] = {
     "eval_out_of_distribution": "valid_unseen",
 }
 _WAY_OUT = (
-    "run alfworld-download (of pip install 'echoscope[alfworld]') and set ALFWORLD_DATA to the "
+    "run alfworld-download (of pip install -e '.[alfworld]') and set ALFWORLD_DATA to the "
     "folder it fills"
 )
 
@@ -73,7 +73,7 @@ class AlfWorld(TextGame):
         `seed` modulo the number of games is the game, in the order of the sorted file names;
         `noise_seed` is not used.
     Requires:
-        The package alfworld (`pip install 'echoscope[alfworld]'`), which builds jericho and a
+        The package alfworld (`pip install -e '.[alfworld]'`), which builds jericho and a
         planner and needs a C++ compiler and cmake; and its data: `alfworld-download`, and
         ALFWORLD_DATA.
     Example:

@@ -69,7 +69,7 @@ class TextWorld(TextGame):
         `seed` modulo `games`, plus `first_game`, is the number of the game, and all of the game is
         drawn from it; `noise_seed` is not used.
     Requires:
-        The package textworld (`pip install 'echoscope[textworld]'`), which builds jericho and needs
+        The package textworld (`pip install -e '.[textworld]'`), which builds jericho and needs
         a C compiler for it.
     Example:
         `echoscope envs play textworld quest_length=6 --seed 3`

@@ -166,7 +166,8 @@ def test_files_without_questions(
 
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_is_installed", lambda name: False)
-    sentence = "needs math-verify, which is not installed: pip install 'echoscope[math]'"
+    command = "pip install -e '.[math]' in the folder of Echoscope"
+    sentence = f"needs math-verify, which is not installed: {command}"
     assert registry.unavailable()["metamathqa"] == sentence
     with pytest.raises(EnvUnavailableError) as caught:
         registry.make("metamathqa")

@@ -28,7 +28,7 @@ def test_without_the_package_one_sentence_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registry, "_is_installed", lambda name: False)
-    with pytest.raises(EnvUnavailableError, match=r"pip install 'echoscope\[alfworld\]'"):
+    with pytest.raises(EnvUnavailableError, match=r"pip install -e '\.\[alfworld\]'"):
         make("alfworld")
 
 
