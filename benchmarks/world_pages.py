@@ -29,9 +29,15 @@ from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.text.amounts import counted
 
 PAGE = Path(__file__).parents[1] / "docs" / "worlds.md"
-NOT_RECORDED = (
-    "No example: this world could not run where the page was written. What it needs stands under "
-    "Requires."
+NOT_RECORDED = {
+    "remote": "Example, in two terminals:\n\n"
+    "```\nechoscope envs serve frozen_lake --params slip=0\n```\n\n"
+    "```sh\nechoscope envs play remote url=http://127.0.0.1:8700 --expert\n```"
+}
+"""Instead of an episode, for worlds that could not run where the page was written."""
+NO_EXAMPLE = (
+    "No example here: the world needs what stands under Requires. With it, "
+    "`echoscope envs play {} --expert` plays one."
 )
 HEAD = """# Worlds
 
@@ -39,8 +45,10 @@ After reading this page you know what each shipped world shows, what it takes, w
 it ends. How to configure, check and write worlds is in [Environments](environments.md).
 
 This page is generated: `python benchmarks/world_pages.py` writes it from the docstrings. The
-example episodes are the expert's at seed 0, within the shipped limits; where the world's own luck
-lets the expert fail at noise seed 0, with the first noise seed that does not.
+example episodes are the expert's at seed 0, within the shipped limits. Where random events let the
+expert fail at noise seed 0, the episode has the first noise seed at which the expert succeeds.
+
+Values of parameters are YAML: `null` is no value.
 
 ![One picture of every world, as the page Replay draws it](pictures/worlds.png)
 """
@@ -150,7 +158,10 @@ def example(env_id: str, existing: str) -> str:
             body = episode(env_id)
         except EnvError as error:
             print(f"{env_id}: {error}")
-    body = body or existing.partition(begin)[2].partition(end)[0].strip() or NOT_RECORDED
+    kept = existing.partition(begin)[2].partition(end)[0].strip()
+    if not kept.startswith("Example, played by"):
+        kept = ""
+    body = body or kept or NOT_RECORDED.get(env_id, NO_EXAMPLE.format(env_id))
     return f"{begin}\n{body}\n{end}\n"
 
 

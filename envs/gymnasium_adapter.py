@@ -118,7 +118,7 @@ class FromGymnasiumConfig:
     `env`: a Gymnasium id. `params`: passed to its constructor. `action_names`: one word per
     discrete action (the toy-text worlds have theirs built in, others are numbered).
     `success_reward`: an action's reward from which on the task counts as solved; without it
-    success is unknown. `rules`: the instructions; None for a sentence about the actions alone.
+    success is unknown. `rules`: the instructions; null for a sentence about the actions alone.
     """
 
     env: str = "CliffWalking-v1"

@@ -37,7 +37,7 @@ class DeepCoderConfig:
     """Source and limits of `deepcoder`.
 
     `data`: a file of problems in the shape of DeepCoder or LiveCodeBench (JSON lines, a JSON list
-    or Parquet); None takes the made ones that ship. `part`: which problems of the file, "all",
+    or Parquet); null takes the made ones that ship. `part`: which problems of the file, "all",
     "train", or "eval" (every fourth; no problem is in both). `attempts`: programs in an episode.
     `max_tests`: tests of a problem that are run. `seconds`, `memory_mb`: what a program may use per
     test. `unsafe`: run programs without the sandbox.

@@ -49,9 +49,9 @@ _DRAWS = 200
 class FrozenLakeConfig:
     """Board, difficulty and observation format of `frozen_lake`.
 
-    `size`: one side, or [rows, columns], each 2 to 16. `holes`: their exact number; None draws each
+    `size`: one side, or [rows, columns], each 2 to 16. `holes`: their exact number; null draws each
     cell with `hole_probability`. `slip`: probability that a move goes sideways (half to each side).
-    `min_distance`, `max_distance`: length of the shortest safe path from start to goal (None: any).
+    `min_distance`, `max_distance`: length of the shortest safe path from start to goal (null: any).
     """
 
     size: int | tuple[int, int] = 4

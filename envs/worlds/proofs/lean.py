@@ -39,16 +39,18 @@ _verdicts: dict[tuple[object, ...], Verdict] = {}
 class LeanConfig:
     """Theorems, judge and rewards of `lean`.
 
-    `data`: a file in the format of miniF2F (JSON lines, a JSON list or Parquet); None takes the
+    `data`: a file in the format of miniF2F (JSON lines, a JSON list or Parquet); null takes the
     theorems that ship, which need no Mathlib. `split`: only the rows of this split.
 
-    `server`: address of a Kimina Lean Server; None takes the environment variable
+    `server`: address of a Kimina Lean Server; null takes the environment variable
     LEAN_SERVER_API_URL. `api`: its endpoint, `verify` for servers before 2.0. `repl`: folder of a
     built REPL on this machine, instead of a server; `project`: a built Lean project for its
     imports; `lake`: the program; `memory_mb`: what the REPL may use.
 
     `timeout_s`: Lean's time for one step. `wait_s`: how much longer a server's answer may take.
-    `step_reward`, `accepted_reward`, `rejected_reward`, `solved_reward`: see `Lean`.
+    `step_reward` is paid for every step, and on top of it `accepted_reward` for one that Lean
+    accepts and that changes a goal, `rejected_reward` for one that Lean rejects, `solved_reward`
+    for the proof.
     """
 
     data: str | None = None

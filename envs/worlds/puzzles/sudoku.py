@@ -27,7 +27,7 @@ _MOST_EMPTIES = {4: 11, 9: 55}
 class SudokuConfig:
     """Difficulty of `sudoku`.
 
-    `side`: 4 or 9. `empties`: empty cells; None takes six of 4x4 and 32 of 9x9. A board with very
+    `side`: 4 or 9. `empties`: empty cells; null takes six of 4x4 and 32 of 9x9. A board with very
     many empty cells may get fewer, where no more could go without a second solution.
     `solved_reward`: for the last right number, on top of its own. `observation`: `grid` shows the
     board, `coord` lists its cells, `both` does both; `relative` lists the open cells with the

@@ -24,7 +24,7 @@ class MetaMathQaConfig:
     """Source of `metamathqa`.
 
     `data`: a file (JSON lines, a JSON list or Parquet) with `query` and `response`, as MetaMathQA
-    has them, or `question` and `answer`, as GSM8K does; None draws made word problems. The answer
+    has them, or `question` and `answer`, as GSM8K does; null draws made word problems. The answer
     stands behind "The answer is:" or "####". `attempts`: answers in an episode. `equality`: `math`
     takes every form of the right value (1/2 for 0.5), `text` the same characters or number only.
     `kinds`: which made word problems are drawn.

@@ -19,7 +19,7 @@ from .question_env import Question, QuestionEnv
 class StaticQaConfig:
     """Source of `static_qa`.
 
-    `data`: a file (JSON lines, a JSON list or Parquet); None draws made word problems. `format`:
+    `data`: a file (JSON lines, a JSON list or Parquet); null draws made word problems. `format`:
     what its rows are: `gsm8k` has `question` and `answer`, whose text after "####" is a number;
     `mmlu` has `question`, `choices` and `answer`, the place of the right choice. `attempts`:
     answers in an episode. `kinds`: which made word problems are drawn.

@@ -48,7 +48,7 @@ _CLOSE_S = 2.0
 class RemoteConfig:
     """Where a world is played.
 
-    `url`: of the server. `env`: the id of the world there; None where the server has only one.
+    `url`: of the server. `env`: the id of the world there; null where the server has only one.
     `params`: of that world, where the server lets its clients set them. `timeout_s`: seconds that
     one answer may take. `wait_s`: seconds that new episodes wait for a server that has gone.
     `token_env`: the environment variable with the server's token; it need not be set.

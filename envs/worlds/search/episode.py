@@ -23,9 +23,10 @@ from .scoring import MAX_ANSWER_CHARS, Judgement, judge
 class SearchConfig:
     """Source and limits of `search_qa` and `search_tools`.
 
-    `data`: a file of questions (see `multi_hop.py`); None takes the made ones that ship.
+    `data`: a file of questions, as HotpotQA, MuSiQue or Search-R1 write them; null takes the made
+    ones that ship.
     `max_questions`: how many of its first questions are used. `hops`: only questions with so many
-    passages of evidence. `corpus`: a file of passages; None takes those that came with the
+    passages of evidence. `corpus`: a file of passages; null takes those that came with the
     questions, or the ones that ship. `retriever`: `bm25` searches the corpus here, `http` asks the
     server at `url` in the shape `protocol`, and waits `timeout_s` at most. `results`: passages a
     search shows. `max_chars`: characters of each passage. `min_f1`: from which F1 on an answer that

@@ -27,7 +27,13 @@ from .visit import Visit, best_search, winning_choice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShopToolsConfig(ShopSource):
-    """Source and pages of `shop_tools`; see `ShopSource`."""
+    """Source and pages of `shop_tools`.
+
+    `products`, `attributes`: WebShop's files (`items_shuffle*.json`, `items_ins_v2*.json`); give
+    both or neither. Without them the catalogue that ships is used. `human_goals`: WebShop's
+    `items_human_ins.json`; without it the goals are made from `attributes`. `num_products`: the
+    first so many products, with the goals about them; null for all. `page_size`: results on a page.
+    """
 
     page_size: int = 5
 

@@ -21,10 +21,10 @@ SHOWN_QUERY_CHARS = 100
 class ShopSource:
     """Where products and goals come from, and how many results a page shows.
 
-    `products`, `attributes`, `human_goals`: WebShop's files (`items_shuffle*.json`,
-    `items_ins_v2*.json`, `items_human_ins.json`); without the third, the goals are those of the
-    second. None shops in the catalogue that ships. `num_products`: the first so many products, with
-    the goals about them; None for all. `page_size`: results on a page.
+    `products`, `attributes`: WebShop's files (`items_shuffle*.json`, `items_ins_v2*.json`); give
+    both or neither. Without them the catalogue that ships is used. `human_goals`: WebShop's
+    `items_human_ins.json`; without it the goals are made from `attributes`. `num_products`: the
+    first so many products, with the goals about them; null for all. `page_size`: results on a page.
     """
 
     products: str | None = None

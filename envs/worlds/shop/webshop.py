@@ -33,6 +33,10 @@ _ACTION = re.compile(r"(search|click)\[(.*)\]", re.DOTALL)
 class WebShopConfig(ShopSource):
     """Source, pages and reward of `webshop`.
 
+    `products`, `attributes`: WebShop's files (`items_shuffle*.json`, `items_ins_v2*.json`); give
+    both or neither. Without them the catalogue that ships is used. `human_goals`: WebShop's
+    `items_human_ins.json`; without it the goals are made from `attributes`. `num_products`: the
+    first so many products, with the goals about them; null for all. `page_size`: results on a page.
     `show_attributes`: products have a page that lists their attributes, as WebShop's `show_attrs`.
     `observation`: `lines` is one fact a line; `sep` is WebShop's text mode, its parts joined by
     [SEP]. `reward`: `score` is WebShop's score of the purchase, `success` is 1 for a score of 1.
