@@ -35,10 +35,11 @@ from echoscope.diagnostics.judge.alarms import action_commands
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.read.names import is_ours, to_our_names
-from echoscope.store.errors import StoreError
+from echoscope.diagnostics.setting_errors import checked
+from echoscope.store.errors import RunBusyError, StoreError
 from echoscope.store.importers.draft import Draft
 from echoscope.store.importers.importing import step_metrics
-from echoscope.store.log.layout import Layout
+from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
     Command,
@@ -49,6 +50,7 @@ from echoscope.store.records import (
 )
 from echoscope.store.steer.commands import Mailbox, post
 from echoscope.store.writer import STATUSES, RunWriter
+from echoscope.text.amounts import counted
 
 from .episodes import Episode, StepEpisodes
 from .orders import OnCheckpoint, OnSet, Orders
@@ -85,9 +87,10 @@ class Recorder:
             `echoscope.recorder`.
 
     Raises:
-        pydantic.ValidationError: a wrong setting in `alarms` or `notify`.
+        SettingError: a wrong setting in `alarms` or `notify`; a ValueError of one sentence.
         NotifyError: a target of `notify` cannot be told.
-        StoreError: the folder holds something else, or the disk refuses.
+        StoreError: the folder holds something else, such as a run that was imported or that
+            Echoscope trained, or the disk refuses.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class Recorder:
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._last_step: int | None = None
         self._status = ""
-        settings = DiagnosticsConfig(alarms=AlarmConfig.model_validate(alarms or {}))
+        settings = DiagnosticsConfig(alarms=checked(AlarmConfig, alarms or {}, ("alarms",)))
         self._work = _Work(
             path=self.path,
             name=name or self.path.name,
@@ -126,7 +129,7 @@ class Recorder:
             live=self._orders.live,
             settings=settings,
             notifier=Notifier(
-                NotifyConfig.model_validate(notify or {}),
+                checked(NotifyConfig, notify or {}, ("notify",)),
                 run=self.path.name,
                 on_message=self._say,
             ),
@@ -165,7 +168,11 @@ class Recorder:
             is_eval: of an evaluation, not of training.
             logprobs: of the sampled tokens, one array a turn.
             fields: anything else; kept beside the episode.
+
+        Raises:
+            ValueError: the recorder is closed.
         """
+        self._require_open()
         if self._jobs.qsize() >= MAX_WAITING:
             self._lose("the disk is too slow: episodes are dropped")
             return
@@ -185,6 +192,7 @@ class Recorder:
 
     def drafts(self, drafts: Iterable[Draft]) -> None:
         """Record episodes that a reader of another trainer's files has made."""
+        self._require_open()
         for draft in drafts:
             self._jobs.put(draft)
 
@@ -196,16 +204,17 @@ class Recorder:
         Args:
             step: counts up from 1 (0: an evaluation before training).
             metrics: numbers under any names. Those of verl, TRL, RAGEN and prime-rl are
-                understood; `docs/names.md` has the list.
+                understood; `docs/metrics-guide.md` has the list ("Names in other trainers").
 
         Raises:
-            ValueError: the step does not come after the last one.
+            ValueError: the step does not come after the last one, or the recorder is closed.
         """
         self.record(step, metrics)
         self.obey(step)
 
     def record(self, step: int, metrics: Mapping[str, Any] | None = None) -> None:
         """Write a step's episodes and numbers; arguments and errors as of `step`."""
+        self._require_open()
         if self._last_step is not None and step <= self._last_step:
             raise ValueError(f"step is {step}, but must come after step {self._last_step}")
         self._last_step = step
@@ -232,6 +241,10 @@ class Recorder:
             if not self._orders.is_paused or not self._thread.is_alive():
                 return
             time.sleep(_PAUSE_S)
+
+    def _require_open(self) -> None:
+        if self._status:
+            raise ValueError("the recorder is closed")
 
     def flush(self, timeout_s: float = _CLOSE_S) -> bool:
         """Wait until everything recorded so far is on the disk; whether it is."""
@@ -383,7 +396,7 @@ class _Work:
         self._waiting: list[Episode | Draft] = []
         self._is_resumed = Layout(path).run_json.is_file()
         if self._is_resumed:
-            open_run(path)  # raises for what is no run of a version that can be read
+            _require_recorded(path)
             self._writer: RunWriter | None = None
         else:
             self._writer = RunWriter.create(
@@ -394,6 +407,8 @@ class _Work:
                 live_knobs=live,
                 tags=("recorded",),
             )
+        self._busy: RunBusyError | None = None
+        """Another process writes the folder. It stays so: what comes between would be lost."""
         seen = frozenset() if self._writer is None else self._writer.seen_command_ids
         self._mailbox = None if self._writer is None else Mailbox(path, seen)
 
@@ -466,21 +481,52 @@ class _Work:
 
     def _resume(self, first: int) -> None:
         """Go on with the run of the folder: its steps from `first` on are replaced."""
+        if self._busy is not None:
+            raise self._busy
         reader = open_run(self._path)
         last = reader.info().last_step
-        before = min(first - 1, last)
+        numbers = reader.sql("SELECT DISTINCT step FROM metrics ORDER BY step")
+        steps = numbers.column("step").to_pylist()
         rows = reader.sql("SELECT step, key, value FROM metrics WHERE step < $1", [first])
+        try:
+            self._writer = RunWriter.resume(self._path, from_step=min(first - 1, last))
+        except RunBusyError as error:
+            self._busy = error
+            raise
+        except ValueError as error:
+            raise StoreError(str(error)) from error
+        self._mailbox = Mailbox(self._path, self._writer.seen_command_ids)
+        if steps:
+            then = (
+                f"steps from {first} on are replaced"
+                if steps[-1] >= first
+                else f"it goes on with step {first}"
+            )
+            self._say(
+                f"{shown_path(self._path)} holds a run of {counted(len(steps), 'step')}; {then}"
+            )
         by_step: dict[int, dict[str, float]] = {}
         for row in rows.to_pylist():
             value = math.nan if row["value"] is None else row["value"]
             by_step.setdefault(row["step"], {})[row["key"]] = value
         for number in sorted(by_step):
             self._monitor.judge(number, by_step[number])
-        try:
-            self._writer = RunWriter.resume(self._path, from_step=before)
-        except ValueError as error:
-            raise StoreError(str(error)) from error
-        self._mailbox = Mailbox(self._path, self._writer.seen_command_ids)
+
+
+def _require_recorded(path: Path) -> None:
+    """Raises StoreError for a run that did not come from a recorder."""
+    config = open_run(path).info().config
+    imported = config.get("imported")
+    if isinstance(imported, Mapping):
+        raise StoreError(
+            f"{shown_path(path)}: was imported from {imported.get('trainer')}; record into "
+            "another folder"
+        )
+    if not config.get("recorded"):
+        raise StoreError(
+            f"{shown_path(path)}: holds a run that Echoscope trained itself; record into another "
+            "folder"
+        )
 
 
 def named(values: Mapping[str, float]) -> dict[str, float]:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from echoscope.diagnostics.config import DiagnosticsConfig, NotifyConfig
+from echoscope.diagnostics.setting_errors import (
+    SettingError,
+    checked,
+    describe,
+    models_in,
+    shown,
+    step,
+)
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
 
@@ -43,12 +51,44 @@ def load_config(
     Raises:
         ConfigError: unknown recipe, unreadable file, unknown key, wrong type or range.
     """
+    return validate(_values(recipe, file, overrides))
+
+
+def load_notify(
+    recipe: str | None = None,
+    *,
+    file: Path | None = None,
+    overrides: Sequence[str] = (),
+) -> tuple[str, NotifyConfig]:
+    """Name and messages (`diagnostics.notify`) of a configuration.
+
+    A configuration without environments trains nothing, so only its section
+    `diagnostics` is checked.
+
+    Raises:
+        ConfigError: as `load_config`.
+    """
+    values = _values(recipe, file, overrides)
+    if "envs" in values:
+        config = validate(values)
+        return config.name, config.diagnostics.notify
+    for key in values:
+        if key not in RunConfig.model_fields:
+            raise ConfigError(f"unknown key {key!r}{did_you_mean(key, RunConfig.model_fields)}")
+    try:
+        diagnostics = checked(DiagnosticsConfig, values["diagnostics"], ("diagnostics",))
+    except SettingError as error:
+        raise ConfigError(str(error)) from None
+    return str(values["name"]), diagnostics.notify
+
+
+def _values(recipe: str | None, file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if recipe is not None:
         values = merge(values, _read_recipe(recipe))
     if file is not None:
         values = merge(values, _read_yaml(file))
-    return validate(_overridden(merge(_defaults(), values), overrides))
+    return _overridden(merge(_defaults(), values), overrides)
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
@@ -109,29 +149,20 @@ def parse_override(word: str) -> tuple[str, Any]:
         ConfigError: no `=`, an empty key, or a value that is not YAML.
     """
     if not word.isprintable() and any("\ud800" <= char <= "\udfff" for char in word):
-        raise ConfigError(f"{_shown(word)} is not valid UTF-8")
+        raise ConfigError(f"{shown(word)} is not valid UTF-8")
     key, equals, text = word.partition("=")
     key = key.strip()
     parts = key.split(".")
     if not equals or not key or not all(parts):
-        raise ConfigError(f"{_shown(word)} is not KEY=VALUE; write for example optim.lr=1e-4")
+        raise ConfigError(f"{shown(word)} is not KEY=VALUE; write for example optim.lr=1e-4")
     if len(parts) > MAX_DEPTH:
-        raise ConfigError(f"{_shown(key)} has {len(parts)} parts, more than {MAX_DEPTH}")
+        raise ConfigError(f"{shown(key)} has {len(parts)} parts, more than {MAX_DEPTH}")
     try:
         return key, parse_yaml(text)
     except YamlError as error:
         if str(error).startswith("is not valid YAML"):
-            raise ConfigError(f"the value in {_shown(word)} is not valid YAML; quote it") from None
-        raise ConfigError(f"the value in {_shown(word)} {error}") from None
-
-
-def _shown(value: Any, most: int = 120) -> str:
-    """A value as a message shows it: short, and on one line."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # Python spells no number of more than 4,300 digits
-        return f"a {type(value).__name__} too long to show"
-    return text if len(text) <= most else f"{text[:most]}..."
+            raise ConfigError(f"the value in {shown(word)} is not valid YAML; quote it") from None
+        raise ConfigError(f"the value in {shown(word)} {error}") from None
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
@@ -170,7 +201,7 @@ def _is_free(path: str) -> bool:
         if get_origin(annotation) is list and part.isdigit():
             annotation = get_args(annotation)[0]
         elif get_origin(annotation) is not dict:
-            annotation = _step(_models(annotation), annotation, part)
+            annotation = step(models_in(annotation), annotation, part)
     return get_origin(annotation) is dict
 
 
@@ -196,84 +227,13 @@ def validate(values: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_describe(error)) from None
-
-
-def _describe(error: ValidationError) -> str:
-    first = error.errors()[0]
-    loc = [str(part) for part in first["loc"]]
-    if first["type"] == "extra_forbidden":
-        known = field_names(loc[:-1])
-        return f"unknown key {_dotted(loc)!r}{did_you_mean(loc[-1], known)}"
-    if first["type"] == "missing":
-        return f"{_dotted(loc)} is missing; give it in the recipe or as {_dotted(loc)}=VALUE"
-    if first["type"] == "union_tag_invalid":
-        kinds = [tag.strip("'") for tag in first["ctx"]["expected_tags"].split(", ")]
-        tag = first["ctx"]["tag"]
-        return f"{_dotted([*loc, 'kind'])} is {tag!r}, but must be one of {', '.join(kinds)}"
-    if first["type"] == "value_error":
-        return str(first["ctx"]["error"])
-    rule = first["msg"][0].lower() + first["msg"][1:]
-    return f"{_dotted(loc)} is {_shown(first['input'])}, but {rule}"
-
-
-def _dotted(loc: Sequence[str]) -> str:
-    """The path as a person writes it: without the tags pydantic adds for unions."""
-    out: list[str] = []
-    annotation: Any = RunConfig
-    for part in loc:
-        models = _models(annotation)
-        kinds = {_kind(model) for model in models}
-        if part in kinds and len(models) > 1:
-            annotation = next(m for m in models if _kind(m) == part)
-            continue
-        out.append(part)
-        annotation = _step(models, annotation, part)
-    return ".".join(out)
-
-
-def field_names(loc: Sequence[str]) -> list[str]:
-    """Names of the settings below a path."""
-    annotation: Any = RunConfig
-    for part in loc:
-        models = _models(annotation)
-        if len(models) > 1 and part in {_kind(m) for m in models}:
-            annotation = next(m for m in models if _kind(m) == part)
-        else:
-            annotation = _step(models, annotation, part)
-    return sorted({name for model in _models(annotation) for name in model.model_fields})
-
-
-def _step(models: list[type[BaseModel]], annotation: Any, part: str) -> Any:
-    for model in models:
-        if part in model.model_fields:
-            return model.model_fields[part].annotation
-    if get_origin(annotation) is list:
-        return get_args(annotation)[0]
-    return None
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The models an annotation may hold."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _models(get_args(annotation)[0])
-    if origin in (Union, UnionType):
-        return [model for arg in get_args(annotation) for model in _models(arg)]
-    return []
-
-
-def _kind(model: type[BaseModel]) -> str | None:
-    info = model.model_fields.get("kind")
-    return None if info is None else str(info.default)
+        raise ConfigError(describe(error, RunConfig)) from None
 
 
 def live_fields(annotation: Any = RunConfig, prefix: str = "") -> dict[str, FieldInfo]:
     """Dotted key to field of every setting that may change while a run is going."""
     out: dict[str, FieldInfo] = {}
-    for model in _models(annotation):
+    for model in models_in(annotation):
         for name, info in model.model_fields.items():
             extra = info.json_schema_extra
             if isinstance(extra, dict) and extra.get("live"):

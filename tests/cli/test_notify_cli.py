@@ -57,3 +57,42 @@ def test_what_cannot_be_told_is_one_sentence_before_anything_starts(
     assert expected in answer.err
     assert "Traceback" not in answer.err
     assert list(tmp_path.iterdir()) == []
+
+
+HOOK = "https://hooks.example.com/services/T0/secret"
+
+
+def test_a_file_with_nothing_but_the_messages_is_enough(
+    type_command: Typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The block of docs/alarms.md, without environments."""
+    file = tmp_path / "slack.yaml"
+    file.write_text(
+        "diagnostics:\n  notify:\n    targets: [{kind: slack, url_env: ECHOSCOPE_TEST_HOOK}]\n",
+        encoding="utf-8",
+    )
+    with webhook() as box:
+        monkeypatch.setenv("ECHOSCOPE_TEST_HOOK", box.url)
+        answer = type_command("notify", "test", "--config", str(file))
+    assert (answer.code, answer.out) == (0, "slack (ECHOSCOPE_TEST_HOOK): sent\n")
+
+
+@pytest.mark.parametrize(
+    "word", ["diagnostics.notfy.every_s=1", "diagnstics.notify.every_s=1", "diagnostics.notify=3"]
+)
+def test_a_wrong_key_is_named_without_environments(word: str, type_command: Typed) -> None:
+    answer = type_command("notify", "test", word, "--config", "/dev/null")
+    assert answer.code != 0
+    assert "envs" not in answer.err
+
+
+@pytest.mark.parametrize("key", ["url_env", "url"])
+def test_an_address_is_never_repeated(key: str, type_command: Typed) -> None:
+    target = f"diagnostics.notify.targets=[{{kind: slack, {key}: '{HOOK}'}}]"
+    answer = type_command("notify", "test", "demo", target)
+    assert "secret" not in answer.err
+    assert f"diagnostics.notify.targets.0.{key}" in answer.err
+    assert (
+        "url_env must be the NAME of an environment variable, such as SLACK_HOOK, not the "
+        "address; run: export SLACK_HOOK=ADDRESS"
+    ) in answer.err

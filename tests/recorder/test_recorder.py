@@ -310,6 +310,85 @@ def test_a_folder_that_holds_something_else_is_refused(path: Path) -> None:
         Recorder(path)
 
 
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"imported": {"trainer": "verl"}}, "was imported from verl; record into another folder"),
+        ({"steps": 3}, "holds a run that Echoscope trained itself; record into another folder"),
+    ],
+)
+def test_a_run_that_no_recorder_wrote_is_refused(
+    config: dict[str, Any], why: str, path: Path
+) -> None:
+    RunWriter.create(path, run_id=path.name, name="other", config=config).close(status="finished")
+    with pytest.raises(StoreError, match=why):
+        Recorder(path)
+
+
+def test_what_is_replaced_is_said_once(path: Path) -> None:
+    with Recorder(path) as recorder:
+        for step in (1, 2, 3):
+            recorder.step(step, {"loss": 1.0})
+    said: list[str] = []
+    with Recorder(path, on_message=said.append) as recorder:
+        recorder.step(2)
+        recorder.step(3)
+    assert said == [f"{path} holds a run of 3 steps; steps from 2 on are replaced"]
+
+
+def test_two_processes_in_one_folder_the_second_records_nothing(path: Path) -> None:
+    said: list[str] = []
+    with Recorder(path) as one:
+        one.step(1, {"loss": 1.0})
+        assert one.flush()
+        two = Recorder(path, on_message=said.append)
+        two.step(2, {"loss": 2.0})
+        assert not two.flush()
+        one.step(2, {"loss": 1.0})
+    two.step(3, {"loss": 2.0})
+    two.close()
+    assert (two.num_lost, len(said)) == (2, 1)
+    assert "RunBusyError" in two.problem
+    rows = open_run(path).sql("SELECT value FROM metrics WHERE key = 'loss'").to_pylist()
+    assert [row["value"] for row in rows] == [1.0, 1.0]
+
+
+def test_a_closed_recorder_takes_nothing(path: Path) -> None:
+    recorder = Recorder(path)
+    recorder.close()
+    with pytest.raises(ValueError, match="the recorder is closed"):
+        recorder.episode(messages(0))
+    with pytest.raises(ValueError, match="the recorder is closed"):
+        recorder.step(1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"alarms": {"actoins": {"LOW_SUCCESS": "stop"}}},
+            "unknown key 'alarms.actoins'; did you mean 'actions'?",
+        ),
+        (
+            {"alarms": {"actions": {"LOW_SUCESS": "stop"}}},
+            "unknown key 'alarms.actions.LOW_SUCESS'; did you mean 'LOW_SUCCESS'?",
+        ),
+        (
+            {"notify": {"targets": [{"kind": "slack", "url": "https://secret"}]}},
+            "unknown key 'notify.targets.0.url'; url_env must be the NAME of an environment "
+            "variable, such as SLACK_HOOK, not the address; run: export SLACK_HOOK=ADDRESS",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(
+    settings: dict[str, Any], sentence: str, path: Path
+) -> None:
+    with pytest.raises(ValueError) as error:
+        Recorder(path, **settings)
+    assert str(error.value) == sentence
+    assert not path.exists()
+
+
 def test_a_reward_that_nobody_knows_stays_unknown(path: Path) -> None:
     with Recorder(path) as recorder:
         recorder.episode(messages(0))

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from echoscope.core.config.loading import (
     ConfigError,
     apply_settings,
-    field_names,
     live_fields,
     live_schema,
     load_config,
@@ -25,6 +24,7 @@ from echoscope.core.config.loading import (
 )
 from echoscope.core.config.loss import GspoLossConfig, ModelCriticConfig
 from echoscope.core.config.settings import RunConfig
+from echoscope.diagnostics.setting_errors import field_names
 
 BANDIT = "envs.train=[{env: bandit}]"
 
@@ -273,8 +273,8 @@ def test_without_reasoning_no_reasoning_tag_is_forced() -> None:
 
 def test_field_names_of_a_union_are_those_of_all_its_kinds() -> None:
     of_both = ["epochs", "grad_clip", "kind", "lr", "lr_warmup_steps", "schedule", "warmup_steps"]
-    assert field_names(["critic"]) == sorted(["detach", "path", *of_both])
-    assert field_names(["critic", "none"]) == ["kind"]
+    assert field_names(["critic"], RunConfig) == sorted(["detach", "path", *of_both])
+    assert field_names(["critic", "none"], RunConfig) == ["kind"]
 
 
 # -- live settings -------------------------------------------------------------------------------
