@@ -71,6 +71,7 @@ def branch(
 
     Layout(context.obj).require_run()
     parent: Path = context.obj.resolve()
+    _require_weights(parent)
     plan = plan_branch(
         parent,
         checkpoint=checkpoint,
@@ -93,6 +94,20 @@ def branch(
     else:
         events.summary(path, status)
     raise typer.Exit(EXIT_CODES[status])
+
+
+def _require_weights(parent: Path) -> None:
+    """Raises NotARunError for a run of another trainer."""
+    from echoscope.store.errors import NotARunError
+    from echoscope.store.log.layout import shown_path
+    from echoscope.store.reader import open_run
+
+    config = open_run(parent).info().config
+    how = "imported" if "imported" in config else "recorded" if config.get("recorded") else ""
+    if how:
+        raise NotARunError(
+            f"{shown_path(parent)}: was {how}: it has no weights, so it cannot branch"
+        )
 
 
 def _start(plan: Branch, path: Path) -> dict[str, Any]:

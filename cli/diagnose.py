@@ -127,13 +127,14 @@ def _judged(
 
 
 def _require_path(path: Path) -> None:
-    """Raises NotARunError where the path is neither a file nor a folder, and a run was meant."""
+    """Raises OSError where the path is neither a file nor a folder; names the run meant."""
     if path.exists():
         return
     from echoscope.store.log.layout import Layout, run_meant  # a metrics file does without
 
     if run_meant(path):
         Layout(path).require_run()
+    raise FileNotFoundError(f"{path}: no such file or folder")
 
 
 _ERRORS = (
@@ -185,6 +186,23 @@ def _rescore(
     return rescore
 
 
+def short_notes(notes: Sequence[str]) -> list[str]:
+    """The notes as a terminal shows them: metrics that could not be measured are only counted.
+
+    >>> short_notes(["a", "not measured from text: x, y (no turn)"])
+    ['a', '2 measures of the text could not be made (--json lists them)']
+    """
+    from echoscope.diagnostics.read.sources import NOT_MEASURED
+
+    missing = [note for note in notes if note.startswith(NOT_MEASURED)]
+    names = [name for note in missing for name in note.partition(" (")[0].split(", ")]
+    out = [note for note in notes if note not in missing]
+    if names:
+        measures = "1 measure" if len(names) == 1 else f"{len(names)} measures"
+        out.append(f"{measures} of the text could not be made (--json lists them)")
+    return out
+
+
 def _show(verdict: Verdict) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -208,5 +226,5 @@ def _show(verdict: Verdict) -> None:
     for place in verdict.exemplars:
         note = printable(f"  {place.trajectory_id} turn {place.turn}: {place.note}")
         console.print(Text(note))
-    for note in verdict.notes:
+    for note in short_notes(verdict.notes):
         console.print(Text(printable(f"note: {note}"), style="dim"))

@@ -35,7 +35,7 @@ from echoscope.diagnostics.judge.alarms import action_commands
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.read.names import is_ours, to_our_names
-from echoscope.diagnostics.setting_errors import checked
+from echoscope.diagnostics.tools.setting_errors import checked
 from echoscope.store.errors import RunBusyError, StoreError
 from echoscope.store.importers.draft import Draft
 from echoscope.store.importers.importing import step_metrics

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from echoscope.text.amounts import duration
 
-from .records import CommandAction, CommandOutcome
+from .records import ALARM_AUTHOR, CommandAction, CommandOutcome
 
 if TYPE_CHECKING:
     from .reader import CommandState
@@ -77,6 +77,8 @@ class RunStatus:
         if self.status is Status.STALE:
             return f"stale, no news{lasts}"
         if self.status is Status.STOPPED:
+            if self.by.startswith(ALARM_AUTHOR):  # its reason is the text of the alarm, a paragraph
+                return f"stopped by {self.by.removeprefix(ALARM_AUTHOR)}"
             return f"stopped{by}" + (f": {self.reason}" if self.by and self.reason else "")
         if self.status is not Status.WAITING:
             return self.status.value

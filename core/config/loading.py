@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from echoscope.diagnostics.config import DiagnosticsConfig, NotifyConfig
-from echoscope.diagnostics.setting_errors import (
+from echoscope.diagnostics.tools.setting_errors import (
     SettingError,
     checked,
     describe,

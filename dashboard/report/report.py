@@ -225,7 +225,13 @@ def _parts(verdict: Verdict) -> str:
 
 
 _ORDER = {"Evidence": 0, "What to do": 1}
-_LISTED = ("Likely cause", "Likely causes", "Not checked", "Cannot be confirmed")
+_LISTED = (
+    "Likely cause",
+    "Likely causes",
+    "Not checked",
+    "Not yet confirmed",
+    "Cannot be confirmed",
+)
 """Parts that stand below as lists, in full."""
 
 

@@ -3,7 +3,7 @@ what to do. What could not be checked comes last."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from echoscope.text.amounts import counted
 from echoscope.text.titles import in_sentence
@@ -34,9 +34,12 @@ TITLES = (
     "What to do",
     "Also seen, and no problem by itself",
     "Not checked",
+    "Not yet confirmed",
     "Cannot be confirmed",
 )
 """How the parts of a verdict begin, after the first one, which has no title."""
+_CONFIRMED_BY_RETURN = ("TEMPLATE_COLLAPSE", "LOW_ENTROPY_COLLAPSE")
+"""Rules that become critical when any measure of success declines, be it the mean return."""
 _REASONING = {
     Regime.DIVERSE: "Reasoning still varies and depends on the prompt.",
     Regime.COMPRESSED: "Reasoning varies little and still depends on the prompt.",
@@ -79,7 +82,8 @@ def verdict_text(
         parts = _alarm_parts(state, open_alarms, onset, view, template)
         parts += _cause_part(causes)
         parts += [_advice_part(action) for action in actions[:1]]
-    return "\n".join([*parts, *_unseen_words(unseen, view)])
+    open_rules = {alarm.rule for alarm in open_alarms}
+    return "\n".join([*parts, *_unseen_words(unseen, view, open_rules)])
 
 
 def _too_little(num_rows: int, key: str, count: int, needed: int) -> str:
@@ -202,10 +206,25 @@ def onset_words(onset: int | None, interval: tuple[int, int] | None) -> str:
     return f"between steps {interval[0]} and {interval[1]}"
 
 
-def _unseen_words(unseen: Sequence[Blindness], view: View) -> list[str]:
+def _unseen_words(
+    unseen: Sequence[Blindness], view: View, open_rules: Collection[str]
+) -> list[str]:
+    # A fall of the mean return confirms these without a success rate.
+    has_return = view["reward"].count > 0 and not view.has_success_rate
+    by_return = _CONFIRMED_BY_RETURN if has_return else ()
     wanting = [_wanting(b, view) for b in unseen if b.is_blind]
-    partly = [_wanting(b, view) for b in unseen if not b.is_blind]
-    found = [("Not checked", wanting), ("Cannot be confirmed", partly)]
+    partly = [_wanting(b, view) for b in unseen if not b.is_blind and b.rule not in by_return]
+    not_yet = [
+        f"{in_sentence(RULES_BY_NAME[b.rule].title)} (needs a success rate, or a clear fall of the "
+        "mean return)"
+        for b in unseen
+        if not b.is_blind and b.rule in by_return and b.rule in open_rules
+    ]
+    found = [
+        ("Not checked", wanting),
+        ("Not yet confirmed", not_yet),
+        ("Cannot be confirmed", partly),
+    ]
     return [f"{title}: {_few(texts)}." for title, texts in found if texts]
 
 

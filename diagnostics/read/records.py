@@ -359,8 +359,11 @@ class Collector:
             self._choose_steps()
         for name in self.mapping:
             if name not in self.names:
+                columns = list(self.names)
+                more = f" and {len(columns) - 10} more" if len(columns) > 10 else ""
                 raise MetricsFileError(
                     f"{self.path}: --map names the column {name!r}, which is not there"
+                    + (f"; columns: {', '.join(columns[:10])}{more}" if columns else "")
                 )
         said = list(notes or [])
         if not self._runs:

@@ -107,6 +107,12 @@ def notes_of(report: ImportReport, path: str) -> list[str]:
         more = "" if len(report.rows.counts) == 1 else " and for other reasons"
         skipped = counted(report.rows.total, "row")
         notes.append(f"skipped {skipped}: {reason} ({times}){more}")
+    if report.files.total:
+        reason, times = report.files.counts.most_common(1)[0]
+        place = report.files.places[reason]
+        more = "" if len(report.files.counts) == 1 else "; others for other reasons"
+        refused = counted(report.files.total, "file")
+        notes.append(f"refused {refused}: {reason} ({times}, first: {place}){more}")
     notes += [
         f"left out {counted(times, 'row')} of {name}, another trainer's format"
         for name, (times, _) in report.others.items()

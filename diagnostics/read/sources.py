@@ -22,6 +22,7 @@ from ..judge.advice.situation import Situation, terms_of
 from ..judge.record import Shown
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
+from .names import is_ours
 from .records import MetricsFileError
 from .table import MetricTable, TableBuilder, steps_with_groups, table_of_run
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 MAX_STEPS = 60
 MAX_TRAJECTORIES = 64
+_MOST_LOOKED_AT = 64 << 20
+"""Bytes of a file in a folder that is looked at, to name it in an error."""
+NOT_MEASURED = "not measured from text: "
+"""How a note begins that lists metrics, with the reason in brackets."""
 SEED = 20_260
 MAX_SHOWN = 6
 
@@ -222,11 +227,30 @@ def _what_is_read(folder: Path) -> str:
     if runs:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         return f"{folder}: holds runs; name one of them: {', '.join(runs[:3])}{more}"
+    inside = sorted(folder.iterdir())
+    if not inside:
+        return f"{folder}: is empty"
+    metrics = [file for file in inside if _is_metrics(file)]
+    if len(metrics) == 1:
+        return (
+            f"{folder}: is a folder that holds a metrics file. Give the file: "
+            f"echoscope diagnose {shlex.quote(str(metrics[0]))}"
+        )
     return (
         f"{folder}: is neither a run nor a metrics file. What can be judged: a run's folder "
         "(with run.json), a file of metrics (CSV, JSON, trainer_state.json, a notebook or a "
         "console log), or the rollouts of a trainer (`echoscope import --help`)"
     )
+
+
+def _is_metrics(file: Path) -> bool:
+    """Whether a file holds metrics that a rule can read."""
+    if not file.is_file() or file.stat().st_size > _MOST_LOOKED_AT:
+        return False
+    try:
+        return any(map(is_ours, read_metrics(file).keys()))
+    except (MetricsFileError, OSError, ValueError):
+        return False
 
 
 def with_text(
@@ -262,7 +286,7 @@ def _not_measured(reasons: Mapping[str, str]) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         names.setdefault(reason, []).append(name)
-    return [f"not measured from text: {', '.join(n)} ({reason})" for reason, n in names.items()]
+    return [f"{NOT_MEASURED}{', '.join(n)} ({reason})" for reason, n in names.items()]
 
 
 def sample_of_step(reader: RunReader, step: int) -> list[Trajectory]:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import math
+import shlex
 import shutil
 import tempfile
 import time
@@ -100,6 +101,10 @@ def import_run(
     """
     if not path.exists():
         raise ImportingError(f"{path}: no such file or folder")
+    if run_path.is_file():
+        raise ImportingError(f"{run_path}: is a file; -o names the folder of the new run")
+    if path.is_dir() and not any(path.iterdir()):
+        raise ImportingError(f"{path}: is empty")
     if run_path.exists() and path.resolve() == run_path.resolve():
         raise ImportingError(f"{path}: is the folder that the run would be written to")
     if Layout(path).run_json.is_file():
@@ -159,7 +164,8 @@ def _nothing(path: Path, found: Survey) -> str:
         return f"{path}: no episode can be stored{why}"
     return (
         f"{path}: holds no rollouts of a known format{why}. Formats of these can be read: "
-        f"{trainers}"
+        f"{trainers}. A console log or metrics file is judged without an import: "
+        f"echoscope diagnose {shlex.quote(str(path))}"
     )
 
 

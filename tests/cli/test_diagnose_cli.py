@@ -83,6 +83,7 @@ def test_a_missing_file_exits_with_4(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_neither_says_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
     result = runner.invoke(app, ["diagnose", str(tmp_path)])
     assert result.exit_code == 4
     assert "neither a run nor a metrics file. What can be judged: a run's folder" in result.stderr

@@ -89,6 +89,11 @@ def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
             "stopped",
             "stopped by root: reward is broken",
         ),
+        (
+            RunStatus(status=Status.STOPPED, by="alarm LOW_SUCCESS", reason="a paragraph"),
+            "stopped",
+            "stopped by LOW_SUCCESS",
+        ),
         (judged("stopped"), "stopped", "stopped"),
         (judged("of a later version"), "crashed", "crashed"),
     ],

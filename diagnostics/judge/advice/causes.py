@@ -79,7 +79,12 @@ def causes_of(
     # What a rule usually comes from is left out where the run shows where this came from.
     if shown and shown[0].founded == SHOWN:
         return shown
+    if any("optim.lr" in cause.settings for cause in shown):  # with the rate itself, or the same
+        usual = [cause for cause in usual if cause.text != _RATE_TOO_HIGH]
     return [*shown, *usual]
+
+
+_RATE_TOO_HIGH = "the learning rate is too high for this policy"
 
 
 def _luck(history: History, situation: Situation) -> Cause | None:
@@ -162,7 +167,7 @@ def _learning_rate(names: set[str], history: History, situation: Situation) -> C
         if situation.kind != "foreign":
             return None
         return Cause(
-            text="the learning rate is too high for this policy",
+            text=_RATE_TOO_HIGH,
             founded=LIKELY,
             settings={"optim.lr": math.nan},
             why="Smaller steps keep what the policy has learned.",

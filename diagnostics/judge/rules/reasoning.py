@@ -70,7 +70,7 @@ def _template_collapse(view: View) -> Finding | None:
     lost = view.is_success_declining and view.is_warm
     words = sentence(found)
     if view.success is not None:
-        words += f"; {describe(view.success)}" if lost else "; success still holds"
+        words += f"; {describe(view.success)}" if lost else f"; {_holding(view)}"
     main = first([*dependence, *retrieval])
     return Finding(
         severity=AlarmSeverity.CRITICAL if lost else AlarmSeverity.WARNING,
@@ -78,6 +78,15 @@ def _template_collapse(view: View) -> Finding | None:
         agreeing=tuple(channel for channel in found if channel is not main),
         words=words,
     )
+
+
+def _holding(view: View) -> str:
+    """What holds while the alarm is a warning: success, or a return that is no success rate."""
+    if view.has_success_rate:
+        return "success still holds"
+    if view.is_success_declining:
+        return "no success rate is logged, and it is too early to confirm it by the mean return"
+    return "no success rate is logged, and the mean return has not fallen far enough to confirm it"
 
 
 def _broke_first(view: View, found: list[Channel]) -> bool:

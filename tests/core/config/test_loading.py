@@ -24,7 +24,7 @@ from echoscope.core.config.loading import (
 )
 from echoscope.core.config.loss import GspoLossConfig, ModelCriticConfig
 from echoscope.core.config.settings import RunConfig
-from echoscope.diagnostics.setting_errors import field_names
+from echoscope.diagnostics.tools.setting_errors import field_names
 
 BANDIT = "envs.train=[{env: bandit}]"
 

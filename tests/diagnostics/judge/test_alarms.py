@@ -171,6 +171,19 @@ def test_template_collapse_watches_while_success_holds() -> None:
     assert engine.open_alarms[0].words.endswith("success still holds")
 
 
+def test_without_a_success_rate_nothing_is_said_of_success() -> None:
+    def row(s: int) -> Row:
+        values = dict(reasoning(step_down(s, 30, 0.8, 0.05), 1.5, 0.5))
+        values["reward/return_mean"] = 10 * values.pop("eval/lake/success_rate")
+        return values
+
+    engine, _ = judged(60, row)
+    assert severity(engine, "TEMPLATE_COLLAPSE") == "warning"
+    assert engine.open_alarms[0].words.endswith(
+        "no success rate is logged, and the mean return has not fallen far enough to confirm it"
+    )
+
+
 def test_template_collapse_with_falling_success_is_critical() -> None:
     engine, _ = judged(
         80, lambda s: reasoning(step_down(s, 30, 0.8, 0.05), 1.5, step_down(s, 50, 0.5, 0.2))
