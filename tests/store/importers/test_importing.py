@@ -151,7 +151,7 @@ def test_what_an_import_refuses(tmp_path: Path) -> None:
     with pytest.raises(ImportingError, match="is a run already"):
         import_run(tmp_path / "run", tmp_path / "again")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ImportingError, match="holds no rollouts of a known format"):
+    with pytest.raises(ImportingError, match="empty: is empty"):
         import_run(tmp_path / "empty", tmp_path / "new")
     (tmp_path / "silent.jsonl").write_text('{"messages": [{"role": "user", "content": "q"}]}')
     with pytest.raises(ImportingError, match=r"no episode can be stored .*no reply of the policy"):
