@@ -33,8 +33,6 @@ class Episode:
     env: str
     is_eval: bool
     fields: Mapping[str, Any]
-    logprobs: Sequence[Any] | None
-    """One array per turn."""
 
 
 def draft_of(episode: Episode) -> Draft:
@@ -47,9 +45,9 @@ def draft_of(episode: Episode) -> Draft:
     turns: Sequence[DraftTurn] = dialogue.turns
     if not turns:
         raise RowError("it has no message of the assistant")
-    for name, values in (("turn_rewards", episode.turn_rewards), ("logprobs", episode.logprobs)):
-        if values is not None and len(values) != len(turns):
-            raise RowError(f"it has {len(turns)} replies, but {len(values)} {name}")
+    rewards = episode.turn_rewards
+    if rewards is not None and len(rewards) != len(turns):
+        raise RowError(f"it has {len(turns)} replies, but {len(rewards)} turn_rewards")
     draft = Draft(
         turns=turns,
         prompt=dialogue.prompt,
@@ -61,10 +59,10 @@ def draft_of(episode: Episode) -> Draft:
         is_success=episode.success,
         fields=dict(episode.fields),
     )
-    if episode.turn_rewards is None:
+    if rewards is None:
         draft.set_episode_reward(float(episode.reward))
     else:
-        for turn, reward in zip(turns, episode.turn_rewards, strict=True):
+        for turn, reward in zip(turns, rewards, strict=True):
             turn.reward = float(reward)
     return draft
 

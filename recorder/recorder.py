@@ -23,6 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -153,7 +154,6 @@ class Recorder:
         success: bool | None = None,
         env: str = "",
         is_eval: bool = False,
-        logprobs: Sequence[Any] | None = None,
         **fields: Any,
     ) -> None:
         """Record an episode of the step that the next `step` names.
@@ -166,7 +166,6 @@ class Recorder:
             group: siblings, sampled for one task, have the same; None: those with the same prompt.
             success: whether the task was solved; None where that is not known.
             is_eval: of an evaluation, not of training.
-            logprobs: of the sampled tokens, one array a turn.
             fields: anything else; kept beside the episode.
 
         Raises:
@@ -186,7 +185,6 @@ class Recorder:
                 env=env,
                 is_eval=is_eval,
                 fields=fields,
-                logprobs=logprobs,
             )
         )
 
@@ -290,6 +288,7 @@ class Recorder:
                 job = self._jobs.get(timeout=POLL_S)
             except queue.Empty:
                 job = _LOOK
+            num_with_it = self._work.num_waiting if isinstance(job, _Step) else 0
             try:
                 if time.monotonic() >= next_look:
                     next_look = time.monotonic() + POLL_S
@@ -304,7 +303,7 @@ class Recorder:
                     self._work.do(job)
             except Exception as error:  # noqa: BLE001 - the training goes on, and it is said
                 if isinstance(job, Episode | Draft | _Step):
-                    self.num_lost += 1
+                    self.num_lost += 1 + num_with_it
                 self._trouble(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
                 if job is None:
                     return
@@ -329,20 +328,19 @@ _LOOK = object()
 """No job: time to look for commands."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Step:
-    __slots__ = ("at", "number", "values")
+    number: int
+    values: dict[str, float]
+    at: float
+    """In seconds since the epoch."""
 
-    def __init__(self, number: int, values: dict[str, float], at: float) -> None:
-        self.number, self.values, self.at = number, values, at
 
-
+@dataclass(frozen=True, slots=True)
 class _Acks:
-    __slots__ = ("acks", "commands", "settings")
-
-    def __init__(
-        self, acks: list[CommandAck], commands: list[Command], settings: SettingsRecord
-    ) -> None:
-        self.acks, self.commands, self.settings = acks, commands, settings
+    acks: list[CommandAck]
+    commands: list[Command]
+    settings: SettingsRecord
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -394,8 +392,7 @@ class _Work:
         self._monitor = Monitor(settings, run_id=path.name, on_message=recorder.say)
         self._monitor.situate(Situation(run=str(path), trainer=terms_of(config.get("trainer"))))
         self._waiting: list[Episode | Draft] = []
-        self._is_resumed = Layout(path).run_json.is_file()
-        if self._is_resumed:
+        if Layout(path).run_json.is_file():
             _require_recorded(path)
             self._writer: RunWriter | None = None
         else:
@@ -411,6 +408,11 @@ class _Work:
         """Another process writes the folder. It stays so: what comes between would be lost."""
         seen = frozenset() if self._writer is None else self._writer.seen_command_ids
         self._mailbox = None if self._writer is None else Mailbox(path, seen)
+
+    @property
+    def num_waiting(self) -> int:
+        """Episodes that belong to the next step."""
+        return len(self._waiting)
 
     def new_commands(self) -> list[Command]:
         return [] if self._mailbox is None else self._mailbox.drain()
@@ -455,7 +457,6 @@ class _Work:
             values |= texts
             records = measured.records
         alarms = self._monitor.judge(step.number, values)
-        self._notifier.observe(alarms, self._monitor.diagnosis.verdict)
         self._writer.commit_step(
             metrics=[
                 StepMetrics(
@@ -472,6 +473,7 @@ class _Work:
             alarms=alarms,
             diagnostics=records,
         )
+        self._notifier.observe(alarms, self._monitor.diagnosis.verdict)
         for alarm in alarms:
             self._say(f"{alarm.severity.value}: {alarm.message}")
         for command in action_commands(

@@ -243,10 +243,11 @@ def test_a_full_disk_does_not_end_the_training(path: Path, monkeypatch: pytest.M
         raise StoreWriteError("No space left on device")
 
     monkeypatch.setattr(RunWriter, "commit_step", full)
+    recorder.episode(messages(0))
     for step in (1, 2, 3):
         recorder.step(step, {"loss": 1.0})
     assert not recorder.flush()
-    assert recorder.num_lost == 3
+    assert recorder.num_lost == 4  # three steps, and the episode of the first
     assert said == ["recorder: StoreWriteError: No space left on device"]
     recorder.close()
 
