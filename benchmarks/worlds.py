@@ -13,7 +13,10 @@ import argparse
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +36,9 @@ from echoscope.envs.turns.wrappers import runner_of, wrap
 EXPERT_SEEDS = 200
 TASKS = 100
 STEPS = 40
-FEWER_STEPS: Mapping[str, int] = dict.fromkeys(("alfworld", "lean", "textworld", "treasure"), 10)
-"""Worlds whose episodes are long: 40 steps take hours."""
+SERVED = ("frozen_lake", "size=4", "slip=0.0", "holes=2", "min_distance=2", "max_distance=5",
+          "observation=relative")  # fmt: skip
+"""What the recipe `remote` plays, as its first lines say."""
 QUIET = ("checkpoint.every=0", "probe.every=0", "diagnostics.enabled=false")
 """What costs time and changes nothing of what is learned."""
 Row = dict[str, Any]
@@ -65,11 +69,10 @@ def play_expert(group: EnvGroup) -> Row:
 def train(recipe: str, seed: int, path: Path) -> Row:
     """Success on the evaluation tasks before and after, and the processor time in seconds."""
     shutil.rmtree(path, ignore_errors=True)
-    steps = FEWER_STEPS.get(recipe, STEPS)
     config = load_config(recipe)
     tasks = [min(group.groups, TASKS) for group in config.envs.eval]
     overrides = [f"envs.eval.{i}.groups={number}" for i, number in enumerate(tasks)]
-    overrides += [f"seed={seed}", f"steps={steps}", f"eval.every={steps}", *QUIET]
+    overrides += [f"seed={seed}", f"steps={STEPS}", f"eval.every={STEPS}", *QUIET]
     config = load_config(recipe, overrides=overrides)
     before = os.times()
     status = start(config, path, SilentEvents())
@@ -81,7 +84,7 @@ def train(recipe: str, seed: int, path: Path) -> Row:
     _, rates = reader.metrics(f"eval/{tag}/success_rate")
     return {
         "model": config.model.path,
-        "steps": steps,
+        "steps": STEPS,
         "tasks": tasks[0],
         "before": float(rates[0]),
         "after": float(rates[-1]),
@@ -92,8 +95,7 @@ def train(recipe: str, seed: int, path: Path) -> Row:
 
 def measure(env_id: str, seeds: list[int], root: Path) -> None:
     """Add what is missing of a world to rows.jsonl."""
-    lack = registry.unavailable().get(env_id)
-    if lack is not None or env_id not in recipe_names():
+    if not_run(env_id) or env_id not in recipe_names():
         return
     done = {(row["env"], row.get("seed")) for row in read_rows(root)}
     if (env_id, None) not in done:
@@ -103,6 +105,24 @@ def measure(env_id: str, seeds: list[int], root: Path) -> None:
         if (env_id, seed) not in done:
             row = train(env_id, seed, root / f"{env_id}-seed{seed}")
             write_row(root, {"env": env_id, "seed": seed, **row})
+
+
+def not_run(env_id: str) -> str:
+    """Why a world cannot run here; "" if it can. `remote` gets a server of this script's own."""
+    return "" if env_id == "remote" else registry.unavailable().get(env_id, "")
+
+
+@contextmanager
+def server() -> Iterator[None]:
+    """What `remote` plays, in a process beside."""
+    env_id, *params = SERVED
+    options = [text for param in params for text in ("--params", param)]
+    child = subprocess.Popen([sys.executable, "-m", "echoscope", "envs", "serve", env_id, *options])
+    try:
+        yield
+    finally:
+        child.terminate()
+        child.wait(timeout=30)
 
 
 def read_rows(root: Path) -> list[Row]:
@@ -121,8 +141,8 @@ def write_row(root: Path, row: Row) -> None:
 
 def table_row(env_id: str, rows: list[Row]) -> str:
     """One line of the table."""
-    lack = registry.unavailable().get(env_id)
-    if lack is not None:
+    lack = not_run(env_id)
+    if lack and not rows:
         return f"| `{env_id}` | not run: {lack.split(':')[0].split(',')[0]} | | | | | |"
     experts = [row["expert"] for row in rows if "expert" in row]
     expert = "" if not experts else "none" if experts[0] is None else f"{100 * experts[0]:.1f} %"
@@ -161,7 +181,8 @@ def main() -> None:
     arguments = parser.parse_args()
     ids = arguments.only.split(",") if arguments.only else list(registry.known_ids())
     for env_id in ids:
-        measure(env_id, [int(seed) for seed in arguments.seeds.split(",")], arguments.root)
+        with server() if env_id == "remote" else nullcontext():
+            measure(env_id, [int(seed) for seed in arguments.seeds.split(",")], arguments.root)
     rows = read_rows(arguments.root)
     loads = [row["load"] for row in rows if "load" in row]
     print(f"\n{describe_machine()}, one thread; load {min(loads)} to {max(loads)}\n")

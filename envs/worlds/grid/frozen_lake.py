@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...base import (
     EnvSpec,
@@ -41,6 +43,12 @@ _SIDEWAYS = {
 _SYMBOLS = {name: char for char, name in _LEGEND.items()}
 _MAX_SHOWN = 64
 """Observations that are kept with a map: all of an 8x8 board in one format."""
+_PATIENCE = 0.98
+"""Worth of a goal one move later: without it the expert would wait in corners for a safe slip."""
+_SWEEPS = 500
+_LONGEST_PLAN = 2
+_LOSS_ALLOWED = 0.01
+"""Of the chance to arrive, for making a second move without looking; turns are limited too."""
 _DRAWS = 200
 """Random maps tried before one is built around a path."""
 
@@ -52,6 +60,8 @@ class FrozenLakeConfig:
     `size`: one side, or [rows, columns], each 2 to 16. `holes`: their exact number; null draws each
     cell with `hole_probability`. `slip`: probability that a move goes sideways (half to each side).
     `min_distance`, `max_distance`: length of the shortest safe path from start to goal (null: any).
+    `expert`: `careful` weighs where a move may slip to, `shortest` walks the shortest safe path as
+    if nothing slipped. Without slips both walk the same path.
     """
 
     size: int | tuple[int, int] = 4
@@ -61,6 +71,7 @@ class FrozenLakeConfig:
     min_distance: int = 1
     max_distance: int | None = None
     observation: BoardFormat = "grid"
+    expert: Literal["careful", "shortest"] = "careful"
 
     def __post_init__(self) -> None:
         rows, cols = self.shape
@@ -97,6 +108,33 @@ class FrozenLakeConfig:
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SlipOdds:
+    """What a player who thinks of slips knows about a map of n cells."""
+
+    cells: tuple[Position, ...]
+    goes: NDArray[np.float64]
+    """(4, n, n) probability that a move, in the order of `MOVES`, goes from cell to cell."""
+    value: NDArray[np.float64]
+    """(n,) chance to reach the goal with the best moves; each move costs `1 - _PATIENCE` of it."""
+
+    def plan(self, at: Position) -> list[str]:
+        """The best move from a cell, and those after it that lose little by not looking first."""
+        where = np.zeros(len(self.cells))
+        where[self.cells.index(at)] = 1.0
+        moves: list[str] = []
+        while len(moves) < _LONGEST_PLAN:
+            after = where @ self.goes  # (4, n)
+            # Rounded, so that moves of equal worth are chosen in the order in which they stand.
+            worth = np.round(_PATIENCE * (after @ self.value), 9)
+            best = int(worth.argmax())
+            if moves and where @ self.value - worth[best] > _LOSS_ALLOWED:
+                break
+            moves.append(tuple(MOVES)[best])
+            where = after[best]
+        return moves
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lake:
     """One map. What siblings see again and again is kept with it."""
@@ -111,6 +149,8 @@ class Lake:
         default_factory=dict, compare=False, repr=False
     )
     """(format, player) -> observation, for the first `_MAX_SHOWN` of them."""
+    odds: dict[float, SlipOdds] = field(default_factory=dict, compare=False, repr=False)
+    """Slip -> what the careful expert knows about this map."""
 
     def kind(self, at: Position) -> str:
         """What is at a place; all around the board is wall."""
@@ -214,10 +254,18 @@ class FrozenLake(TextEnv):
         return f"{text} Actions: {', '.join(MOVES)}."
 
     def solve(self) -> list[str] | None:
-        """Moves along a shortest safe path, as if nothing slipped; ask again after a slip."""
-        to_goal, at = self._lake.to_goal, self._player
+        """The moves that can be made without looking; ask again after them, or after a slip.
+
+        Where nothing slips, or with `expert: shortest`, they are a shortest safe path to the goal.
+        """
+        lake, at, slip = self._lake, self._player, self._config.slip
+        to_goal = lake.to_goal
         if at not in to_goal:
             return None
+        if at != lake.goal and slip > 0 and self._config.expert == "careful":
+            if slip not in lake.odds:
+                lake.odds[slip] = slip_odds(lake, slip)
+            return lake.odds[slip].plan(at)
         path: list[str] = []
         while at != self._lake.goal:
             move = next(m for m in MOVES if to_goal.get(shift(at, m), -1) == to_goal[at] - 1)
@@ -300,6 +348,28 @@ class FrozenLake(TextEnv):
         near = ", ".join(f"{move} {self._lake.kind(shift(self._player, move))}" for move in MOVES)
         fell = "In a hole. " if self._player in self._lake.holes else ""
         return f"{fell}Goal {offset_words(self._player, self._lake.goal)}. Near: {near}."
+
+
+def slip_odds(lake: Lake, slip: float) -> SlipOdds:
+    """Value iteration over the cells of a map, where each move may slip sideways."""
+    cells = [(row, col) for row in range(lake.shape[0]) for col in range(lake.shape[1])]
+    index = {cell: number for number, cell in enumerate(cells)}
+    is_end = np.array([cell in lake.holes or cell == lake.goal for cell in cells])
+    goes = np.zeros((len(MOVES), len(cells), len(cells)))
+    for number, cell in enumerate(cells):
+        for which, move in enumerate(MOVES):
+            left, right = _SIDEWAYS[move]
+            for way, chance in ((move, 1 - slip), (left, slip / 2), (right, slip / 2)):
+                after = number if is_end[number] else index.get(shift(cell, way), number)
+                goes[which, number, after] += chance
+    value = np.zeros(len(cells))
+    value[index[lake.goal]] = 1.0
+    for _ in range(_SWEEPS):
+        better = np.where(is_end, value, _PATIENCE * (goes @ value).max(axis=0))
+        if np.abs(better - value).max() < 1e-9:
+            break
+        value = better
+    return SlipOdds(cells=tuple(cells), goes=goes, value=value)
 
 
 @lru_cache(maxsize=1024)

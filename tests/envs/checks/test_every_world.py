@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -22,10 +21,6 @@ from echoscope.envs.settings import EnvGroup
 
 NUM_TASKS = 200
 SHARE = 0.95
-EXPERT_PARAMS: dict[str, dict[str, Any]] = {
-    # Its expert walks as if nothing slipped; the slippery lake is in test_frozen_lake.
-    "frozen_lake": {"slip": 0.0},
-}
 COSTLY = {"deepcoder": 20, "game_2048": 20, "textworld": 20, "treasure": 20}
 """World to the number of tasks in the fast tests, where 200 cost more than about three seconds."""
 
@@ -37,7 +32,7 @@ def need(env_id: str) -> None:
 
 def solves(env_id: str, num_tasks: int) -> None:
     need(env_id)
-    group = EnvGroup(env=env_id, params=EXPERT_PARAMS.get(env_id, {}))
+    group = EnvGroup(env=env_id)
     score = expert_score(group, range(num_tasks))
     if score is None:
         pytest.skip("there is no scripted expert")

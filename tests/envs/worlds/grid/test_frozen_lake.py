@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -218,6 +219,43 @@ def test_the_slippery_lake_can_be_crossed_within_the_shipped_limits() -> None:
     chances = [best_chance(draw_lake(config, seed), config.slip, budget) for seed in range(200)]
     assert config.slip == 0.2
     assert sum(chances) / len(chances) >= 0.95
+
+
+def test_the_careful_expert_keeps_away_from_holes_that_a_slip_would_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = ["____", "P__G", "OOOO"]
+    shortest = lake_at(monkeypatch, rows, slip=0.2, expert="shortest")
+    assert shortest.solve() == ["right", "right", "right"]
+    careful = lake_at(monkeypatch, rows, slip=0.2)
+    assert (careful.solve() or [""])[0] == "up"
+
+
+def test_both_experts_walk_the_same_path_where_nothing_slips() -> None:
+    for seed in range(50):
+        paths = set()
+        for expert in ("careful", "shortest"):
+            lake = FrozenLake(FrozenLakeConfig(slip=0.0, expert=expert))
+            lake.reset(seed, 0)
+            paths.add(tuple(lake.solve() or ()))
+        assert len(paths) == 1
+
+
+def test_the_careful_expert_comes_close_to_the_best_possible_play() -> None:
+    # Asked after each move, on many draws of the slips, against backward induction.
+    config = FrozenLakeConfig(slip=0.3, hole_probability=0.2)
+    seeds, draws, budget = range(12), 100, 20
+    arrived = 0
+    for seed, noise in itertools.product(seeds, range(draws)):
+        lake = FrozenLake(config)
+        lake.reset(seed, noise)
+        for _ in range(budget):
+            result = lake.step((lake.solve() or [""])[0])
+            if result.terminated:
+                arrived += result.success is True
+                break
+    best = sum(best_chance(draw_lake(config, seed), config.slip, budget) for seed in seeds)
+    assert best - 1 < arrived / draws <= best + 0.5  # four standard deviations of 1,200 draws
 
 
 def test_siblings_slip_each_on_its_own_unless_they_share_the_noise() -> None:
