@@ -1,4 +1,5 @@
-"""Read a metrics file into a `MetricTable`: CSV, JSON, a notebook, or a trainer's console log.
+"""Read a metrics file into a `MetricTable`: CSV, JSON, a notebook, a trainer's console log, or a
+binary file of a tracker.
 
 What a file is, is told from its content. Nothing in it is trusted: it is parsed as text, never
 evaluated. Memory stays bounded whatever the number of rows.
@@ -12,19 +13,21 @@ import itertools
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from echoscope.text.amounts import counted
 from echoscope.text.packed_file import ERRORS, opened, packing_of
 
-from .console_log import ConsoleLog
-from .delimited_text import NUM_SAMPLED, DelimitedText, Dialect, dialect_of
 from .foreign_names import Meaning
-from .json_records import documents, is_notebook, notebook_lines, parsed, records_of
-from .records import Collector, MetricsFileError
+from .forms.console_log import ConsoleLog
+from .forms.delimited_text import NUM_SAMPLED, DelimitedText, Dialect, dialect_of
+from .forms.json_records import documents, is_notebook, notebook_lines, parsed, records_of
+from .forms.registry import form_of
+from .forms.yaml_records import MAX_YAML_LINES, looks_like_yaml, yaml_documents
+from .records import Collector, MetricsFileError, is_named
 from .table import MetricTable
-from .yaml_records import MAX_YAML_LINES, looks_like_yaml, yaml_documents
 
 MAX_LINE_CHARS = 32_000_000
 MAX_DOCUMENT_BYTES = 256 << 20
@@ -40,44 +43,62 @@ _UNICODE = (
 Mapped = Mapping[str, Meaning]
 
 
-def read_metrics(path: str | Path, mapping: Mapped | None = None) -> MetricTable:
+def read_metrics(path: str | Path, mapping: Mapped | None = None, *, run: str = "") -> MetricTable:
     """Read a metrics file.
 
     Args:
         path: A CSV of any dialect; JSON lines, an array, a document of columns, TRL's
             `trainer_state.json` or a notebook with its outputs; or what a trainer printed.
         mapping: Column name -> what it is, where its name does not say so (see `parse_map`).
+        run: Which run to read of a file that holds several; "" for the one with most rows.
 
     Raises:
-        MetricsFileError: not such a file, or no numbers in it; one line.
+        MetricsFileError: not such a file, no numbers in it, or no run of this name; one line.
         OSError: it cannot be read.
     """
     path, mapping = Path(path), mapping or {}
     _must_be_a_file(path)
     try:
-        return _read_bytes(path, mapping)
+        table = _read_bytes(path, Reading(mapping, run))
     except csv.Error as error:
         raise MetricsFileError(f"{path}: the CSV cannot be read: {error}") from None
     except ERRORS as error:
         if not packing_of(path):
             raise
         raise MetricsFileError(f"{path}: cannot be unpacked: {error}") from None
+    if run and not is_named(run, table.run):
+        names = ", ".join(table.runs[:6]) + (" ..." if len(table.runs) > 6 else "")
+        raise MetricsFileError(
+            f"{path}: holds no run {run!r}; "
+            + (f"runs in it: {names}" if names else "it names no runs: leave --run out")
+        )
+    return table
 
 
-def _read_bytes(path: Path, mapping: Mapped) -> MetricTable:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file is read for."""
+
+    mapping: Mapped
+    run: str = ""
+
+
+def _read_bytes(path: Path, reading: Reading) -> MetricTable:
     with opened(path) as file:
         head = file.read(_SNIFF_BYTES)
     if not head.strip():
         raise MetricsFileError(f"{path}: is empty")
+    if form := form_of(head):
+        return form.read(path, reading.mapping, reading.run)
     encoding = next((name for mark, name in _UNICODE if head.startswith(mark)), "utf-8")
     if b"\x00" in head and encoding != "utf-16":
-        raise MetricsFileError(f"{path}: is binary; CSV, JSON and console logs can be read")
+        raise MetricsFileError(f"{path}: is binary, and not of TensorBoard, trackio or W&B")
 
     def lines() -> Iterator[str]:
         with opened(path) as file:
             yield from _lines(file, encoding)
 
-    return _read(path, mapping, lines)
+    return _read(path, reading, lines)
 
 
 def _must_be_a_file(path: Path) -> None:
@@ -93,43 +114,43 @@ def _must_be_a_file(path: Path) -> None:
 Lines = Callable[[], Iterator[str]]
 
 
-def _read(path: Path, mapping: Mapped, lines: Lines) -> MetricTable:
+def _read(path: Path, reading: Reading, lines: Lines) -> MetricTable:
     start = next((line for line in lines() if line.strip()), "").lstrip()
     if start[:1] in ("{", "["):
-        table = _read_json(path, mapping, lines, start)
+        table = _read_json(path, reading, lines, start)
         if table is not None:
             return table
-    table = _read_yaml(path, mapping, lines)
+    table = _read_yaml(path, reading, lines)
     if table is not None:
         return table
     dialect = dialect_of(list(itertools.islice(lines(), NUM_SAMPLED)))
     if dialect is None:
-        return _read_log(path, mapping, lines)
-    collector, notes = _delimited(path, mapping, lines, dialect)
+        return _read_log(path, reading, lines)
+    collector, notes = _delimited(path, reading, lines, dialect)
     # Bars also draw tables, and commas also stand in sentences.
     is_plain = dialect.num_before == 0 and dialect.delimiter != "|"
     if not collector.num_records and is_plain:
-        log = _log_of(path, mapping, lines)  # a line with commas, and nothing after it
+        log = _log_of(path, reading, lines)  # a line with commas, and nothing after it
         return log.finish() if log else collector.finish(notes)
     if is_plain or collector.known:
         has_outcome = bool(collector.known & OUTCOMES)
-        if (is_plain and has_outcome) or not (log := _log_of(path, mapping, lines)):
+        if (is_plain and has_outcome) or not (log := _log_of(path, reading, lines)):
             return collector.finish(notes)
         is_better = len(log.known) > len(collector.known) or (
             dialect.delimiter == "|" and len(log.known) == len(collector.known)
         )
         return log.finish() if is_better else collector.finish(notes)
-    return _read_log(path, mapping, lines)
+    return _read_log(path, reading, lines)
 
 
 OUTCOMES = frozenset({"rollout/success_rate", "reward/return_mean"})
 
 
 def _delimited(
-    path: Path, mapping: Mapped, lines: Lines, dialect: Dialect
+    path: Path, reading: Reading, lines: Lines, dialect: Dialect
 ) -> tuple[Collector, list[str]]:
     text = DelimitedText(dialect, str(path))
-    collector = Collector(path=str(path), kind="csv", mapping=mapping)
+    collector = Collector(path=str(path), kind="csv", mapping=reading.mapping, run=reading.run)
     for record in text.records(lines()):
         collector.add(record)
     skipped = text.num_skipped
@@ -137,14 +158,14 @@ def _delimited(
     return collector, notes if skipped else []
 
 
-def _log_of(path: Path, mapping: Mapped, lines: Lines) -> Collector | None:
-    log = ConsoleLog(path=str(path), mapping=mapping)
+def _log_of(path: Path, reading: Reading, lines: Lines) -> Collector | None:
+    log = ConsoleLog(path=str(path), mapping=reading.mapping, run=reading.run)
     log.feed(lines())
     return log.best()
 
 
-def _read_log(path: Path, mapping: Mapped, lines: Lines) -> MetricTable:
-    best = _log_of(path, mapping, lines)
+def _read_log(path: Path, reading: Reading, lines: Lines) -> MetricTable:
+    best = _log_of(path, reading, lines)
     if best is None:
         raise MetricsFileError(
             f"{path}: holds no metrics of a run: neither a CSV header, nor JSON, nor lines with a "
@@ -153,12 +174,12 @@ def _read_log(path: Path, mapping: Mapped, lines: Lines) -> MetricTable:
     return best.finish()
 
 
-def _read_yaml(path: Path, mapping: Mapped, lines: Lines) -> MetricTable | None:
+def _read_yaml(path: Path, reading: Reading, lines: Lines) -> MetricTable | None:
     """The table of a YAML file; None where the text is none, or holds no metric that is known."""
     if not looks_like_yaml(list(itertools.islice(lines(), NUM_SAMPLED))):
         return None
     values = yaml_documents("\n".join(itertools.islice(lines(), MAX_YAML_LINES)))
-    collector = Collector(path=str(path), kind="yaml", mapping=mapping)
+    collector = Collector(path=str(path), kind="yaml", mapping=reading.mapping, run=reading.run)
     widest = 0
     for value in values:
         for record in records_of(value, name=path.stem, is_only=len(values) == 1):
@@ -193,9 +214,9 @@ def _lines(file: BinaryIO, encoding: str) -> Iterator[str]:
         yield rest.rstrip("\r")
 
 
-def _read_json(path: Path, mapping: Mapped, lines: Lines, start: str) -> MetricTable | None:
+def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> MetricTable | None:
     """The table of a JSON file; None where the text is no JSON."""
-    collector = Collector(path=str(path), kind="json", mapping=mapping)
+    collector = Collector(path=str(path), kind="json", mapping=reading.mapping, run=reading.run)
     if (first := parsed(start)) is not None:
         return _read_json_lines(path, collector, lines, first)
     text, size = [], 0
@@ -209,7 +230,9 @@ def _read_json(path: Path, mapping: Mapped, lines: Lines, start: str) -> MetricT
         return None
     for value in values:
         if is_notebook(value):
-            log = ConsoleLog(path=str(path), mapping=mapping, kind="notebook")
+            log = ConsoleLog(
+                path=str(path), mapping=reading.mapping, run=reading.run, kind="notebook"
+            )
             log.feed(notebook_lines(value))
             best = log.best()
             if best is None:
@@ -227,7 +250,9 @@ def _read_json_lines(
     next(entries)
     second = next(entries, None)
     if second is None and is_notebook(first):
-        log = ConsoleLog(path=str(path), mapping=collector.mapping, kind="notebook")
+        log = ConsoleLog(
+            path=str(path), mapping=collector.mapping, run=collector.run, kind="notebook"
+        )
         log.feed(notebook_lines(first))  # type: ignore[arg-type]
         best = log.best()
         return best.finish() if best else None

@@ -213,8 +213,16 @@ def to_our_names(
             guesses[name] = meaning
             meaning = None
         is_mapped = name in (mapping or {})
-        if is_share(meaning.key if meaning else name) and (is_mapped or meaning is None):
-            values = _of_percent(name, meaning, values, notes)
+        if not is_mapped and _is_success(meaning.key if meaning else name):
+            problem = _not_a_rate(values)
+            if problem:
+                notes.append(f"{name} {problem}: it is no success rate, and is not judged as one")
+                if meaning is None:
+                    continue
+                meaning = None
+        is_sure = is_mapped or meaning is None or not meaning.only_share
+        if is_sure and is_share(meaning.key if meaning else name):
+            values = _of_percent(name, meaning if is_mapped else None, values, notes)
         if meaning is not None and meaning.only_share and not is_mapped:
             share = _as_share(name, values, notes)
             if share is None:
@@ -268,7 +276,23 @@ _READ_AS = {
 
 _LARGEST_SHARE = 1.01
 """A share is no greater, but for rounding."""
+_SMALLEST_PERCENT = 1.5
+"""Rates in percent exceed it somewhere; a column whose largest value is below may be anything."""
 _PERCENT = re.compile(r"percent|pct|%|rate|acc", re.IGNORECASE)
+
+
+def _is_success(key: str) -> bool:
+    return key.rpartition("/")[2] == "success_rate"
+
+
+def _not_a_rate(values: FloatArray64) -> str:
+    """Why values are neither shares nor percent, in words; "" if they may be."""
+    present = values[np.isfinite(values)]
+    if not len(present):
+        return ""
+    low, high = float(present.min()), float(present.max())
+    is_rate = low >= 0 and (high <= _LARGEST_SHARE or _SMALLEST_PERCENT < high <= 100)
+    return "" if is_rate else f"lies between {low:.4g} and {high:.4g}"
 
 
 def _as_share(name: str, values: FloatArray64, notes: list[str]) -> FloatArray64 | None:
@@ -278,7 +302,7 @@ def _as_share(name: str, values: FloatArray64, notes: list[str]) -> FloatArray64
         return values if not len(present) else None
     if present.max() <= 1.0:
         return values
-    if present.max() <= 100 and present.max() > 1.5 and _PERCENT.search(name):
+    if present.max() <= 100 and present.max() > _SMALLEST_PERCENT and _PERCENT.search(name):
         notes.append(f"{name} lies between 0 and 100: it is read as percent")
         return values / 100.0
     return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -168,6 +168,8 @@ _RUNS = frozenset(
     }
 )
 """Fields whose values tell one run from another."""
+_NAMES_OF_RUNS = frozenset({"run", "run_name", "run_id"})
+"""Of these, fields whose value is the name of a run by itself."""
 SERIES = frozenset({"metric", "metrics", "metric_name", "name", "key", "tag", "scalar", "variable"})
 _PHASES = frozenset({"split", "phase", "mode", "stage", "type", "event", "kind", "section"})
 _EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
@@ -215,8 +217,12 @@ class Collector:
     path: str
     kind: str
     mapping: Mapping[str, Meaning] = field(default_factory=dict)
+    run: str = ""
+    """Which of several runs becomes the table; "" for the one with most rows."""
     needs_known: bool = False
     """Leave out records without a metric of the catalogue: console text holds many numbers."""
+    make_builder: Callable[[], TableBuilder] = TableBuilder
+    """Takes the rows of a run; who follows a growing file gives one that hands them on."""
     num_records: int = 0
     known: set[str] = field(default_factory=set)
     """Keys of the catalogue that were met."""
@@ -259,6 +265,17 @@ class Collector:
                 self._choose_steps()
             return
         self._take(fields)
+
+    def settle(self) -> TableBuilder | None:
+        """Choose the field of the steps by the records so far; the run with most rows, if any."""
+        if self._steps is None and self._waiting:
+            self._choose_steps()
+        return max(self._runs.values(), key=lambda builder: builder.num_rows, default=None)
+
+    @property
+    def counts_rows(self) -> bool:
+        """No field says a step: rows are counted."""
+        return self._steps == []
 
     def _plan(self, record: Mapping[str, Any]) -> _Plan:
         names = tuple(record)
@@ -304,7 +321,9 @@ class Collector:
         self._numeric.update(numbers)
         for name in (*(self._steps or ()), *plan.summaries):
             numbers.pop(name, None)
-        run = [f"{name}={fields[name]}" for name in plan.runs if fields[name] not in (None, "")]
+        run = [
+            _run_label(name, fields[name]) for name in plan.runs if fields[name] not in (None, "")
+        ]
         self._run_fields.update(dict.fromkeys(plan.runs))
         weights = [numbers[name] for name in plan.weights if 0 < numbers.get(name, 0) < math.inf]
         weight = weights[0] if weights else 1.0
@@ -318,7 +337,7 @@ class Collector:
                     f"{self.path}: {', '.join(self._run_fields)} tells more than {MAX_RUNS} runs "
                     "apart; keep the rows of one run"
                 )
-            builder = self._runs[tuple(run)] = TableBuilder()
+            builder = self._runs[tuple(run)] = self.make_builder()
         try:
             builder.add_row(step, numbers, weight)
         except TooManyColumnsError as error:
@@ -381,8 +400,9 @@ class Collector:
             said.append(f"{why}: rows are counted as steps, from 1 to {self.num_records}")
         if self.num_lost:
             said.append(f"left out: {counted(self.num_lost, 'row')} without a whole step")
-        builder = self._chosen_run(said)
-        builder.leave_out(self._other_chart_runs(said))
+        fields, builder = self._chosen_run(said)
+        chart, others = self._chart_run(said)
+        builder.leave_out(others)
         table = builder.build(
             kind=self.kind,
             path=self.path,
@@ -395,25 +415,63 @@ class Collector:
                 f"{self.path}: {table.num_rows} steps, but no column holds numbers"
             )
         uncounted = [] if self._steps else _step_hints(table)
-        return replace(table, notes=(*table.notes, *uncounted, *hints(table)))
+        return replace(
+            table,
+            run=fields or chart,
+            runs=tuple(self._ranked_runs()) if fields else tuple(self._ranked_charts()),
+            is_counted=not self._steps,
+            notes=(*table.notes, *uncounted, *hints(table)),
+        )
 
-    def _chosen_run(self, said: list[str]) -> TableBuilder:
-        runs = sorted(self._runs.items(), key=lambda entry: -entry[1].num_rows)
+    def _ranked_runs(self) -> dict[str, TableBuilder]:
+        """Runs by the fields that tell them apart, such as `seed=1`, the longest first."""
+        ranked = sorted(self._runs.items(), key=lambda entry: -entry[1].num_rows)
+        return {", ".join(run): builder for run, builder in ranked}
+
+    def _ranked_charts(self) -> list[str]:
+        return sorted(self._chart, key=lambda run: -self._chart[run])
+
+    def _chosen_run(self, said: list[str]) -> tuple[str, TableBuilder]:
+        runs = self._ranked_runs()
+        longest = next(iter(runs))
+        chosen = next((name for name in runs if is_named(self.run, name)), longest)
         if len(runs) > 1:
-            names = "; ".join(", ".join(run) or "unnamed" for run, _ in runs[:4])
+            names = "; ".join(name or "unnamed" for name in list(runs)[:4])
+            which = "the first of these" if chosen == longest else chosen
             said.append(
-                f"the file holds {len(runs)} runs ({names}{' ...' if len(runs) > 4 else ''}): the "
-                f"first of these, with {runs[0][1].num_rows} rows, is judged"
+                f"the file holds {len(runs)} runs ({names}{' ...' if len(runs) > 4 else ''}): "
+                f"{which}, with {runs[chosen].num_rows} rows, is read"
             )
-        return runs[0][1]
+        return chosen, runs[chosen]
 
-    def _other_chart_runs(self, said: list[str]) -> list[str]:
-        if len(self._chart) < 2:
-            return []
-        best = max(self._chart, key=lambda run: self._chart[run])
-        said.append(f"the chart holds {len(self._chart)} runs: {best} is judged")
+    def _chart_run(self, said: list[str]) -> tuple[str, list[str]]:
+        """The run of a chart that is read, and the columns of its other runs."""
+        names = self._ranked_charts()
+        if not names:
+            return "", []
+        chosen = next((name for name in names if is_named(self.run, name)), names[0])
+        if len(names) > 1:
+            said.append(f"the chart holds {len(names)} runs: {chosen} is read")
         grouped = runs_of_chart(self.names)
-        return [name for run, names in grouped.items() if run != best for name in names]
+        return chosen, [n for run, columns in grouped.items() if run != chosen for n in columns]
+
+
+def _run_label(field_name: str, value: Any) -> str:
+    """How a field names a run.
+
+    >>> _run_label("seed", 1), _run_label("run_name", "lake-1")
+    ('seed=1', 'lake-1')
+    """
+    return str(value) if spelled(field_name) in _NAMES_OF_RUNS else f"{field_name}={value}"
+
+
+def is_named(wanted: str, name: str) -> bool:
+    """Whether a user who writes `wanted` means the run of this name.
+
+    >>> is_named("seed=1", "seed=1"), is_named("1", "seed=1"), is_named("2", "seed=1")
+    (True, True, False)
+    """
+    return bool(wanted) and wanted in (name, name.partition("=")[2])
 
 
 _NO_STEP = 3

@@ -19,9 +19,11 @@ import numpy as np
 
 from echoscope.text.amounts import counted
 
-if TYPE_CHECKING:
-    from echoscope.store.importers.importing import ImportReport
+from .runs import listed
 
+if TYPE_CHECKING:
+    from ..tools.importing import JointReport
+    from .foreign_names import Meaning
     from .sources import Opened, Rescore
     from .table import MetricTable
 
@@ -43,9 +45,19 @@ _RETRIEVED = (
 
 @contextmanager
 def of_another_trainer(
-    path: Path, progress: Progress | None = None, rescore: Rescore | None = None
+    path: Path,
+    progress: Progress | None = None,
+    rescore: Rescore | None = None,
+    mapping: Mapping[str, Meaning] | None = None,
+    run: str = "",
 ) -> Iterator[Opened | None]:
     """The rollouts of a path as a source, while the block runs; None where it holds none.
+
+    Metrics files beside them are joined by their steps.
+
+    Args:
+        mapping: What columns of the metrics files mean.
+        run: Whose metrics are joined, where the files hold several runs.
 
     Raises:
         ImportingError: the rollouts cannot be imported; one line.
@@ -62,11 +74,18 @@ def of_another_trainer(
         if not is_rollouts(path, spool):
             yield None
             return
-        from echoscope.store.importers.importing import import_run
-
+        from ..tools.importing import import_path
         from .sources import open_source
 
-        report = import_run(path, Path(folder) / "run", writing=progress, is_packing=False)
+        report = import_path(
+            path,
+            Path(folder) / "run",
+            run=run,
+            mapping=mapping,
+            needs_one_run=False,
+            writing=progress,
+            is_packing=False,
+        )
         opened = open_source(report.path, progress=progress, rescore=rescore)
         shown = shlex.quote(str(path))
         notes = (*notes_of(report, shown), *opened.table.notes, *_now(opened.table))
@@ -94,13 +113,23 @@ def _may_hold_rollouts(path: Path) -> bool:
     return start in (b"{", b"[") or is_utf16 or head.startswith(_BINARY)
 
 
-def notes_of(report: ImportReport, path: str) -> list[str]:
+def notes_of(joint: JointReport, path: str) -> list[str]:
     """What a reader of the verdict must know of the import, in sentences."""
     from echoscope.store.importers.draft import RECONSTRUCTIONS
 
+    report = joint.written
+    parts = [f"{counted(report.num_kept, 'episode')} of {report.format}"] if report.format else []
+    if joint.metrics is not None:
+        steps = counted(joint.metrics.table.num_rows, "step")
+        parts.append(f"the metrics of {steps} ({listed(joint.metrics.files)})")
     notes = [
-        f"judged from {counted(report.num_kept, 'episode')} of {report.format}; "
+        f"judged from {' and '.join(parts)}; "
         f"`echoscope import {path}` keeps them, so that you can read them in the dashboard"
+    ]
+    if joint.metrics is not None:
+        notes += joint.metrics.table.notes
+    notes += [
+        f"metrics not read: {place}: {why}" for why, place in list(joint.refused.places.items())[:3]
     ]
     if report.rows.total:
         reason, times = report.rows.counts.most_common(1)[0]

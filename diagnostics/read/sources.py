@@ -1,11 +1,12 @@
 """Open whatever can be diagnosed: a table, a stored run, or a metrics file.
 
-A run without measurements of its text (an import, say) is measured here: at most `MAX_STEPS` steps,
-spread evenly, and at most `MAX_TRAJECTORIES` trajectories of each, whole groups first.
+A run without measurements of its text (an import without them, say) is measured here, by the sample
+of `measure/text/sampling.py`.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,28 +17,30 @@ import numpy as np
 
 from echoscope.store.records import Trajectory
 
-from ..config import TextConfig
 from ..judge.advice.actions import trainer_of
 from ..judge.advice.situation import Situation, terms_of
 from ..judge.record import Shown
+from ..measure.text.sampling import (
+    IN_ORDER,
+    MAX_TRAJECTORIES,
+    measure_sample,
+    steps_to_measure,
+    words_of_sample,
+)
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
-from .names import is_ours
 from .records import MetricsFileError
+from .runs import read_runs
 from .table import MetricTable, TableBuilder, steps_with_groups, table_of_run
+from .wandb_address import is_address, read_address
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
 
-    from ..measure.text.report import StoredText, TextReport
+    from ..measure.text.report import StoredText
 
-MAX_STEPS = 60
-MAX_TRAJECTORIES = 64
-_MOST_LOOKED_AT = 64 << 20
-"""Bytes of a file in a folder that is looked at, to name it in an error."""
 NOT_MEASURED = "not measured from text: "
 """How a note begins that lists metrics, with the reason in brackets."""
-SEED = 20_260
 MAX_SHOWN = 6
 
 Progress = Callable[[int, int], None]
@@ -143,7 +146,7 @@ def _measured_text(reader: RunReader, upto: int | None) -> StoredText | None:
     steps = [s for s in steps_with_groups(reader) if upto is None or s <= upto]
     if not steps:
         return None
-    return read_record(_measure(sample_of_step(reader, steps[-1])).record(steps[-1]))
+    return read_record(measure_sample(sample_of_step(reader, steps[-1])).record(steps[-1]))
 
 
 def open_source(
@@ -151,20 +154,27 @@ def open_source(
     mapping: Mapping[str, Meaning] | None = None,
     progress: Progress | None = None,
     rescore: Rescore | None = None,
+    run: str = "",
 ) -> Opened:
     """A table of metrics from any source (see `verdict.diagnose`)."""
     if isinstance(source, MetricTable):
         return _of_table(source)
     if isinstance(source, str | Path):
         path = Path(source)
+        if is_address(source):
+            if rescore is not None:
+                raise MetricsFileError(f"{source}: is no stored run, so it has nothing to score")
+            return _of_table(read_address(str(source), mapping, progress=progress).table)
         if not path.is_dir():
             if rescore is not None:
                 raise MetricsFileError(f"{path}: is no stored run, so it has nothing to score")
-            return _of_table(read_metrics(path, mapping))
+            return _of_table(read_metrics(path, mapping, run=run))
         from echoscope.store.log.layout import Layout
 
         if not Layout(path).run_json.is_file():
-            raise MetricsFileError(_what_is_read(path))
+            if rescore is not None:
+                raise MetricsFileError(f"{path}: is no stored run, so it has nothing to score")
+            return _of_table(_of_folder(path, mapping, run, progress))
         from echoscope.store.reader import open_run
 
         source = open_run(path)
@@ -174,6 +184,8 @@ def open_source(
     measured = table.keys()
     if not any(key.startswith(("text/", "info/")) for key in measured):
         table = with_text(table, source, progress)
+    else:
+        table = replace(table, notes=(*table.notes, *_notes_of_import(source)))
     if rescore is not None:
         table = rescore(table, source)
     name = shlex.quote(shown_path(source.path))
@@ -219,38 +231,43 @@ def situation_of(run: RunReader, name: str) -> Situation:
     )
 
 
-def _what_is_read(folder: Path) -> str:
-    """Why a folder that is no run cannot be judged, and what can."""
+def _of_folder(
+    folder: Path, mapping: Mapping[str, Meaning] | None, run: str, progress: Progress | None
+) -> MetricTable:
+    """The metrics of a folder's one run, or of the run that is named.
+
+    Raises:
+        MetricsFileError: none, several, or none of that name; what can be judged instead.
+    """
     from echoscope.store.log.layout import Layout
 
-    runs = sorted(one.name for one in folder.iterdir() if Layout(one).run_json.is_file())
+    inside = sorted(folder.iterdir())
+    runs = [child.name for child in inside if Layout(child).run_json.is_file()]
     if runs:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
-        return f"{folder}: holds runs; name one of them: {', '.join(runs[:3])}{more}"
-    inside = sorted(folder.iterdir())
-    if not inside:
-        return f"{folder}: is empty"
-    metrics = [file for file in inside if _is_metrics(file)]
-    if len(metrics) == 1:
-        return (
-            f"{folder}: is a folder that holds a metrics file. Give the file: "
-            f"echoscope diagnose {shlex.quote(str(metrics[0]))}"
+        raise MetricsFileError(
+            f"{folder}: holds runs; name one of them: {', '.join(runs[:3])}{more}"
         )
-    return (
-        f"{folder}: is neither a run nor a metrics file. What can be judged: a run's folder "
-        "(with run.json), a file of metrics (CSV, JSON, trainer_state.json, a notebook or a "
-        "console log), or the rollouts of a trainer (`echoscope import --help`)"
-    )
-
-
-def _is_metrics(file: Path) -> bool:
-    """Whether a file holds metrics that a rule can read."""
-    if not file.is_file() or file.stat().st_size > _MOST_LOOKED_AT:
-        return False
-    try:
-        return any(map(is_ours, read_metrics(file).keys()))
-    except (MetricsFileError, OSError, ValueError):
-        return False
+    if not inside:
+        raise MetricsFileError(f"{folder}: is empty")
+    found = read_runs(folder, mapping, progress=progress)
+    if not found.runs:
+        refused = [f"{file}: {why}" for why, file in found.refused.places.items()]
+        why = f" ({'; '.join(refused[:3])})" if refused else ""
+        raise MetricsFileError(
+            f"{folder}: holds no run, no metrics and no rollouts{why}. What can be judged: a run's "
+            "folder (with run.json); metrics (CSV, JSON, trainer_state.json, a console log, files "
+            "of TensorBoard, trackio or W&B); or the rollouts of a trainer (`echoscope import "
+            "--help`)"
+        )
+    chosen = found.run(run) if run else found.runs[0]
+    if chosen is None or (not run and len(found.runs) > 1):
+        raise MetricsFileError(
+            (f"{folder}: holds no run {run!r}" if run else f"{folder}: holds several runs")
+            + f"; choose one with --run: {found.names()}"
+        )
+    notes = [f"not read: {file}: {why}" for why, file in list(found.refused.places.items())[:3]]
+    return replace(chosen.table, notes=(*chosen.table.notes, *notes))
 
 
 def with_text(
@@ -260,25 +277,39 @@ def with_text(
     steps = steps_with_groups(reader)
     if not steps:
         return table
-    chosen = [steps[i] for i in np.unique(np.linspace(0, len(steps) - 1, MAX_STEPS).astype(int))]
+    chosen = steps_to_measure(steps)
     builder = TableBuilder()
     for step, values in table.rows():
         builder.add_row(step, values)
     reasons: Mapping[str, str] = {}
     for done, step in enumerate(chosen):
         trajectories = sample_of_step(reader, step)
-        report = _measure(trajectories)
+        report = measure_sample(trajectories)
         reasons = report.reasons
         values = _outcomes(trajectories) | report.metrics()
         builder.add_row(step, {k: v for k, v in values.items() if k not in table.columns})
         if progress:
             progress(done + 1, len(chosen))
     full = builder.build(kind=table.kind, path=table.path)
-    note = (
-        f"text of {len(chosen)} of {len(steps)} steps was measured, at most {MAX_TRAJECTORIES} "
-        "trajectories of each"
-    )
+    note = words_of_sample(len(chosen), len(steps))
     return replace(full, notes=(*table.notes, note, *_not_measured(reasons)))
+
+
+def _notes_of_import(reader: RunReader) -> list[str]:
+    """What a reader must know of the measures that an import stored: as where they are made now."""
+    if not isinstance(reader.info().config.get("imported"), Mapping):
+        return []
+    found = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = 'text' ORDER BY step")
+    if not found.num_rows:
+        return []
+    try:
+        payload = json.loads(found.column("payload")[-1].as_py() or "{}")
+    except (ValueError, RecursionError):
+        payload = {}
+    reasons = payload.get("reasons") if isinstance(payload, dict) else None
+    known = reasons if isinstance(reasons, dict) else {}
+    note = words_of_sample(found.num_rows, len(steps_with_groups(reader)))
+    return [note, *_not_measured({str(name): str(why) for name, why in known.items()})]
 
 
 def _not_measured(reasons: Mapping[str, str]) -> list[str]:
@@ -297,16 +328,10 @@ def sample_of_step(reader: RunReader, step: int) -> list[Trajectory]:
         [step],
     )
     ids = [str(found) for found in rows.column("id").to_pylist()]
-    if len(ids) <= 8 * MAX_TRAJECTORIES:
+    if len(ids) <= IN_ORDER:
         wanted = set(ids[:MAX_TRAJECTORIES])
         return [t for t in reader.trajectories_of_step(step) if t.id in wanted]
     return [reader.trajectory(trajectory_id) for trajectory_id in ids[:MAX_TRAJECTORIES]]
-
-
-def _measure(trajectories: Sequence[Trajectory]) -> TextReport:
-    from ..measure.text.measures import text_metrics
-
-    return text_metrics(trajectories, TextConfig(), np.random.default_rng(SEED))
 
 
 def _outcomes(trajectories: Sequence[Trajectory]) -> dict[str, float]:

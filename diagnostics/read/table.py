@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from echoscope.store.records import FloatArray64, IntArray64
 
 from .foreign_names import Meaning
-from .names import to_our_names
+from .names import is_ours, meaning_of, to_our_names
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
@@ -72,6 +72,14 @@ class MetricTable:
     ignored: tuple[str, ...] = ()
     """Columns without a number."""
     notes: tuple[str, ...] = ()
+    raw: Mapping[str, FloatArray64] = field(default_factory=dict, repr=False)
+    """Columns under the names that the source gave them, in its units; each (R,)."""
+    run: str = ""
+    """What the source calls the run that was read; "" where it names none."""
+    runs: tuple[str, ...] = ()
+    """The runs that the source holds, the one with most rows first; empty where it names none."""
+    is_counted: bool = False
+    """The source has no steps: its rows were counted."""
     caveats: Mapping[str, str] = field(default_factory=dict)
     """Beginning of a key -> why a verdict that rests on such metrics is weak."""
 
@@ -264,18 +272,26 @@ class TableBuilder:
         empty = [name for name, values in columns.items() if np.isnan(values).all()]
         filled = {name: values for name, values in columns.items() if name not in set(empty)}
         named = to_our_names(filled, mapping)
-        for key, values in named.columns.items():
-            if not key.startswith(("loss/", "optim/")):
-                values[~np.isfinite(values)] = np.nan
         return MetricTable(
             steps=rows[:, 0].astype(np.int64),
-            columns=named.columns,
+            columns=without_infinity(named.columns),
             sources=named.sources,
+            raw=filled,
             kind=kind,
             path=path,
             ignored=(*ignored, *empty),
             notes=(*said, *named.notes),
         )
+
+
+def without_infinity(columns: Mapping[str, FloatArray64]) -> dict[str, FloatArray64]:
+    """Columns in which infinite values are absent, but for losses and optimizer's numbers."""
+    return {
+        key: values
+        if key.startswith(("loss/", "optim/")) or not np.isinf(values).any()
+        else np.where(np.isinf(values), np.nan, values)
+        for key, values in columns.items()
+    }
 
 
 def _widened(block: NDArray[np.float64], size: int) -> NDArray[np.float64]:
@@ -310,8 +326,15 @@ def _averaged(block: NDArray[np.float64], width: int) -> NDArray[np.float64]:
 
 
 def table_of_run(reader: RunReader) -> MetricTable:
-    """The stored metrics of a run, training and evaluation together."""
+    """The stored metrics of a run, training and evaluation together.
+
+    An import stores what it understands under our names as well. Of such a run the trainer's own
+    names are left out, because a second reading may take them for something else. Of the success
+    that rollouts tell and the one that was guessed from a reward, the one of more steps is kept.
+    """
     builder = TableBuilder()
+    imported = reader.info().config.get("imported")
+    is_joined = isinstance(imported, Mapping) and "metrics" in imported
     found = reader.sql("SELECT step, key, value FROM metrics ORDER BY step, phase DESC, key")
     step: int | None = None
     values: dict[str, float] = {}
@@ -322,7 +345,16 @@ def table_of_run(reader: RunReader) -> MetricTable:
                 builder.add_row(step, values)
                 values = {}
             step = at
+            if is_joined and not is_ours(key) and meaning_of(key) is not None:
+                continue
             values[key] = np.nan if value is None else float(value)
     if step is not None:
         builder.add_row(step, values)
-    return builder.build(kind="run", path=str(reader.path))
+    table = builder.build(kind="run", path=str(reader.path))
+    told, guessed = "rollout/success_rate", "reward/success_rate"
+    if is_joined and {told, guessed} <= table.columns.keys():
+        times = {key: np.isfinite(table.columns[key]).sum() for key in (told, guessed)}
+        worse = guessed if times[told] >= times[guessed] else told
+        kept = {key: values for key, values in table.columns.items() if key != worse}
+        return replace(table, columns=kept)
+    return table

@@ -399,6 +399,22 @@ def test_b5_success_up_to_100_is_offered_as_percent(tmp_path: Path) -> None:
     assert notes[0].endswith(f"if it is a rate in percent, give --map 'success={SUCCESS}'")
 
 
+@pytest.mark.parametrize("name", [SUCCESS, "val-env/lake/success"])
+@pytest.mark.parametrize("last", [1.2, -0.5, 812.0])
+def test_a_rate_that_can_be_none_is_not_judged_as_success(
+    tmp_path: Path, name: str, last: float
+) -> None:
+    table = read(tmp_path, f"step,loss,{name}\n0,1,0.5\n1,1,{last}\n")
+    assert not any(key.endswith("success_rate") for key in table.columns)
+    low, high = sorted((0.5, last))
+    assert f"{name} lies between {low:g} and {high:g}: it is no success rate" in table.notes[0]
+
+
+def test_an_evaluation_in_percent_is_read_as_such(tmp_path: Path) -> None:
+    table = read(tmp_path, "step,val-env/lake/success\n0,25\n1,50\n")
+    assert table.columns["eval/lake/success_rate"].tolist() == [0.25, 0.5]
+
+
 @pytest.mark.parametrize("last", [-0.5, 812.0])
 def test_b5_a_map_to_a_share_that_the_values_are_not_is_refused(
     tmp_path: Path, last: float
@@ -529,7 +545,7 @@ def test_b5_a_chart_of_two_runs_judges_one_and_says_which(tmp_path: Path) -> Non
     rows = [f'"{s}","0.5","0.4","0.6","{0.1 if s < 10 else ""}"' for s in range(20)]
     table = read(tmp_path, "\n".join([",".join(f'"{n}"' for n in names), *rows]))
     assert table.columns[SUCCESS].tolist() == [0.5] * 20
-    assert "the chart holds 2 runs: a-1 is judged" in table.notes
+    assert "the chart holds 2 runs: a-1 is read" in table.notes
 
 
 # --- files that hold something else, and files that mean harm

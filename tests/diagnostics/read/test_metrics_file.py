@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.read.console_log import parse_log_line
+from echoscope.diagnostics.read.forms.console_log import parse_log_line
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import parse_map
 from echoscope.diagnostics.read.records import MetricsFileError, to_number

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .foreign_names import spelled, step_rank
-from .names import meaning_of
-from .records import SERIES, to_number
+from ..foreign_names import spelled, step_rank
+from ..names import meaning_of
+from ..records import SERIES, to_number
 
 DELIMITERS = ",\t;|"
 NUM_SAMPLED = 60

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from typing import Any
 
-from .names import meaning_of, step_column
-from .records import MAX_DEPTH, flat
+from ..names import meaning_of, step_column
+from ..records import MAX_DEPTH, flat
 
 Record = dict[str, Any]
 _DECODER = json.JSONDecoder()

@@ -18,15 +18,16 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .foreign_names import STEP_NAMES, Meaning, step_rank
+from ..foreign_names import STEP_NAMES, Meaning, step_rank
+from ..name_words import in_english
+from ..names import meaning_of
+from ..records import TRANSPARENT, Collector, to_number
+from ..table import TableBuilder
 from .json_records import table_lines
 from .line_prefix import COLOUR, without_bullet, without_prefix
-from .name_words import in_english
-from .names import meaning_of
-from .records import TRANSPARENT, Collector, to_number
 
 MAX_PAIRS = 5_000
 MAX_LINE_CHARS = 50_000
@@ -179,7 +180,9 @@ class ConsoleLog:
 
     path: str
     mapping: Mapping[str, Meaning] = field(default_factory=dict)
+    run: str = ""
     kind: str = "log"
+    make_builder: Callable[[], TableBuilder] = TableBuilder
     _collectors: dict[str, Collector] = field(default_factory=dict)
     _block: _Block = field(default_factory=_Block)
     _rows: _Block = field(default_factory=_Block)
@@ -213,8 +216,21 @@ class ConsoleLog:
 
     def best(self) -> Collector | None:
         """The collector of the grammar that says most; None where no grammar has a record."""
+        self.close_open()
+        grammar = self.leader()
+        return self._of_unnamed() if grammar is None else self._collectors[grammar]
+
+    def close_open(self) -> None:
+        """What was read of a block or table is all of it."""
         self._close_block()
         self._close_rows()
+
+    def collector(self, grammar: str) -> Collector | None:
+        """The records of one grammar."""
+        return self._collectors.get(grammar)
+
+    def leader(self) -> str | None:
+        """The grammar that says most, closed blocks alone; None where no grammar has a record."""
         filled = [name for name, c in self._collectors.items() if c.num_records]
 
         def says(grammar: str) -> tuple[bool, int, int]:
@@ -229,21 +245,21 @@ class ConsoleLog:
 
         ordered = sorted(filled, key=says, reverse=True)
         if not ordered:
-            return self._of_unnamed()
+            return None
         best = next((grammar for grammar in ordered if grammar != "blocks"), ordered[0])
         if ordered[0] == "blocks":
             # Blocks take in whatever stands between two steps: only where they say more.
             more = self._collectors["blocks"].known - self._collectors[best].known - _SETTINGS
             is_enough = says(best)[0] == says("blocks")[0]
             best = best if is_enough and not more else "blocks"
-        return self._collectors[best]
+        return best
 
     def _of_unnamed(self) -> Collector | None:
         """The table of the names that most lines repeat, where no name is of the catalogue."""
         rows = max(self._unnamed.values(), key=len, default=[])
         if len(rows) < MIN_UNNAMED:
             return None
-        collector = Collector(path=self.path, kind=self.kind, mapping=self.mapping)
+        collector = Collector(path=self.path, kind=self.kind, mapping=self.mapping, run=self.run)
         for row in rows:
             collector.add(row)
         return collector
@@ -270,7 +286,12 @@ class ConsoleLog:
         collector = self._collectors.get(grammar)
         if collector is None:
             collector = Collector(
-                path=self.path, kind=self.kind, mapping=self.mapping, needs_known=True
+                path=self.path,
+                kind=self.kind,
+                mapping=self.mapping,
+                run=self.run,
+                needs_known=True,
+                make_builder=self.make_builder,
             )
             self._collectors[grammar] = collector
         if marker is not None and not any(_counts_like(name, marker) for name in record):

@@ -1,0 +1,151 @@
+"""trackio's database: the table `metrics` with a row of JSON for each call of `trackio.log`.
+
+The database is opened for reading only, by Python's own SQLite. It may be in use: what the trainer
+has committed is read. Names of the columns are those of trackio 0.20 to 0.43.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from echoscope.text.amounts import counted
+
+from ..foreign_names import Meaning
+from ..records import Collector, MetricsFileError, flat
+from ..table import MetricTable
+from .json_records import parsed
+
+MAGIC = b"SQLite format 3\x00"
+RUN, CLOCK = "run", "wall_time"
+MAX_ROW_CHARS = 16 << 20
+_BUSY_S = 2.0
+"""How long to wait while the trainer commits."""
+_MOST_S = 600.0
+_STEPS_OF_WORK = 1_000_000
+"""Of SQLite's machine between two looks at the clock."""
+_NEEDED = frozenset({"run_name", "step", "metrics"})
+
+
+def is_sqlite(head: bytes) -> bool:
+    """Whether a file that begins so is a database of SQLite."""
+    return head.startswith(MAGIC)
+
+
+def read_trackio(path: Path, mapping: Mapping[str, Meaning], run: str = "") -> MetricTable:
+    """The metrics of a run of a trackio project.
+
+    Raises:
+        MetricsFileError: another program's database, a damaged or locked one, or no metrics.
+        OSError: it cannot be read.
+    """
+    with path.open("rb"):
+        pass  # SQLite says "unable to open database file", whatever is wrong
+    collector = Collector(path=str(path), kind="trackio", mapping=mapping, run=run)
+    damage = {"rows": 0}
+    address = f"file:{quote(str(path.resolve()))}?mode=ro"
+    try:
+        with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as database:
+            database.text_factory = lambda data: data.decode("utf-8", "replace")
+            end = time.monotonic() + _MOST_S
+            database.set_progress_handler(lambda: time.monotonic() > end, _STEPS_OF_WORK)
+            database.execute("PRAGMA query_only = ON")
+            database.execute("PRAGMA trusted_schema = OFF")
+            for row in _rows(database, path, damage):
+                collector.add(row)
+            notes = _notes(database)
+    except sqlite3.Error as error:
+        if not collector.num_records:
+            raise MetricsFileError(f"{path}: {_why(error)}") from None
+        notes = [f"the database is damaged ({error}): what could be read before was"]
+    if not collector.num_records:
+        raise MetricsFileError(f"{path}: the trackio project has no metrics")
+    if damage["rows"]:
+        notes.append(f"left out: {counted(damage['rows'], 'row')} without a JSON object")
+    return collector.finish(notes)
+
+
+def _rows(
+    database: sqlite3.Connection, path: Path, damage: dict[str, int]
+) -> Iterator[dict[str, Any]]:
+    columns = _columns(database, "metrics")
+    if not columns >= _NEEDED:
+        raise MetricsFileError(
+            f"{path}: is a SQLite database, but not one of trackio: it has no table `metrics` with "
+            "the columns run_name, step and metrics"
+        )
+    by_name = _names_of(database, columns)
+    identity = "run_id" if "run_id" in columns else "run_name"
+    clock = "timestamp" if "timestamp" in columns else "NULL"
+    query = (
+        f"SELECT {identity}, step, {clock}, CASE WHEN length(metrics) <= {MAX_ROW_CHARS} THEN "
+        "metrics END FROM metrics ORDER BY rowid"
+    )
+    for name, step, at, text in database.execute(query):
+        text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        values = parsed(text) if isinstance(text, str) else None
+        if not isinstance(values, dict):
+            damage["rows"] += 1
+            continue
+        seconds = _seconds(at)
+        out = {RUN: by_name.get(name, str(name)), "step": step}
+        out |= {} if seconds is None else {CLOCK: seconds}
+        yield out | {k: v for k, v in flat(values).items() if k not in out}
+
+
+def _columns(database: sqlite3.Connection, table: str) -> frozenset[str]:
+    """The columns of a table; empty where there is none, or a view of that name."""
+    kinds = database.execute("SELECT type FROM sqlite_master WHERE name = ?", [table]).fetchall()
+    if [kind for (kind,) in kinds] != ["table"]:
+        return frozenset()
+    rows = database.execute("SELECT name FROM pragma_table_info(?)", [table]).fetchall()
+    return frozenset(name for (name,) in rows)
+
+
+def _names_of(database: sqlite3.Connection, columns: frozenset[str]) -> dict[str, str]:
+    """What each run is called: two runs of one name are told apart by their ids."""
+    if "run_id" not in columns:
+        return {}
+    pairs = database.execute("SELECT DISTINCT run_id, run_name FROM metrics").fetchmany(10_000)
+    names = [name for _, name in pairs]
+    return {
+        identity: str(name) if names.count(name) == 1 else f"{name} ({str(identity)[:8]})"
+        for identity, name in pairs
+    }
+
+
+def _notes(database: sqlite3.Connection) -> list[str]:
+    """What the database holds beside metrics."""
+    if "metrics" not in _columns(database, "system_metrics"):
+        return []
+    ((times,),) = database.execute("SELECT count(*) FROM system_metrics").fetchall()
+    if not times:
+        return []
+    return [f"left out: {counted(times, 'row')} of system metrics, which have no step"]
+
+
+def _seconds(at: Any) -> float | None:
+    """Seconds since the epoch of trackio's ISO time; None where it is none."""
+    try:
+        moment = datetime.fromisoformat(at)
+    except (TypeError, ValueError):
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _why(error: sqlite3.Error) -> str:
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return (
+            f"the SQLite database is locked by another program for more than {_BUSY_S:.0f} s; try "
+            "again, or copy the file"
+        )
+    if "interrupted" in text:
+        return f"reading the SQLite database took more than {_MOST_S:.0f} s"
+    return f"the SQLite database is damaged: {text}"

@@ -1,0 +1,320 @@
+"""A run in the file that wandb writes: `wandb/offline-run-*/run-ID.wandb`, or of an online run.
+
+The file is a LevelDB log (blocks of 32 KiB, each piece with a checksum) of protobuf messages. We
+read it with a small reader of our own: wandb's own package is 62 MB with a program for another
+process, its reader is no public interface, and it gives up at the first damaged byte. A run that
+was killed or copied while it trained ends in the middle of a piece; what is whole is read, and what
+is not is counted. Of the messages only four are read, by field numbers that protobuf keeps stable.
+
+| message | field of `Record` | holds |
+| --- | --- | --- |
+| history | 2 | one row: items of key and JSON value |
+| summary | 3 | the same, of the run as a whole |
+| alert | 10 | title, text, level |
+| run | 17 | id, project, name, configuration |
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from echoscope.text.amounts import counted
+
+from ..foreign_names import Meaning
+from ..records import Collector, MetricsFileError
+from ..table import MetricTable
+
+MAGIC = b":W&B"
+BLOCK = 32_768
+_HEADER = struct.Struct("<4sHB")
+_PIECE = struct.Struct("<IHB")
+"""Checksum, length, and whether it is a whole message (1), or its first, a middle, the last."""
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+MAX_MESSAGE = 64 << 20
+"""Bytes; a larger message is left out."""
+MAX_ALERTS = 1000
+_MAX_NESTING = 8
+_OWN_CLOCKS = ("_step", "_runtime")
+
+
+@dataclass(slots=True, kw_only=True)
+class WandbRun:
+    """What a `.wandb` file says of its run, but for the rows."""
+
+    identity: str = ""
+    name: str = ""
+    project: str = ""
+    entity: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    alerts: list[dict[str, str]] = field(default_factory=list)
+    num_rows: int = 0
+    num_damaged: int = 0
+    """Places where something is missing or changed."""
+
+
+def is_wandb(head: bytes) -> bool:
+    """Whether a file that begins so is one of wandb."""
+    return head.startswith(MAGIC)
+
+
+def is_kept_beside(file: Path) -> bool:
+    """Whether wandb has put a file beside the one of its run: logs, tables, copies of the code."""
+    return any(
+        folder.name in ("files", "logs", "tmp") and any(folder.parent.glob("*.wandb"))
+        for folder in file.parents
+    )
+
+
+def read_wandb_table(
+    path: Path, mapping: Mapping[str, Meaning] | None = None, run: str = ""
+) -> MetricTable:
+    """The history of a run as a table.
+
+    Args:
+        run: Not read: the file holds one run.
+
+    Raises:
+        MetricsFileError: no row with a number; one line.
+        OSError: it cannot be read.
+    """
+    held = WandbRun()
+    collector = Collector(path=str(path), kind="wandb", mapping=mapping or {})
+    with path.open("rb") as file:
+        for row in rows_of(file, held):
+            collector.add(row)
+    if not collector.num_records:
+        why = "; the file is damaged" if held.num_damaged else ""
+        raise MetricsFileError(f"{path}: the W&B run has no row of metrics{why}")
+    notes = []
+    if held.num_damaged:
+        notes.append(
+            f"the file is damaged in {counted(held.num_damaged, 'place')}: "
+            f"{counted(held.num_rows, 'row')} could be read"
+        )
+    return replace(collector.finish(notes), run=held.identity or path.stem)
+
+
+def rows_of(file: BinaryIO, run: WandbRun) -> Iterator[dict[str, float]]:
+    """The rows of a file's history: numbers by name. What else it says goes into `run`."""
+    for message in messages(file, run):
+        try:
+            row = _take(message, run)
+        except (ValueError, struct.error, RecursionError):
+            run.num_damaged += 1
+            continue
+        if row is not None:
+            run.num_rows += 1
+            yield row
+
+
+def messages(file: BinaryIO, run: WandbRun) -> Iterator[bytes]:
+    """The whole messages of a log; after damage it goes on with the next block.
+
+    Source: LevelDB's log format, with zlib's CRC-32 over type and data.
+    """
+    head = file.read(_HEADER.size)
+    if not is_wandb(head) or len(head) < _HEADER.size:
+        raise MetricsFileError("no file of wandb: it does not begin with :W&B")
+    parts: list[bytes] = []
+    size, start = 0, _HEADER.size
+    while block := file.read(BLOCK - start):
+        at = 0
+        while at + _PIECE.size <= len(block):
+            checksum, length, kind = _PIECE.unpack_from(block, at)
+            data = block[at + _PIECE.size : at + _PIECE.size + length]
+            if kind == 0 and length == 0 and not any(block[at:]):
+                break  # room that was kept for later
+            if len(data) < length or zlib.crc32(data, zlib.crc32(bytes([kind]))) != checksum:
+                run.num_damaged += 1
+                parts, size = [], 0
+                break
+            at += _PIECE.size + length
+            if kind in (_WHOLE, _FIRST):
+                run.num_damaged += bool(parts)
+                parts, size = [], 0
+            elif not parts:
+                continue  # the rest of a message whose beginning was damaged
+            size += length
+            parts.append(data if size <= MAX_MESSAGE else b"")
+            if kind in (_WHOLE, _LAST):
+                if size <= MAX_MESSAGE:
+                    yield b"".join(parts)
+                else:
+                    run.num_damaged += 1
+                parts, size = [], 0
+        start = 0
+    run.num_damaged += bool(parts)
+
+
+def _take(message: bytes, run: WandbRun) -> dict[str, float] | None:
+    """Read one message; the row, where it is one."""
+    row: dict[str, float] | None = None
+    for number, value in _fields(message):
+        if not isinstance(value, bytes):
+            continue
+        if number == 2:
+            row = _row(value)
+        elif number == 3:
+            run.summary.update(_items(value, 1))
+        elif number == 10 and len(run.alerts) < MAX_ALERTS:
+            texts = {n: _text(v) for n, v in _fields(value) if isinstance(v, bytes)}
+            run.alerts.append(
+                {"title": texts.get(1, ""), "text": texts.get(2, ""), "level": texts.get(3, "")}
+            )
+        elif number == 17:
+            _take_run(value, run)
+    return row
+
+
+def _take_run(message: bytes, run: WandbRun) -> None:
+    for number, value in _fields(message):
+        if not isinstance(value, bytes):
+            continue
+        if number == 1:
+            run.identity = _text(value)
+        elif number == 2:
+            run.entity = _text(value)
+        elif number == 3:
+            run.project = _text(value)
+        elif number == 4:
+            run.config.update(_items(value, 1))
+        elif number == 8:
+            run.name = _text(value)
+
+
+def _row(message: bytes) -> dict[str, float]:
+    out: dict[str, float] = {}
+    for key, value in _items(message, 1).items():
+        _flatten(key, value, out)
+    if "_step" not in out:
+        steps = [v for n, v in _fields(message) if n == 2 and isinstance(v, bytes)]
+        numbers = [v for s in steps for n, v in _fields(s) if n == 1 and isinstance(v, int)]
+        if numbers:
+            out["_step"] = float(numbers[0])
+    return without_clocks(out)
+
+
+def numbers_of_row(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a row as W&B's API gives it; tables, pictures and texts are left out."""
+    out: dict[str, float] = {}
+    for key, value in row.items():
+        _flatten(str(key), value, out)
+    return without_clocks(out)
+
+
+def without_clocks(row: Mapping[str, float]) -> dict[str, float]:
+    """A row without W&B's own count where the trainer counts steps itself.
+
+    `_step` counts calls of `log`, so it is the step only where nothing else says it.
+
+    >>> without_clocks({"_step": 7.0, "step": 3.0, "_runtime": 1.5, "loss": 0.5})
+    {'step': 3.0, 'loss': 0.5}
+    >>> without_clocks({"_step": 7.0, "loss": 0.5})
+    {'_step': 7.0, 'loss': 0.5}
+    """
+    has_own = any(name in row for name in ("step", "global_step", "train/global_step"))
+    dropped = _OWN_CLOCKS if has_own else _OWN_CLOCKS[1:]
+    return {name: value for name, value in row.items() if name not in dropped}
+
+
+def _flatten(key: str, value: Any, out: dict[str, float], depth: int = 0) -> None:
+    """Numbers under their dotted names; tables, pictures and texts are no metrics."""
+    if isinstance(value, bool | int | float):
+        out[key] = float(value)
+    elif isinstance(value, str):
+        if value in ("NaN", "Infinity", "-Infinity"):
+            out[key] = float(value)
+    elif isinstance(value, Mapping) and "_type" not in value and depth < _MAX_NESTING:
+        for name, inner in value.items():
+            _flatten(f"{key}.{name}", inner, out, depth + 1)
+
+
+def _items(message: bytes, number: int) -> dict[str, Any]:
+    """The key-value items of a history, summary or configuration; no tables and pictures."""
+    out: dict[str, Any] = {}
+    for found, item in _fields(message):
+        if found != number or not isinstance(item, bytes):
+            continue
+        keys: list[str] = []
+        key, value = "", None
+        for field_number, content in _fields(item):
+            if field_number == 1 and isinstance(content, bytes):
+                key = _text(content)
+            elif field_number == 2 and isinstance(content, bytes):
+                keys.append(_text(content))  # the path of a value in a dictionary
+            elif field_number in (8, 16) and isinstance(content, bytes):
+                value = _json(content)
+            elif field_number == 4 and isinstance(content, int):
+                value = bool(content)
+            elif field_number == 5 and isinstance(content, int):
+                value = (content >> 1) ^ -(content & 1)
+            elif field_number == 6 and isinstance(content, float):
+                value = content
+            elif field_number == 7 and isinstance(content, bytes):
+                value = _text(content)
+        out[key or ".".join(keys)] = value
+    media = tuple(f"{name.removesuffix('._type')}." for name in out if name.endswith("._type"))
+    return {name: value for name, value in out.items() if not name.startswith(media)}
+
+
+def _json(content: bytes) -> Any:
+    """A JSON value; None where it is none, or too deep."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes | int | float]]:
+    """Number and value of each field of a protobuf message.
+
+    Raises:
+        ValueError, struct.error: it is none.
+    """
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == 0:
+            value, at = _varint(message, at)
+            yield tag >> 3, value
+        elif kind == 1:
+            yield tag >> 3, float(struct.unpack_from("<d", message, at)[0])
+            at += 8
+        elif kind == 2:
+            length, at = _varint(message, at)
+            if at + length > end:
+                raise ValueError("a field is longer than its message")
+            yield tag >> 3, message[at : at + length]
+            at += length
+        elif kind == 5:
+            yield tag >> 3, float(struct.unpack_from("<f", message, at)[0])
+            at += 4
+        else:
+            raise ValueError(f"field type {kind}")
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    if at < len(message) and message[at] < 128:
+        return message[at], at + 1
+    value = shift = 0
+    while True:
+        if at >= len(message) or shift > 63:
+            raise ValueError("a number does not end")
+        byte = message[at]
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return value, at
+        shift += 7

@@ -1,0 +1,303 @@
+"""The metrics files of a folder as runs: which files are metrics, and which belong to one run.
+
+Files are told apart by what they say. Two files are of one run unless they have names of different
+runs in them, or say different things of the same steps.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+
+import numpy as np
+
+from echoscope.store.importers.sources import files_of
+from echoscope.store.importers.survey import Refusals
+from echoscope.store.records import FloatArray64
+
+from .foreign_names import Meaning
+from .forms.wandb_file import is_kept_beside
+from .metrics_file import read_metrics
+from .names import is_ours, to_our_names
+from .records import MetricsFileError, is_named
+from .table import MetricTable, without_infinity
+
+Progress = Callable[[int, int], None]
+
+MAX_METRICS_FILES = 2_000
+"""Of a folder: a run has a handful, and a folder of runs some hundreds."""
+MAX_FILE_BYTES = 1 << 30
+_TOO_LARGE = "more than 1 GB; if it holds metrics, give it by itself"
+_LOOKS_LIKE_METRICS = re.compile(
+    r"\.(?:csv|tsv|db|sqlite3?|wandb)(?:\.\w+)?$|tfevents|metrics|history|trainer_state|^train.*\.log$",
+    re.IGNORECASE,
+)
+"""Names of files that should hold metrics: why one cannot be read is worth saying."""
+_TOLERANCE = 0.02
+"""A console rounds, so that two files may say the same with this relative difference."""
+_NO_METRICS = frozenset(
+    {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
+    | {".sh", ".toml", ".lock", ".duckdb", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"}
+    | {".parquet", ".eval", ".bin", ".npz", ".npy", ".ipynb"}
+)
+"""Endings of files that hold no metrics in any form that is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMetrics:
+    """The metrics of one run, from one file or several."""
+
+    name: str
+    """What its files call it, else the folder or file that it stands in."""
+    table: MetricTable
+    files: tuple[str, ...]
+    """Relative to what was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsFolder:
+    """What the metrics files of a path hold."""
+
+    runs: tuple[RunMetrics, ...] = ()
+    """The one with most rows first."""
+    refused: Refusals = field(default_factory=Refusals)
+    """Files that look like metrics and cannot be read or used."""
+    read: tuple[str, ...] = ()
+    """Files that a run was made of."""
+
+    def run(self, name: str) -> RunMetrics | None:
+        """The run that a user means; None where there is none of this name."""
+        exact = [run for run in self.runs if run.name == name]
+        return next((run for run in (*exact, *self.runs) if is_named(name, run.name)), None)
+
+    def names(self) -> str:
+        """The names of the runs as a sentence lists them, quoted for a shell.
+
+        At most eight, so that the sentence stays one.
+        """
+        listed = ", ".join(shlex.quote(run.name) for run in self.runs[:8])
+        return listed + (f" and {len(self.runs) - 8} more" if len(self.runs) > 8 else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """One run of one file."""
+
+    file: PurePath
+    table: MetricTable
+    columns: Mapping[str, FloatArray64]
+    """Under the trainer's names."""
+
+
+def read_runs(
+    path: Path,
+    mapping: Mapping[str, Meaning] | None = None,
+    *,
+    skipped: Collection[str] = (),
+    needs_steps: bool = False,
+    progress: Progress | None = None,
+) -> MetricsFolder:
+    """All runs whose metrics a file or folder holds.
+
+    Args:
+        mapping: as of `read_metrics`; for files of a folder that have such a column.
+        skipped: Files of the folder that are something else, relative to it.
+        needs_steps: Refuse files in which no step is written: their rows cannot be laid beside
+            the steps of rollouts.
+        progress: Called with (bytes, of bytes).
+
+    Raises:
+        MetricsFileError: the path is a file without metrics.
+        OSError: it cannot be read.
+    """
+    refused = Refusals()
+    pieces: list[_Piece] = []
+    counted: list[_Piece] = []
+    candidates = list(_candidates(path, skipped, refused))
+    total = sum(size for _, _, size in candidates)
+    done = 0
+    for file, shown, size in candidates:
+        for table in _tables_or_reason(file, shown, mapping or {}, refused, path.is_dir()):
+            piece = _Piece(file=shown, table=table, columns=_own_columns(table))
+            (counted if table.is_counted else pieces).append(piece)
+        done += size
+        if progress:
+            progress(done, total)
+    if len(counted) == 1 and not pieces and not needs_steps:
+        pieces, counted = counted, []
+    for piece in counted:
+        refused.add("no step is written, so its rows belong to no step", str(piece.file))
+    clusters = _clusters(pieces)
+    names = _names(clusters, path)
+    runs = zip(clusters, names, strict=True)
+    return MetricsFolder(
+        runs=tuple(_merged(run, path, mapping or {}, name) for run, name in runs),
+        refused=refused,
+        read=tuple(dict.fromkeys(str(piece.file) for piece in pieces)),
+    )
+
+
+def _tables_or_reason(
+    file: Path,
+    shown: PurePath,
+    mapping: Mapping[str, Meaning],
+    refused: Refusals,
+    is_of_folder: bool,
+) -> list[MetricTable]:
+    """The tables of a file; a file of a folder that has none is refused if it should have some."""
+    try:
+        return _tables(file, mapping, is_alone=not is_of_folder)
+    except (MetricsFileError, OSError) as error:
+        if not is_of_folder:
+            raise
+        if isinstance(error, OSError):
+            refused.add(error.strerror or str(error), str(shown))
+        elif _LOOKS_LIKE_METRICS.search(file.name):
+            refused.add(str(error).removeprefix(f"{file}: "), str(shown))
+        return []
+
+
+def _candidates(
+    path: Path, skipped: Collection[str], refused: Refusals
+) -> Iterator[tuple[Path, PurePath, int]]:
+    """Files that may hold metrics, in natural order, and their sizes in bytes."""
+    number = 0
+    for file, problem in files_of(path):
+        shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
+        if problem:
+            refused.add(problem, str(shown))
+        elif (
+            str(shown) not in skipped
+            and file.suffix.lower() not in _NO_METRICS
+            and not is_kept_beside(file)
+        ):
+            number += 1
+            if number > MAX_METRICS_FILES:
+                refused.add(f"more than {MAX_METRICS_FILES:,} files without rollouts", str(shown))
+                return
+            size = file.stat().st_size
+            if path.is_dir() and size > MAX_FILE_BYTES:
+                refused.add(_TOO_LARGE, str(shown))
+            else:
+                yield file, shown, size
+
+
+def _tables(file: Path, mapping: Mapping[str, Meaning], *, is_alone: bool) -> list[MetricTable]:
+    """One table a run; empty where the file of a folder holds no metric that a rule reads."""
+    names = mapping
+    try:
+        first = read_metrics(file, names)
+    except MetricsFileError:
+        if is_alone or not mapping:
+            raise
+        names = {}  # a column that is mapped stands in another file
+        first = read_metrics(file)
+    is_metrics = any(map(is_ours, first.keys()))
+    if not is_alone and (not is_metrics or (first.is_counted and first.num_rows < 2)):
+        return []
+    return [first, *(read_metrics(file, names, run=run) for run in first.runs if run != first.run)]
+
+
+def _own_columns(table: MetricTable) -> dict[str, FloatArray64]:
+    """Columns under the trainer's names; those of a chart without the name of their run."""
+    start = f"{table.run} - "
+    return {name.strip().removeprefix(start): values for name, values in table.raw.items()}
+
+
+def _clusters(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
+    """The pieces of each run, the run with most rows first."""
+    runs: list[list[_Piece]] = []
+    for piece in pieces:
+        own = next((run for run in runs if all(_may_be_one(piece, p) for p in run)), None)
+        if own is None:
+            runs.append([piece])
+        else:
+            own.append(piece)
+    return sorted(runs, key=lambda run: -max(piece.table.num_rows for piece in run))
+
+
+def _may_be_one(first: _Piece, second: _Piece) -> bool:
+    """Whether two pieces may be of one run."""
+    names = first.table.run, second.table.run
+    if first.file == second.file or (all(names) and _fields(names[0]) == _fields(names[1])):
+        return names[0] == names[1]
+    _, a_R, b_R = np.intersect1d(first.table.steps, second.table.steps, return_indices=True)
+    if 2 * len(a_R) <= min(first.table.num_rows, second.table.num_rows):
+        return True  # one goes on where the other ended
+    num_same = num_different = 0
+    for name in first.columns.keys() & second.columns.keys():
+        a, b = first.columns[name][a_R], second.columns[name][b_R]
+        is_there = np.isfinite(a) & np.isfinite(b)
+        a, b = a[is_there], b[is_there]
+        if len(a) and (np.ptp(a) > 0 or np.ptp(b) > 0):
+            is_same = np.abs(a - b) <= _TOLERANCE * np.maximum(np.abs(a), np.abs(b)) + 1e-9
+            num_same += int(is_same.sum())
+            num_different += int((~is_same).sum())
+    return num_different <= num_same
+
+
+def _fields(run: str) -> list[str]:
+    """The fields that a run's name is made of: none where it is a bare name.
+
+    >>> _fields("seed=1, model=a"), _fields("lake-1")
+    (['seed', 'model'], [''])
+    """
+    return [part.partition("=")[0] if "=" in part else "" for part in run.split(", ")]
+
+
+def _merged(
+    pieces: Sequence[_Piece], path: Path, mapping: Mapping[str, Meaning], name: str
+) -> RunMetrics:
+    """One table of all pieces; of two values of a column at one step the later file's counts."""
+    steps = np.unique(np.concatenate([piece.table.steps for piece in pieces]))
+    raw: dict[str, FloatArray64] = {}
+    for piece in pieces:
+        at_R = np.searchsorted(steps, piece.table.steps)
+        for key, values in piece.columns.items():
+            column = raw.setdefault(key, np.full(len(steps), np.nan))
+            is_there = ~np.isnan(values)
+            column[at_R[is_there]] = values[is_there]
+    files = tuple(dict.fromkeys(str(piece.file) for piece in pieces))
+    if len(pieces) == 1:
+        table = replace(pieces[0].table, raw=pieces[0].columns)
+    else:
+        wanted = {column: meaning for column, meaning in mapping.items() if column in raw}
+        named = to_our_names(raw, wanted)
+        notes = [f"metrics of {len(files)} files were joined by their steps: {listed(files)}"]
+        table = MetricTable(
+            steps=steps,
+            columns=without_infinity(named.columns),
+            sources=named.sources,
+            kind="folder",
+            path=str(path),
+            notes=(*notes, *named.notes),
+            raw=raw,
+            run=name,
+        )
+    return RunMetrics(name=name, table=table, files=files)
+
+
+def listed(files: Sequence[str]) -> str:
+    """The first names of files, and how many more there are."""
+    return ", ".join(files[:4]) + (f" and {len(files) - 4} more" if len(files) > 4 else "")
+
+
+def _names(clusters: Sequence[Sequence[_Piece]], path: Path) -> list[str]:
+    """What the runs are called: as their files say, else after their folders, else after a file.
+
+    Each name is given once.
+    """
+    own = [next((p.table.run for p in run if p.table.run), "") for run in clusters]
+    if len(clusters) == 1:
+        return [own[0] or path.resolve().name]
+    folders = [{str(piece.file.parent) for piece in run} for run in clusters]
+    places = [inside.copy().pop() if len(inside) == 1 else "" for inside in folders]
+    names: list[str] = []
+    for run, name, place in zip(clusters, own, places, strict=True):
+        is_own = bool(name) and own.count(name) == 1
+        is_folder = place not in ("", ".") and places.count(place) == 1
+        names.append(name if is_own else place if is_folder else str(run[0].file))
+    return [name if names.count(name) == 1 else f"{name} ({n})" for n, name in enumerate(names, 1)]
