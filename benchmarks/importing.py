@@ -111,13 +111,33 @@ def measure(path: Path, run: Path) -> dict[str, float]:
     return {"wall_s": wall, "cpu_s": cpu, "peak_mib": after.ru_maxrss / 1024}
 
 
+def long_line(gigabytes: int) -> None:
+    """Import two good lines with one of that size between them, and print the largest memory."""
+    with tempfile.TemporaryDirectory(prefix="echoscope-importing-") as folder:
+        path = Path(folder) / "long.jsonl"
+        good = json.dumps(messages(random.Random(0), 0)).encode() + b"\n"
+        with path.open("wb") as file:
+            file.write(good + b'{"messages": "')
+            file.seek(gigabytes << 30, os.SEEK_CUR)  # zeros that take no room on the disk
+            file.write(b'"}\n' + good)
+        found = measure(path, Path(folder) / "run")
+    print(
+        f"a line of {gigabytes} GB: {found['wall_s']:.1f} s, "
+        f"largest memory of a process {found['peak_mib']:.0f} MiB"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--formats", nargs="*", default=list(FORMATS), choices=list(FORMATS))
+    parser.add_argument("--long-line", type=int, metavar="GB", help="only a line of this size")
     args = parser.parse_args()
     print(describe_machine())
     print(f"load {os.getloadavg()[0]:.1f}")
+    if args.long_line:
+        long_line(args.long_line)
+        return
     for name in args.formats:
         with tempfile.TemporaryDirectory(prefix="echoscope-importing-") as folder:
             path = Path(folder) / f"{name}.jsonl"

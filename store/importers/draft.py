@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
@@ -38,6 +38,8 @@ RECONSTRUCTIONS: Mapping[str, str] = {
     "reward_terms": "the rewards of several functions were added up; their weights are not known",
     "branches": "the trace has several branches; each is an episode with the reward of the trace",
     "score": "success was told from the first score",
+    "logtree": "the text was found in the tree of the step, by the reward beside it; attempts of a "
+    "group with equal rewards may be exchanged",
     "turn_is_episode": "the file has one row per turn; each turn is stored as an episode",
 }
 """What a reader may have to guess, and how it guesses, in words for people."""
@@ -88,6 +90,10 @@ class Draft:
     reference_logprobs: tuple[FloatArray, ...] | None = None
     is_kept: bool | None = None
     """Whether the update used it; None where the file does not say."""
+    drop_reason: str | None = None
+    """Why the update left it out, in the words of the file."""
+    record: Trajectory | None = None
+    """The episode as it was stored, where the file holds all of it: no other text counts then."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """What has no column of ours, under the names of the file."""
     reconstructed: set[str] = field(default_factory=set)
@@ -122,6 +128,14 @@ def trajectory_of(draft: Draft, place: Place, format_name: str) -> Trajectory:
     Raises:
         RowError: the record refuses it.
     """
+    if draft.record is not None:
+        return replace(
+            draft.record,
+            step=place.step,
+            index=place.index,
+            group_index=place.group_index,
+            sibling_index=place.sibling_index,
+        )
     try:
         return Trajectory(
             step=place.step,

@@ -11,13 +11,12 @@ import hashlib
 import json
 import logging
 import math
-import shlex
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +35,21 @@ from ..records import (
     trajectory_id,
 )
 from ..writer import RunWriter
+from .beside import Beside, Merger, empty_step
 from .draft import Draft, Place, RowError, trajectory_of
 from .lines import BadJsonError
 from .registry import FORMATS
-from .survey import Progress, Refusals, Survey, survey
+from .survey import Progress, Refusals, Survey, nothing_surveyed, survey
 
 logger = logging.getLogger("echoscope.store")
 KIND = "import"
 """Of the diagnostic record that each imported step has."""
 _BAD_ROW = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
 """What a row raises whose values are not of the kinds that its keys promise."""
+
+Measured = tuple[Mapping[str, float], Sequence[DiagnosticRecord]]
+Measure = Callable[[int, Sequence[Trajectory]], Measured]
+"""Measures the trajectories of a step: numbers, and what is stored beside them."""
 
 
 class ImportingError(StoreError):
@@ -59,6 +63,7 @@ class ImportReport:
     path: Path
     """The run's folder."""
     format: str
+    """Of the rollouts; "" where there are none."""
     trainer: str
     num_kept: int = 0
     """Trajectories that this import added."""
@@ -66,6 +71,10 @@ class ImportReport:
     """Rows that the run had already."""
     num_steps: int = 0
     """Steps that this import added."""
+    num_steps_with_numbers: int = 0
+    """Of these, steps that metrics files say something of."""
+    num_steps_there: int = 0
+    """Steps that the run had already."""
     first_step: int | None = None
     last_step: int | None = None
     rows: Refusals = field(default_factory=Refusals)
@@ -84,21 +93,45 @@ def import_run(
     path: Path,
     run_path: Path,
     *,
+    beside: Beside | None = None,
     scanning: Progress | None = None,
     writing: Progress | None = None,
     is_packing: bool = True,
 ) -> ImportReport:
-    """Import what a path holds into a run's folder, or add what is new to one.
+    """Import the rollouts that a path holds into a run's folder, or add what is new to one.
+
+    `diagnostics.tools.importing` imports the metrics files of a path as well.
 
     Args:
+        beside: Metrics of the run's steps, read already. A step with metrics alone becomes a step
+            without trajectories.
         scanning: Called with (bytes, of bytes) in the first pass.
         writing: Called with (rows, of rows) in the second pass.
         is_packing: Merge the files of every 256 steps, in a process of its own.
 
     Raises:
-        ImportingError: no rollouts, or the folder is not the run of such an import.
+        ImportingError: neither rollouts nor metrics, or the folder is not the run of such an
+            import.
         OSError: a file cannot be read, or the disk refuses.
     """
+    check_paths(path, run_path)
+    with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
+        found = survey(path, Path(spool), scanning)
+        try:
+            return import_surveyed(
+                str(path),
+                run_path,
+                found,
+                beside=beside,
+                writing=writing,
+                is_packing=is_packing,
+            )
+        finally:
+            found.close()
+
+
+def check_paths(path: Path, run_path: Path) -> None:
+    """Raises ImportingError where a path cannot be imported into a run's folder at all."""
     if not path.exists():
         raise ImportingError(f"{path}: no such file or folder")
     if run_path.is_file():
@@ -109,53 +142,71 @@ def import_run(
         raise ImportingError(f"{path}: is the folder that the run would be written to")
     if Layout(path).run_json.is_file():
         raise ImportingError(f"{path}: is a run already; `echoscope diagnose {path}` reads it")
-    with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
-        found = survey(path, Path(spool), scanning)
-        try:
-            return _import(path, run_path, found, writing, is_packing)
-        finally:
-            found.close()
 
 
-def _import(
-    path: Path, run_path: Path, found: Survey, writing: Progress | None, is_packing: bool
+def import_surveyed(
+    source: str,
+    run_path: Path,
+    found: Survey | None,
+    *,
+    beside: Beside | None = None,
+    writing: Progress | None = None,
+    is_packing: bool = True,
+    measure: Measure | None = None,
 ) -> ImportReport:
-    if found.format is None or not len(found.steps_R):
-        raise ImportingError(_nothing(path, found))
+    """Import rows that were surveyed, metrics that were read, or both.
+
+    Args:
+        source: What is imported: a path or an address, kept in the run's configuration.
+        found: None: there are no rollouts.
+        measure: What else is measured of each step that is written.
+        beside, writing, is_packing, raises: as of `import_run`.
+    """
+    found = nothing_surveyed() if found is None else found
+    beside = beside or Beside()
+    has_rows = found.format is not None and len(found.steps_R) > 0
+    if not has_rows and not beside.steps:
+        raise ImportingError(_nothing(source, found))
+    merger = Merger.of(beside, len(found.digests))
+    digests = {
+        step: merger.digest(step, found.digests.get(step, ""))
+        for step in sorted({*found.digests, *beside.steps})
+    }
+    trainer = found.format.trainer if found.format else beside.trainer
     report = ImportReport(
         path=run_path,
-        format=found.format.name,
-        trainer=found.format.trainer,
+        format=found.format.name if found.format else "",
+        trainer=trainer,
         rows=found.refused_rows,
         files=found.refused_files,
         others=found.others,
         num_unclean=found.num_unclean,
     )
     stored = _stored_steps(run_path, found)
-    start = _first_difference(run_path, stored, found)
+    start = _first_difference(run_path, stored, digests)
     if start is None:
-        report.num_there = len(found.steps_R)
+        report.num_there, report.num_steps_there = len(found.steps_R), len(digests)
         return report
     if stored is None:
         writer = RunWriter.create(
             run_path,
             run_id=run_path.name,
-            config={"imported": _description(path, found)},
+            config={"imported": _description(source, found, beside)},
             name=run_path.name,
-            tags=("imported", found.format.trainer),
+            tags=("imported", *([trainer] if trainer else [])),
             is_packing=is_packing,
         )
     else:
         writer = RunWriter.resume(run_path, from_step=start - 1, is_packing=is_packing)
     with writer:
-        _write_steps(writer, found, start, report, writing)
-    if stored is None and not report.num_kept:
+        _write_steps(writer, found, merger, digests, start, report, writing, measure)
+    if stored is None and not report.num_kept and not report.num_steps_with_numbers:
         shutil.rmtree(run_path)  # made a moment ago, and empty
-        raise ImportingError(_nothing(path, found))
+        raise ImportingError(_nothing(source, found))
     return report
 
 
-def _nothing(path: Path, found: Survey) -> str:
+def _nothing(path: str, found: Survey) -> str:
     refused = [f"{file}: {why}" for why, file in found.refused_files.places.items()]
     rows = [f"{place}: {why}" for why, place in found.refused_rows.places.items()]
     why = f" ({'; '.join([*refused, *rows][:3])})" if refused or rows else ""
@@ -163,24 +214,23 @@ def _nothing(path: Path, found: Survey) -> str:
     if len(found.steps_R):
         return f"{path}: no episode can be stored{why}"
     return (
-        f"{path}: holds no rollouts of a known format{why}. Formats of these can be read: "
-        f"{trainers}. A console log or metrics file is judged without an import: "
-        f"echoscope diagnose {shlex.quote(str(path))}"
+        f"{path}: holds neither rollouts nor metrics of a known form{why}. Rollouts of these can "
+        f"be read: {trainers}. docs/alarms.md lists the metrics files that are read"
     )
 
 
-def _description(path: Path, found: Survey) -> dict[str, Any]:
-    assert found.format is not None
+def _description(source: str, found: Survey, beside: Beside) -> dict[str, Any]:
     names = sorted({FORMATS[index].name for index in np.unique(found.formats_R).tolist()})
     return {
-        "trainer": found.format.trainer,
+        "trainer": found.format.trainer if found.format else beside.trainer,
         "formats": names,
-        "source": str(path),
+        "source": source,
         "num_files": len(found.files),
         "num_rows": len(found.steps_R),
         "skipped_rows": dict(found.refused_rows.counts),
         "refused_files": dict(found.refused_files.counts),
         "left_out": {name: times for name, (times, _) in found.others.items()},
+        **({"metrics": dict(beside.description)} if beside.steps else {}),
     }
 
 
@@ -190,7 +240,6 @@ def _stored_steps(run_path: Path, found: Survey) -> dict[int, str] | None:
     Raises:
         ImportingError: the folder holds something else.
     """
-    assert found.format is not None
     if not run_path.exists() or not any(run_path.iterdir()):
         return None
     if not Layout(run_path).run_json.is_file():
@@ -201,7 +250,8 @@ def _stored_steps(run_path: Path, found: Survey) -> dict[int, str] | None:
         raise ImportingError(
             f"{run_path}: is a run that was not imported; name another folder with -o"
         )
-    if imported.get("trainer") != found.format.trainer:
+    is_of_rollouts = bool(imported.get("formats")) and found.format is not None
+    if is_of_rollouts and found.format and imported.get("trainer") != found.format.trainer:
         raise ImportingError(
             f"{run_path}: was imported from {imported.get('trainer')}, and these files are of "
             f"{found.format.trainer}; name another folder with -o"
@@ -212,7 +262,7 @@ def _stored_steps(run_path: Path, found: Survey) -> dict[int, str] | None:
 
 
 def _first_difference(
-    run_path: Path, stored: Mapping[int, str] | None, found: Survey
+    run_path: Path, stored: Mapping[int, str] | None, digests: Mapping[int, str]
 ) -> int | None:
     """The first step that has to be written; None where there is nothing to add.
 
@@ -220,12 +270,12 @@ def _first_difference(
         ImportingError: writing it would hide steps that came from other files.
     """
     if stored is None:
-        return min(found.digests)
-    changed = [step for step, digest in found.digests.items() if stored.get(step) != digest]
+        return min(digests)
+    changed = [step for step, digest in digests.items() if stored.get(step) != digest]
     if not changed:
         return None
     first = min(changed)
-    lost = sorted(step for step in stored if step >= first and step not in found.digests)
+    lost = sorted(step for step in stored if step >= first and step not in digests)
     if lost:
         raise ImportingError(
             f"{run_path}: step {first} of these files comes before step {lost[0]}, which the run "
@@ -237,31 +287,47 @@ def _first_difference(
 def _write_steps(
     writer: RunWriter,
     found: Survey,
+    merger: Merger,
+    digests: Mapping[int, str],
     start: int,
     report: ImportReport,
     writing: Progress | None,
+    measure: Measure | None,
 ) -> None:
-    done = 0
-    for step, rows in found.steps():
+    rows_of = dict(found.steps())
+    done, total = 0, len(found.steps_R) or len(digests)
+    for step, digest in digests.items():
+        rows = rows_of.get(step, range(0))
+        done += len(rows) if len(found.steps_R) else 1
         if step < start:
             report.num_there += len(rows)
-            done += len(rows)
+            report.num_steps_there += 1
             continue
         content = _StepDrafts(step=step, found=found, report=report)
         content.read(rows)
+        own = (
+            step_metrics(writer.run_id, step, content.trajectories)
+            if len(rows)
+            else empty_step(writer.run_id, step)
+        )
+        records = [_record(step, digest, len(rows), content)]
+        if measure and content.trajectories:
+            values, more = measure(step, content.trajectories)
+            own = replace(own, values={**own.values, **values})
+            records += more
         writer.commit_step(
-            metrics=[step_metrics(writer.run_id, step, content.trajectories)],
+            metrics=merger.metrics(own),
             trajectories=content.trajectories,
             outcomes=content.outcomes,
-            diagnostics=[_record(step, found.digests[step], len(rows), content)],
+            diagnostics=records,
         )
         report.num_kept += len(content.trajectories)
         report.num_steps += 1
+        report.num_steps_with_numbers += step in merger.beside.steps
         report.first_step = step if report.first_step is None else report.first_step
         report.last_step = step
-        done += len(rows)
         if writing:
-            writing(done, len(found.steps_R))
+            writing(done, total)
 
 
 def _record(step: int, digest: str, num_rows: int, content: _StepDrafts) -> DiagnosticRecord:
@@ -286,6 +352,8 @@ class _StepDrafts:
     outcomes: list[TrajectoryOutcome] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     reconstructed: Counter[str] = field(default_factory=Counter)
+    _num_episodes: Counter[Split] = field(default_factory=Counter)
+    _num_groups: Counter[Split] = field(default_factory=Counter)
     _groups: dict[tuple[str, bytes], tuple[int, int]] = field(default_factory=dict)
     """Key of a group -> its number, and its siblings so far."""
 
@@ -318,10 +386,9 @@ class _StepDrafts:
         self.report.rows.add(reason, place)
 
     def _add(self, draft: Draft, place: str, format_name: str) -> None:
-        index = len(self.trajectories)
-        if index > MAX_INDEX:
+        if len(self.trajectories) > MAX_INDEX:
             raise RowError(f"a step holds at most {MAX_INDEX + 1:,} episodes")
-        if not draft.turns:
+        if not draft.turns and draft.record is None:
             raise RowError("it has no reply of the policy")
         kind = "group"
         name = draft.group
@@ -332,18 +399,21 @@ class _StepDrafts:
             f"{draft.split}{kind}",
             hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest(),
         )
-        group, sibling = self._groups.get(key, (len(self._groups), 0))
+        # Each split counts from 0, as in the runs that training writes.
+        group, sibling = self._groups.get(key, (self._num_groups[draft.split], 0))
         trajectory = trajectory_of(
             draft,
             Place(
                 step=self.step,
-                index=index,
+                index=self._num_episodes[draft.split],
                 group_index=group,
                 sibling_index=sibling,
                 source=place,
             ),
             format_name,
         )
+        self._num_groups[draft.split] += key not in self._groups
+        self._num_episodes[draft.split] += 1
         self._groups[key] = (group, sibling + 1)
         self.trajectories.append(trajectory)
         self.reconstructed.update(draft.reconstructed)
@@ -361,15 +431,22 @@ def outcome_of(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None
         trajectory_id=trajectory_id(trajectory.split, trajectory.step, trajectory.index),
         advantage=draft.advantage,
         kept=draft.is_kept is not False,
-        drop_reason="the trainer masked it" if draft.is_kept is False else None,
+        drop_reason=_drop_reason(draft),
         advantages=draft.advantages,
         ref_logprobs=draft.reference_logprobs,
     )
 
 
+def _drop_reason(draft: Draft) -> str | None:
+    return (draft.drop_reason or "the trainer masked it") if draft.is_kept is False else None
+
+
 def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> StepMetrics:
-    """The numbers of a step that rollouts alone give; NaN where the files do not say."""
-    own = [t for t in trajectories if t.split is Split.IMPORT] or trajectories
+    """The numbers of a step that rollouts alone give; none where the files do not say.
+
+    Evaluations are no part of them: a step that holds nothing else has none.
+    """
+    own = [t for t in trajectories if t.split in (Split.IMPORT, Split.TRAIN)]
     returns = [t.episode_return for t in own]
     known = np.array([value for value in returns if not math.isnan(value)])
     solved = [float(t.is_success) for t in own if t.is_success is not None]
@@ -382,7 +459,7 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
         "reward/group_std_mean": float(np.mean(stds)) if stds else math.nan,
         "reward/zero_std_frac": float(np.mean(np.array(stds) == 0)) if stds else math.nan,
         "rollout/success_rate": float(np.mean(solved)) if solved else math.nan,
-        "rollout/num_trajectories": float(len(own)),
+        "rollout/num_trajectories": float(len(own)) if own else math.nan,
         "rollout/num_turns_mean": float(np.mean([t.num_turns for t in own])) if own else math.nan,
     }
     return StepMetrics(
@@ -391,7 +468,7 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
         phase="train",
         policy_version=None,
         wall_time=time.time(),
-        values=values,
+        values={key: value for key, value in values.items() if not math.isnan(value)},
     )
 
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from .format import Format
 from .formats import (
-    art,
+    choices,
+    exported,
     flat_text,
     inspect_ai,
     openai,
     ragen,
     rllm,
     roll,
+    slime,
     tinker,
     trl,
-    vagen,
     verifiers,
     verl,
 )
 
 FORMATS: tuple[Format, ...] = (
+    exported.EPISODES,
     ragen.EVALUATION,
+    ragen.PICKLED,
     verl.V1,
     verl.VAGEN,
     verl.CLASSIC,
@@ -32,10 +35,13 @@ FORMATS: tuple[Format, ...] = (
     flat_text.NEMO,
     flat_text.AREAL,
     roll.COLUMNS,
+    slime.SAMPLES,
     tinker.SUMMARIES,
-    art.GROUPS,
+    choices.GROUPS,
+    choices.PARQUET,
+    choices.EVENTS,
     inspect_ai.SAMPLES,
-    vagen.EVALUATION,
+    verl.VAGEN_FOLDERS,
     openai.MESSAGES,
 )
 """The first that matches counts: formats with fewer keys of their own come last."""

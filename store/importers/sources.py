@@ -1,8 +1,8 @@
 """Files of a path as sources of rows: JSON lines, JSON documents, Parquet, Inspect's archives.
 
 A source is read twice: once to learn which rows it has, once to convert them step by step. Between
-the two only the places of rows are kept. Nothing is unpickled, no link leads out of the folder, and
-what a packed file unpacks to is bounded.
+the two only the places of rows are kept. Pickles are read without running them, no link leads out
+of the folder, and what a packed file unpacks to is bounded.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ from echoscope.text.packed_file import ERRORS as PACKED_ERRORS
 from echoscope.text.packed_file import opened, packing_of
 
 from .lines import BadJsonError, as_utf8, json_of, lines_of
+from .spooled.joined import (
+    is_event,
+    is_groups_yaml,
+    text_beside,
+    write_events,
+    write_groups,
+    write_summaries,
+)
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq  # not at the start: a metrics file does without
@@ -44,14 +52,9 @@ _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _PICKLED = frozenset({".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"})
 _SKIPPED = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
-    | {".sh", ".toml", ".lock", ".duckdb", ".sqlite", ".db", ".wandb"}
+    | {".sh", ".toml", ".lock", ".sqlite", ".db", ".wandb"}
 )
 _NUMBER = re.compile(r"(\d+)")
-HOW_TO_UNPICKLE = (
-    "a pickle can run any code when it is opened, so it is not opened; set the trainer's output to "
-    "JSON lines (RAGEN: output.format=jsonl; slime: write the samples as JSON lines), or convert "
-    "the file in the trainer's own environment"
-)
 
 
 class SourceError(ValueError):
@@ -187,9 +190,18 @@ class ParquetRows:
         return self._file
 
     def scan(self) -> Iterator[FoundRow]:
+        import pyarrow as pa
+
         number = 0
-        for batch in self._open().iter_batches(batch_size=256):
-            for value in batch.to_pylist():
+        batches = self._open().iter_batches(batch_size=256)
+        while True:
+            try:
+                values = next(batches).to_pylist()
+            except StopIteration:
+                return
+            except (pa.ArrowException, OSError) as error:
+                raise SourceError(f"the Parquet file is damaged: {error}") from None
+            for value in values:
                 data = json.dumps(value, default=str, sort_keys=True).encode(errors="replace")
                 yield FoundRow(number, 0, value, data=data)
                 number += 1
@@ -221,7 +233,8 @@ class InspectArchive:
         if self._archive is None:
             self._archive = zipfile.ZipFile(self.path)
             names = self._archive.namelist()[:_MAX_MEMBERS]
-            self._names = sorted(n for n in names if n.startswith("samples/") and n[-5:] == ".json")
+            samples = (n for n in names if n.startswith("samples/") and n[-5:] == ".json")
+            self._names = sorted(samples, key=natural)
             header = "header.json" if "header.json" in names else "_journal/start.json"
             value = json_of(self._member(header))[0] if header in names else {}
             self._header = value if isinstance(value, dict) else {}
@@ -361,8 +374,10 @@ def source_of(path: Path, spool: Path) -> Source | None:
         except (pa.ArrowException, OSError) as error:
             raise SourceError(f"the Parquet file is damaged: {error}") from None
         return ParquetRows(path)
-    if suffix in _PICKLED or head[:1] == b"\x80":
-        raise SourceError(HOW_TO_UNPICKLE)
+    if head[8:12] == b"DUCK":
+        return JsonLines(_of_duckdb(path, spool))
+    if head[:1] == b"\x80" or (suffix in _PICKLED and not head.startswith(b"PK\x03\x04")):
+        return _of_pickle(path, spool)
     packing = packing_of(path)
     if packing == "zip":
         return _of_zip(path, spool)
@@ -370,7 +385,41 @@ def source_of(path: Path, spool: Path) -> Source | None:
         path = _unpacked(path, spool)
         with path.open("rb") as file:
             head = file.read(_SNIFF_BYTES)
-    return _of_json(as_utf8(path, spool), head)
+    if is_groups_yaml(path, head):
+        copy = _copy(spool, "yaml")
+        write_groups(path, copy)
+        return JsonLines(copy)
+    beside = text_beside(path)
+    if beside is not None:
+        copy = _copy(spool, "summaries")
+        write_summaries(path, beside, copy)
+        return JsonLines(copy)
+    source = _of_json(as_utf8(path, spool), head)
+    if b'"event_type"' in head and source is not None and _has_events(source):
+        copy = _copy(spool, "events")
+        write_events(source, copy)
+        source.close()
+        return JsonLines(copy)
+    return source
+
+
+def _copy(spool: Path, kind: str) -> Path:
+    """The name of a new file in the spool."""
+    return spool / f"{kind}-{len(list(spool.iterdir()))}.jsonl"
+
+
+def _has_events(source: Source) -> bool:
+    first = next(source.scan(), None)
+    return first is not None and is_event(first.value)
+
+
+def _of_duckdb(path: Path, spool: Path) -> Path:
+    """The episodes of a DuckDB file as JSON lines."""
+    from .spooled.duckdb_tables import write_episodes
+
+    copy = spool / f"duckdb-{len(list(spool.iterdir()))}.jsonl"
+    write_episodes(path, copy)
+    return copy
 
 
 def _of_zip(path: Path, spool: Path) -> Source | None:
@@ -379,11 +428,23 @@ def _of_zip(path: Path, spool: Path) -> Source | None:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError) as error:
         raise SourceError(f"the zip file is damaged: {error}") from None
-    if any(name.endswith("data.pkl") for name in names):
-        raise SourceError(HOW_TO_UNPICKLE)
+    if any(name.endswith("/data.pkl") for name in names):
+        return _of_pickle(path, spool)
     if any(n.startswith("samples/") for n in names) or "header.json" in names:
         return InspectArchive(path)
     return _of_json(as_utf8(_unpacked(path, spool), spool), b"{")
+
+
+def _of_pickle(path: Path, spool: Path) -> Source:
+    """The episodes of a pickle, which is read without running it."""
+    from .pickles.machine import PickleError
+    from .pickles.rollouts import spool_pickled
+
+    limit = max(_FREE_BYTES, MAX_RATIO * path.stat().st_size)
+    try:
+        return JsonLines(spool_pickled(path, spool, min(limit, MAX_UNPACKED)))
+    except PickleError as error:
+        raise SourceError(str(error)) from None
 
 
 def _unpacked(path: Path, spool: Path) -> Path:

@@ -7,10 +7,11 @@ order of the files.
 from __future__ import annotations
 
 import array
+import contextlib
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
@@ -29,6 +30,7 @@ BLOCK_BYTES = 32 << 20
 MAX_STEP = 99_999_999
 _NO_STEP = -1
 _EXAMPLES = 200
+_ROWS_LOOKED_AT = 20
 _UNKNOWN = "a row of no known format"
 
 Progress = Callable[[int, int], None]
@@ -113,6 +115,11 @@ class _Rows:
         self.is_file_step = array.array("b")
         self.digest = array.array("Q")
 
+    def cut(self, length: int) -> None:
+        """Forget all rows but the first ones."""
+        for column in vars(self).values():
+            del column[length:]
+
 
 def format_of(row: Row, likely: Format | None = None) -> Format | None:
     """The format of a row, by its keys."""
@@ -130,28 +137,44 @@ def is_rollouts(path: Path, spool: Path) -> bool:
     for number, (file, problem) in enumerate(files_of(path)):
         if number >= 200:
             return False
-        if problem:
-            continue
-        try:
-            source = source_of(file, spool)
-            if source is None:
-                continue
-            for seen, found in enumerate(source.scan()):
-                if isinstance(found.value, dict) and format_of(found.value):
-                    return True
-                if seen >= 20:
-                    break
-        except (SourceError, BadJsonError, OSError):
-            continue
+        if not problem and holds_rollouts(file, spool):
+            return True
     return False
 
 
-def survey(path: Path, spool: Path, progress: Progress | None = None) -> Survey:
+def holds_rollouts(file: Path, spool: Path) -> bool:
+    """Whether one of the first rows of a file is of a known format; False where none can be read.
+
+    Args:
+        spool: A folder for unpacked copies.
+    """
+    try:
+        source = source_of(file, spool)
+        if source is None:
+            return False
+        with contextlib.closing(source):
+            for seen, row in enumerate(source.scan()):
+                if isinstance(row.value, dict) and format_of(row.value):
+                    return True
+                if seen >= _ROWS_LOOKED_AT:
+                    break
+    except (SourceError, BadJsonError, OSError):
+        return False
+    return False
+
+
+def survey(
+    path: Path,
+    spool: Path,
+    progress: Progress | None = None,
+    skipped: Collection[str] = (),
+) -> Survey:
     """Read all rows of a path once.
 
     Args:
         path: A file or a folder.
         spool: A folder for unpacked copies; it must exist until the rows were converted.
+        skipped: Files of the folder that are something else, relative to it.
 
     Raises:
         OSError: the path cannot be read.
@@ -167,9 +190,13 @@ def survey(path: Path, spool: Path, progress: Progress | None = None) -> Survey:
     for file, problem in found_files:
         shown = str(file.relative_to(path)) if path.is_dir() else file.name
         where = Where(path=PurePath(shown))
+        if shown in skipped:
+            done += _size(file)
+            continue
         if problem:
             refused_files.add(problem, shown)
             continue
+        length = len(rows.step)
         try:
             source = source_of(file, spool)
             if source is not None:
@@ -181,10 +208,16 @@ def survey(path: Path, spool: Path, progress: Progress | None = None) -> Survey:
         except (SourceError, BadJsonError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             refused_files.add(reason or str(error), shown)
+            rows.cut(length)  # those that were read before the damage
         done += _size(file)
         if progress:
             progress(done, total)
     return _planned(rows, files, refused_rows, refused_files, num_unclean, firsts)
+
+
+def nothing_surveyed() -> Survey:
+    """What a path without rollouts holds."""
+    return _planned(_Rows(), [], Refusals(), Refusals(), 0, {})
 
 
 def _size(file: Path) -> int:

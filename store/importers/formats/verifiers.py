@@ -23,6 +23,7 @@ _LEGACY_USED = (
     *("is_completed", "is_truncated", "stop_condition"),
 )
 _MAX_LEAVES = 64
+_PER_TOKEN = ("logprobs", "entropies", "advantages", "reference_logprobs")
 
 
 def _is_legacy(row: Row) -> bool:
@@ -146,7 +147,7 @@ def _path(nodes: Sequence[Mapping[str, Any]], leaf: int) -> list[Mapping[str, An
 
 
 def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]]) -> Draft:
-    dialogue = read_messages([node["message"] for node in path])
+    dialogue = read_messages([_shown(node) for node in path])
     rewards = trace.get("rewards")
     total = _total_reward(rewards)
     step = _episode_step(row)
@@ -184,6 +185,17 @@ def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]
     return draft
 
 
+def _is_reply(node: Mapping[str, Any]) -> bool:
+    """Whether the policy wrote the message: a reply may also be given, as an example."""
+    return node["message"].get("role") == "assistant" and node.get("sampled") is not False
+
+
+def _shown(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    message: Mapping[str, Any] = node["message"]
+    is_given = message.get("role") == "assistant" and not _is_reply(node)
+    return {**message, "role": "given"} if is_given else message
+
+
 def _group_of(row: Row) -> str | None:
     group = _inner(row, "group", "id") or _inner(row, "task", "hash") or _inner(row, "task", "key")
     return None if group is None else text_of(group)
@@ -207,10 +219,10 @@ def _set_tokens(draft: Draft, dialogue: Dialogue, path: Sequence[Mapping[str, An
     if not all(isinstance(node.get("token_ids"), list) and node["token_ids"] for node in path):
         return
     context: list[int] = []
-    found: list[tuple[list[int], list[int], Any, Any]] = []
+    found: list[tuple[list[int], list[int], dict[str, Any]]] = []
     for node in path:
         ids = node["token_ids"]
-        if node["message"].get("role") != "assistant":
+        if not _is_reply(node):
             context += ids
             continue
         mask = node.get("mask") or [True] * len(ids)
@@ -224,16 +236,18 @@ def _set_tokens(draft: Draft, dialogue: Dialogue, path: Sequence[Mapping[str, An
             (
                 [*context, *ids[:first]],
                 ids[first:last],
-                _aligned(node.get("logprobs"), first, last, len(ids)),
-                _aligned(node.get("advantages"), first, last, len(ids)),
+                {name: _aligned(node.get(name), first, last, len(ids)) for name in _PER_TOKEN},
             )
         )
         context += ids
-    for turn, (prompt, response, logprobs, _) in zip(draft.turns, found, strict=True):
+    for turn, (prompt, response, values) in zip(draft.turns, found, strict=True):
         turn.prompt_tokens = np.array(prompt, dtype=np.int32)
         turn.response_tokens = np.array(response, dtype=np.int32)
-        turn.logprobs = logprobs
-    advantages = [entry[3] for entry in found]
+        turn.logprobs, turn.entropies = values["logprobs"], values["entropies"]
+    references = [values["reference_logprobs"] for *_, values in found]
+    if references and all(values is not None for values in references):
+        draft.reference_logprobs = tuple(references)
+    advantages = [values["advantages"] for *_, values in found]
     if advantages and all(values is not None for values in advantages):
         draft.advantages = tuple(advantages)
         joined = np.concatenate(advantages)

@@ -3,20 +3,26 @@
 The classic trainer writes `input, output, gts, score, step` and each extra of the reward function.
 The v1 trainer adds `uid`, `{sample}_{rollout}_{output}`. VAGEN trains with the same writer and
 keeps the special tokens, so its turns are exact. verl-agent writes one row a turn, without `gts`
-and without the id of the trajectory.
+and without the id of the trajectory. VAGEN's evaluation is a folder an episode, with
+`messages.json` and `metrics.json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Mapping
 
 from ...records import Split
-from ..dialogue import has_marks, read_flat
-from ..draft import Draft, RowError, number, text_of, truth, without
+from ..dialogue import has_marks, is_messages, read_flat, read_messages
+from ..draft import Draft, RowError, number, numbers_of, text_of, truth, without
 from ..format import Format, Row, Where, step_key
 
 _USED = ("input", "output", "score", "step", "uid")
 _SUCCESS = ("acc", "success", "is_correct")
+_FOLDER = re.compile(r"(.+)_seed_(-?\d+)")
+_FOLDER_REWARDS = ("total_reward", "cumulative_reward", "score", "reward")
+_FOLDER_SUCCESS = ("success", "is_success", "traj_success")
 
 
 def _is_dump(row: Row) -> bool:
@@ -84,6 +90,37 @@ def _agent_drafts(row: Row, where: Where) -> Iterator[Draft]:
     yield draft
 
 
+def _is_vagen_folder(row: Row) -> bool:
+    return "vagen_metrics" in row and is_messages(row.get("messages"))
+
+
+def _vagen_folder_drafts(row: Row, where: Where) -> Iterator[Draft]:
+    dialogue = read_messages(row["messages"])
+    metrics = row["vagen_metrics"] if isinstance(row["vagen_metrics"], Mapping) else {}
+    named = _FOLDER.fullmatch(row["vagen_folder"])
+    draft = Draft(
+        turns=dialogue.turns,
+        prompt=dialogue.prompt,
+        group=row["vagen_folder"] if named else None,
+        env=named[1] if named else "",
+        tag=next((part for part in where.path.parts if part.startswith("tag_")), ""),
+        final_observation=dialogue.final_observation,
+        is_success=next(
+            (truth(metrics[name]) for name in _FOLDER_SUCCESS if name in metrics), None
+        ),
+        fields={
+            "folder": row["vagen_folder"],
+            "metrics": without(metrics, ()),
+            **({"system": dialogue.system} if dialogue.system else {}),
+        },
+    )
+    reward = next((number(metrics[name]) for name in _FOLDER_REWARDS if name in metrics), math.nan)
+    draft.set_episode_reward(reward)
+    if draft.turns:
+        draft.turns[-1].info = numbers_of(metrics)
+    yield draft
+
+
 V1 = Format(
     name="verl v1 JSONL",
     trainer="verl",
@@ -111,4 +148,11 @@ AGENT = Format(
     matches=_is_dump,
     drafts=_agent_drafts,
     step=step_key("step"),
+)
+VAGEN_FOLDERS = Format(
+    name="VAGEN evaluation folders",
+    trainer="VAGEN",
+    matches=_is_vagen_folder,
+    drafts=_vagen_folder_drafts,
+    file_step=lambda where: None,
 )

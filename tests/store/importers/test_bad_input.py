@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import pickle
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from echoscope.store.importers.importing import ImportingError, import_run
+from echoscope.store.importers.importing import import_run
 from echoscope.store.importers.survey import survey
 
 from .conftest import FIXTURES, Imported
@@ -161,35 +161,6 @@ def test_bombs_are_refused(tmp_path: Path) -> None:
     }
 
 
-class Trap:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.path,))
-
-
-@pytest.mark.parametrize("name", ["val.pkl", "rollout_1.pt", "disguised.jsonl"])
-def test_pickles_are_never_opened(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "pickles"
-    folder.mkdir()
-    (folder / name).write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
-    with pytest.raises(ImportingError, match=r"a pickle can run any code.*output\.format=jsonl"):
-        import_run(folder, tmp_path / "run")
-    assert not (tmp_path / "sprung").exists()
-
-
-def test_a_pickle_inside_a_zip_is_refused(tmp_path: Path) -> None:
-    """`torch.save` writes a zip."""
-    path = tmp_path / "samples.bin"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps(Trap(tmp_path / "sprung")))
-    with pytest.raises(ImportingError, match="a pickle can run any code"):
-        import_run(path, tmp_path / "run")
-
-
 @pytest.mark.parametrize("data", [b"PAR1 and nothing", b"PK\x03\x04 broken", b"\x1f\x8b\x08 no"])
 def test_damaged_files(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "in").mkdir()
@@ -197,6 +168,26 @@ def test_damaged_files(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "in" / "good.jsonl").write_text(json.dumps(chat("a")) + "\n")
     report = import_run(tmp_path / "in", tmp_path / "run")
     assert (report.num_kept, report.files.total) == (1, 1)
+
+
+def test_a_parquet_file_that_is_damaged_in_its_middle_is_refused_whole(tmp_path: Path) -> None:
+    rows = [
+        {"step": 0, "prompt": f"p{i}", "completion": f"c{i}" * 9, "right": 1.0, "advantage": 0.0}
+        for i in range(600)
+    ]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    damaged = folder / "a.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), damaged, row_group_size=300)
+    packed = bytearray(damaged.read_bytes())
+    start = pq.read_metadata(damaged).row_group(1).column(1).data_page_offset
+    packed[start : start + 400] = b"\xff" * 400
+    damaged.write_bytes(packed)
+    (folder / "b.jsonl").write_text(json.dumps(chat("own")) + "\n")
+    report = import_run(folder, tmp_path / "run")
+    assert replies(Imported(report)) == ["own"]
+    assert report.files.total == 1
+    assert next(iter(report.files.counts)).startswith("the Parquet file is damaged")
 
 
 def test_packed_lines(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""Metrics that another trainer wrote beside its rollouts, read already: what an import adds to the
+steps of a run. Reading them is the matter of `diagnostics`, which knows whose names mean what."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..records import StepMetrics
+
+EVALUATION = "eval/"
+"""How the keys of an evaluation's metrics begin."""
+_OUTCOMES: Mapping[str, tuple[str, ...]] = {
+    "success_rate": ("success_rate", "success_rate_low", "success_rate_high", "num_tasks"),
+    "return_mean": ("return_mean",),
+}
+"""Outcome of an evaluation -> the numbers that belong to it, and have its source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepNumbers:
+    """What metrics files say of one step."""
+
+    values: Mapping[str, float]
+    """Under the trainer's own names, and under ours where a name is understood."""
+    wall_time: float | None = None
+    """Seconds since the epoch; None where the files do not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """The metrics of one run, step by step."""
+
+    steps: Mapping[int, StepNumbers] = field(default_factory=dict)
+    trainer: str = ""
+    """Whose names the metrics have; "" where nobody's are known."""
+    description: Mapping[str, Any] = field(default_factory=dict)
+    """Kept in the run's configuration: files, notes, and which column each key came from."""
+
+    def counts(self) -> Counter[str]:
+        """In how many steps each key has a value."""
+        return Counter(
+            key
+            for step in self.steps.values()
+            for key, value in step.values.items()
+            if not math.isnan(value)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merger:
+    """Joins the numbers of rollouts with those of metrics files.
+
+    A key has one source in all steps, because two sources seldom measure the same: the metrics
+    files where they have the key in at least as many steps as there are steps with rollouts, else
+    the rollouts. A number that the rollouts do not give is taken from the files in any case.
+    Evaluations are rarer than steps: where the files give the success (or the return) of any, the
+    evaluation episodes are not asked for theirs.
+    """
+
+    beside: Beside
+    owned: frozenset[str] = frozenset()
+    """Keys that the rollouts do not give."""
+    owned_outcomes: tuple[str, ...] = ()
+    """Of `_OUTCOMES`, what the files say of evaluations."""
+
+    @classmethod
+    def of(cls, beside: Beside, num_steps_with_rollouts: int) -> Merger:
+        counts = beside.counts()
+        owned = {key for key, times in counts.items() if times >= num_steps_with_rollouts}
+        outcomes = tuple(
+            name
+            for name in _OUTCOMES
+            if any(key.startswith(EVALUATION) and key.endswith(f"/{name}") for key in counts)
+        )
+        return cls(beside=beside, owned=frozenset(owned), owned_outcomes=outcomes)
+
+    def digest(self, step: int, rows: str) -> str:
+        """What tells whether a step changed: of its rows, and of its numbers if it has any."""
+        numbers = self.beside.steps.get(step)
+        if rows and self.owned_outcomes:
+            rows = f"{rows} without {self.owned_outcomes}"
+        if numbers is None:
+            return rows
+        values = sorted((key, repr(value)) for key, value in numbers.values.items())
+        text = json.dumps([rows, values, sorted(self.owned & numbers.values.keys())])
+        return hashlib.blake2b(text.encode(errors="replace"), digest_size=12).hexdigest()
+
+    def metrics(self, own: StepMetrics) -> list[StepMetrics]:
+        """One step's numbers, those of an evaluation apart; `own` are those of its rollouts."""
+        numbers = self.beside.steps.get(own.step, StepNumbers(values={}))
+        values = {k: v for k, v in own.values.items() if not self._is_owned(k)}
+        for key, value in numbers.values.items():
+            if math.isnan(values.get(key, math.nan)):
+                values[key] = value
+        wall_time = own.wall_time if numbers.wall_time is None else numbers.wall_time
+        phases = {"train": {}, "eval": {}}  # type: dict[str, dict[str, float]]
+        for key, value in values.items():
+            phases["eval" if key.startswith(EVALUATION) else "train"][key] = value
+        return [
+            StepMetrics(
+                run_id=own.run_id,
+                step=own.step,
+                phase=phase,
+                policy_version=own.policy_version,
+                wall_time=wall_time,
+                values=values,
+            )
+            for phase, values in phases.items()
+            if values or phase == "train"
+        ]
+
+    def _is_owned(self, key: str) -> bool:
+        if key.startswith(EVALUATION):
+            name = key.rpartition("/")[2]
+            return any(name in _OUTCOMES[outcome] for outcome in self.owned_outcomes)
+        return key in self.owned
+
+
+def empty_step(run_id: str, step: int) -> StepMetrics:
+    """The numbers of the rollouts of a step that has none."""
+    return StepMetrics(
+        run_id=run_id,
+        step=step,
+        phase="train",
+        policy_version=None,
+        wall_time=time.time(),
+        values={},
+    )

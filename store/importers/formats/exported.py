@@ -1,0 +1,204 @@
+"""Episodes that `echoscope export` wrote: messages with the entry `echoscope`, read to the letter.
+
+The entry says where in the messages each observation and each reply stands, and holds what messages
+have no place for. It stands beside the messages, or in the metadata of an Inspect sample.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...records import (
+    FinishReason,
+    Span,
+    Split,
+    StopReason,
+    ToolCall,
+    Trajectory,
+    Turn,
+    parse_trajectory_id,
+)
+from ..draft import Draft, RowError, number, numbers_of, text_of, truth, whole
+from ..format import Format, Row, Where
+
+VERSION = 1
+_NOT_FITTING = (
+    "its messages do not fit its entry `echoscope`: somebody changed them; remove that entry from "
+    "the row to import the messages alone"
+)
+
+
+def _entry(row: Row) -> Mapping[str, Any] | None:
+    """The entry of a row; None where it has none that can be read."""
+    metadata = row.get("metadata")
+    value = row.get("echoscope")
+    if value is None and isinstance(metadata, Mapping):
+        value = metadata.get("echoscope")
+    value = _parsed(value)
+    is_entry = isinstance(value, Mapping) and isinstance(value.get("turns"), list)
+    return value if is_entry and value.get("version") == VERSION else None
+
+
+def _parsed(value: Any) -> Any:
+    """A value that a table holds as JSON text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _matches(row: Row) -> bool:
+    return "messages" in row and _entry(row) is not None
+
+
+def _step(row: Row) -> int | None:
+    entry = _entry(row) or {}
+    try:
+        return parse_trajectory_id(text_of(entry.get("id")))[1]
+    except ValueError:
+        return None
+
+
+def _drafts(row: Row, where: Where) -> Iterator[Draft]:
+    entry, messages = _entry(row), _parsed(row["messages"])
+    assert entry is not None
+    if not isinstance(messages, list):
+        raise RowError(_NOT_FITTING)
+    texts = [_content(message) for message in messages]
+    turns = tuple(_turn(turn, texts, index) for index, turn in enumerate(entry["turns"]))
+    split, step, index = parse_trajectory_id(text_of(entry.get("id")))
+    group = whole(entry.get("group_index"))
+    duration = number(entry.get("duration_s"))
+    record = Trajectory(
+        step=step,
+        split=split,
+        index=index,
+        group_index=0,
+        sibling_index=0,
+        env_id=text_of(entry.get("env_id")),
+        tag=text_of(entry.get("tag")),
+        env_seed=_seed(entry.get("env_seed")),
+        noise_seed=_seed(entry.get("noise_seed")),
+        prompt_key=text_of(entry.get("prompt_key")),
+        turns=turns,
+        final_observation=_text(entry.get("final", ""), texts),
+        final_frame=_optional(entry.get("final_frame")),
+        stop_reason=StopReason(entry.get("stop_reason", "unknown")),
+        is_success=truth(entry.get("is_success")),
+        duration_s=None if math.isnan(duration) else duration,
+        source=_optional(entry.get("source")),
+        task_key=_optional(entry.get("task_key")),
+        extra=_optional(entry.get("extra")),
+    )
+    advantage = number(entry.get("advantage"))
+    kept = truth(entry.get("kept"))
+    yield Draft(
+        turns=(),
+        group=f"{split}-{group}",
+        split=Split(split),
+        advantage=None if math.isnan(advantage) else advantage,
+        is_kept=kept,
+        drop_reason=_optional(entry.get("drop_reason")),
+        record=record,
+    )
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else text_of(value)
+
+
+def _content(message: Any) -> str:
+    content = message.get("content") if isinstance(message, Mapping) else None
+    return content if isinstance(content, str) else ""
+
+
+def _text(place: Any, texts: Sequence[str]) -> str:
+    """A text of the entry, or the part of a message that it points to."""
+    if isinstance(place, str):
+        return place
+    numbers = [whole(value) for value in place] if isinstance(place, list) else []
+    if len(numbers) != 3:
+        raise RowError(_NOT_FITTING)
+    message, start, end = numbers
+    if message is None or start is None or end is None or not 0 <= message < len(texts):
+        raise RowError(_NOT_FITTING)
+    if not 0 <= start <= end <= len(texts[message]):
+        raise RowError(_NOT_FITTING)
+    return texts[message][start:end]
+
+
+def _response(turn: Mapping[str, Any], texts: Sequence[str]) -> str:
+    if isinstance(turn.get("response"), str):
+        return str(turn["response"])
+    place, prefix = whole(turn.get("reply")), whole(turn.get("prefix", 0))
+    if place is None or prefix is None or not 0 <= place < len(texts):
+        raise RowError(_NOT_FITTING)
+    if not 0 <= prefix <= len(texts[place]):
+        raise RowError(_NOT_FITTING)
+    return texts[place][prefix:]
+
+
+def _span(value: Any) -> Span | None:
+    if value is None:
+        return None
+    start, end = (whole(bound) for bound in value)
+    if start is None or end is None:
+        raise RowError(_NOT_FITTING)
+    return start, end
+
+
+def _turn(turn: Any, texts: Sequence[str], index: int) -> Turn:
+    penalty = number(turn.get("format_penalty", 0.0))
+    calls = turn.get("calls") or []
+    return Turn(
+        index=index,
+        observation=_text(turn.get("observation", ""), texts),
+        response=_response(turn, texts),
+        reasoning_chars=_span(turn.get("reasoning")),
+        answer_chars=_span(turn.get("answer")),
+        actions=tuple(text_of(action) for action in turn.get("actions") or ()),
+        reward=number(turn.get("reward")),
+        format_penalty=0.0 if math.isnan(penalty) else penalty,
+        is_valid=truth(turn.get("is_valid")),
+        is_effective=truth(turn.get("is_effective")),
+        finish_reason=FinishReason(turn.get("finish_reason", "unknown")),
+        policy_version=_version(turn.get("policy_version")),
+        frame=_optional(turn.get("frame")),
+        info=numbers_of(turn.get("info")),
+        shaping=numbers_of(turn.get("shaping")),
+        calls=tuple(
+            ToolCall(
+                name=text_of(call.get("name")),
+                arguments=text_of(call.get("arguments")),
+                result=text_of(call.get("result")),
+                problem=text_of(call.get("problem")),
+            )
+            for call in calls
+        ),
+    )
+
+
+def _seed(value: Any) -> int | None:
+    """A whole number of 64 bits: seeds are often hashes."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_whole and -(2**63) <= value < 2**63 else None
+
+
+def _version(value: Any) -> int | None:
+    version = whole(value)
+    return version if version is not None and 0 <= version < 2**31 else None
+
+
+EPISODES = Format(
+    name="Echoscope export",
+    trainer="Echoscope",
+    matches=_matches,
+    drafts=_drafts,
+    step=_step,
+    file_step=lambda where: None,
+)

@@ -1,0 +1,144 @@
+"""slime's debug files of rollouts (`--save-debug-rollout-data`): samples with tokens, as `.pt`.
+
+The response is one text with all later observations in it, and `loss_mask` says which of its tokens
+were sampled. Where the special tokens are kept the turns are exact. Tokens and log-probs are stored
+where there is one run of sampled tokens for each reply.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from ...records import FinishReason, Split, StopReason
+from ..dialogue import Dialogue, is_messages, read_flat, read_messages
+from ..draft import Draft, RowError, number, numbers_of, text_of, whole, without
+from ..format import Format, Row, Where
+
+_ENDS = {
+    "completed": (StopReason.TERMINATED, FinishReason.STOP),
+    "truncated": (StopReason.MAX_TOKENS, FinishReason.LENGTH),
+    "aborted": (StopReason.ABORTED, FinishReason.ABORT),
+    "failed": (StopReason.ENV_ERROR, FinishReason.UNKNOWN),
+}
+_USED = (
+    *("prompt", "response", "response_length", "tokens", "loss_mask", "rollout_log_probs"),
+    *("status", "group_index", "remove_sample", "reward"),
+)
+_REWARDS = ("score", "reward", "acc")
+
+
+def _matches(row: Row) -> bool:
+    sample = row.get("sample")
+    return "slime_rollout" in row and isinstance(sample, Mapping) and "response" in sample
+
+
+def _drafts(row: Row, where: Where) -> Iterator[Draft]:
+    sample = row["sample"]
+    dialogue, is_guess = _dialogue(sample)
+    if not dialogue.turns:
+        raise RowError("the sample has no reply")
+    group = whole(sample.get("group_index"))
+    stop, finish = _ENDS.get(
+        text_of(sample.get("status")).lower(), (StopReason.UNKNOWN, FinishReason.UNKNOWN)
+    )
+    fields = without(sample, _USED)
+    if dialogue.system:
+        fields["system"] = dialogue.system
+    draft = Draft(
+        turns=dialogue.turns,
+        prompt=text_of(sample.get("prompt")),
+        group=None if group is None else str(group),
+        final_observation=dialogue.final_observation,
+        stop_reason=stop,
+        is_kept=False if sample.get("remove_sample") is True else None,
+        fields=fields,
+    )
+    if is_guess:
+        draft.reconstructed.add("turns")
+    if where.path.stem.startswith("eval_"):
+        draft.split = Split.EVAL
+        draft.reconstructed.add("split")
+    draft.turns[-1].finish_reason = finish
+    _set_reward(draft, sample.get("reward"))
+    _set_tokens(draft, sample)
+    yield draft
+
+
+def _dialogue(sample: Mapping[str, Any]) -> tuple[Dialogue, bool]:
+    prompt, response = sample.get("prompt"), text_of(sample.get("response"))
+    if not is_messages(prompt):
+        return read_flat(text_of(prompt), response)
+    tail, is_guess = read_flat("", response)
+    if len(tail.turns) <= 1:
+        return read_messages([*prompt, {"role": "assistant", "content": response}]), False
+    head = read_messages([*prompt, {"role": "assistant", "content": tail.turns[0].response}])
+    head.turns[-1].calls = tail.turns[0].calls
+    head.turns += tail.turns[1:]
+    head.final_observation = tail.final_observation
+    return head, is_guess
+
+
+def _set_reward(draft: Draft, reward: Any) -> None:
+    """The reward of the episode: a number, or one of several by name."""
+    if not isinstance(reward, Mapping):
+        draft.set_episode_reward(number(reward))
+        return
+    named = numbers_of(reward)
+    draft.turns[-1].info = {f"reward/{name}": value for name, value in named.items()}
+    chosen = next((named[name] for name in _REWARDS if name in named), math.nan)
+    if math.isnan(chosen) and named:
+        chosen = sum(named.values())
+        if len(named) > 1:
+            draft.reconstructed.add("reward_terms")
+    draft.set_episode_reward(chosen)
+
+
+def _set_tokens(draft: Draft, sample: Mapping[str, Any]) -> None:
+    tokens, size = sample.get("tokens"), whole(sample.get("response_length"))
+    if not isinstance(tokens, list) or size is None or not 0 < size <= len(tokens):
+        return
+    mask = sample.get("loss_mask")
+    mask = mask if isinstance(mask, list) else [1] * size
+    if len(mask) != size:
+        return
+    runs = _runs(mask)
+    if len(runs) != len(draft.turns):
+        return
+    logprobs = sample.get("rollout_log_probs")
+    if not isinstance(logprobs, list) or len(logprobs) != size:
+        logprobs = None
+    versions = sample.get("weight_versions")
+    version = whole(number(versions[0])) if isinstance(versions, list) and versions else None
+    head = len(tokens) - size
+    for turn, (first, last) in zip(draft.turns, runs, strict=True):
+        turn.prompt_tokens = np.array(tokens[: head + first], dtype=np.int32)
+        turn.response_tokens = np.array(tokens[head + first : head + last], dtype=np.int32)
+        turn.policy_version = version
+        if logprobs is not None:
+            values = [number(value) for value in logprobs[first:last]]
+            turn.logprobs = np.array(values, dtype=np.float32)
+
+
+def _runs(mask: Sequence[Any]) -> list[tuple[int, int]]:
+    """First and last place (exclusive) of each run of ones."""
+    runs, at = [], 0
+    for is_sampled, values in groupby(mask, key=bool):
+        size = len(list(values))
+        if is_sampled:
+            runs.append((at, at + size))
+        at += size
+    return runs
+
+
+SAMPLES = Format(
+    name="slime samples",
+    trainer="slime",
+    matches=_matches,
+    drafts=_drafts,
+    step=lambda row: whole(row.get("slime_rollout")),
+)

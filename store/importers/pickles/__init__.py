@@ -1,0 +1,1 @@
+"""How are pickles read without running them?"""

@@ -1,0 +1,1 @@
+"""Which files are written anew as JSON lines before they are read?"""

@@ -1,0 +1,18 @@
+"""Damaged copies of every fixture: imported, partly imported, or refused with a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from .fuzzing import FOLDERS, outcomes
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_damaged_copy_never_ends_in_an_error(name: str) -> None:
+    assert len(list(outcomes(name, 2, seed=1))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOLDERS)
+def test_many_damaged_copies(name: str) -> None:
+    assert len(list(outcomes(name, 60, seed=2))) == 60
