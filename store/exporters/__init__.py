@@ -1,0 +1,1 @@
+"""How does a run leave Echoscope: which formats, what each holds, how is it written?"""

@@ -1,0 +1,266 @@
+"""A run, or a part of it, as a file or folder of another tool.
+
+What is written appears when it is complete, or not at all: it is written beside its place and then
+renamed. Nothing is ever written into the folder of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import StoreError
+from ..log.durable import new_id, sync_folder
+from ..log.layout import Layout
+from ..reader import RunReader, open_run
+from .format import FACETS, ExportError, Format, Options, SplitChoice
+from .registry import format_named
+from .source import Progress, RunSource
+
+MARK = ".echoscope-export.json"
+"""In every folder that an export wrote: only such a folder is ever replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport:
+    """What an export wrote, and what it could not."""
+
+    path: Path
+    format: str
+    num_rows: int
+    noun: str
+    """What a row is called."""
+    num_episodes: int
+    """Episodes that were asked for."""
+    first_step: int | None
+    last_step: int | None
+    """Of the episodes."""
+    is_live: bool
+    """The run was running: the export ends at `cut`."""
+    cut: int
+    """The last step that was acknowledged when the export began; -1 before the first."""
+    num_other_split: int
+    """Episodes that only the split leaves out."""
+    split: SplitChoice
+    skipped: Mapping[str, int]
+    """Why episodes were left out -> how many."""
+    missing: tuple[str, ...]
+    """Files of the run that are damaged or gone."""
+    lost: tuple[str, ...]
+    """What the run holds and the format does not, in words."""
+    notes: tuple[str, ...]
+
+
+def export_run(
+    run: str | Path | RunReader,
+    to: str,
+    output: str | Path,
+    options: Options | None = None,
+    *,
+    is_overwriting: bool = False,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Write the episodes of a run in another tool's format.
+
+    Args:
+        run: The run's folder, or a reader of it. It may be live.
+        to: Name of a format: `registry.FORMATS`.
+        output: A file, or a folder where the format says so. Its parent must exist.
+        is_overwriting: Replace the file, or a folder that an export wrote.
+        progress: Called with (episodes, of episodes).
+
+    Raises:
+        ExportError: the output is refused, a condition is wrong, or nothing matches it.
+        StoreError: no run there, or it cannot be read.
+        OSError: the disk refuses; nothing is left behind.
+    """
+    chosen = format_named(to)
+    settings = Options() if options is None else options
+    reader = run if isinstance(run, RunReader) else open_run(run)
+    target = Path(output)
+    _check_target(target, reader.path, chosen, is_overwriting=is_overwriting)
+    _check_options(settings, chosen)
+    source = RunSource(
+        reader=reader,
+        options=settings,
+        split=settings.split or chosen.split,
+        progress=progress,
+    )
+    if not source.chosen.num_rows:
+        raise ExportError(_nothing(source))
+    temporary = target.with_name(f".{target.name}.{new_id()}.tmp")
+    try:
+        written = chosen.write(source, temporary, settings)
+        _check_same_attempt(source)
+        if not written.num_rows:
+            why = "; ".join(f"{count}: {reason}" for reason, count in source.skipped.items())
+            raise ExportError(f"{target}: no {chosen.noun} to write ({why or 'nothing matches'})")
+        lost = _lost(source, chosen)
+        if chosen.is_folder:
+            _mark(temporary, chosen, source)
+        _sync(temporary)
+        _put(temporary, target)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise ExportError(
+            f"{target}: cannot be written ({error.strerror or error}); nothing was left behind"
+        ) from error
+    finally:
+        _remove(temporary)
+    steps = source.chosen.column("step")
+    return ExportReport(
+        path=target,
+        format=chosen.name,
+        num_rows=written.num_rows,
+        noun=chosen.noun,
+        num_episodes=source.chosen.num_rows,
+        first_step=steps[0].as_py(),
+        last_step=steps[-1].as_py(),
+        is_live=source.info.status == "running",
+        cut=source.cut,
+        num_other_split=source.num_other_split,
+        split=source.split,
+        skipped=dict(source.skipped),
+        missing=tuple(dict.fromkeys(reader.warnings)),
+        lost=(*lost, *chosen.loses),
+        notes=tuple(written.notes),
+    )
+
+
+def _check_target(target: Path, run: Path, chosen: Format, *, is_overwriting: bool) -> None:
+    parent = target.absolute().parent
+    if not parent.is_dir():
+        raise ExportError(f"there is no folder {parent}; make it first")
+    if target.name in ("", ".", ".."):
+        raise ExportError(f"{target} is no name of a file or folder to write; name one with -o")
+    place = parent.resolve() / target.name
+    for folder in (place, *place.parents):
+        if Layout(folder).run_json.is_file():
+            raise ExportError(
+                f"{target} lies inside the run {folder}; nothing but the run itself is written "
+                "there: choose a place outside"
+            )
+    if not os.path.lexists(place):
+        return
+    if place.is_symlink():
+        raise ExportError(f"{target} is a link; remove it, or choose another name")
+    if run.resolve().is_relative_to(place.resolve()):
+        raise ExportError(f"{target} holds the run itself; choose another name")
+    if not is_overwriting:
+        raise ExportError(f"{target} exists; choose another name, or add --overwrite")
+    if chosen.is_folder and not (place.is_dir() and (place / MARK).is_file()):
+        raise ExportError(
+            f"{target} is not a folder that an export wrote, so --overwrite does not replace it; "
+            "choose another name"
+        )
+    if not chosen.is_folder and not place.is_file():
+        raise ExportError(f"{target} is no file; choose another name")
+
+
+def _check_options(options: Options, chosen: Format) -> None:
+    if options.best is not None and options.best < 1:
+        raise ExportError(f"--best is {options.best}, but must be 1 or more")
+    if not options.margin >= 0:
+        raise ExportError(f"--margin is {options.margin}, but must be 0 or more")
+    if options.margin and chosen.name != "dpo":
+        raise ExportError(f"--margin belongs to --to dpo, not to --to {chosen.name}")
+    if options.form != "messages" and chosen.name != "sft":
+        raise ExportError(f"--form belongs to --to sft, not to --to {chosen.name}")
+    if options.best is not None and chosen.name == "dpo":
+        raise ExportError("--best leaves no worse sibling to pair with; leave it out for --to dpo")
+    first, last = options.first_step, options.last_step
+    if first is not None and last is not None and first > last:
+        raise ExportError(f"--steps is {first}:{last}, but must not end before it begins")
+
+
+def _nothing(source: RunSource) -> str:
+    where = source.reader.path
+    if source.cut < 0:
+        return f"{where}: the run has no acknowledged step yet; nothing to export"
+    if source.num_other_split:
+        other = "eval" if source.split == "train" else "train"
+        return (
+            f"{where}: no episode of {source.split} matches, but {source.num_other_split} of "
+            f"{other} do; --split {other} exports them"
+        )
+    first, last = source.steps
+    if first > source.cut:
+        return f"{where}: there is no step {first}; the run has steps 0 to {source.cut}"
+    if not source.reader.sql("SELECT 1 FROM trajectories LIMIT 1").num_rows:
+        return f"{where}: the run has metrics and no episodes; there is nothing to export"
+    condition = f" and --where {source.options.where!r}" if source.options.where else ""
+    return (
+        f"{where}: no episode of steps {first} to {last}{condition} matches; the run has steps "
+        f"up to {source.cut}"
+    )
+
+
+def _check_same_attempt(source: RunSource) -> None:
+    """A run that went back to a checkpoint meanwhile has other episodes under the same names."""
+    now = source.reader.info()
+    if now.attempt != source.info.attempt:
+        raise ExportError(
+            f"{source.reader.path}: the run was resumed from a checkpoint while it was exported, "
+            "so its steps changed; export it again"
+        )
+
+
+def _lost(source: RunSource, chosen: Format) -> tuple[str, ...]:
+    """What the run holds and the format has no place for, in words."""
+    if chosen.is_lesson:
+        return ("everything but the conversations",)
+    lacking = [name for name in FACETS if name not in chosen.holds]
+    words = []
+    for name in lacking:
+        sentence, query = FACETS[name]
+        if source.reader.sql(f"SELECT 1 FROM ({query}) LIMIT 1").num_rows:
+            words.append(sentence)
+    return tuple(words)
+
+
+def _mark(folder: Path, chosen: Format, source: RunSource) -> None:
+    content = {
+        "format": chosen.name,
+        "run": source.info.run_id,
+        "last_step": source.cut,
+        "exported_at": time.time(),
+    }
+    (folder / MARK).write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def _sync(path: Path) -> None:
+    """Everything is on the disk before it gets its name."""
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    for file in files:
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+
+
+def _put(temporary: Path, target: Path) -> None:
+    """Give what was written its name; a folder that was there goes only then."""
+    old = None
+    if target.is_dir():
+        old = target.with_name(f".{target.name}.{new_id()}.old")
+        os.rename(target, old)
+    try:
+        os.replace(temporary, target)
+    except OSError:
+        if old is not None:
+            os.rename(old, target)
+        raise
+    sync_folder(target.absolute().parent)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

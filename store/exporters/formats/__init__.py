@@ -1,0 +1,1 @@
+"""One file a format that a run can be exported to."""

@@ -1,0 +1,111 @@
+"""Preference pairs of siblings, as TRL's DPOTrainer takes them.
+
+Siblings had the same task and the same prompt, so the better one can be preferred to the worse one.
+The best is paired with the worst, the second best with the second worst, and so on: each episode is
+in one pair at most. After the first prompt siblings see different things, so what is chosen and
+rejected are whole continuations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from ..dialogue import Dialogue, dialogue_of
+from ..format import Format, Options, Written
+from ..source import Episode, RunSource
+from .messages import line_of
+
+_NO_RETURN = "its return is not known"
+_FAILED = "the world failed, or somebody ended the episode"
+_ALONE = "it has no sibling with the same prompt"
+_MIDDLE = "its group has an odd number of siblings, and it is the middle one"
+_TIE = "its return is too close to that of the sibling it would be paired with"
+_SAME = "its sibling wrote the same"
+
+
+def _groups(source: RunSource) -> Iterator[list[Episode]]:
+    """Siblings with the same prompt and task. The episodes of a step come group by group."""
+    for _, members in groupby(source.episodes(), key=lambda episode: episode.group_id):
+        for _, siblings in groupby(sorted(members, key=_task), key=_task):
+            yield list(siblings)
+
+
+def _task(episode: Episode) -> str:
+    """Equal where prompt and task are equal."""
+    row = episode.row
+    return f"{row['prompt_key']} {row['task_key']} {row['env_seed']}"
+
+
+def _pairs(source: RunSource, options: Options) -> Iterator[tuple[Episode, Episode]]:
+    for siblings in _groups(source):
+        usable = []
+        for episode in siblings:
+            if episode.is_failure or not episode.turns:
+                source.skipped[_FAILED] += 1
+            elif episode.episode_return is None:
+                source.skipped[_NO_RETURN] += 1
+            else:
+                usable.append(episode)
+        if len(usable) == 1:
+            source.skipped[_ALONE] += 1
+            continue
+        usable.sort(key=lambda e: (-(e.episode_return or 0.0), e.row["sibling_index"]))
+        half = len(usable) // 2
+        if len(usable) % 2:
+            source.skipped[_MIDDLE] += 1
+        for best, worst in zip(
+            usable[:half], reversed(usable[-half:] if half else []), strict=True
+        ):
+            difference = (best.episode_return or 0.0) - (worst.episode_return or 0.0)
+            if difference <= 0 or difference < options.margin:
+                source.skipped[_TIE] += 2
+            else:
+                yield best, worst
+
+
+def _continuation(dialogue: Dialogue) -> list[dict[str, Any]]:
+    return dialogue.messages[dialogue.first_reply : dialogue.last_reply + 1]
+
+
+def _texts(messages: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
+    return [(message["role"], message["content"]) for message in messages]
+
+
+def _write(source: RunSource, path: Path, options: Options) -> Written:
+    written = Written()
+    with path.open("xb") as file:
+        for best, worst in _pairs(source, options):
+            chosen, rejected = dialogue_of(best), dialogue_of(worst)
+            prompt = chosen.messages[: chosen.first_reply]
+            if _texts(prompt) != _texts(rejected.messages[: rejected.first_reply]):
+                source.skipped[_ALONE] += 2
+                continue
+            if _texts(_continuation(chosen)) == _texts(_continuation(rejected)):
+                source.skipped[_SAME] += 2
+                continue
+            row = {
+                "prompt": prompt,
+                "chosen": _continuation(chosen),
+                "rejected": _continuation(rejected),
+                "chosen_return": best.episode_return,
+                "rejected_return": worst.episode_return,
+                "step": best.step,
+                "group_id": best.group_id,
+            }
+            file.write(line_of(row))
+            written.num_rows += 1
+    return written
+
+
+DPO = Format(
+    name="dpo",
+    about="pairs of siblings, the better one chosen (TRL's DPOTrainer)",
+    noun="pair",
+    holds=frozenset(),
+    is_lesson=True,
+    write=_write,
+    split="train",
+)

@@ -1,0 +1,207 @@
+"""An Inspect log: a `.eval` archive with a sample for each episode.
+
+A group is a sample of the data set and a sibling one of its epochs, so Inspect's own pages compare
+siblings. Scores are `return` and `success`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from echoscope.text.strict_json import json_value
+
+from ...reader import RunInfo
+from ..dialogue import Dialogue, Message, dialogue_of
+from ..format import ENTRY, Format, Options, Written
+from ..source import Episode, RunSource
+from .messages import line_of
+
+_LOG_VERSION = 2
+_SPOOL_BYTES = 8 << 20
+
+
+def inspect_messages(episode: Episode, dialogue: Dialogue) -> list[Message]:
+    """Messages as Inspect's ChatMessage: calls have their arguments as objects."""
+    return [
+        {
+            **{key: value for key, value in message.items() if key not in ("tool_calls", "name")},
+            **({"tool_calls": calls} if (calls := list(_calls(message))) else {}),
+            **({"function": message["name"]} if "name" in message else {}),
+            "id": f"{episode.id}-{index}",
+        }
+        for index, message in enumerate(dialogue.messages)
+    ]
+
+
+def _calls(message: Message) -> Iterator[dict[str, Any]]:
+    for call in message.get("tool_calls", ()):
+        text = call["function"]["arguments"]
+        try:
+            arguments = json.loads(text)
+        except ValueError:
+            arguments = text
+        yield {
+            "id": call["id"],
+            "function": call["function"]["name"],
+            "arguments": arguments if isinstance(arguments, dict) else {"arguments": text},
+            "type": "function",
+        }
+
+
+def _sample(episode: Episode, dialogue: Dialogue, model: str) -> dict[str, Any]:
+    row = episode.row
+    messages = inspect_messages(episode, dialogue)
+    reply = messages[dialogue.last_reply] if dialogue.last_reply >= 0 else None
+    stop = {"length": "max_tokens"}.get(_last_finish(episode), "stop")
+    sample: dict[str, Any] = {
+        "id": f"{episode.step:08d}-{row['split']}-{row['group_index']:05d}",
+        "epoch": row["sibling_index"] + 1,
+        "input": [m for m in messages[: dialogue.first_reply] if m["role"] != "assistant"],
+        "target": "",
+        "messages": messages,
+        "output": {
+            "model": model,
+            "choices": [] if reply is None else [{"message": reply, "stop_reason": stop}],
+        },
+        "scores": _scores(episode),
+        "metadata": {
+            "step": episode.step,
+            "split": row["split"],
+            "env": row["env_id"],
+            "stop_reason": row["stop_reason"],
+            "turn_rewards": [turn["reward"] for turn in episode.turns],
+            "echoscope": dialogue.entry,
+        },
+        "uuid": f"{model}/{episode.id}",
+    }
+    if row["duration_s"] is not None:
+        sample["total_time"] = row["duration_s"]
+    if episode.is_failure:
+        sample["error"] = {
+            "message": f"the episode ended with {row['stop_reason']}",
+            "traceback": "",
+            "traceback_ansi": "",
+        }
+    value: dict[str, Any] = json_value(sample)
+    return value
+
+
+def _last_finish(episode: Episode) -> str:
+    return str(episode.turns[-1]["finish_reason"]) if episode.turns else ""
+
+
+def _scores(episode: Episode) -> dict[str, dict[str, Any]]:
+    scores: dict[str, dict[str, Any]] = {}
+    if episode.episode_return is not None:
+        scores["return"] = {"value": episode.episode_return}
+    if episode.row["is_success"] is not None:
+        scores["success"] = {"value": float(episode.row["is_success"])}
+    return scores
+
+
+def _header(info: RunInfo, source: RunSource, totals: Mapping[str, list[float]]) -> dict[str, Any]:
+    created = datetime.fromtimestamp(info.created_at, UTC).isoformat(timespec="seconds")
+    count = int(totals["episodes"][0])
+    model = _model(info)
+    scores = [
+        {
+            "name": name,
+            "scorer": name,
+            "params": {},
+            "metrics": {"mean": {"name": "mean", "value": total / number, "params": {}}},
+        }
+        for name, (number, total) in totals.items()
+        if name != "episodes" and number
+    ]
+    return {
+        "version": _LOG_VERSION,
+        "status": "success",
+        "eval": {
+            "eval_id": hashlib.blake2b(info.run_id.encode(), digest_size=11).hexdigest(),
+            "run_id": info.run_id,
+            "created": created,
+            "task": info.name or info.run_id,
+            "task_id": info.run_id,
+            "task_version": 0,
+            "task_attribs": {},
+            "task_args": {},
+            "dataset": {"name": info.project or info.run_id, "samples": count},
+            "model": model,
+            "model_args": {},
+            "config": {},
+            "packages": {},
+            "metadata": {"run": info.run_id, "run_status": info.status, "last_step": source.cut},
+        },
+        "plan": {"name": "plan", "steps": [], "config": {}},
+        "results": {"total_samples": count, "completed_samples": count, "scores": scores},
+        "stats": {"started_at": created, "completed_at": created, "model_usage": {}},
+    }
+
+
+def _model(info: RunInfo) -> str:
+    return f"echoscope/{info.base_model or 'unknown'}"
+
+
+def _write(source: RunSource, path: Path, options: Options) -> Written:
+    written = Written()
+    model = _model(source.info)
+    totals = {"episodes": [0.0, 0.0], "return": [0.0, 0.0], "success": [0.0, 0.0]}
+    with (
+        zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive,
+        tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as summaries,
+    ):
+        for episode in source.episodes():
+            sample = _sample(episode, dialogue_of(episode), model)
+            name = f"samples/{sample['id']}_epoch_{sample['epoch']}.json"
+            archive.writestr(name, line_of(sample))
+            totals["episodes"][0] += 1
+            for score, entry in sample["scores"].items():
+                totals[score][0] += 1
+                totals[score][1] += entry["value"]
+            summaries.write(b"[" if not written.num_rows else b",")
+            summaries.write(line_of(_summary(sample)))
+            written.num_rows += 1
+        summaries.write(b"]" if written.num_rows else b"[]")
+        _copy(summaries, archive)
+        header = json_value(_header(source.info, source, totals))
+        archive.writestr("header.json", line_of(header))
+    return written
+
+
+def _summary(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """What Inspect lists of a sample without opening it."""
+    kept = ("id", "epoch", "target", "scores", "uuid", "total_time")
+    summary = {key: sample[key] for key in kept if key in sample}
+    texts = [str(message["content"])[:1000] for message in sample["input"][-1:]]
+    error = sample["error"]["message"] if "error" in sample else None
+    return {
+        **summary,
+        "input": "".join(texts),
+        "metadata": {key: sample["metadata"][key] for key in ("step", "split", "env")},
+        "completed": True,
+        "message_count": len(sample["messages"]),
+        **({"error": error} if error else {}),
+    }
+
+
+def _copy(spool: IO[bytes], archive: zipfile.ZipFile) -> None:
+    spool.seek(0)
+    with archive.open("summaries.json", "w", force_zip64=True) as member:
+        while block := spool.read(1 << 20):
+            member.write(block)
+
+
+INSPECT = Format(
+    name="inspect",
+    about="an Inspect log (.eval); `inspect view`, Scout and `echoscope import` read it",
+    noun="sample",
+    holds=ENTRY,
+    write=_write,
+)

@@ -1,0 +1,235 @@
+"""The episodes of a run that are exported, one after the other, in bounded memory.
+
+A run may be live: what is exported ends at the last step that was acknowledged when the export
+began. One step is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import QueryError
+from ..models import load_detokenizer, tokenizer_folders
+from ..reader import RunInfo, RunReader
+from ..records import StopReason
+from .format import ExportError, Options, SplitChoice
+from .prompts import ShownPrompts, ShownTurn
+
+Row = Mapping[str, Any]
+Progress = Callable[[int, int], None]
+"""Called with (episodes, of episodes)."""
+
+_SPLITS: Mapping[SplitChoice, tuple[str, ...]] = {
+    "train": ("train", "import"),
+    "eval": ("eval", "probe"),
+    "all": ("train", "import", "eval", "probe"),
+}
+_SLICE = 128
+"""Episodes that are Python objects at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One episode as rows of the store; `shown` is what its prompts showed, where it is known."""
+
+    row: Row
+    turns: Sequence[Row]
+    shown: Sequence[ShownTurn | None]
+    """One per turn."""
+    system: str = ""
+    """The system message, where the prompts are not known."""
+
+    @property
+    def id(self) -> str:
+        return str(self.row["id"])
+
+    @property
+    def step(self) -> int:
+        return int(self.row["step"])
+
+    @property
+    def is_evaluation(self) -> bool:
+        return self.row["split"] in _SPLITS["eval"]
+
+    @property
+    def is_failure(self) -> bool:
+        """Its reward says nothing: the world failed, or somebody ended the episode."""
+        return StopReason(self.row["stop_reason"]).is_failure
+
+    @property
+    def episode_return(self) -> float | None:
+        value = self.row["episode_return"]
+        return None if value is None else float(value)
+
+    @property
+    def group_id(self) -> str:
+        """Equal for siblings, and for nobody else in the run."""
+        return f"{self.row['split']}-{self.step}-{self.row['group_index']}"
+
+
+@dataclass(kw_only=True)
+class RunSource:
+    """What of a run is exported."""
+
+    reader: RunReader
+    options: Options
+    split: SplitChoice
+    progress: Progress | None = None
+    info: RunInfo = field(init=False)
+    cut: int = field(init=False)
+    """The last step that is exported: the last acknowledged one when the export began."""
+    chosen: pa.Table = field(init=False)
+    """Of each episode that is exported (step, attempt, id), in order."""
+    num_other_split: int = field(init=False)
+    """Episodes that only the split leaves out."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Why episodes were left out -> how many."""
+    _num_done: int = 0
+
+    def __post_init__(self) -> None:
+        self.info = self.reader.info()
+        self.cut = self.info.last_step
+        wanted = self._select(_SPLITS[self.split])
+        self.num_other_split = 0
+        if self.split != "all":
+            other: SplitChoice = "eval" if self.split == "train" else "train"
+            self.num_other_split = self._select(_SPLITS[other]).num_rows
+        self.chosen = wanted
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """First and last step that may be exported, inclusive."""
+        first, last = self.options.first_step, self.options.last_step
+        return (0 if first is None else first), (self.cut if last is None else min(last, self.cut))
+
+    def _select(self, splits: Sequence[str]) -> pa.Table:
+        first, last = self.steps
+        # A line of its own: a condition may end with a comment.
+        where = f"AND (\n{self.options.where}\n)" if self.options.where.strip() else ""
+        best = ""
+        if self.options.best is not None:
+            best = (
+                "QUALIFY row_number() OVER (PARTITION BY step, split, group_index ORDER BY "
+                f"episode_return DESC NULLS LAST, sibling_index, id) <= {int(self.options.best)}"
+            )
+        query = (
+            "SELECT step, attempt, id FROM trajectories WHERE step BETWEEN $1 AND $2 "
+            f"AND list_contains($3, split) {where} {best} ORDER BY step, split <> 'train', id"
+        )
+        try:
+            return self.reader.sql(query, [first, last, list(splits)])
+        except QueryError as error:
+            if not self.options.where.strip():
+                raise
+            raise ExportError(
+                f"--where {self.options.where!r} is no condition over the columns of "
+                f"trajectories ({error}); for example: --where 'is_success AND num_turns > 1'"
+            ) from error
+
+    def by_step(self) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+        """Each step with the (attempt, id) of its episodes."""
+        steps = self.chosen.column("step")
+        for step in pc.unique(steps).to_pylist():
+            rows = self.chosen.filter(pc.equal(steps, step))
+            yield (
+                step,
+                list(
+                    zip(
+                        rows.column("attempt").to_pylist(),
+                        rows.column("id").to_pylist(),
+                        strict=True,
+                    )
+                ),
+            )
+
+    def rows_of(self, table: str, step: int, keys: Sequence[tuple[int, str]]) -> pa.Table:
+        """The rows of some episodes of a step, in the order of `trajectories` and `turns`."""
+        name = "id" if table == "trajectories" else "trajectory_id"
+        rows = self.reader.rows_of_step(table, step)
+        wanted = pa.array([f"{attempt}/{key}" for attempt, key in keys], type=pa.string())
+        marks = pc.binary_join_element_wise(
+            pc.cast(rows.column("attempt"), pa.string()), rows.column(name), "/"
+        )
+        return rows.filter(pc.is_in(marks, value_set=wanted))
+
+    def done(self, count: int) -> None:
+        """Report that so many more episodes were written."""
+        self._num_done += count
+        if self.progress:
+            self.progress(self._num_done, self.chosen.num_rows)
+
+    def episodes(self) -> Iterator[Episode]:
+        """Every episode, step by step."""
+        for step, keys in self.by_step():
+            for start in range(0, len(keys), _SLICE):
+                part = keys[start : start + _SLICE]
+                yield from self._episodes(step, part)
+                self.done(len(part))
+
+    def _episodes(self, step: int, keys: Sequence[tuple[int, str]]) -> Iterator[Episode]:
+        rows = {
+            (row["attempt"], row["id"]): row
+            for row in self.rows_of("trajectories", step, keys).to_pylist(maps_as_pydicts="lossy")
+        }
+        turns = turns_by_episode(self.rows_of("turns", step, keys))
+        shown = self._shown(step, keys)
+        for key in keys:
+            row, own = rows.get(key), turns.get(key, [])
+            if row is None or len(own) != row["num_turns"]:
+                self.skipped["a damaged file of the run holds part of it"] += 1
+                continue
+            prompts = shown.get(key, {})
+            yield Episode(
+                row=row,
+                turns=own,
+                shown=[prompts.get(turn["turn"]) for turn in own],
+                system=self.system,
+            )
+
+    def _shown(
+        self, step: int, keys: Sequence[tuple[int, str]]
+    ) -> dict[tuple[int, str], dict[int, ShownTurn]]:
+        if self.prompts is None:
+            return {}
+        columns = ["attempt", "trajectory_id", "turn", "prompt_tokens"]
+        found: dict[tuple[int, str], dict[int, ShownTurn]] = {}
+        for row in self.rows_of("tokens", step, keys).select(columns).to_pylist():
+            turn = self.prompts.read(row["prompt_tokens"], is_first=row["turn"] == 0)
+            if turn is not None:
+                found.setdefault((row["attempt"], row["trajectory_id"]), {})[row["turn"]] = turn
+        return found
+
+    @cached_property
+    def prompts(self) -> ShownPrompts | None:
+        """Reads prompts from their tokens; None where the run has no tokenizer at hand."""
+        has_tokens = self.reader.sql("SELECT 1 FROM tokens LIMIT 1").num_rows
+        if not has_tokens:
+            return None
+        folders = tokenizer_folders(
+            self.reader.path, self.info.base_model, reversed(self.reader.checkpoints())
+        )
+        detokenizer = load_detokenizer(folders)
+        return None if detokenizer is None else ShownPrompts(detokenizer)
+
+    @cached_property
+    def system(self) -> str:
+        """The system message that the configuration names; empty for none."""
+        context = self.info.config.get("context")
+        value = context.get("system") if isinstance(context, Mapping) else None
+        return value if isinstance(value, str) else ""
+
+
+def turns_by_episode(turns: pa.Table) -> dict[tuple[int, str], list[Row]]:
+    """The rows of a table `turns`, as (attempt, id) -> rows in the order of the turns."""
+    found: dict[tuple[int, str], list[Row]] = {}
+    ordered = turns.sort_by([("trajectory_id", "ascending"), ("turn", "ascending")])
+    for row in ordered.to_pylist(maps_as_pydicts="lossy"):
+        found.setdefault((row["attempt"], row["trajectory_id"]), []).append(row)
+    return found

@@ -1,0 +1,308 @@
+"""Each format: what other readers see in it, and what an import of it gives back."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import zipfile
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from stored_steps import build_outcome, build_trajectory
+from trajectories import make_trajectory
+
+from echoscope.store.exporters.exporting import ExportReport, export_run
+from echoscope.store.exporters.format import FACETS, Options
+from echoscope.store.exporters.registry import FORMATS
+from echoscope.store.reader import open_run
+from echoscope.store.records import Split, StopReason, ToolCall, Trajectory, Turn
+
+from .conftest import TOKENS, all_differences, imported, stored, write_run
+
+CONTROLS = "a\x00b\r\nc\x1b[31m"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two steps of two groups of two, with tokens and advantages, and two evaluations."""
+    trained = [build_trajectory(step, index) for step in range(2) for index in range(4)]
+    evaluated = [build_trajectory(1, index, split=Split.EVAL) for index in range(2)]
+    outcomes = [build_outcome(trajectory) for trajectory in trained]
+    return write_run(tmp_path / "run", [*trained, *evaluated], outcomes)
+
+
+def turn(index: int, **values: object) -> Turn:
+    return Turn(index=index, **({"observation": f"o{index}", "response": f"r{index}"} | values))
+
+
+def sibling(index: int, reward: float, *, response: str = "", **fields: object) -> Trajectory:
+    reply = turn(0, observation="Q", response=response or f"answer {index}", reward=reward)
+    plain = {"step": 0, "index": index, "sibling_index": index, "prompt_key": "q"}
+    return make_trajectory(reply, **(plain | fields))
+
+
+def rows_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+OUTCOME = "SELECT id, advantage, kept, drop_reason FROM trajectories ORDER BY id"
+
+
+@pytest.mark.parametrize("to", ["messages", "parquet", "inspect", "scout", "duckdb"])
+def test_an_import_gives_everything_back_but_tokens(run: Path, to: str, tmp_path: Path) -> None:
+    suffix = {"messages": ".jsonl", "inspect": ".eval", "duckdb": ".duckdb"}.get(to, "")
+    target = tmp_path / f"out{suffix}"
+    report = export_run(run, to, target)
+    assert report.num_rows == 10
+    back = imported(target, tmp_path / "back")
+    assert all_differences(stored(run), back) == []
+    assert all(turn.response_tokens is None for t in back for turn in t.turns), "what is lost"
+    outcomes = [open_run(path).sql(OUTCOME).to_pylist() for path in (run, tmp_path / "back")]
+    assert outcomes[0] == outcomes[1]
+
+
+def test_the_report_names_what_the_run_has_and_the_format_does_not(
+    run: Path, tmp_path: Path
+) -> None:
+    report = export_run(run, "messages", tmp_path / "out.jsonl")
+    assert report.lost == (
+        FACETS["tokens"][0],
+        FACETS["metrics"][0],
+    ), "no pictures, alarms and diagnostics: the run has none"
+    assert export_run(run, "duckdb", tmp_path / "out.duckdb").lost == ()
+
+
+def test_an_import_of_trl_completions(run: Path, tmp_path: Path) -> None:
+    report = export_run(run, "trl", tmp_path / "out")
+    assert report.num_other_split == 2
+    before = [t for t in stored(run) if t.split is Split.TRAIN]
+    after = imported(tmp_path / "out", tmp_path / "back")
+    assert [t.step for t in after] == [t.step for t in before]
+    texts = [[(turn.observation, turn.response) for turn in t.turns] for t in after]
+    assert texts == [[(turn.observation, turn.response) for turn in t.turns] for t in before]
+    returns = [t.episode_return for t in after]
+    assert returns == pytest.approx([t.episode_return for t in before])
+    lost = {name.rpartition(".")[2] for name in _named(before, after)}
+    assert lost == {
+        *("split", "env_id", "tag", "env_seed", "noise_seed", "prompt_key", "stop_reason"),
+        *("is_success", "duration_s", "source", "extra", "group_index", "sibling_index"),
+        *("index", "actions", "reward", "format_penalty", "shaping", "is_valid", "is_effective"),
+        *("finish_reason", "policy_version", "info"),
+    } - {"index"}
+    assert {t.group_index for t in after} == {0}, "equal prompts are one group"
+    advantages = open_run(tmp_path / "back").sql("SELECT advantage FROM trajectories")
+    assert set(advantages.column("advantage").to_pylist()) == {0.5}
+
+
+def _named(before: list[Trajectory], after: list[Trajectory]) -> list[str]:
+    from .conftest import differences
+
+    return [n for a, b in zip(before, after, strict=True) for n in differences(a, b)]
+
+
+def test_trl_writes_a_column_for_each_part_of_the_return(run: Path, tmp_path: Path) -> None:
+    export_run(run, "trl", tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "completions" / "completions_00001.parquet")
+    row = table.to_pylist()[0]
+    parts = {name: value for name, value in row.items() if name.endswith("_reward")}
+    assert parts == {"env_reward": 1.0, "format_reward": -0.25, "length_reward": 0.5}
+    assert row["prompt"] == [{"role": "user", "content": "step 1, turn 0"}]
+    assert [m["role"] for m in row["completion"]] == ["assistant", "user", "assistant"]
+
+
+def test_an_inspect_sample_is_a_group_and_an_epoch_a_sibling(run: Path, tmp_path: Path) -> None:
+    export_run(run, "inspect", tmp_path / "out.eval")
+    with zipfile.ZipFile(tmp_path / "out.eval") as archive:
+        header = json.loads(archive.read("header.json"))
+        sample = json.loads(archive.read("samples/00000001-train-00001_epoch_2.json"))
+        summaries = json.loads(archive.read("summaries.json"))
+    assert header["results"]["total_samples"] == len(summaries) == 10
+    means = {s["name"]: s["metrics"]["mean"]["value"] for s in header["results"]["scores"]}
+    assert means == {"return": 1.25, "success": 0.5}
+    assert (sample["epoch"], sample["scores"]["return"]["value"]) == (2, 1.25)
+    assert sample["metadata"]["turn_rewards"] == [0.5, 0.5]
+
+
+def test_many_siblings_of_an_inspect_log_keep_their_order(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [sibling(index, float(index)) for index in range(12)])
+    export_run(run, "inspect", tmp_path / "out.eval")
+    back = imported(tmp_path / "out.eval", tmp_path / "back")
+    assert [t.episode_return for t in back] == [float(index) for index in range(12)]
+
+
+def test_a_duckdb_file_opens_without_us(run: Path, tmp_path: Path) -> None:
+    export_run(run, "duckdb", tmp_path / "out.duckdb")
+    with duckdb.connect(str(tmp_path / "out.duckdb"), read_only=True) as connection:
+        names = {name for (name,) in connection.sql("SHOW TABLES").fetchall()}
+        ((mean,),) = connection.sql("SELECT avg(episode_return) FROM trajectories").fetchall()
+        tokens = connection.sql("SELECT count(*) FROM tokens").fetchall()
+        ((comment,),) = connection.sql(
+            "SELECT comment FROM duckdb_columns() WHERE table_name = 'turns' "
+            "AND column_name = 'response'"
+        ).fetchall()
+    assert {"trajectories", "turns", "tokens", "metrics", "steps", "runs", "images"} <= names
+    assert (mean, tokens) == (1.25, [(20,)])
+    assert comment == "What the policy said, decoded for people."
+
+
+def test_csv_opens_in_pandas(run: Path, tmp_path: Path) -> None:
+    export_run(run, "csv", tmp_path / "out")
+    trajectories = pd.read_csv(tmp_path / "out" / "trajectories.csv")
+    turns = pd.read_csv(tmp_path / "out" / "turns.csv")
+    steps = pd.read_csv(tmp_path / "out" / "steps.csv")
+    assert (len(trajectories), len(turns), len(steps)) == (10, 20, 2)
+    assert trajectories["episode_return"].mean() == 1.25
+    assert json.loads(turns["actions"][0]) == ["Up"]
+
+
+def test_csv_has_no_formula_and_no_control_character(tmp_path: Path) -> None:
+    texts = ["=1+1", "+1", "-1", "@x", "\t=1", CONTROLS, 'quote " and, comma\nline', "plain"]
+    replies = [turn(index, response=text, reward=-1.0) for index, text in enumerate(texts)]
+    run = write_run(tmp_path / "run", [make_trajectory(*replies)])
+    report = export_run(run, "csv", tmp_path / "out")
+    with (tmp_path / "out" / "turns.csv").open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["response"] for row in rows] == [
+        *("'=1+1", "'+1", "'-1", "'@x", "'\t=1"),
+        "a\ufffdb\r\nc\ufffd[31m",
+        'quote " and, comma\nline',
+        "plain",
+    ]
+    assert {row["reward"] for row in rows} == {"-1.0"}, "numbers stay numbers"
+    assert [note.split()[0] for note in report.notes] == ["5", "1"]
+
+
+def test_demonstrations_end_with_a_reply(tmp_path: Path) -> None:
+    good = make_trajectory(turn(0), turn(1), step=0, final_observation="you won", is_success=True)
+    failed = make_trajectory(turn(0), step=0, index=1, stop_reason=StopReason.ENV_ERROR)
+    run = write_run(tmp_path / "run", [good, failed])
+    report = export_run(run, "sft", tmp_path / "out.jsonl")
+    (row,) = rows_of(tmp_path / "out.jsonl")
+    assert [m["content"] for m in row["messages"]] == ["o0", "r0", "o1", "r1"]
+    assert sum(report.skipped.values()) == 1
+    options = Options(form="prompt-completion")
+    export_run(run, "sft", tmp_path / "out.jsonl", options, is_overwriting=True)
+    (row,) = rows_of(tmp_path / "out.jsonl")
+    assert [m["content"] for m in row["prompt"]] == ["o0"]
+    assert [m["content"] for m in row["completion"]] == ["r0", "o1", "r1"]
+
+
+def test_the_best_of_each_group(tmp_path: Path) -> None:
+    group = [sibling(index, reward) for index, reward in enumerate([0.0, 2.0, 1.0])]
+    run = write_run(tmp_path / "run", group)
+    export_run(run, "sft", tmp_path / "out.jsonl", Options(best=2))
+    replies = [row["messages"][-1]["content"] for row in rows_of(tmp_path / "out.jsonl")]
+    assert replies == ["answer 1", "answer 2"]
+
+
+def pairs(tmp_path: Path, *group: Trajectory, margin: float = 0.0) -> tuple[list[dict], dict]:
+    run = write_run(tmp_path / "run", group)
+    report = export_run(run, "dpo", tmp_path / "out.jsonl", Options(margin=margin))
+    return rows_of(tmp_path / "out.jsonl"), dict(report.skipped)
+
+
+def test_the_best_sibling_is_preferred_to_the_worst(tmp_path: Path) -> None:
+    group = [sibling(index, reward) for index, reward in enumerate([0.25, 1.0, 0.0, 0.75, 0.5])]
+    rows, skipped = pairs(tmp_path, *group, margin=0.5)
+    assert rows == [
+        {
+            "prompt": [{"role": "user", "content": "Q"}],
+            "chosen": [{"role": "assistant", "content": "answer 1"}],
+            "rejected": [{"role": "assistant", "content": "answer 2"}],
+            "chosen_return": 1.0,
+            "rejected_return": 0.0,
+            "step": 0,
+            "group_id": "train-0-0",
+        },
+        {
+            "prompt": [{"role": "user", "content": "Q"}],
+            "chosen": [{"role": "assistant", "content": "answer 3"}],
+            "rejected": [{"role": "assistant", "content": "answer 0"}],
+            "chosen_return": 0.75,
+            "rejected_return": 0.25,
+            "step": 0,
+            "group_id": "train-0-0",
+        },
+    ]
+    assert list(skipped.values()) == [1], "the middle one"
+
+
+def test_what_makes_no_pair(tmp_path: Path) -> None:
+    rows, skipped = pairs(
+        tmp_path,
+        sibling(0, 1.0),
+        sibling(1, 0.0),
+        *[sibling(2 + k, 0.5, group_index=1) for k in range(2)],
+        *[sibling(4 + k, float(k), group_index=2, response="same") for k in range(2)],
+        *[sibling(6 + k, float(k), group_index=3, prompt_key=f"p{k}") for k in range(2)],
+        sibling(8, math.nan, group_index=4),
+        sibling(9, 1.0, group_index=4, stop_reason=StopReason.TIMEOUT),
+    )
+    assert len(rows) == 1
+    assert skipped == {
+        "its return is too close to that of the sibling it would be paired with": 2,
+        "its sibling wrote the same": 2,
+        "it has no sibling with the same prompt": 2,
+        "its return is not known": 1,
+        "the world failed, or somebody ended the episode": 1,
+    }
+
+
+def test_a_split_keeps_tasks_of_evaluation_out_of_lessons(run: Path, tmp_path: Path) -> None:
+    for known in FORMATS:
+        is_lesson = known.is_lesson or known.name == "trl"
+        assert known.split == ("train" if is_lesson else "all")
+    report = export_run(run, "sft", tmp_path / "out.jsonl")
+    assert (report.num_rows, report.num_other_split) == (8, 2)
+    report = export_run(run, "sft", tmp_path / "eval.jsonl", Options(split="eval"))
+    assert (report.num_rows, report.num_other_split) == (2, 8)
+
+
+def test_steps_and_a_condition(run: Path, tmp_path: Path) -> None:
+    options = Options(where="is_success -- and no more", first_step=1, last_step=1)
+    report = export_run(run, "messages", tmp_path / "out.jsonl", options)
+    rows = rows_of(tmp_path / "out.jsonl")
+    assert report.num_rows == 3
+    assert {(row["step"], row["success"]) for row in rows} == {(1, True)}
+
+
+def test_parquet_rows_have_tool_calls_only_where_the_run_has(run: Path, tmp_path: Path) -> None:
+    export_run(run, "parquet", tmp_path / "plain")
+    fields = pq.read_schema(tmp_path / "plain" / "train.parquet").field("messages")
+    assert [field.name for field in fields.type.value_type] == ["role", "content"]
+    calling = make_trajectory(turn(0, calls=(ToolCall(name="f", arguments="{}", result="1"),)))
+    calls = write_run(tmp_path / "calls", [calling])
+    export_run(calls, "parquet", tmp_path / "tools")
+    (row,) = pq.read_table(tmp_path / "tools" / "train.parquet").to_pylist()
+    roles = [message["role"] for message in row["messages"]]
+    assert roles == ["user", "assistant", "tool"]
+    assert row["messages"][1]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    back = imported(tmp_path / "tools", tmp_path / "back")
+    assert all_differences(stored(calls), back) == []
+
+
+def test_an_export_of_an_import_of_an_export_is_the_same(run: Path, tmp_path: Path) -> None:
+    export_run(run, "messages", tmp_path / "first.jsonl")
+    imported(tmp_path / "first.jsonl", tmp_path / "back")
+    export_run(tmp_path / "back", "messages", tmp_path / "second.jsonl")
+    first, second = ((tmp_path / f"{name}.jsonl").read_bytes() for name in ("first", "second"))
+    assert first == second
+
+
+def test_progress_counts_episodes(run: Path, tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    report = export_run(
+        run, "csv", tmp_path / "out", progress=lambda done, of: calls.append((done, of))
+    )
+    assert isinstance(report, ExportReport)
+    assert calls[-1] == (10, 10)
+    assert np.all(np.diff([done for done, _ in calls]) > 0)
+
+
+def test_tokens_are_what_the_tests_leave_out() -> None:
+    assert {"prompt_tokens", "response_tokens", "logprobs"} <= TOKENS

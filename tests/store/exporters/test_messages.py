@@ -1,0 +1,173 @@
+"""Messages: any run that the store can hold comes back from an export as it was."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trajectories import make_trajectory
+
+from echoscope.store.exporters.exporting import export_run
+from echoscope.store.records import (
+    FinishReason,
+    Split,
+    StopReason,
+    ToolCall,
+    Trajectory,
+    TrajectoryOutcome,
+    Turn,
+)
+
+from .conftest import all_differences, imported, stored, write_run
+
+TEXT = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(
+        ["", "\x00", "a\r\nb", "<think>x</think>", "y</think>z", "\ud800", "<|im_end|>", "\u2028"]
+    ),
+)
+NUMBER = st.floats(-1e100, 1e100)
+REWARD = st.one_of(NUMBER, st.just(math.nan))
+NAMES = st.dictionaries(TEXT.map(lambda text: text.replace("\ud800", "")), NUMBER, max_size=2)
+SEED = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
+
+
+@st.composite
+def turns(draw: Callable[..., object], index: int) -> Turn:
+    response = draw(TEXT)
+    assert isinstance(response, str)
+    span = st.one_of(st.none(), st.just((0, len(response))))
+    call = st.builds(ToolCall, name=TEXT, arguments=TEXT, result=TEXT, problem=TEXT)
+    return Turn(
+        index=index,
+        observation=draw(TEXT),
+        response=response,
+        reasoning_chars=draw(span),
+        answer_chars=draw(span),
+        actions=tuple(draw(st.lists(TEXT, max_size=2))),
+        reward=draw(REWARD),
+        format_penalty=draw(st.sampled_from([0.0, -0.25])),
+        is_valid=draw(st.sampled_from([True, False, None])),
+        is_effective=draw(st.sampled_from([True, False, None])),
+        finish_reason=draw(st.sampled_from(FinishReason)),
+        policy_version=draw(st.one_of(st.none(), st.integers(0, 2**31 - 1))),
+        frame=draw(st.one_of(st.none(), TEXT)),
+        info=draw(NAMES),
+        shaping=draw(NAMES),
+        calls=tuple(draw(st.lists(call, max_size=2))),
+    )
+
+
+@st.composite
+def trajectories(draw: Callable[..., object], step: int, split: Split, index: int) -> Trajectory:
+    return make_trajectory(
+        *[draw(turns(k)) for k in range(draw(st.integers(0, 3)))],
+        step=step,
+        split=split,
+        index=index,
+        group_index=index // 2,
+        sibling_index=index % 2,
+        env_id=draw(TEXT),
+        tag=draw(TEXT),
+        env_seed=draw(SEED),
+        noise_seed=draw(SEED),
+        prompt_key=draw(st.sampled_from(["", "0123456789abcdef"])),
+        task_key=draw(st.one_of(st.none(), TEXT)),
+        final_observation=draw(TEXT),
+        final_frame=draw(st.one_of(st.none(), TEXT)),
+        stop_reason=draw(st.sampled_from(StopReason)),
+        is_success=draw(st.sampled_from([True, False, None])),
+        duration_s=draw(st.one_of(st.none(), NUMBER)),
+        source=draw(st.one_of(st.none(), TEXT)),
+        extra=draw(st.one_of(st.none(), TEXT)),
+    )
+
+
+@st.composite
+def runs(draw: Callable[..., object]) -> list[Trajectory]:
+    out = []
+    for step in range(draw(st.integers(1, 2))):
+        for split in draw(st.sets(st.sampled_from(Split), min_size=1, max_size=2)):
+            count = draw(st.integers(1, 3))
+            out += [draw(trajectories(step, split, index)) for index in range(count)]
+    return out
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(run=runs(), system=TEXT)
+def test_an_import_of_an_export_gives_the_run(run: list[Trajectory], system: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_run(root / "run", run, config={"context": {"system": system.replace("\ud800", "")}})
+        export_run(root / "run", "messages", root / "out.jsonl")
+        before = stored(root / "run")
+        assert all_differences(before, imported(root / "out.jsonl", root / "back")) == []
+
+
+def exported(run: Path, to: str = "messages") -> list[dict]:
+    target = run.parent / f"{to}.jsonl"
+    export_run(run, to, target)
+    return [json.loads(line) for line in target.read_text("utf-8").splitlines()]
+
+
+def turn(index: int, **values: object) -> Turn:
+    return Turn(index=index, **({"observation": f"o{index}", "response": f"r{index}"} | values))
+
+
+def test_a_conversation(tmp_path: Path) -> None:
+    trajectory = make_trajectory(
+        turn(0, reward=0.5), turn(1, reward=0.25), final_observation="end", is_success=True
+    )
+    outcome = TrajectoryOutcome(trajectory_id=trajectory.id, advantage=0.5, kept=True)
+    run = write_run(tmp_path / "run", [trajectory], [outcome], {"context": {"system": "Sys"}})
+    (row,) = exported(run)
+    assert [(m["role"], m["content"]) for m in row["messages"]] == [
+        *(("system", "Sys"), ("user", "o0"), ("assistant", "r0")),
+        *(("user", "o1"), ("assistant", "r1"), ("user", "end")),
+    ]
+    own = {key: row[key] for key in ("step", "split", "group_id", "reward", "turn_rewards")}
+    assert own == {
+        "step": 1,
+        "split": "train",
+        "group_id": "train-1-0",
+        "reward": 0.75,
+        "turn_rewards": [0.5, 0.25],
+    }
+    assert row["success"] is True
+    assert (row["echoscope"]["advantage"], row["echoscope"]["kept"]) == (0.5, True)
+
+
+def test_a_reply_whose_prompt_opened_the_reasoning_gets_the_tag_back(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [make_trajectory(turn(0, response="hm</think>yes"))])
+    (row,) = exported(run)
+    assert row["messages"][-1]["content"] == "<think>hm</think>yes"
+    (back,) = imported(tmp_path / "messages.jsonl", tmp_path / "back")
+    assert back.turns[0].response == "hm</think>yes"
+
+
+def test_tool_calls_are_calls_and_results(tmp_path: Path) -> None:
+    text = '<think>price?</think>\n<tool_call>\n{"name": "lookup", "arguments": {}}\n</tool_call>'
+    call = ToolCall(name="lookup", arguments="{}", result="42")
+    run = write_run(
+        tmp_path / "run",
+        [make_trajectory(turn(0, response=text, calls=(call,)), turn(1, observation="42"), step=0)],
+    )
+    (row,) = exported(run)
+    _, reply, result, _ = row["messages"]
+    key = "t00000000-00000-0-0"
+    assert reply == {
+        "role": "assistant",
+        "content": "<think>price?</think>",
+        "tool_calls": [
+            {"id": key, "type": "function", "function": {"name": "lookup", "arguments": "{}"}}
+        ],
+    }
+    assert result == {"role": "tool", "tool_call_id": key, "name": "lookup", "content": "42"}
+    (back,) = imported(tmp_path / "messages.jsonl", tmp_path / "back")
+    assert back.turns[0].response == text
+    assert back.turns[0].calls == (call,)

@@ -1,0 +1,287 @@
+"""What an export refuses, what it survives, and what it says of it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from made_run import add_steps, make_run, open_writer
+from trajectories import make_trajectory
+
+from echoscope.store.errors import NotARunError
+from echoscope.store.exporters.exporting import MARK, export_run
+from echoscope.store.exporters.format import ExportError, Options
+from echoscope.store.importers.importing import ImportingError, import_run
+from echoscope.store.reader import open_run
+from echoscope.store.records import Turn
+from echoscope.store.writer import RunWriter
+
+from .conftest import all_differences, imported, stored, write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "run")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def refused(run: Path, target: Path, to: str = "messages", **options: Any) -> str:
+    before = names(target.parent) if target.parent.is_dir() else []
+    with pytest.raises(ExportError) as error:
+        export_run(run, to, target, **options)
+    assert not target.parent.is_dir() or names(target.parent) == before, "nothing is left behind"
+    return str(error.value)
+
+
+def test_an_output_that_exists(run: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    target.write_text("mine")
+    assert "--overwrite" in refused(run, target)
+    assert target.read_text() == "mine"
+    export_run(run, "messages", target, is_overwriting=True)
+    assert target.read_text() != "mine"
+
+
+def test_a_folder_that_no_export_wrote_is_never_replaced(run: Path, tmp_path: Path) -> None:
+    target = tmp_path / "photos"
+    target.mkdir()
+    (target / "wedding.png").write_text("mine")
+    assert "does not replace it" in refused(run, target, "csv", is_overwriting=True)
+    assert names(target) == ["wedding.png"]
+    assert "is no file" in refused(run, target, "messages", is_overwriting=True)
+
+
+def test_a_folder_that_an_export_wrote_is_replaced(run: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    export_run(run, "csv", target)
+    (target / "old").write_text("")
+    export_run(run, "parquet", target, is_overwriting=True)
+    assert names(target) == [MARK, "train.parquet"]
+    assert names(tmp_path) == ["out", "run"]
+
+
+def test_inside_a_run(run: Path, tmp_path: Path) -> None:
+    assert "inside the run" in refused(run, run / "out.jsonl")
+    other = make_run(tmp_path / "other")
+    (other / "deep").mkdir()
+    assert "inside the run" in refused(run, other / "deep" / "out.jsonl")
+    (tmp_path / "way").symlink_to(run)
+    assert "inside the run" in refused(run, tmp_path / "way" / "out.jsonl")
+
+
+def test_links(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "out.jsonl").symlink_to(tmp_path / "precious")
+    assert "is a link" in refused(run, tmp_path / "out.jsonl", is_overwriting=True)
+    (tmp_path / "nowhere.jsonl").symlink_to(tmp_path / "gone")
+    assert "is a link" in refused(run, tmp_path / "nowhere.jsonl")
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_folder_that_is_not_there(run: Path, tmp_path: Path) -> None:
+    assert "make it first" in refused(run, tmp_path / "a" / "out.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (Options(where="nonsense ="), "is no condition"),
+        (Options(where="1); DROP TABLE runs; --"), "is no condition"),
+        (Options(where="episode_return > 99"), "matches; the run has steps up to 2"),
+        (Options(first_step=7), "there is no step 7; the run has steps 0 to 2"),
+        (Options(first_step=2, last_step=1), "must not end before it begins"),
+        (Options(split="eval"), "--split train exports them"),
+        (Options(margin=0.5), "belongs to --to dpo"),
+        (Options(form="prompt-completion"), "belongs to --to sft"),
+        (Options(best=0), "must be 1 or more"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit(run: Path, tmp_path: Path, options: Options, part: str) -> None:
+    assert part in refused(run, tmp_path / "out.jsonl", options=options)
+
+
+def test_a_format_that_is_not_there(run: Path, tmp_path: Path) -> None:
+    assert "did you mean 'messages'?" in refused(run, tmp_path / "out", "message")
+    assert "no pair to write" in refused(
+        make_run(tmp_path / "equal", num_steps=1),
+        tmp_path / "out",
+        "dpo",
+        options=Options(margin=9),
+    )
+    with pytest.raises(NotARunError):
+        export_run(tmp_path / "gone", "messages", tmp_path / "out")
+
+
+def test_a_run_without_a_step(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "empty", num_steps=0)
+    assert "no acknowledged step" in refused(run, tmp_path / "out.jsonl")
+
+
+def test_a_live_run_is_cut_at_the_last_acknowledged_step(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "live")
+    add_steps(writer, "live", range(2))
+    later = iter([lambda: add_steps(writer, "live", range(2, 4))])
+
+    def progress(done: int, of: int) -> None:
+        next(later, lambda: None)()  # two more steps come while the export writes
+
+    try:
+        report = export_run(tmp_path / "live", "duckdb", tmp_path / "out.duckdb", progress=progress)
+    finally:
+        writer.close(status="finished")
+    assert (report.is_live, report.cut, report.num_rows) == (True, 1, 8)
+    assert open_run(tmp_path / "live").info().last_step == 3
+    with duckdb.connect(str(tmp_path / "out.duckdb"), read_only=True) as connection:
+        for table in ("trajectories", "turns", "steps", "metrics"):
+            assert connection.sql(f"SELECT max(step) FROM {table}").fetchall() == [(1,)]
+
+
+def test_a_run_that_goes_back_meanwhile(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    resumed: list[Any] = []
+
+    def progress(done: int, of: int) -> None:
+        if not resumed:
+            resumed.append(RunWriter.resume(run, from_step=0, is_packing=False))
+            add_steps(resumed[0], "run", range(1, 2), text="other")
+
+    try:
+        assert "export it again" in refused(
+            run, tmp_path / "out.duckdb", "duckdb", progress=progress
+        )
+    finally:
+        resumed[0].close(status="finished")
+
+
+def test_a_damaged_run_says_what_is_missing(run: Path, tmp_path: Path) -> None:
+    before = stored(run)
+    (damaged,) = (run / "seg" / "turns").glob("*00000001-*.parquet")
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    damaged.write_bytes(data)
+    report = export_run(run, "messages", tmp_path / "out.jsonl")
+    assert report.skipped == {"a damaged file of the run holds part of it": 4}
+    assert [damaged.name in text for text in report.missing] == [True]
+    back = imported(tmp_path / "out.jsonl", tmp_path / "back")
+    assert all_differences([t for t in before if t.step != 1], back) == []
+
+
+@pytest.mark.parametrize("to", ["messages", "csv", "inspect", "parquet"])
+def test_a_full_disk_leaves_nothing(
+    run: Path, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    message = refused(run, tmp_path / "out", to)
+    assert "No space left on device" in message
+    assert "nothing was left behind" in message
+
+
+def test_an_interrupt_leaves_nothing(run: Path, tmp_path: Path) -> None:
+    def interrupt(done: int, of: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_run(run, "inspect", tmp_path / "out.eval", progress=interrupt)
+    assert names(tmp_path) == ["run"]
+
+
+def test_a_huge_turn(tmp_path: Path) -> None:
+    text = "x" * 1_000_000 + "\x00\u2028</script>"
+    run = write_run(
+        tmp_path / "run", [make_trajectory(Turn(index=0, observation=text, response=text))]
+    )
+    for to in ("messages", "parquet", "inspect"):
+        target = tmp_path / f"out-{to}"
+        export_run(run, to, target)
+        back = imported(target, tmp_path / f"back-{to}")
+        assert back[0].turns[0].response == text
+
+
+def changed(run: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> str:
+    """The reason for which an exported row that somebody changed is skipped."""
+    target = tmp_path / "out.jsonl"
+    export_run(run, "messages", target, Options(last_step=0))
+    rows = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
+    change(rows[0])
+    target.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = import_run(target, tmp_path / "back", is_packing=False)
+    assert report.num_kept == 3
+    ((reason, times),) = report.rows.counts.items()
+    assert times == 1
+    return reason
+
+
+def _points_far(row: dict[str, Any]) -> None:
+    row["echoscope"]["turns"][0]["observation"] = [0, 0, 10_000]
+
+
+def _loses_messages(row: dict[str, Any]) -> None:
+    row["messages"] = []
+
+
+def _has_odd_kinds(row: dict[str, Any]) -> None:
+    row["echoscope"]["turns"] = ["x", 7]
+
+
+def _has_an_odd_reason(row: dict[str, Any]) -> None:
+    row["echoscope"]["stop_reason"] = {"x": 1}
+
+
+@pytest.mark.parametrize(
+    "change", [_points_far, _loses_messages, _has_odd_kinds, _has_an_odd_reason]
+)
+def test_a_row_that_somebody_changed_is_skipped_with_a_reason(
+    run: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    assert changed(run, tmp_path, change)
+
+
+def test_an_edited_text_is_imported_without_the_entry(run: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    export_run(run, "messages", target, Options(last_step=0))
+    rows = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
+    for row in rows:
+        del row["echoscope"]
+    target.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    back = imported(target, tmp_path / "back")
+    assert [t.episode_return for t in back] == [1.0, 0.0, 1.0, 0.0]
+    assert [(t.group_index, t.sibling_index) for t in back] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_duckdb_file_of_a_stranger_reads_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("a\nsecret\n")
+    with duckdb.connect(str(tmp_path / "evil.duckdb")) as connection:
+        connection.execute(
+            f"CREATE VIEW trajectories AS SELECT * FROM read_csv('{tmp_path / 'secret.csv'}')"
+        )
+        connection.execute("CREATE TABLE turns (x INTEGER)")
+    with pytest.raises(ImportingError, match="no table trajectories"):
+        import_run(tmp_path / "evil.duckdb", tmp_path / "back")
+
+
+@pytest.mark.parametrize("size", [100, 5000])
+def test_a_torn_duckdb_file(run: Path, tmp_path: Path, size: int) -> None:
+    export_run(run, "duckdb", tmp_path / "out.duckdb")
+    data = (tmp_path / "out.duckdb").read_bytes()
+    (tmp_path / "out.duckdb").write_bytes(data[:size])
+    with pytest.raises(ImportingError, match="cannot be read"):
+        import_run(tmp_path / "out.duckdb", tmp_path / "back")
+
+
+def test_a_format_that_writes_nothing_is_no_success(run: Path, tmp_path: Path) -> None:
+    assert "no conversation to write" in refused(
+        write_run(tmp_path / "none", [make_trajectory(step=0)]), tmp_path / "out", "sft"
+    )
