@@ -1,0 +1,89 @@
+"""What a sink costs the trainer: time of a call, time of the copy, and memory of its process.
+
+python benchmarks/sinks.py
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from echoscope.diagnostics.bench.synthetic_runs import make
+from echoscope.diagnostics.judge.verdict import Diagnosis
+from echoscope.diagnostics.sinks.mirror import Mirror
+from echoscope.diagnostics.sinks.settings import SinksConfig
+from echoscope.store.records import StepMetrics
+
+STEPS, METRICS = 100, 370
+"""A run of the recipe bandit logs so many."""
+ON = {
+    "wandb": {"mode": "offline"},
+    "tensorboard": {"enabled": True},
+    "trackio": {"enabled": True},
+}
+
+
+def resident_mb(parent: int) -> float:
+    """Memory of the processes that this one has started, in MB (10^6 bytes)."""
+    total = 0.0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent or _session(int(fields[3]), parent):
+                total += int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def _session(session: int, parent: int) -> bool:
+    """Whether the leader of a session was started by `parent`: wandb starts a process, too."""
+    try:
+        fields = Path(f"/proc/{session}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[1]) == parent
+
+
+def main() -> None:
+    rows = list(make("template_collapse", 0).table.rows())[:STEPS]
+    more = {f"made/metric_{number}": 0.5 for number in range(METRICS - len(rows[0][1]))}
+    print(f"{STEPS} steps of about {METRICS} metrics, load {os.getloadavg()[0]:.1f}")
+    for name, settings in ON.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "run"
+            path.mkdir()
+            own = settings | ({"folder": folder} if name == "trackio" else {})
+            config = SinksConfig.model_validate({name: own})
+            mirror = Mirror(config, run_path=path, run_config={}, on_message=print)
+            diagnosis, calls = Diagnosis(run_id="run"), []
+            begun = time.perf_counter()
+            for step, values in rows:
+                alarms = diagnosis.observe(step, values)
+                metrics = StepMetrics(
+                    run_id="run",
+                    step=step,
+                    phase="train",
+                    policy_version=0,
+                    wall_time=0.0,
+                    values=values | more,
+                )
+                before = time.perf_counter()
+                mirror.step([metrics], alarms=alarms, verdict=diagnosis.verdict)
+                calls.append(time.perf_counter() - before)
+            while mirror.num_waiting:
+                time.sleep(0.01)
+            taken, memory = time.perf_counter() - begun, resident_mb(os.getpid())
+            mirror.close("finished")
+            print(
+                f"{name}: a call {1e6 * statistics.median(calls):.0f} us (median), "
+                f"{1e6 * max(calls):.0f} us (longest); copied in {taken:.1f} s, with the start; "
+                f"its processes hold {memory:.0f} MB"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How does a run also appear in W&B, TensorBoard and trackio?"""

@@ -1,0 +1,292 @@
+"""Runs written by wandb, tensorboardX and trackio themselves, and read back; `make test-sinks`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_run import make_run
+
+if os.environ.get("ECHOSCOPE_SINKS") != "required":
+    for package in ("wandb", "tensorboardX", "trackio", "tensorboard"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}: make test-sinks", allow_module_level=True)
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from echoscope.cli import app
+from echoscope.diagnostics.bench.synthetic_runs import make
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
+from echoscope.diagnostics.read.forms.wandb_file import WandbRun, rows_of
+from echoscope.diagnostics.sinks.mirror import Mirror
+from echoscope.diagnostics.sinks.settings import SinksConfig
+from echoscope.diagnostics.sinks.status import SinkStatus, read_status
+from echoscope.store.records import AlarmState, StepMetrics
+
+COLLAPSE = make("template_collapse", 0).table
+MORE = {"info/first_turn/mutual_information": 0.5, "gradient/policy/all/norm": 2.0}
+"""Of what the panels show."""
+
+
+def metrics(step: int, values: dict[str, float]) -> StepMetrics:
+    return StepMetrics(
+        run_id="run-1", step=step, phase="train", policy_version=0, wall_time=0.0, values=values
+    )
+
+
+def copy(path: Path, config: dict[str, Any], last: int = 10**9) -> tuple[Verdict, list[str], int]:
+    """Copy the collapse up to a step; its verdict, what was said, and how many alarms came."""
+    news: list[str] = []
+    path.mkdir(exist_ok=True)
+    settings = SinksConfig.model_validate(config)
+    mirror = Mirror(settings, run_path=path, run_config={"steps": 60}, on_message=news.append)
+    diagnosis, num_raised = Diagnosis(run_id="run-1"), 0
+    for step, values in COLLAPSE.rows():
+        if step > last:
+            break
+        alarms = diagnosis.observe(step, values)
+        num_raised += sum(alarm.state is AlarmState.RAISED for alarm in alarms)
+        mirror.step([metrics(step, values | MORE)], alarms=alarms, verdict=diagnosis.verdict)
+    mirror.close("finished")
+    return diagnosis.verdict(), news, num_raised
+
+
+def status_of(path: Path, sink: Any) -> SinkStatus:
+    status = read_status(path, sink)
+    assert status is not None
+    return status
+
+
+def test_a_wandb_folder_read_again_holds_the_verdict_the_keys_and_the_alarms(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run-1"
+    verdict, news, num_raised = copy(path, {"wandb": {"mode": "offline", "project": "lake"}})
+    assert verdict.state.is_collapse
+    assert news == []
+    status = status_of(path, "wandb")
+    assert (status.state, status.last_step) == ("finished", int(COLLAPSE.steps[-1]))
+    (file,) = Path(status.where).glob("*.wandb")
+    run = WandbRun()
+    rows: dict[int, dict[str, float]] = {}
+    with file.open("rb") as opened:
+        for row in rows_of(opened, run):
+            rows.setdefault(int(row["step"]), {}).update(row)
+    assert run.num_damaged == 0
+    assert (run.identity, run.name, run.project) == (status.identity, "run-1", "lake")
+    assert run.config["steps"] == 60
+    assert run.summary["echoscope/state"] == verdict.state.value
+    assert run.summary["echoscope/verdict"] == verdict.text.splitlines()[0]
+    assert run.summary["echoscope/alarms_open"] == list(verdict.kinds)
+    assert run.summary["echoscope/advice"] == verdict.actions[0].text
+    assert len(run.alerts) == num_raised
+    assert {alert["level"] for alert in run.alerts} <= {"INFO", "WARN", "ERROR"}
+    for step, values in COLLAPSE.rows():
+        kept = {key: value for key, value in values.items() if value == value}
+        assert kept.items() <= rows[step].items()
+        if "policy/entropy" in kept:
+            assert rows[step]["actor/entropy"] == kept["policy/entropy"]
+    media = {file.name for file in (Path(status.where) / "files/media/table/panels").iterdir()}
+    names = {name.partition("_table_")[0] for name in media}
+    assert names == {"entropy", "mutual_information", "gradient_terms"}
+    again = diagnose(Path(status.where))
+    assert (again.state, again.kinds) == (verdict.state, verdict.kinds)
+
+
+def test_a_run_that_goes_on_is_one_run_at_wandb(tmp_path: Path) -> None:
+    config = {"wandb": {"mode": "offline"}}
+    copy(tmp_path / "run-1", config, last=5)
+    first = status_of(tmp_path / "run-1", "wandb")
+    copy(tmp_path / "run-1", config)
+    second = status_of(tmp_path / "run-1", "wandb")
+    assert first.identity == second.identity
+    assert first.where != second.where
+
+
+def test_tensorboards_own_reader_finds_every_number_and_the_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "run-1"
+    verdict, news, _ = copy(path, {"tensorboard": {"enabled": True}})
+    assert news == []
+    events = EventAccumulator(status_of(path, "tensorboard").where)
+    events.Reload()
+    for key, tag in (
+        ("policy/entropy", "policy/entropy"),
+        ("policy/entropy", "actor/entropy"),
+        ("info/first_turn/retrieval_accuracy@1", "info/first_turn/retrieval_accuracy_1"),
+    ):
+        if key not in COLLAPSE.columns:
+            continue
+        wanted = {s: v[key] for s, v in COLLAPSE.rows() if v.get(key, float("nan")) == v.get(key)}
+        found = {event.step: event.value for event in events.Scalars(tag)}
+        assert found == pytest.approx(wanted)
+    text = events.Tensors("echoscope/verdict/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert text.replace("\\", "").startswith(verdict.text.splitlines()[0][:30])
+
+
+def test_steps_that_are_repeated_replace_those_before_in_tensorboard(tmp_path: Path) -> None:
+    config = {"tensorboard": {"enabled": True, "folder": str(tmp_path / "logs")}}
+    for _ in range(2):
+        copy(tmp_path / "run-1", config, last=5)
+    events = EventAccumulator(str(tmp_path / "logs" / "run-1"))
+    events.Reload()
+    steps = [event.step for event in events.Scalars("echoscope/level")]
+    assert steps == [s for s, _ in COLLAPSE.rows() if s <= 5]
+
+
+def trackio(folder: Path, *words: str) -> Any:
+    script = [sys.executable, "-c", "from trackio.cli import main; main()"]
+    env = os.environ | {"TRACKIO_DIR": str(folder)}
+    out = subprocess.run([*script, *words, "--json"], env=env, capture_output=True, check=True)
+    return json.loads(out.stdout)
+
+
+def test_trackios_own_commands_show_the_run_its_numbers_and_alerts(tmp_path: Path) -> None:
+    path, folder = tmp_path / "run-1", tmp_path / "trackio"
+    config = {"trackio": {"enabled": True, "project": "lake", "folder": str(folder)}}
+    _, news, num_raised = copy(path, config)
+    assert news == []
+    name = status_of(path, "trackio").identity
+    where = ("--project", "lake")
+    assert name in json.dumps(trackio(folder, "list", "runs", *where))
+    values = trackio(folder, "get", "metric", *where, "--run", name, "--metric", "policy/entropy")
+    wanted = [values["policy/entropy"] for _, values in COLLAPSE.rows()]
+    assert [row["value"] for row in values["values"]] == pytest.approx(wanted)
+    assert len(trackio(folder, "get", "alerts", *where)["alerts"]) == num_raised
+
+
+def test_a_stored_run_is_copied_once_and_then_only_what_is_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_run(tmp_path / "run-1", num_steps=3)
+    mirror(path, "--to", "tensorboard")
+    assert "copied 3 steps to tensorboard" in capsys.readouterr().out
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    mirror(path, "--to", "tensorboard")
+    assert "Nothing to add: tensorboard has this run up to step" in capsys.readouterr().out
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    mirror(path, "--to", "wandb", "--episodes", "2")
+    status = status_of(path, "wandb")
+    (table,) = list(Path(status.where).glob("files/media/table/episodes_*"))[:1]
+    assert len(json.loads(table.read_text())["data"]) == 2
+
+
+def mirror(*words: Any) -> None:
+    app([str(word) for word in ("mirror", *words)], standalone_mode=False)
+
+
+class Server:
+    """A W&B server that answers every request alike; `delay_s` seconds late."""
+
+    def __init__(self, status: int, delay_s: float = 0.0) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                time.sleep(delay_s)
+                try:
+                    self.send_response(status)
+                    self.end_headers()
+                    self.wfile.write(b'{"errors": [{"message": "no"}]}')
+                except OSError:
+                    return
+
+            do_GET = do_POST
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    servers: list[Server] = []
+
+    def begin(status: int, delay_s: float = 0.0) -> None:
+        servers.append(Server(status, delay_s))
+        monkeypatch.setenv("WANDB_BASE_URL", servers[-1].url)
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+
+    yield begin
+    for server in servers:
+        server.server.shutdown()
+        server.server.server_close()
+
+
+def assert_the_run_went_on(path: Path, news: list[str], *words: str) -> None:
+    status = status_of(path, "wandb")
+    assert status.state == "failed"
+    assert status.num_lost > 0
+    assert all(word in status.problem for word in words), status.problem
+    assert len([line for line in news if "the run goes on" in line]) == 1
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_server_that_refuses_is_said_and_the_run_goes_on(
+    status: int, online: Any, tmp_path: Path
+) -> None:
+    online(status)
+    _, news, _ = copy(tmp_path / "run-1", {"wandb": {"mode": "online"}, "timeout_s": 20.0})
+    assert_the_run_went_on(tmp_path / "run-1", news)
+
+
+def test_a_server_that_hangs_is_given_up(online: Any, tmp_path: Path) -> None:
+    online(200, delay_s=3600.0)
+    begun = time.monotonic()
+    _, news, _ = copy(tmp_path / "run-1", {"wandb": {"mode": "online"}, "timeout_s": 3.0})
+    assert time.monotonic() - begun < 30.0
+    assert_the_run_went_on(tmp_path / "run-1", news, "no answer within 3 s")
+
+
+def test_a_server_that_is_not_there_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    _, news, _ = copy(tmp_path / "run-1", {"wandb": {"mode": "online"}, "timeout_s": 5.0})
+    assert_the_run_went_on(tmp_path / "run-1", news)
+
+
+def test_without_a_key_wandbs_own_words_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    _, news, _ = copy(tmp_path / "run-1", {"wandb": {"mode": "online"}, "timeout_s": 20.0})
+    assert_the_run_went_on(tmp_path / "run-1", news, "API key")
+
+
+@pytest.mark.parametrize("sink", ["wandb", "tensorboard", "trackio"])
+def test_a_full_disk_is_said_and_the_run_goes_on(sink: str, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount")
+    try:
+        (disk / "ballast").write_bytes(b"x" * 2_900_000)
+        on = {"mode": "offline"} if sink == "wandb" else {"enabled": True}
+        config = {sink: on | {"folder": str(disk / "out")}, "timeout_s": 20.0}
+        _, news, _ = copy(tmp_path / "run-1", config)
+        status = status_of(tmp_path / "run-1", sink)
+        assert status.problem
+        assert news
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
