@@ -1,0 +1,231 @@
+"""What `echoscope watch` shows: a live panel, plain lines, or JSON lines."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from echoscope.diagnostics.catalogue import metric
+from echoscope.store.records import AlarmSeverity
+from echoscope.text.amounts import clock, fixed, memory_size
+
+from .terminal import print_json, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from echoscope.diagnostics.judge.record import Verdict
+    from echoscope.store.records import Alarm
+    from echoscope.watch.watching import Watch
+
+SHOWN = (
+    "rollout/success_rate",
+    "reward/success_rate",
+    "reward/return_mean",
+    "reward/group_std_mean",
+    "policy/entropy",
+    "rollout/num_sampled_tokens_mean",
+    "policy/ref_kl",
+    "loss/total",
+    "optim/grad_norm",
+    "text/template_match_frac",
+)
+"""The metrics that matter most, in this order; evaluations stand before them."""
+MAX_SHOWN = 6
+MAX_LINES = 8
+"""Alarms and messages in the panel."""
+_COLOURS = {"healthy": "green", "converged": "green", "watch": "yellow", "insufficient": "dim"}
+
+
+class View:
+    """Plain lines: a step, an alarm, a message each."""
+
+    def __init__(self, path: Path, run: Path) -> None:
+        self.watch: Watch | None = None
+        self._path, self._run = path, run
+        self._read_at = 0.0
+
+    def message(self, text: str) -> None:
+        typer.echo(printable(text))
+
+    def link(self, text: str) -> None:
+        self.message(text)
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        shown = [f"{name} {value}" for name, value in of_step(values)]
+        self.message(f"step {step:>5}  {'  '.join(shown)}")
+
+    def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:
+        for alarm in alarms:
+            self.message(alarm_words(alarm))
+
+    def looked(self) -> None:
+        """After each look."""
+        if self.watch is None or not self.watch.num_bytes_left:
+            return
+        if time.monotonic() - self._read_at > 5:
+            self._read_at = time.monotonic()
+            self.message(f"reading: {memory_size(self.watch.num_bytes_left)} left")
+
+    def nothing(self) -> None:
+        self.message(
+            f"no step was read from {self._path}, so no run was written; "
+            "`echoscope watch --help` says what can be watched"
+        )
+
+    def end(self, verdict: Verdict) -> None:
+        from .diagnose import _show
+
+        _show(verdict)
+        self.message(f"run: {self._run}    next: echoscope diagnose {shlex.quote(str(self._run))}")
+
+
+class JsonView(View):
+    """One JSON object a line, on the standard output; messages on the error output."""
+
+    def message(self, text: str) -> None:
+        typer.echo(printable(text), err=True)
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        self._print({"event": "step", "step": step, "metrics": dict(values)})
+
+    def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:
+        for alarm in alarms:
+            self._print(
+                {
+                    "event": "alarm",
+                    "step": alarm.step,
+                    "rule": alarm.rule,
+                    "severity": alarm.severity.value,
+                    "message": alarm.message,
+                    "state": verdict.state.value,
+                }
+            )
+
+    def end(self, verdict: Verdict) -> None:
+        self._print({"event": "verdict", "run": str(self._run), **verdict.to_json()})
+
+    def _print(self, value: Any) -> None:
+        print_json(value)
+
+
+class LiveView(View):
+    """A panel that is drawn again, for people at a terminal."""
+
+    def __init__(self, path: Path, run: Path) -> None:
+        super().__init__(path, run)
+        self._step: tuple[int, Mapping[str, float]] | None = None
+        self._steps: list[float] = []
+        self._lines: list[tuple[str, str]] = []
+        self._link = ""
+        self._heard_at = time.monotonic()
+        self._words: tuple[str, str] = ("", "")
+
+    def message(self, text: str) -> None:
+        self._lines = [*self._lines, (time.strftime("%H:%M:%S ") + printable(text), "dim")]
+        self._lines = self._lines[-MAX_LINES:]
+
+    def link(self, text: str) -> None:
+        self._link = text
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        self._step, self._heard_at, self._words = (step, values), time.monotonic(), ("", "")
+
+    def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:
+        for alarm in alarms:
+            colour = {AlarmSeverity.CRITICAL: "red", AlarmSeverity.WARNING: "yellow"}
+            text = time.strftime("%H:%M:%S ") + alarm_words(alarm)
+            self._lines = [*self._lines, (text, colour.get(alarm.severity, "dim"))][-MAX_LINES:]
+
+    def looked(self) -> None:
+        """The panel shows how much is left."""
+
+    def end(self, verdict: Verdict) -> None:
+        """The lines of the end come below the panel; see `viewed`."""
+        self._words = ("", "")
+        self.verdict = verdict
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.panel import Panel
+        from rich.table import Table
+        from rich.text import Text
+
+        parts: list[RenderableType] = []
+        watch = self.watch
+        if watch is not None and watch.num_bytes_left:
+            parts.append(Text(f"reading: {memory_size(watch.num_bytes_left)} left", "dim"))
+        if self._step is None:
+            parts.append(Text("waiting for the first step", "dim"))
+        else:
+            step, values = self._step
+            table = Table.grid(padding=(0, 2))
+            for _ in range(2):
+                table.add_column(style="dim")
+                table.add_column()
+            cells = [("Step", str(step)), *of_step(values)]
+            cells += [("", "")] * (len(cells) % 2)
+            for left, right in zip(cells[::2], cells[1::2], strict=True):
+                table.add_row(*(Text(word) for word in (*left, *right)))
+            parts.append(table)
+            if watch is not None and watch.is_open and not self._words[0]:
+                verdict = watch.verdict()
+                self._words = (verdict.state.value, verdict.text.partition("\n")[0])
+            state, sentence = self._words
+            if state:
+                style = f"bold {_COLOURS.get(state, 'red')}"
+                parts.append(Text(printable(sentence), style))
+        parts += [Text(line, style) for line, style in self._lines]
+        if self._link:
+            parts.append(Text(self._link, "cyan", no_wrap=True, overflow="ignore"))
+        quiet = clock(time.monotonic() - self._heard_at)
+        parts.append(Text(f"last step {quiet} ago - Ctrl-C ends the watch, not the trainer", "dim"))
+        title = Text(f"echoscope watch {printable(str(self._path))}")
+        return Panel(Group(*parts), title=title, title_align="left")
+
+
+def of_step(values: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Names and values of the metrics that matter, as far as a step has them.
+
+    >>> of_step({"policy/entropy": 0.51234, "x": 1.0})
+    [('Entropy', '0.512')]
+    """
+    success = [k for k in values if k.startswith("eval/") and k.endswith("/success_rate")]
+    keys = [key for key in (*success, *SHOWN) if math.isfinite(values.get(key, math.nan))]
+    return [(metric(key).name, fixed(values[key])) for key in keys[:MAX_SHOWN]]
+
+
+def alarm_words(alarm: Alarm) -> str:
+    """An alarm in one line."""
+    return printable(
+        f"{alarm.severity.value} {alarm.rule} at step {alarm.step}: "
+        f"{' '.join(alarm.message.split())[:600]}"
+    )
+
+
+@contextmanager
+def viewed(path: Path, run: Path, *, is_json: bool, is_live: bool) -> Iterator[View]:
+    """The view that fits, while the block runs."""
+    from .terminal import output_console
+
+    if is_json:
+        yield JsonView(path, run)
+        return
+    console: Console = output_console()
+    if not (is_live and console.is_terminal):
+        yield View(path, run)
+        return
+    from rich.live import Live
+
+    view = LiveView(path, run)
+    with Live(view, console=console, refresh_per_second=2):
+        yield view
+    if (verdict := getattr(view, "verdict", None)) is not None:
+        View(path, run).end(verdict)

@@ -1,0 +1,64 @@
+"""A real GRPO run of TRL, without a line of ours in it, watched live by its log and completions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl", reason="needs TRL: make test-trl")
+
+from echoscope.store.log.verify import verify
+from echoscope.store.reader import open_run
+from echoscope.watch.watching import Watch
+
+PROGRAM = Path(__file__).parent.parent / "shared" / "trl_process.py"
+STEPS = 12
+
+
+def test_a_run_of_trl_is_watched_while_it_trains(tmp_path: Path) -> None:
+    folder, run = tmp_path / "outputs", tmp_path / "run"
+    said: list[str] = []
+    steps: list[int] = []
+    watch = Watch(folder, run, on_message=said.append, on_step=lambda step, _: steps.append(step))
+    watch.look()
+    folder.mkdir()
+    log = folder / "train.log"
+    with log.open("wb") as output:
+        trainer = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(folder), str(STEPS), "0.5"],
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
+        )
+    num_live = 0
+    deadline = time.monotonic() + 300
+    try:
+        while watch.last_step < STEPS and time.monotonic() < deadline:
+            watch.look()
+            if trainer.poll() is None:
+                num_live = len(steps)
+            time.sleep(watch.rest_s)
+    finally:
+        trainer.kill()
+        trainer.wait()
+    watch.close()
+    assert steps == list(range(1, STEPS + 1))
+    assert num_live >= STEPS // 2
+    assert not any("began again" in line or "late" in line for line in said)
+    stored = open_run(run)
+    assert stored.info().status == "finished"
+    assert stored.info().config["trainer"] == "TRL"
+    assert verify(run).problems == ()
+    for step in (1, STEPS):
+        rows = stored.trajectories_of_step(step)
+        assert len(rows) == 8
+        mean = sum(t.episode_return for t in rows) / len(rows)
+        keys, values = stored.metrics("reward/return_mean")
+        logged = dict(zip(keys.tolist(), values.tolist(), strict=True))[step]
+        assert logged == pytest.approx(mean, abs=1e-3)
+    assert "policy/entropy" in stored.metric_keys()

@@ -1,0 +1,1 @@
+"""How is the growing folder or log of another trainer followed?"""

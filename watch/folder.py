@@ -1,0 +1,580 @@
+"""The files of a path that another trainer writes, and what was new in them at the last look.
+
+A look costs one `stat` a file. Only what was added to a file is read; a file that is written at
+once (Parquet, a JSON document, TensorBoard's events) is read again when it has changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from echoscope.diagnostics.read.foreign_names import Meaning
+from echoscope.diagnostics.read.metrics_file import read_metrics
+from echoscope.diagnostics.read.records import MetricsFileError
+from echoscope.store.importers.format import Format
+from echoscope.store.importers.lines import BadJsonError, json_of
+from echoscope.store.importers.sources import JsonLines, SourceError, files_of, source_of
+from echoscope.store.importers.survey import format_of
+from echoscope.store.log.layout import Layout
+
+from .numbers import YOUNG_BYTES, TextNumbers, lines_of_text
+from .rollouts import Rollouts, rows_of_lines
+from .tail import Place, Tail, lines_in
+from .window import News, Row, Window
+
+ROLLOUTS = "rollouts"
+"""All files of rollouts together, among the names of sources."""
+LOOK_BYTES = 32 << 20
+"""Read in one look at most."""
+MAX_WHOLE_BYTES = 64 << 20
+"""A larger file of metrics that must be read whole is refused."""
+OPEN_S = 60.0
+"""A file that did not change for so long is closed ..."""
+OLD_S = 2.0
+"""... and looked at only so often."""
+_LATE_NS = 2_000_000_000
+"""A folder that changed so lately may change again without another time of change."""
+REST = 20.0
+"""A file that must be read whole is read again after so many times what reading it took."""
+_PLAIN = frozenset(
+    {".log", ".txt", ".out", ".err", ".csv", ".tsv", ".jsonl", ".ndjson", ".json", ""}
+)
+"""In a folder, text with these endings is looked at."""
+_TABLES = frozenset({".sqlite", ".sqlite3", ".db"})
+_NO_METRICS = frozenset(
+    {"config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
+    | {"generation_config.json", "adapter_config.json", "vocab.json", "merges.txt"}
+)
+
+
+@dataclass(slots=True)
+class Numbers:
+    """A file of metrics."""
+
+    window: Window
+    text: TextNumbers | None = None
+    """None where the file is read whole."""
+    changed_at: float = 0.0
+    safe: int = 0
+    """Rows that are not in the run yet stand behind this place."""
+    is_open: bool = False
+    """Lines were read after which a block may go on."""
+    was_read: bool = False
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """Places in the file, each with the newest step that stands before it."""
+
+
+@dataclass(slots=True)
+class _File:
+    tail: Tail
+    name: str
+    """Relative to what is watched."""
+    kind: str = ""
+    """numbers, episodes, whole, nothing; empty while that is not known."""
+    form: Format | None = None
+    """Of the row that was read last."""
+    written_at: float = 0.0
+    """When it was changed last, on the monotonic clock."""
+    read_at: float = 0.0
+    """When it was last read whole."""
+    took_s: float = 0.0
+    is_due: bool = False
+    """It changed and was not read yet."""
+    next_at: float = 0.0
+    """When it is looked at again."""
+    is_gone: bool = False
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one look has found."""
+
+    is_new: bool = False
+    is_behind: bool = False
+    """More is there than was read."""
+    repeated: dict[str, int] = field(default_factory=dict)
+    """Source -> the step at which it says that the trainer began again."""
+    late: set[int] = field(default_factory=set)
+    """Steps that got further numbers after a later step."""
+    num_lost: int = 0
+
+    def note(self, name: str, news: News) -> None:
+        self.is_new = True
+        if news.first_repeated is not None:
+            self.repeated[name] = min(news.first_repeated, self.repeated.get(name, 1 << 60))
+        self.late |= news.late
+        self.num_lost += news.num_lost
+
+
+class Folder:
+    """A file, or all files below a folder.
+
+    Args:
+        own: The run's folder, which may stand below; it is passed over.
+        line_quiet_s: Lines that nothing follows for so long are at their end.
+        state: What `state` gave before a restart.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        own: Path,
+        mapping: Mapping[str, Meaning],
+        say: Callable[[str], None],
+        line_quiet_s: float,
+        state: Mapping[str, Any],
+    ) -> None:
+        self.path = path
+        self.numbers: dict[str, Numbers] = {}
+        self.rollouts = Rollouts(path)
+        self.is_there = False
+        self.is_ended = False
+        """Nothing more will come."""
+        self._own, self._mapping, self._say = own.resolve(), mapping, say
+        self._line_quiet_s = line_quiet_s
+        self._state: Mapping[str, Any] = state
+        self._files: dict[Path, _File] = {}
+        self._spool = tempfile.TemporaryDirectory(prefix="echoscope-watch-")
+        self._problems: set[str] = set()
+        self._listed: list[Path] = []
+        self._folders: dict[str, int] = {}
+        """Folders that were listed, with their times of change."""
+        self.stored: Mapping[int, Mapping[str, float]] = {}
+        """Numbers of the steps that the run has, after a restart."""
+        self.num_bytes_left = 0
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.tail.close()
+        self._spool.cleanup()
+
+    def look(self, *, is_end: bool = False) -> Changes:
+        """Read what is new.
+
+        Args:
+            is_end: Nothing more will be written: last lines without a line break count, too.
+        """
+        changes = Changes()
+        budget = LOOK_BYTES
+        self.num_bytes_left = 0
+        now = time.monotonic()
+        for path in self._paths():
+            file = self._files.get(path)
+            if file is None:
+                name = self._shown(path)
+                file = self._files[path] = _File(Tail(path, self._place(name)), name)
+            if now < file.next_at and not is_end:
+                continue
+            try:
+                budget -= self._look_at(path, file, changes, budget, is_end=is_end)
+            except FileNotFoundError:
+                self._gone(path, file)
+            except (OSError, MetricsFileError) as error:
+                reason = error.strerror if isinstance(error, OSError) else ""
+                self._say_once(f"{self._shown(path)}: {reason or error}")
+                file.kind = file.kind or "nothing"
+        repeated = self.rollouts.trained_again()
+        if repeated is not None:
+            changes.note(ROLLOUTS, News(first_repeated=repeated))
+        return changes
+
+    def state(self) -> dict[str, Any]:
+        """How far each file was read, as JSON values: everything before is in the run."""
+        out: dict[str, Any] = {}
+        for path, file in self._files.items():
+            name, place = file.name, file.tail.place
+            entry: dict[str, Any] = {"kind": file.kind, "inode": place.inode}
+            offset = place.offset
+            if file.kind == "numbers" and name in self.numbers:
+                numbers = self.numbers[name]
+                if numbers.text is None or numbers.text.is_young or numbers.text.counts_rows:
+                    continue  # read again from its start
+                offset, entry["grammar"] = min(numbers.safe, offset), numbers.text.grammar
+            elif file.kind == "episodes":
+                waiting = self.rollouts.first_waiting(name)
+                offset = offset if waiting is None else min(offset, waiting)
+            elif file.kind == "whole":
+                if self.rollouts.first_waiting(name) is not None or name in self.numbers:
+                    continue
+                entry["seen"] = list(file.tail.seen)
+            else:
+                continue
+            entry["offset"] = offset
+            entry["mark"] = place.mark if offset == place.offset else _mark(path, offset)
+            out[name] = entry
+        return out
+
+    def settled(self, last: int) -> None:
+        """The steps up to `last` are in the run."""
+        for file in self._files.values():
+            numbers = self.numbers.get(file.name)
+            if numbers is None:
+                continue
+            numbers.window.trim(last)
+            if numbers.window.newest <= last:
+                numbers.marks = [(file.tail.place.offset, numbers.window.newest)]
+            over = [mark for mark in numbers.marks if mark[1] <= last]
+            if over:
+                numbers.safe = over[-1][0]
+                numbers.marks = numbers.marks[len(over) - 1 :]
+
+    def forget(self, first: int, *, but: Collection[str]) -> None:
+        """Steps from `first` on come again, in all sources but these, which say so."""
+        if ROLLOUTS not in but:
+            self.rollouts.forget(first)
+        for name, numbers in self.numbers.items():
+            if name not in but:
+                numbers.window.forget(first)
+
+    # --- files
+
+    def _paths(self) -> list[Path]:
+        """The files to look at. Folders are listed again where one of them has changed."""
+        if not self._has_other_files():
+            return self._listed
+        listed: dict[Path, None] = {}
+        try:
+            is_folder = self.path.is_dir()
+            self.is_there = is_folder or self.path.exists()
+            for path, problem in files_of(self.path) if self.is_there else ():
+                if problem:
+                    self._say_once(f"{self._shown(path)}: {problem}")
+                elif not is_folder or self._is_looked_at(path):
+                    listed[path] = None
+            folders = {path.parent for path in listed} if is_folder else set()
+            # The times are those from before the listing: what came during it is listed next time.
+            before = self._folders
+            self._folders = {str(f): before.get(str(f), -1) for f in self._with_parents(folders)}
+        except OSError as error:  # a folder vanished while it was listed
+            self._say_once(f"{self.path}: {error.strerror or error}")
+            self._folders = {}
+        listed |= {path: None for path, file in self._files.items() if not file.is_gone}
+        self._listed = list(listed)
+        return self._listed
+
+    def _has_other_files(self) -> bool:
+        """Whether a folder was changed since it was listed, or so lately that it may be again."""
+        if not self._folders:
+            return True
+        is_other, now_ns = False, time.time_ns()
+        for folder, seen in self._folders.items():
+            try:
+                changed_ns = os.stat(folder).st_mtime_ns
+            except OSError:
+                return True
+            is_other |= changed_ns != seen or now_ns - changed_ns < _LATE_NS
+            self._folders[folder] = changed_ns
+        return is_other
+
+    def _with_parents(self, folders: set[Path]) -> set[Path]:
+        """The folders up to what is watched, and those that have no file yet."""
+        all_folders = {self.path} if self.path.is_dir() else set()
+        for folder in folders:
+            while folder != self.path and folder not in all_folders:
+                all_folders.add(folder)
+                folder = folder.parent
+        return all_folders | {Path(f) for f, _, _ in os.walk(self.path)} if all_folders else set()
+
+    def _is_looked_at(self, path: Path) -> bool:
+        if path in self._files:
+            return True
+        resolved = path.resolve()
+        if resolved.is_relative_to(self._own):
+            return False
+        below = itertools.takewhile(lambda folder: folder != self.path, path.parents)
+        return not any(Layout(folder).run_json.is_file() for folder in below)
+
+    def _place(self, name: str) -> Place | None:
+        entry = self._state.get(name)
+        if not isinstance(entry, Mapping):
+            return None
+        return Place(int(entry["offset"]), int(entry["inode"]), str(entry["mark"]))
+
+    def _shown(self, path: Path) -> str:
+        if path == self.path:
+            return path.name
+        return str(path.relative_to(self.path)) if path.is_relative_to(self.path) else str(path)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._problems and len(self._problems) < 1000:
+            self._problems.add(text)
+            self._say(text)
+
+    def _gone(self, path: Path, file: _File) -> None:
+        if not file.is_gone and file.kind not in ("", "nothing"):
+            self._say(f"{file.name} is gone; it is read on where it comes back")
+        file.is_gone = True
+        file.tail.close()
+
+    def _look_at(
+        self, path: Path, file: _File, changes: Changes, budget: int, *, is_end: bool
+    ) -> int:
+        """Read what is new in a file; how many bytes that was."""
+        has_changed = file.tail.has_changed()
+        now = time.monotonic()
+        if has_changed:
+            file.is_due, file.is_gone = True, False
+            file.written_at = now - max(0.0, time.time() - file.tail.seen[2] / 1e9)
+        elif now - file.written_at > OPEN_S and not file.is_due:
+            file.next_at = now + OLD_S
+        name = file.name
+        if not file.is_due and not is_end:
+            self._rest(name, file, changes, now)
+            return 0
+        if budget <= 0:
+            changes.is_behind = True
+            self.num_bytes_left += max(0, file.tail.size - file.tail.place.offset)
+            return 0
+        if not file.kind or (file.kind == "nothing" and has_changed):
+            file.kind = self._kind_of(path, name)
+            if file.kind == "":
+                return 0
+        if file.kind == "whole":
+            return self._read_whole(path, name, file, changes, now, is_end=is_end)
+        if file.kind == "nothing":
+            file.is_due = False
+            return 0
+        return self._read_lines(path, name, file, changes, budget, now, is_end=is_end)
+
+    def _kind_of(self, path: Path, name: str) -> str:
+        """What a file holds, by its first bytes; empty while it is too short to tell."""
+        entry = self._state.get(name)
+        if isinstance(entry, Mapping) and entry.get("kind"):
+            return str(entry["kind"])
+        suffix = path.suffix.lower()
+        with path.open("rb") as file:
+            head = file.read(1 << 16)
+        if not head.strip():
+            return ""
+        if head.startswith(b"PAR1"):
+            return "whole"
+        is_utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+        if not is_utf16 and (b"\x00" in head or head[:2] in (b"\x1f\x8b", b"PK", b"BZ")):
+            return "whole"
+        is_alone = path == self.path
+        if not is_alone and (suffix not in _PLAIN | _TABLES or path.name in _NO_METRICS):
+            return "whole" if "tfevents" in path.name else "nothing"
+        start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if start[:1] in (b"{", b"[") and not is_utf16:
+            line, ends, _ = start.partition(b"\n")
+            if not ends and suffix in (".jsonl", ".ndjson") and len(head) < 1 << 16:
+                return ""  # its first line is still being written
+            try:
+                value, _ = json_of(line)
+            except BadJsonError:
+                if ends and line.strip()[-1:] not in (b"{", b"[", b","):
+                    return "numbers"
+                return "whole" if len(head) < 1 << 16 or suffix == ".json" else "episodes"
+            if isinstance(value, dict) and format_of(value) is not None:
+                return "episodes"
+            return "numbers" if isinstance(value, dict) and suffix != ".json" else "whole"
+        return "numbers"
+
+    # --- reading
+
+    def _read_lines(
+        self,
+        path: Path,
+        name: str,
+        file: _File,
+        changes: Changes,
+        budget: int,
+        now: float,
+        *,
+        is_end: bool,
+    ) -> int:
+        num_bytes = 0
+        before = self.numbers.get(name)
+        if before is not None:
+            before.marks.append((file.tail.place.offset, before.window.newest))
+        while num_bytes < budget:
+            piece = file.tail.read()
+            if piece is None and is_end and now - file.written_at >= self._line_quiet_s:
+                piece = file.tail.take_rest()
+            if piece is None:
+                break
+            num_bytes += max(1, len(piece.data))
+            if file.kind == "episodes":
+                self._episodes(path, name, file, piece.start, piece.data, piece.is_new_text)
+                self.rollouts.changed_at = max(self.rollouts.changed_at, file.written_at)
+                changes.is_new = True
+            else:
+                if piece.is_new_text and name in self.numbers:
+                    self._rows(name, self.numbers[name], changes, file.written_at, is_quiet=True)
+                self._lines(name, file, lines_in(piece.data, file.tail.encoding), piece.is_new_text)
+        if file.tail.num_long:
+            self._say_once(f"{name}: a line of more than 16 MB was passed over")
+        is_behind = file.tail.is_behind
+        if is_behind:
+            self.num_bytes_left += file.tail.size - file.tail.place.offset
+        changes.is_behind |= is_behind and num_bytes >= budget
+        file.is_due = is_behind and num_bytes >= budget
+        if file.kind == "numbers" and name in self.numbers:
+            self._rows(name, self.numbers[name], changes, file.written_at, is_quiet=is_end)
+            text = self.numbers[name].text
+            if text is not None and text.is_document:
+                del self.numbers[name]
+                file.kind, file.is_due = "whole", True
+        return num_bytes
+
+    def _episodes(
+        self, path: Path, name: str, file: _File, start: int, data: bytes, is_new_text: bool
+    ) -> None:
+        if is_new_text:
+            self.rollouts.replaced(name)
+        self.rollouts.is_closed_kind = False
+        source = JsonLines(path)
+        for found in rows_of_lines(start, data):
+            file.form = self.rollouts.take(name, source, found, file.form)
+
+    def _lines(self, name: str, file: _File, lines: list[str], is_new_text: bool) -> None:
+        numbers = self.numbers.get(name)
+        if numbers is None:
+            numbers = self.numbers[name] = self._new_numbers(name, file)
+        assert numbers.text is not None
+        if is_new_text:
+            numbers.text.begin_again()
+        numbers.text.feed(lines)
+        numbers.is_open = True
+
+    def _new_numbers(self, name: str, file: _File) -> Numbers:
+        text = TextNumbers(name, self._mapping)
+        window = Window(mapping=self._mapping)
+        entry = self._state.get(name)
+        if self.stored:
+            window.know(self.stored)
+        if isinstance(entry, Mapping) and file.tail.place.offset >= int(entry["offset"]) > 0:
+            path, offset = file.tail.path, int(entry["offset"])
+            encoding = file.tail.encoding
+            head = lines_of_text(path, 0, min(offset, YOUNG_BYTES), encoding)
+            start = max(0, offset - YOUNG_BYTES)
+            context = lines_of_text(path, start, offset - start, encoding)
+            text.resume(head, context, str(entry.get("grammar", "")))
+        return Numbers(window=window, text=text, safe=file.tail.place.offset)
+
+    def _rows(
+        self,
+        name: str,
+        numbers: Numbers,
+        changes: Changes,
+        written_at: float,
+        *,
+        is_quiet: bool,
+    ) -> None:
+        assert numbers.text is not None
+        rows, is_again = numbers.text.rows(is_quiet=is_quiet)
+        if is_quiet:
+            numbers.is_open = False
+        if rows:
+            numbers.changed_at = max(numbers.changed_at, written_at)
+            self._take(name, numbers, rows, is_again, changes)
+
+    def _take(
+        self, name: str, numbers: Numbers, rows: list[Row], is_again: bool, changes: Changes
+    ) -> None:
+        """Rows that a restart reads once more are compared with what the run has."""
+        is_compared = is_again or (bool(self.stored) and not numbers.was_read)
+        numbers.was_read = True
+        window = numbers.window
+        changes.note(name, window.replace(rows) if is_compared else window.add(rows))
+
+    def _rest(self, name: str, file: _File, changes: Changes, now: float) -> None:
+        """Nothing new: what was begun is at its end after a while, and the file is closed."""
+        quiet_s = now - file.written_at
+        numbers = self.numbers.get(name)
+        is_over = quiet_s >= self._line_quiet_s
+        if numbers is not None and numbers.text is not None and numbers.is_open and is_over:
+            self._rows(name, numbers, changes, file.written_at, is_quiet=True)
+        if quiet_s > OPEN_S:
+            file.tail.close()
+
+    def _read_whole(
+        self,
+        path: Path,
+        name: str,
+        file: _File,
+        changes: Changes,
+        now: float,
+        *,
+        is_end: bool,
+    ) -> int:
+        entry = self._state.get(name)
+        if isinstance(entry, Mapping) and entry.get("seen") == list(file.tail.seen):
+            file.is_due = False
+            return 0
+        if not is_end and file.took_s and now - file.read_at < REST * file.took_s:
+            return 0  # it stays due
+        file.read_at = now
+        size = path.stat().st_size
+        try:
+            if not self._whole_episodes(path, name, file, changes):
+                self._whole_numbers(path, name, file, changes, now)
+            file.is_due = False
+        except (SourceError, BadJsonError) as error:
+            # A Parquet file has its end last: it is still being written, or damaged.
+            if now - file.written_at > OPEN_S or is_end:
+                self._say_once(f"{name}: {error}")
+                file.is_due = False
+        else:
+            file.took_s = time.monotonic() - now
+        return size
+
+    def _whole_episodes(self, path: Path, name: str, file: _File, changes: Changes) -> bool:
+        source = source_of(path, Path(self._spool.name))
+        if source is None:
+            return False
+        rows = iter(source.scan())
+        first = list(itertools.islice(rows, 20))
+        if not any(isinstance(f.value, dict) and format_of(f.value) for f in first):
+            source.close()
+            return False
+        self.rollouts.replaced(name)
+        for found in itertools.chain(first, rows):
+            file.form = self.rollouts.take(name, source, found, file.form)
+        source.close()
+        self.rollouts.changed_at = max(self.rollouts.changed_at, file.written_at)
+        changes.is_new = True
+        return True
+
+    def _whole_numbers(
+        self, path: Path, name: str, file: _File, changes: Changes, now: float
+    ) -> None:
+        if path.stat().st_size > MAX_WHOLE_BYTES:
+            self._say_once(
+                f"{name}: cannot be followed: it must be read whole, and has more than 64 MB"
+            )
+            return
+        try:
+            table = read_metrics(path, self._mapping)
+        except MetricsFileError as error:
+            if path == self.path:
+                self._say_once(str(error))
+            return
+        numbers = self.numbers.get(name)
+        if numbers is None:
+            numbers = self.numbers[name] = Numbers(window=Window(mapping=self._mapping))
+            if self.stored:
+                numbers.window.know(self.stored)
+        numbers.changed_at = max(numbers.changed_at, file.written_at)
+        self._take(name, numbers, [(s, v, 1.0) for s, v in table.rows()], True, changes)
+
+
+def _mark(path: Path, offset: int) -> str:
+    """The bytes before a place of a file; see `Place`."""
+    from .tail import MARK_BYTES
+
+    try:
+        with path.open("rb") as file:
+            start = max(0, offset - MARK_BYTES)
+            file.seek(start)
+            return file.read(offset - start).hex()
+    except OSError:
+        return ""

@@ -1,0 +1,246 @@
+"""The run that grows while a foreign trainer is watched: steps in, alarms out, steps taken back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from echoscope.diagnostics.config import DiagnosticsConfig
+from echoscope.diagnostics.judge.advice.actions import trainer_of
+from echoscope.diagnostics.judge.advice.situation import Situation, terms_of
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.monitor import Instruments, Monitor
+from echoscope.recorder.episodes import StepEpisodes
+from echoscope.store.errors import StoreError
+from echoscope.store.importers.draft import Draft
+from echoscope.store.importers.importing import step_metrics
+from echoscope.store.log.layout import Layout, shown_path
+from echoscope.store.reader import RunReader, open_run
+from echoscope.store.records import Alarm, DiagnosticRecord, IntArray, StepMetrics
+from echoscope.store.writer import RunWriter
+
+KIND = "watch"
+"""Of the diagnostic record that each step of a watched run has."""
+
+
+class WatchError(StoreError):
+    """Nothing can be watched like that; one sentence with the way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What an earlier watch has left in the run."""
+
+    values: Mapping[int, Mapping[str, float]]
+    """Step -> its numbers."""
+    episodes: Mapping[int, tuple[int, str]]
+    """Step -> how many rows of rollouts it came from, and their hash."""
+
+
+class Keeper:
+    """Writes the run of a watched trainer and judges each step.
+
+    Args:
+        path: The run's folder. A run of an earlier watch of the same path goes on.
+        watched: What is watched, as the run's page shows it.
+
+    Raises:
+        WatchError: the folder holds something else.
+        StoreError: the run cannot be read or written, or another process writes it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        watched: str,
+        settings: DiagnosticsConfig,
+        say: Callable[[str], None],
+    ) -> None:
+        self.path = path
+        self.trainer = ""
+        self._watched, self._settings, self._say = watched, settings, say
+        self._writer: RunWriter | None = None
+        self._monitor = self._new_monitor()
+        self.last_step = -1
+        if Layout(path).run_json.is_file():
+            _require_watched(path, watched)
+        elif path.is_file():
+            raise WatchError(f"{path}: is a file; -o names the folder of the run")
+        elif path.is_dir() and any(path.iterdir()):
+            raise WatchError(f"{path}: exists and is no run; name another folder with -o")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run is there and held by this process."""
+        return self._writer is not None
+
+    def take_up(self) -> Stored | None:
+        """Go on with the run that is there; None for a new one."""
+        if not Layout(self.path).run_json.is_file():
+            return None
+        reader = open_run(self.path)
+        self.last_step = reader.info().last_step
+        imported = reader.info().config.get("trainer")
+        self.trainer = imported if isinstance(imported, str) else ""
+        self._writer = RunWriter.resume(self.path, from_step=self.last_step)
+        stored = Stored(values=_values(reader), episodes=_episodes(reader))
+        self._judge_again(stored.values)
+        return stored
+
+    def begin(self, trainer: str) -> None:
+        """Make the new run."""
+        self.trainer = trainer
+        self._writer = RunWriter.create(
+            self.path,
+            run_id=self.path.name,
+            name=self.path.name,
+            config={"trainer": trainer, "watched": {"path": self._watched}},
+            tags=("watched", *([trainer] if trainer else [])),
+        )
+        self._situate(())
+
+    def commit(
+        self,
+        step: int,
+        numbers: Mapping[str, float],
+        drafts: Iterable[tuple[Draft, str, str]],
+        signature: tuple[int, str],
+        wall_time: float,
+    ) -> tuple[list[Alarm], dict[str, float]]:
+        """Write and judge a whole step; the alarms that it raises or clears, and its numbers.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        assert self._writer is not None
+        content = StepEpisodes(step)
+        for draft, place, name in drafts:
+            content.add(draft, source=place, format_name=name)
+        for why, times in content.refused.items():
+            self._say(f"step {step}: {times} episodes were not taken: {why}")
+        values: dict[str, float] = {}
+        if content.trajectories:
+            values |= step_metrics(self.path.name, step, content.trajectories).values
+            values = {key: value for key, value in values.items() if not math.isnan(value)}
+        values |= numbers
+        records = [_record(step, signature)]
+        batch = content.batch()
+        if batch.groups and step > 0:
+            instruments = Instruments(decode=_undecodable)
+            measured = self._monitor.measure(step, batch, self._settings, instruments)
+            values |= {k: v for k, v in measured.values.items() if k.startswith("text/")}
+            records += measured.records
+        self._situate(numbers)
+        alarms = self._monitor.judge(step, values)
+        self._writer.commit_step(
+            metrics=[
+                StepMetrics(
+                    run_id=self.path.name,
+                    step=step,
+                    phase="train" if step else "eval",
+                    policy_version=None,
+                    wall_time=wall_time,
+                    values=values,
+                )
+            ],
+            trajectories=content.trajectories,
+            outcomes=content.outcomes,
+            alarms=alarms,
+            diagnostics=records,
+        )
+        self.last_step = step
+        return alarms, values
+
+    def take_back(self, first: int) -> None:
+        """Hide the steps from `first` on: they come again."""
+        assert self._writer is not None
+        self._writer.close(status="interrupted")
+        self._writer = None
+        reader = open_run(self.path)
+        earlier = [step for step in _steps(reader) if step < first]
+        self.last_step = max(earlier, default=-1)
+        self._writer = RunWriter.resume(self.path, from_step=self.last_step)
+        values = _values(reader)
+        self._judge_again({step: v for step, v in values.items() if step < first})
+
+    def flush(self) -> None:
+        """Wait until all steps are on the disk. Raises StoreError where it refuses."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self, status: str) -> None:
+        """Let the run go. Raises StoreError where the disk refuses."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close(status=status)
+
+    def verdict(self) -> Verdict:
+        """What is known of the run now."""
+        return self._monitor.diagnosis.verdict()
+
+    def _new_monitor(self) -> Monitor:
+        return Monitor(self._settings, run_id=self.path.name, on_message=self._say)
+
+    def _judge_again(self, values: Mapping[int, Mapping[str, float]]) -> None:
+        self._monitor = self._new_monitor()
+        self._situate(values[max(values)] if values else ())
+        for step in sorted(values):
+            self._monitor.judge(step, values[step])
+
+    def _situate(self, names: Iterable[str]) -> None:
+        trainer = terms_of(self.trainer) or trainer_of(list(names))
+        self._monitor.situate(Situation(run=str(self.path), trainer=trainer))
+
+
+def _undecodable(tokens: IntArray) -> str:
+    raise ValueError("a watched run has no tokenizer")
+
+
+def _record(step: int, signature: tuple[int, str]) -> DiagnosticRecord:
+    payload = {"num_rows": signature[0], "rows": signature[1]}
+    return DiagnosticRecord(step=step, kind=KIND, payload=json.dumps(payload))
+
+
+def _steps(reader: RunReader) -> list[int]:
+    rows = reader.sql("SELECT DISTINCT step FROM metrics ORDER BY step")
+    return [int(step) for step in rows.column("step").to_pylist()]
+
+
+def _values(reader: RunReader) -> dict[int, dict[str, float]]:
+    out: dict[int, dict[str, float]] = {}
+    rows = reader.sql("SELECT step, key, value FROM metrics ORDER BY step")
+    columns = (rows.column(name).to_pylist() for name in ("step", "key", "value"))
+    for step, key, value in zip(*columns, strict=True):
+        out.setdefault(int(step), {})[key] = math.nan if value is None else float(value)
+    return out
+
+
+def _episodes(reader: RunReader) -> dict[int, tuple[int, str]]:
+    rows = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = $1", [KIND])
+    pairs = zip(rows.column("step").to_pylist(), rows.column("payload").to_pylist(), strict=True)
+    out = {}
+    for step, text in pairs:
+        payload: Any = json.loads(text)
+        out[int(step)] = int(payload["num_rows"]), str(payload["rows"])
+    return out
+
+
+def _require_watched(path: Path, watched: str) -> None:
+    """Raises WatchError for a run that is not of this watch."""
+    config = open_run(path).info().config
+    earlier = config.get("watched")
+    if not isinstance(earlier, Mapping):
+        raise WatchError(
+            f"{shown_path(path)}: holds a run that was not made by `echoscope watch`; name another "
+            "folder with -o"
+        )
+    if earlier.get("path") != watched:
+        raise WatchError(
+            f"{shown_path(path)}: was made by watching {earlier.get('path')}; name another folder "
+            "with -o"
+        )
