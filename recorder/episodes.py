@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from echoscope.store.importers.dialogue import read_messages
 from echoscope.store.importers.draft import Draft, DraftTurn, Place, RowError, trajectory_of
 from echoscope.store.importers.importing import outcome_of
@@ -22,6 +24,18 @@ FORMAT = "recorder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTokens:
+    """What the policy was given and sampled at one turn, as token ids."""
+
+    prompt: Sequence[int]
+    """(Lp,) Everything before the first sampled token."""
+    reply: Sequence[int]
+    """(Lr,) Its stop token included, where one was sampled."""
+    logprobs: Sequence[float] | None = None
+    """(Lr,) At the sampling temperature."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
     """One episode as the caller gave it. Nothing is copied or checked yet: that takes time."""
 
@@ -33,6 +47,7 @@ class Episode:
     env: str
     is_eval: bool
     fields: Mapping[str, Any]
+    tokens: Sequence[TurnTokens] | None = None
 
 
 def draft_of(episode: Episode) -> Draft:
@@ -48,6 +63,8 @@ def draft_of(episode: Episode) -> Draft:
     rewards = episode.turn_rewards
     if rewards is not None and len(rewards) != len(turns):
         raise RowError(f"it has {len(turns)} replies, but {len(rewards)} turn_rewards")
+    if episode.tokens is not None:
+        _set_tokens(turns, episode.tokens)
     draft = Draft(
         turns=turns,
         prompt=dialogue.prompt,
@@ -67,6 +84,19 @@ def draft_of(episode: Episode) -> Draft:
     return draft
 
 
+def _set_tokens(turns: Sequence[DraftTurn], tokens: Sequence[TurnTokens]) -> None:
+    if len(tokens) != len(turns):
+        raise RowError(f"it has {len(turns)} replies, but {len(tokens)} tokens")
+    for turn, given in zip(turns, tokens, strict=True):
+        try:
+            turn.prompt_tokens = np.asarray(given.prompt, dtype=np.int32)
+            turn.response_tokens = np.asarray(given.reply, dtype=np.int32)
+            if given.logprobs is not None:
+                turn.logprobs = np.asarray(given.logprobs, dtype=np.float32)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RowError(f"its tokens cannot be read: {error}") from error
+
+
 @dataclass(slots=True)
 class StepEpisodes:
     """The episodes of one step: numbered, grouped, and what was refused."""
@@ -77,8 +107,15 @@ class StepEpisodes:
     refused: Counter[str] = field(default_factory=Counter)
     _groups: dict[tuple[Split, str], list[int]] = field(default_factory=dict)
 
-    def add(self, episode: Episode | Draft) -> None:
-        """Take an episode, or count why it cannot be taken."""
+    def add(
+        self, episode: Episode | Draft, *, source: str = FORMAT, format_name: str = FORMAT
+    ) -> None:
+        """Take an episode, or count why it cannot be taken.
+
+        Args:
+            source: where the episode stands, file and place.
+            format_name: of the file.
+        """
         index = len(self.trajectories)
         try:
             draft = episode if isinstance(episode, Draft) else draft_of(episode)
@@ -91,9 +128,9 @@ class StepEpisodes:
                 index=index,
                 group_index=list(self._groups).index(key) if siblings else len(self._groups),
                 sibling_index=len(siblings),
-                source=FORMAT,
+                source=source,
             )
-            trajectory = trajectory_of(draft, place, FORMAT)
+            trajectory = trajectory_of(draft, place, format_name)
         except RowError as error:
             self.refused[str(error)] += 1
             return

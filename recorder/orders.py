@@ -33,6 +33,15 @@ class Orders:
         self.should_stop = False
         self.stopped_by = ""
 
+    @property
+    def actions(self) -> list[str]:
+        """What the loop can obey, for the run's own record: pages offer nothing else."""
+        actions = [CommandAction.PAUSE, CommandAction.RESUME]
+        actions += [CommandAction.STOP, CommandAction.STOP_NOW]
+        actions += [CommandAction.CHECKPOINT] if self._on_checkpoint is not None else []
+        actions += [CommandAction.SET] if self._on_set is not None and self.live else []
+        return [action.value for action in actions]
+
     def apply(self, command: Command, step: int) -> CommandAck:
         """Obey a command before step `step`, or say why not. Never raises."""
         try:

@@ -9,62 +9,51 @@
             break
     recorder.close()
 
-The calls only put what they are given into a queue. A thread makes trajectories of it, measures,
-judges and writes. What goes wrong there never reaches the training: it is said by `on_message`,
-and stands in `problem`.
+The calls only put what they are given into a queue. A thread (`writing.py`) makes trajectories of
+it, measures, judges and writes. What goes wrong there never reaches the training: it is said by
+`on_message`, and stands in `problem`.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
-import queue
+import os
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from echoscope.diagnostics.config import AlarmConfig, DiagnosticsConfig, NotifyConfig
-from echoscope.diagnostics.judge.advice.situation import Situation, terms_of
-from echoscope.diagnostics.judge.alarms import action_commands
-from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
-from echoscope.diagnostics.read.names import is_ours, to_our_names
+from echoscope.diagnostics.sinks.mirror import Mirror
+from echoscope.diagnostics.sinks.settings import SinksConfig
 from echoscope.diagnostics.tools.setting_errors import checked
-from echoscope.store.errors import RunBusyError, StoreError
 from echoscope.store.importers.draft import Draft
-from echoscope.store.importers.importing import step_metrics
-from echoscope.store.log.layout import Layout, shown_path
-from echoscope.store.reader import open_run
-from echoscope.store.records import (
-    Command,
-    CommandAck,
-    IntArray,
-    SettingsRecord,
-    StepMetrics,
-)
-from echoscope.store.steer.commands import Mailbox, post
-from echoscope.store.writer import STATUSES, RunWriter
-from echoscope.text.amounts import counted
+from echoscope.store.records import SettingsRecord
+from echoscope.store.steer.steering import CONTROLS
+from echoscope.store.writer import STATUSES
 
-from .episodes import Episode, StepEpisodes
+from .episodes import Episode, TurnTokens
 from .orders import OnCheckpoint, OnSet, Orders
+from .scoring import Scoring, ScoringConfig, Spoken
+from .writing import AcksJob, CloseJob, FlushJob, StepJob, WritingThread
 
 logger = logging.getLogger("echoscope.recorder")
 
 MAX_WAITING = 20_000
 """Calls that wait for the writing thread; further episodes are dropped, and counted."""
-POLL_S = 0.5
-"""Seconds between two looks for commands."""
 _PAUSE_S = 0.1
 _CLOSE_S = 60.0
 """How long `close` waits for what is still to be written."""
+_FORKED = (
+    "process {} was forked from the one that records; nothing of it is recorded: call the recorder "
+    "in the main process"
+)
 
 
 class Recorder:
@@ -83,13 +72,21 @@ class Recorder:
         alarms: settings of the alarms, as under `diagnostics.alarms`: `{"actions": {"LOW_SUCCESS":
             "stop"}}`.
         notify: who is told, as under `diagnostics.notify`.
+        sinks: which other tools get a copy, as under `sinks`: `{"wandb": {"mode": "offline"}}`.
         total_steps: how many steps the run will take, where that is known.
+        policy: the model that trains, to measure I(X;Z) and H(Z|X) in `step`: a causal language
+            model of transformers, or a function `(prompts, continuations) -> log-probs`. It gets
+            its modes, and random generators their states, back.
+        tokenizer: of the policy; a fast tokenizer of transformers.
+        scoring: how the policy is measured, and what that may cost: `ScoringConfig`.
         on_message: told of alarms and of what went wrong, from the writing thread. None: the log
             `echoscope.recorder`.
 
     Raises:
-        SettingError: a wrong setting in `alarms` or `notify`; a ValueError of one sentence.
+        SettingError: a wrong setting in `alarms`, `notify` or `scoring`, or a policy that cannot
+            score; a ValueError of one sentence.
         NotifyError: a target of `notify` cannot be told.
+        SinkError: the package of a sink is not installed.
         StoreError: the folder holds something else, such as a run that was imported or that
             Echoscope trained, or the disk refuses.
     """
@@ -105,28 +102,30 @@ class Recorder:
         on_checkpoint: OnCheckpoint | None = None,
         alarms: Mapping[str, Any] | None = None,
         notify: Mapping[str, Any] | None = None,
+        sinks: Mapping[str, Any] | None = None,
         total_steps: int | None = None,
+        policy: Any = None,
+        tokenizer: Any = None,
+        scoring: Mapping[str, Any] | None = None,
         on_message: Callable[[str], None] | None = None,
     ) -> None:
         self.path = Path(path)
-        self.problem = ""
-        """What went wrong last in the writing thread; empty while all is well."""
-        self.num_lost = 0
-        """Episodes and steps that were not written."""
         self._say = on_message or logger.warning
         self._orders = Orders(live or {}, on_set, on_checkpoint)
-        self._commands: deque[Command] = deque()
-        """Put in by the writing thread, taken out by the caller's."""
-        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._last_step: int | None = None
         self._status = ""
+        self._total_steps = total_steps
+        self._num_dropped = 0
+        """Episodes that never reached the thread."""
+        self._process = os.getpid()
+        self._scoring = self._scorer(policy, tokenizer, scoring)
         settings = DiagnosticsConfig(alarms=checked(AlarmConfig, alarms or {}, ("alarms",)))
-        self._work = _Work(
-            path=self.path,
+        self._thread = WritingThread(
+            self.path,
             name=name or self.path.name,
             config=dict(config or {})
             | ({} if total_steps is None else {"steps": total_steps})
-            | {"recorded": True},
+            | {"recorded": True, CONTROLS: self._orders.actions},
             live=self._orders.live,
             settings=settings,
             notifier=Notifier(
@@ -134,10 +133,33 @@ class Recorder:
                 run=self.path.name,
                 on_message=self._say,
             ),
-            recorder=self,
+            mirror=Mirror(
+                checked(SinksConfig, sinks or {}, ("sinks",)),
+                run_path=self.path,
+                run_config=dict(config or {}),
+                on_message=self._say,
+            ),
+            on_message=self._say,
         )
-        self._thread = threading.Thread(target=self._run, name="echoscope-recorder", daemon=True)
-        self._thread.start()
+        atexit.register(self._end_with_process)
+
+    def _scorer(
+        self, policy: Any, tokenizer: Any, scoring: Mapping[str, Any] | None
+    ) -> Scoring | None:
+        config = checked(ScoringConfig, scoring or {}, ("scoring",))
+        if policy is None:
+            return None
+        return Scoring(policy, tokenizer, config, run_id=self.path.name, say=self._say)
+
+    @property
+    def problem(self) -> str:
+        """What went wrong last; empty while all is well."""
+        return self._thread.problem
+
+    @property
+    def num_lost(self) -> int:
+        """Episodes and steps that were not written."""
+        return self._num_dropped + self._thread.num_lost
 
     @property
     def should_stop(self) -> bool:
@@ -154,6 +176,7 @@ class Recorder:
         success: bool | None = None,
         env: str = "",
         is_eval: bool = False,
+        tokens: Sequence[TurnTokens] | None = None,
         **fields: Any,
     ) -> None:
         """Record an episode of the step that the next `step` names.
@@ -166,33 +189,55 @@ class Recorder:
             group: siblings, sampled for one task, have the same; None: those with the same prompt.
             success: whether the task was solved; None where that is not known.
             is_eval: of an evaluation, not of training.
+            tokens: what was sampled, one entry a turn, as `TurnTokens(prompt=ids, reply=ids,
+                logprobs=...)`; without them a policy is measured on the text's own tokens.
             fields: anything else; kept beside the episode.
 
         Raises:
             ValueError: the recorder is closed.
         """
         self._require_open()
-        if self._jobs.qsize() >= MAX_WAITING:
-            self._lose("the disk is too slow: episodes are dropped")
+        if not self._is_taken():
             return
-        self._jobs.put(
-            Episode(
-                messages=messages,
-                reward=reward,
-                turn_rewards=turn_rewards,
-                group=None if group is None else str(group),
-                success=success,
-                env=env,
-                is_eval=is_eval,
-                fields=fields,
-            )
+        episode = Episode(
+            messages=messages,
+            reward=reward,
+            turn_rewards=turn_rewards,
+            group=None if group is None else str(group),
+            success=success,
+            env=env,
+            is_eval=is_eval,
+            fields=fields,
+            tokens=tokens,
         )
+        if self._scoring is not None:
+            self._scoring.add(episode)
+        self._thread.put(episode)
 
-    def drafts(self, drafts: Iterable[Draft]) -> None:
-        """Record episodes that a reader of another trainer's files has made."""
+    def draft(self, draft: Draft, spoken: Spoken | None = None) -> None:
+        """Record an episode that a reader of another trainer's files has made.
+
+        Args:
+            spoken: its text, for a policy that is measured.
+        """
         self._require_open()
-        for draft in drafts:
-            self._jobs.put(draft)
+        if not self._is_taken():
+            return
+        if self._scoring is not None and spoken is not None:
+            self._scoring.add(draft, spoken)
+        self._thread.put(draft)
+
+    def measure(self, step: int) -> None:
+        """Measure I(X;Z) and H(Z|X) of the episodes so far, where that is due.
+
+        Call it before the update, at the weights that sampled. `step` measures what was not
+        measured so: then I(X;Z) is a lower bound, and H(Z|X) a cross-entropy.
+
+        Args:
+            step: the one that `step` ends next.
+        """
+        if self._scoring is not None and self._is_own_process:
+            self._scoring.measure(step, is_before_update=True)
 
     def step(self, step: int, metrics: Mapping[str, Any] | None = None) -> None:
         """End a step: its episodes and numbers are written, and commands are obeyed.
@@ -216,7 +261,11 @@ class Recorder:
         if self._last_step is not None and step <= self._last_step:
             raise ValueError(f"step is {step}, but must come after step {self._last_step}")
         self._last_step = step
-        self._jobs.put(_Step(step, numbers_of(metrics or {}), time.time()))
+        if not self._is_own_process:
+            self._drop(_FORKED.format(os.getpid()))
+            return
+        measured = None if self._scoring is None else self._scoring.take(step)
+        self._thread.put(StepJob(step, numbers_of(metrics or {}), time.time(), measured))
 
     def obey(self, step: int) -> None:
         """Obey commands between two steps.
@@ -227,18 +276,37 @@ class Recorder:
         Args:
             step: the last that has trained.
         """
+        if not self._is_own_process:
+            return
+        waiting = self._thread.commands
         while True:
-            if self._commands:
-                commands = [self._commands.popleft() for _ in range(len(self._commands))]
+            if waiting:
+                commands = [waiting.popleft() for _ in range(len(waiting))]
                 acks = [self._orders.apply(command, step + 1) for command in commands]
-                self._jobs.put(
-                    _Acks(
-                        acks, commands, SettingsRecord(step=step + 1, values=self._orders.values())
-                    )
-                )
-            if not self._orders.is_paused or not self._thread.is_alive():
+                settings = SettingsRecord(step=step + 1, values=self._orders.values())
+                self._thread.put(AcksJob(acks, commands, settings))
+            if not self._orders.is_paused or not self._thread.is_alive:
                 return
             time.sleep(_PAUSE_S)
+
+    def _is_taken(self) -> bool:
+        """Whether an episode can be handed over; one that cannot is counted."""
+        if not self._is_own_process:
+            self._drop(_FORKED.format(os.getpid()))
+            return False
+        if self._thread.num_jobs >= MAX_WAITING:
+            self._drop("the disk is too slow: episodes are dropped")
+            return False
+        return True
+
+    @property
+    def _is_own_process(self) -> bool:
+        """A forked process has the recorder without its thread: nothing can be written there."""
+        return os.getpid() == self._process
+
+    def _drop(self, why: str) -> None:
+        self._num_dropped += 1
+        self._thread.trouble(why)
 
     def _require_open(self) -> None:
         if self._status:
@@ -246,8 +314,10 @@ class Recorder:
 
     def flush(self, timeout_s: float = _CLOSE_S) -> bool:
         """Wait until everything recorded so far is on the disk; whether it is."""
+        if not self._is_own_process:
+            return False
         is_done = threading.Event()
-        self._jobs.put(is_done)
+        self._thread.put(FlushJob(is_done))
         return is_done.wait(timeout_s) and not self.problem
 
     def close(self, status: str = "") -> None:
@@ -263,10 +333,34 @@ class Recorder:
         if self._status not in STATUSES:
             wrong, self._status = self._status, ""
             raise ValueError(f"status is {wrong!r}, but must be one of {', '.join(STATUSES)}")
-        self._jobs.put(None)
-        self._thread.join(_CLOSE_S)
-        if self._thread.is_alive():
-            self._trouble(f"not everything was written within {_CLOSE_S:.0f} s")
+        atexit.unregister(self._end_with_process)
+        if not self._is_own_process:
+            return
+        self._thread.put(CloseJob(self._status))
+        if not self._thread.join(_CLOSE_S):
+            self._thread.trouble(f"not everything was written within {_CLOSE_S:.0f} s")
+
+    def _end_with_process(self) -> None:
+        """The process ends and nobody called `close`: what is left is written all the same."""
+        if not self._is_own_process:
+            return
+        error = getattr(sys, "last_value", None)
+        is_whole = self._total_steps is not None and self._last_step == self._total_steps
+        if is_whole or self.should_stop:
+            self.close()
+        else:
+            is_failed = error is not None and not isinstance(error, KeyboardInterrupt)
+            self.close("failed" if is_failed else "interrupted")
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a Recorder cannot be sent to another process; make and call it in the process that "
+            "trains, such as rank 0"
+        )
+
+    def say(self, text: str) -> None:
+        """Tell the reader of the log."""
+        self._say(text)
 
     def __enter__(self) -> Recorder:
         return self
@@ -279,68 +373,6 @@ class Recorder:
     ) -> None:
         interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
         self.close("" if kind is None else "interrupted" if interrupted else "failed")
-
-    def _run(self) -> None:
-        """The writing thread: until `close`, whatever happens in it."""
-        next_look = 0.0
-        while True:
-            try:
-                job = self._jobs.get(timeout=POLL_S)
-            except queue.Empty:
-                job = _LOOK
-            num_with_it = self._work.num_waiting if isinstance(job, _Step) else 0
-            try:
-                if time.monotonic() >= next_look:
-                    next_look = time.monotonic() + POLL_S
-                    self._commands.extend(self._work.new_commands())
-                if job is None:
-                    self._work.close(self._status)
-                    return
-                if isinstance(job, threading.Event):
-                    self._work.flush()
-                    job.set()
-                elif job is not _LOOK:
-                    self._work.do(job)
-            except Exception as error:  # noqa: BLE001 - the training goes on, and it is said
-                if isinstance(job, Episode | Draft | _Step):
-                    self.num_lost += 1 + num_with_it
-                self._trouble(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
-                if job is None:
-                    return
-                if isinstance(job, threading.Event):
-                    job.set()
-
-    def _lose(self, why: str) -> None:
-        self.num_lost += 1
-        self._trouble(why)
-
-    def _trouble(self, text: str) -> None:
-        if text != self.problem:
-            self._say(f"recorder: {text}")
-        self.problem = text
-
-    def say(self, text: str) -> None:
-        """For the writing thread."""
-        self._say(text)
-
-
-_LOOK = object()
-"""No job: time to look for commands."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    number: int
-    values: dict[str, float]
-    at: float
-    """In seconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Acks:
-    acks: list[CommandAck]
-    commands: list[Command]
-    settings: SettingsRecord
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -367,173 +399,3 @@ def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
         except (TypeError, ValueError, OverflowError):
             continue
     return out
-
-
-def _undecodable(tokens: IntArray) -> str:
-    raise ValueError("a recorded run has no tokenizer")
-
-
-class _Work:
-    """What the writing thread does and knows. No method is called from elsewhere."""
-
-    def __init__(
-        self,
-        *,
-        path: Path,
-        name: str,
-        config: Mapping[str, Any],
-        live: Mapping[str, Any],
-        settings: DiagnosticsConfig,
-        notifier: Notifier,
-        recorder: Recorder,
-    ) -> None:
-        self._path, self._settings, self._notifier = path, settings, notifier
-        self._say = recorder.say
-        self._monitor = Monitor(settings, run_id=path.name, on_message=recorder.say)
-        self._monitor.situate(Situation(run=str(path), trainer=terms_of(config.get("trainer"))))
-        self._waiting: list[Episode | Draft] = []
-        if Layout(path).run_json.is_file():
-            _require_recorded(path)
-            self._writer: RunWriter | None = None
-        else:
-            self._writer = RunWriter.create(
-                path,
-                run_id=path.name,
-                name=name,
-                config=dict(config),
-                live_knobs=live,
-                tags=("recorded",),
-            )
-        self._busy: RunBusyError | None = None
-        """Another process writes the folder. It stays so: what comes between would be lost."""
-        seen = frozenset() if self._writer is None else self._writer.seen_command_ids
-        self._mailbox = None if self._writer is None else Mailbox(path, seen)
-
-    @property
-    def num_waiting(self) -> int:
-        """Episodes that belong to the next step."""
-        return len(self._waiting)
-
-    def new_commands(self) -> list[Command]:
-        return [] if self._mailbox is None else self._mailbox.drain()
-
-    def do(self, job: Any) -> None:
-        if isinstance(job, Episode | Draft):
-            self._waiting.append(job)
-        elif isinstance(job, _Step):
-            self._commit(job)
-        elif self._writer is not None:
-            self._writer.record_acks(job.acks, job.commands, job.settings)
-
-    def flush(self) -> None:
-        if self._writer is not None:
-            self._writer.flush()
-
-    def close(self, status: str) -> None:
-        self._notifier.close(status, self._monitor.diagnosis.verdict)
-        if self._writer is not None:
-            if self._waiting:
-                self._say(f"recorder: {len(self._waiting)} episodes of no step were not written")
-            self._writer.close(status=status)
-
-    def _commit(self, step: _Step) -> None:
-        waiting, self._waiting = self._waiting, []
-        if self._writer is None:
-            self._resume(step.number)
-        assert self._writer is not None
-        content = StepEpisodes(step.number)
-        for episode in waiting:
-            content.add(episode)
-        for why, times in content.refused.items():
-            self._say(f"recorder: step {step.number}: {times} episodes were not written: {why}")
-        made = step_metrics(self._path.name, step.number, content.trajectories)
-        values = {**(made.values if content.trajectories else {}), **named(step.values)}
-        records = []
-        batch = content.batch()
-        if batch.groups and step.number > 0:
-            instruments = Instruments(decode=_undecodable)
-            measured = self._monitor.measure(step.number, batch, self._settings, instruments)
-            texts = {k: v for k, v in measured.values.items() if k.startswith("text/")}
-            values |= texts
-            records = measured.records
-        alarms = self._monitor.judge(step.number, values)
-        self._writer.commit_step(
-            metrics=[
-                StepMetrics(
-                    run_id=self._path.name,
-                    step=step.number,
-                    phase="train" if step.number else "eval",
-                    policy_version=None,
-                    wall_time=step.at,
-                    values=values,
-                )
-            ],
-            trajectories=content.trajectories,
-            outcomes=content.outcomes,
-            alarms=alarms,
-            diagnostics=records,
-        )
-        self._notifier.observe(alarms, self._monitor.diagnosis.verdict)
-        for alarm in alarms:
-            self._say(f"{alarm.severity.value}: {alarm.message}")
-        for command in action_commands(
-            alarms, self._settings.alarms, run_id=self._path.name, now=time.time()
-        ):
-            post(self._path, command)
-
-    def _resume(self, first: int) -> None:
-        """Go on with the run of the folder: its steps from `first` on are replaced."""
-        if self._busy is not None:
-            raise self._busy
-        reader = open_run(self._path)
-        last = reader.info().last_step
-        numbers = reader.sql("SELECT DISTINCT step FROM metrics ORDER BY step")
-        steps = numbers.column("step").to_pylist()
-        rows = reader.sql("SELECT step, key, value FROM metrics WHERE step < $1", [first])
-        try:
-            self._writer = RunWriter.resume(self._path, from_step=min(first - 1, last))
-        except RunBusyError as error:
-            self._busy = error
-            raise
-        except ValueError as error:
-            raise StoreError(str(error)) from error
-        self._mailbox = Mailbox(self._path, self._writer.seen_command_ids)
-        if steps:
-            then = (
-                f"steps from {first} on are replaced"
-                if steps[-1] >= first
-                else f"it goes on with step {first}"
-            )
-            self._say(
-                f"{shown_path(self._path)} holds a run of {counted(len(steps), 'step')}; {then}"
-            )
-        by_step: dict[int, dict[str, float]] = {}
-        for row in rows.to_pylist():
-            value = math.nan if row["value"] is None else row["value"]
-            by_step.setdefault(row["step"], {})[row["key"]] = value
-        for number in sorted(by_step):
-            self._monitor.judge(number, by_step[number])
-
-
-def _require_recorded(path: Path) -> None:
-    """Raises StoreError for a run that did not come from a recorder."""
-    config = open_run(path).info().config
-    imported = config.get("imported")
-    if isinstance(imported, Mapping):
-        raise StoreError(
-            f"{shown_path(path)}: was imported from {imported.get('trainer')}; record into "
-            "another folder"
-        )
-    if not config.get("recorded"):
-        raise StoreError(
-            f"{shown_path(path)}: holds a run that Echoscope trained itself; record into another "
-            "folder"
-        )
-
-
-def named(values: Mapping[str, float]) -> dict[str, float]:
-    """Numbers under their own names, and under ours where a name is understood."""
-    foreign = {key: np.array([value]) for key, value in values.items() if not is_ours(key)}
-    ours = to_our_names(foreign).columns if foreign else {}
-    known = {key: float(column[0]) for key, column in ours.items() if key not in values}
-    return {**values, **known}

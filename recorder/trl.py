@@ -1,7 +1,7 @@
 """TRL's trainers as recorded runs: `GRPOTrainer(..., callbacks=[EchoscopeCallback()])`.
 
 TRL writes the completions of a step to `OUTPUT_DIR/completions/` after it has told callbacks of the
-step's numbers. So a step is recorded when the next one is logged, and the last at the end. Commands
+step's numbers. So a step is recorded when the next one begins, and the last at the end. Commands
 are obeyed at once.
 """
 
@@ -19,6 +19,7 @@ from echoscope.store.importers.format import Where
 from echoscope.store.importers.formats.trl import COMPLETIONS
 
 from .recorder import Recorder
+from .scoring import Spoken
 
 _SECRET = ("token", "key", "password", "secret")
 
@@ -31,10 +32,15 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     Args:
         path: the run's folder; None: `OUTPUT_DIR/echoscope`.
-        settings: further arguments of `Recorder`, such as `alarms` and `notify`.
+        score: measure I(X;Z) with the model that trains, within the budget of `scoring`. TRL gives
+            the text after the update, so what would be H(Z|X) is stored as a cross-entropy.
+        settings: further arguments of `Recorder`, such as `alarms`, `notify` and `scoring`.
     """
 
-    def __init__(self, path: str | Path | None = None, **settings: Any) -> None:
+    def __init__(
+        self, path: str | Path | None = None, *, score: bool = False, **settings: Any
+    ) -> None:
+        self._is_scored = score
         self._path = None if path is None else Path(path)
         self._settings = settings
         self._output = Path()
@@ -44,7 +50,13 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._numbers: dict[str, Any] = {}
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        processing_class: Any = None,
+        **_: Any,
     ) -> None:
         if not state.is_world_process_zero:
             return
@@ -58,12 +70,32 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             self._path or self._output / "echoscope",
             config={"trainer": "TRL", "arguments": config},
             total_steps=state.max_steps,
-            **self._settings,
+            **(self._settings | (self._policy(args, model, processing_class))),
         )
         if not getattr(args, "log_completions", False):
             self._recorder.say(
                 "recorder: TRL keeps no text: set log_completions=True to record completions"
             )
+
+    def _policy(self, args: TrainingArguments, model: Any, tokenizer: Any) -> dict[str, Any]:
+        """Arguments of `Recorder` for a model that is measured, sampling as the trainer's own."""
+        if not self._is_scored:
+            return {}
+        sampling = {
+            name: value
+            for name in ("temperature", "top_k", "top_p", "min_p")
+            if (value := getattr(args, name, None)) is not None
+        }
+        template = getattr(args, "chat_template_kwargs", None) or {}
+        scoring = {**sampling, "template_args": template, **self._settings.get("scoring", {})}
+        # A processor of pictures and text holds the tokenizer.
+        tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+        return {"policy": model, "tokenizer": tokenizer, "scoring": scoring}
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._record()
 
     def on_log(
         self,
@@ -99,10 +131,11 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             return
         step, numbers = self._step, self._numbers
         self._step, self._numbers = None, {}
-        self._recorder.drafts(self._completions(step))
+        for draft, spoken in self._completions(step):
+            self._recorder.draft(draft, spoken)
         self._recorder.record(step, numbers)
 
-    def _completions(self, step: int) -> Iterator[Draft]:
+    def _completions(self, step: int) -> Iterator[tuple[Draft, Spoken]]:
         """The episodes in the file of a step; none where TRL wrote none."""
         assert self._recorder is not None
         path = self._output / "completions" / f"completions_{step:05d}.parquet"
@@ -115,6 +148,15 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             return
         for row in rows:
             try:
-                yield from COMPLETIONS.drafts(row, Where(path=path))
+                for draft in COMPLETIONS.drafts(row, Where(path=path)):
+                    yield draft, _spoken(row)
             except (RowError, KeyError, TypeError) as error:
                 self._recorder.say(f"recorder: {path.name}: a completion was not read: {error}")
+
+
+def _spoken(row: Mapping[str, Any]) -> Spoken:
+    """What was said, as messages where the data set has them, or as plain text."""
+    prompt, completion = row["prompt"], row["completion"]
+    if isinstance(prompt, str) or isinstance(completion, str):
+        return Spoken(plain=(str(prompt), str(completion)))
+    return Spoken(messages=[*prompt, *completion])

@@ -16,7 +16,8 @@ import pytest
 import echoscope
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.verdict import diagnose
-from echoscope.recorder.recorder import Recorder, named, numbers_of
+from echoscope.recorder.recorder import Recorder, numbers_of
+from echoscope.recorder.writing import named
 from echoscope.store.errors import StoreError, StoreWriteError
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import RunReader, open_run
@@ -151,7 +152,7 @@ def test_a_stop_is_obeyed_at_a_step_boundary(live: Any, path: Path) -> None:
     recorder.step(1)
     command = send(path, "stop")
     assert not recorder.should_stop
-    until(lambda: bool(recorder._commands))
+    until(lambda: bool(recorder._thread.commands))
     recorder.step(2)
     assert recorder.should_stop
     recorder.close()
@@ -162,7 +163,7 @@ def test_a_stop_is_obeyed_at_a_step_boundary(live: Any, path: Path) -> None:
 def test_a_setting_is_checked_and_handed_over(live: Any, path: Path) -> None:
     recorder, said = live
     good, bad = send(path, "set", settings={"lr": 1e-6}), send(path, "set", settings={"lr": -1.0})
-    until(lambda: len(recorder._commands) == 2)
+    until(lambda: len(recorder._thread.commands) == 2)
     recorder.step(1)
     assert said[0] == {"lr": 1e-6}
     recorder.close()
@@ -175,7 +176,7 @@ def test_a_setting_is_checked_and_handed_over(live: Any, path: Path) -> None:
 def test_what_a_trainer_cannot_do_is_refused_in_words(live: Any, path: Path) -> None:
     recorder, _ = live
     ids = [send(path, "checkpoint"), send(path, "evaluate")]
-    until(lambda: len(recorder._commands) == 2)
+    until(lambda: len(recorder._thread.commands) == 2)
     recorder.step(1)
     recorder.close()
     assert [answer(path, one) for one in ids] == [
@@ -187,7 +188,7 @@ def test_what_a_trainer_cannot_do_is_refused_in_words(live: Any, path: Path) -> 
 def test_a_pause_holds_the_loop_until_it_is_resumed(live: Any, path: Path) -> None:
     recorder, _ = live
     send(path, "pause")
-    until(lambda: bool(recorder._commands))
+    until(lambda: bool(recorder._thread.commands))
     loop = threading.Thread(target=recorder.step, args=(1,))
     loop.start()
     until(lambda: any(s.ack for s in open_run(path).commands()))
@@ -203,7 +204,7 @@ def test_a_hook_that_fails_is_an_answer(path: Path) -> None:
 
     with Recorder(path, on_checkpoint=fail) as recorder:
         command = send(path, "checkpoint")
-        until(lambda: bool(recorder._commands))
+        until(lambda: bool(recorder._thread.commands))
         recorder.step(1)
     outcome, detail = answer(path, command)
     assert outcome is CommandOutcome.REJECTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 import threading
 import time
@@ -13,8 +14,10 @@ import pytest
 
 pytest.importorskip("trl", reason="needs TRL: make test-trl")
 
+import torch
 from datasets import Dataset
 from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -35,12 +38,14 @@ def tokenizer() -> PreTrainedTokenizerFast:
     letters = {c: i for i, c in enumerate(["<pad>", "<eos>", *string.ascii_lowercase, " "])}
     model = Tokenizer(WordLevel(letters, unk_token=" "))
     model.pre_tokenizer = Split("", behavior="isolated")
+    model.decoder = Fuse()  # without spaces between the letters: text and tokens are the same
     made = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>", eos_token="<eos>")
     made.chat_template = TEMPLATE
     return made
 
 
 def policy() -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
     return Qwen2ForCausalLM(
         Qwen2Config(
             vocab_size=29,
@@ -128,6 +133,27 @@ def test_text_rewards_advantages_and_numbers(tmp_path: Path, is_chat: bool) -> N
         assert outcome is not None
         assert outcome.advantage is not None
     assert "policy/entropy" in run.metric_keys()
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_the_model_that_trains_is_measured(tmp_path: Path, is_chat: bool) -> None:
+    """Within a share of the time that lets every step pass, and the training is the same."""
+    with_score = train(
+        tmp_path / "scored",
+        4,
+        EchoscopeCallback(score=True, scoring={"budget_frac": 1.0, "information": {"every": 1}}),
+        is_chat=is_chat,
+    )
+    without = train(tmp_path / "plain", 4, EchoscopeCallback(), is_chat=is_chat)
+    weights = [list(trainer.model.parameters()) for trainer in (with_score, without)]
+    assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+    run = open_run(tmp_path / "scored" / "echoscope")
+    steps, values = run.metrics("info/first_turn/mutual_information")
+    assert steps.tolist()[0] == 1
+    assert len(steps) >= 2
+    assert all(abs(value) < 0.1 for value in values)  # nothing is learned of the prompt yet
+    _, entropies = run.metrics("info/first_turn/cross_entropy_per_token")
+    assert all(abs(value - math.log(29)) < 0.3 for value in entropies)  # an untrained policy
 
 
 def test_a_stop_from_the_page_ends_the_run_at_a_step_boundary(tmp_path: Path) -> None:

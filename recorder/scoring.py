@@ -1,0 +1,366 @@
+"""I(X;Z) and H(Z|X) inside another trainer's loop, with its model, within a budget of seconds.
+
+Runs in the caller's thread, because the weights may be used there and nowhere else. What is
+measured, and how, is that of Echoscope's own runs (`Monitor.information`).
+
+The budget is a share of the time since the recorder was made. The first step is always measured:
+later ones are compared with it. After that a step is measured where `information.every` steps have
+passed and the time spent so far, with another measurement as long as the last one, stays within the
+share. Sizes never change with the budget, because estimates of different sizes cannot be compared.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from echoscope.diagnostics.config import DiagnosticsConfig, FrozenModel, InformationConfig
+from echoscope.diagnostics.measure.information.cross_scores import (
+    MAX_SAMPLING_GAP,
+    Scorer,
+    ScoringError,
+    Tally,
+)
+from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
+from echoscope.diagnostics.tools.rescoring import as_cross_entropy
+from echoscope.diagnostics.tools.setting_errors import SettingError
+from echoscope.store.importers.dialogue import reply_text
+from echoscope.store.importers.draft import Draft, RowError
+from echoscope.store.models import Detokenizer, token_span
+from echoscope.store.records import (
+    FinishReason,
+    FloatArray,
+    IntArray,
+    RolloutBatch,
+    Trajectory,
+    Turn,
+)
+from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
+
+from .episodes import Episode, StepEpisodes, TurnTokens
+
+_BYTES_PER_MIB = 1 << 20
+
+
+class ScoringConfig(FrozenModel):
+    """How the policy of a recorded run is measured."""
+
+    budget_frac: float = Field(
+        0.05, gt=0, le=1, description="Share of the time since the start that measuring may take."
+    )
+    temperature: float = Field(1.0, gt=0, le=100, description="Of the sampling.")
+    top_k: int = Field(0, ge=0, description="Of the sampling; 0 if not cut.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Of the sampling.")
+    min_p: float = Field(0.0, ge=0, lt=1, description="Of the sampling.")
+    template_args: dict[str, Any] = Field(
+        default_factory=dict, description="Further arguments of the chat template."
+    )
+    information: InformationConfig = Field(
+        default_factory=InformationConfig, description="As `diagnostics.information`."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """What an episode said, as far as its tokens can be made of it."""
+
+    messages: Sequence[Mapping[str, Any]] = ()
+    plain: tuple[str, str] | None = None
+    """Prompt and completion of a trainer that uses no chat template."""
+    tokens: Sequence[TurnTokens] | None = None
+
+
+class Scoring:
+    """Measures the steps of a run under the policy that trains. Only the caller's thread calls it.
+
+    Args:
+        policy: a causal language model of transformers; or a `Scorer`; or a function as its
+            `score`.
+        tokenizer: a fast tokenizer of transformers.
+        say: told of what could not be measured.
+
+    Raises:
+        SettingError: no tokenizer, or a policy that cannot score.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        tokenizer: Any,
+        config: ScoringConfig,
+        *,
+        run_id: str,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            given = "no tokenizer" if tokenizer is None else f"a {type(tokenizer).__name__}"
+            raise SettingError(
+                f"policy needs tokenizer=, a fast tokenizer of transformers, but got {given}"
+            )
+        self._policy = _Policy.of(policy, config)
+        self._tokenizer, self._config, self._say, self._clock = tokenizer, config, say, clock
+        self._detokenizer = Detokenizer(backend)
+        self._monitor = Monitor(DiagnosticsConfig(), run_id=run_id, on_message=say)
+        self._waiting: list[tuple[Episode | Draft, Spoken]] = []
+        self._started = clock()
+        self._spent_s = self._last_s = 0.0
+        self._last_step: int | None = None
+        self._measured: Measured | None = None
+        self._said: set[str] = set()
+
+    def add(self, episode: Episode | Draft, spoken: Spoken | None = None) -> None:
+        """An episode of the step that is not over. Nothing is read yet."""
+        if spoken is None:
+            assert isinstance(episode, Episode)
+            spoken = Spoken(messages=episode.messages, tokens=episode.tokens)
+        self._waiting.append((episode, spoken))
+
+    def measure(self, step: int, *, is_before_update: bool) -> None:
+        """Measure the episodes so far, where that is due. Never raises for what it meets.
+
+        Args:
+            is_before_update: these weights sampled the episodes. Where recorded log-probs say
+                otherwise, they are believed.
+        """
+        if self._measured is not None or not self._waiting or not self._is_due(step):
+            return
+        began = self._clock()
+        self._last_step = step
+        try:
+            measured = self._measure(step, is_before_update)
+        except Exception as error:  # noqa: BLE001 - the training goes on, and it is said
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            self._say_once(reason, f"recorder: step {step}: I(X;Z) was not measured: {reason}")
+            measured = Measured()
+        self._last_s = self._clock() - began
+        self._spent_s += self._last_s
+        measured.values["time/diagnostics_information_s"] = self._last_s
+        self._measured = measured
+
+    def take(self, step: int) -> Measured | None:
+        """End the step: what was measured of it, after the update if not before; None if nothing
+        was due."""
+        self.measure(step, is_before_update=False)
+        measured, self._measured = self._measured, None
+        self._waiting = []
+        return measured
+
+    def _is_due(self, step: int) -> bool:
+        every = self._config.information.every
+        if every == 0:
+            return False
+        if self._last_step is None:
+            return True
+        allowed = self._config.budget_frac * (self._clock() - self._started)
+        return step - self._last_step >= every and self._spent_s + self._last_s <= allowed
+
+    def _measure(self, step: int, is_before_update: bool) -> Measured:
+        trajectories = self._with_tokens(self._chosen(step))
+        if not trajectories:
+            return Measured()
+        config = self._settings(is_before_update)
+        instruments = Instruments(
+            scorer=self._policy.scorer,
+            decode=lambda tokens: self._detokenizer.decode(tokens)[0],
+            top_k=self._config.top_k,
+            top_p=self._config.top_p,
+            min_p=self._config.min_p,
+        )
+        with self._policy.undisturbed():
+            measured = self._monitor.information(
+                step, RolloutBatch(groups=(tuple(trajectories),)), config, instruments
+            )
+        gaps = [v for k, v in measured.values.items() if k.endswith("/sampling_gap")]
+        is_known = any(not math.isnan(gap) for gap in gaps)
+        is_own = any(gap <= MAX_SAMPLING_GAP for gap in gaps) if is_known else is_before_update
+        if not is_own:
+            measured.values = as_cross_entropy(measured.values)
+            self._say_once(
+                "own",
+                "recorder: the policy was measured after its update: I(X;Z) is a lower bound, and "
+                "H(Z|X) is stored as cross_entropy; call Recorder.measure(step) before the update "
+                "for both",
+            )
+        return measured
+
+    def _settings(self, is_before_update: bool) -> DiagnosticsConfig:
+        information = self._config.information
+        if not is_before_update:  # RAGEN measures before its update, so its names would mislead
+            information = information.model_copy(update={"ragen_samples": ()})
+        return DiagnosticsConfig(information=information)
+
+    def _chosen(self, step: int) -> list[tuple[Trajectory, Spoken]]:
+        """Whole groups, drawn at random where there are more than can be compared."""
+        content = StepEpisodes(step)
+        spoken: dict[str, Spoken] = {}
+        for episode, words in self._waiting:
+            size = len(content.trajectories)
+            content.add(episode)
+            if len(content.trajectories) > size:
+                spoken[content.trajectories[-1].id] = words
+        groups = content.batch().groups
+        config = self._config.information
+        siblings = min(config.reasonings, max((len(group) for group in groups), default=1))
+        num_groups = max(config.prompts, math.ceil(config.turn_prompts / siblings))
+        rng = np.random.default_rng([config.seed, step, 2])
+        places = sorted(rng.permutation(len(groups))[:num_groups].tolist())
+        return [(t, spoken[t.id]) for place in places for t in groups[place][:siblings]]
+
+    def _with_tokens(self, chosen: Sequence[tuple[Trajectory, Spoken]]) -> list[Trajectory]:
+        """Trajectories whose turns have tokens, and say where the reasoning stands in them."""
+        has_tags = any(t.reasoning_chars is not None for one, _ in chosen for t in one.turns)
+        if chosen and not has_tags:
+            self._say_once(
+                "tags", "recorder: no reply has <think>: the whole reply is measured as Z"
+            )
+        out = []
+        for trajectory, spoken in chosen:
+            try:
+                tokens = list(self._tokens(trajectory, spoken))
+                turns = [
+                    self._turn(turn, one, has_tags)
+                    for turn, one in zip(trajectory.turns, tokens, strict=True)
+                ]
+            except (RowError, ValueError, TypeError) as error:
+                reason = " ".join(str(error).split())[:300]
+                self._say_once(reason, f"recorder: an episode was not measured: {reason}")
+                continue
+            out.append(replace(trajectory, turns=tuple(turns)))
+        return out
+
+    def _tokens(self, trajectory: Trajectory, spoken: Spoken) -> Iterator[TurnTokens]:
+        """Prompt and reply of each turn in tokens: those that were sampled, or made of the text."""
+        if spoken.tokens is not None:
+            yield from spoken.tokens
+        elif spoken.plain is not None:
+            prompt, completion = spoken.plain
+            yield TurnTokens(prompt=self._tokenizer(prompt).input_ids, reply=self._ids(completion))
+        else:
+            for place, message in enumerate(spoken.messages):
+                if message.get("role") == "assistant":
+                    shown = self._prompt(spoken.messages[:place])
+                    yield TurnTokens(prompt=shown, reply=self._ids(reply_text(message)))
+
+    def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        pictures = [m for m in messages if isinstance(m.get("content"), list)]
+        if any(not isinstance(part.get("text"), str) for m in pictures for part in m["content"]):
+            raise RowError("its messages have pictures; give tokens= to episode")
+        text = self._tokenizer.apply_chat_template(
+            list(messages),
+            add_generation_prompt=True,
+            tokenize=False,
+            **self._config.template_args,
+        )
+        return self._ids(text)
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
+
+    def _turn(self, turn: Turn, tokens: TurnTokens, has_tags: bool) -> Turn:
+        """The turn with its tokens. A reply is read as Echoscope's own policies are."""
+        ids = np.asarray(tokens.reply, dtype=np.int32)
+        is_ended = len(ids) > 0 and int(ids[-1]) == self._tokenizer.eos_token_id
+        text, ends = self._detokenizer.decode(ids[:-1] if is_ended else ids)
+        close = text.find(THINK_CLOSE)
+        parsed = parse_response(
+            text, reasoning=True, forced_think=close >= 0 and THINK_OPEN not in text[:close]
+        )
+        chars = parsed.reasoning_chars if has_tags else (0, len(text))
+        return replace(
+            turn,
+            response=text,
+            reasoning_chars=chars,
+            answer_chars=parsed.answer_chars,
+            reasoning_span=token_span(chars, ends),
+            prompt_tokens=np.asarray(tokens.prompt, dtype=np.int32),
+            response_tokens=ids,
+            logprobs=_floats(tokens.logprobs),
+            entropies=None,
+            support=None,
+            finish_reason=FinishReason.STOP
+            if turn.finish_reason is FinishReason.UNKNOWN
+            else turn.finish_reason,
+        )
+
+    def _say_once(self, topic: str, text: str) -> None:
+        if topic not in self._said:
+            self._said.add(topic)
+            self._say(text)
+
+
+def _floats(values: Sequence[float] | None) -> FloatArray | None:
+    return None if values is None else np.asarray(values, dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    scorer: Callable[[], Scorer]
+    undisturbed: Callable[[], AbstractContextManager[None]]
+
+    @classmethod
+    def of(cls, policy: Any, config: ScoringConfig) -> _Policy:
+        if hasattr(policy, "parameters") and hasattr(policy, "forward"):
+            # Torch is loaded by now: who has a model has it.
+            from echoscope.diagnostics.measure.information.scoring import (
+                ModelScorer,
+                undisturbed,
+                unwrapped,
+            )
+
+            try:
+                model = unwrapped(policy)
+            except ScoringError as error:
+                raise SettingError(str(error)) from None
+            if not hasattr(model, "config"):
+                raise SettingError(
+                    f"policy is a {type(model).__name__}, but must be a causal language model of "
+                    "transformers, or a function that scores"
+                )
+
+            def scorer() -> Scorer:
+                return ModelScorer(
+                    model,
+                    temperature=config.temperature,
+                    memory_budget_bytes=config.information.memory_budget_mib * _BYTES_PER_MIB,
+                )
+
+            return cls(scorer, lambda: undisturbed(model))
+        if hasattr(policy, "score") and hasattr(policy, "tally"):
+            return cls(lambda: policy, nullcontext)
+        if callable(policy):
+            function = _FunctionScorer(policy)
+            return cls(lambda: function, nullcontext)
+        raise SettingError(
+            f"policy is a {type(policy).__name__}, but must be a causal language model of "
+            "transformers, or a function that scores"
+        )
+
+
+class _FunctionScorer:
+    """A function `(prompts, continuations) -> log-probs` as a `Scorer`."""
+
+    def __init__(
+        self,
+        score: Callable[
+            [Sequence[IntArray], Sequence[Sequence[IntArray]]], Sequence[Sequence[Any]]
+        ],
+    ) -> None:
+        self.tally = Tally()
+        self._score = score
+
+    def score(
+        self, prompts: Sequence[IntArray], continuations: Sequence[Sequence[IntArray]]
+    ) -> list[list[FloatArray]]:
+        for prompt, rows in zip(prompts, continuations, strict=True):
+            self.tally.num_tokens += len(prompt) + sum(map(len, rows))
+        scores = self._score(prompts, continuations)
+        return [[np.asarray(row, dtype=np.float32) for row in rows] for rows in scores]
