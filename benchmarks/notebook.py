@@ -1,0 +1,88 @@
+"""What a notebook costs on a large run: seconds and memory of each answer.
+
+    python benchmarks/notebook.py [--episodes 1000000]
+
+Writes a run of one-turn episodes under a temporary folder, 10,000 a step. Then a process of its own
+opens it with `echoscope.Run` for each answer, and says how long the answer took and how much memory
+the process needed at most, beyond what it needed for imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+HOME = Path(__file__).parents[1]
+sys.path.insert(0, str(HOME / "tests" / "shared"))
+
+PER_STEP = 10_000
+ANSWERS = {
+    "card": "run._repr_html_()",
+    "metrics()": "run.metrics()",
+    "trajectories()": "run.trajectories()",
+    "trajectories(where), few match": "run.trajectories('success and env_seed = 17')",
+    "turns()": "run.turns()",
+    "turns(where), on text": "run.turns(\"response like '%nothing%'\")",
+    "plot('group_map')": "run.plot('group_map')",
+}
+
+
+def peak_mb() -> float:
+    """The most memory that this process has had so far."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1000
+
+
+def ask(path: str, expression: str) -> None:
+    import echoscope
+    from echoscope.notebook import figures  # plotly: not part of an answer
+
+    assert figures
+    warnings.simplefilter("ignore")
+    run = echoscope.Run(path)
+    before, started = peak_mb(), time.perf_counter()
+    answer = eval(expression, {"run": run})
+    took = time.perf_counter() - started
+    rows = f"{len(answer):,}" if hasattr(answer, "columns") else ""
+    print(f"{took:.1f} s | {peak_mb() - before:.0f} MB | {rows}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--episodes", type=int, default=1_000_000)
+    parser.add_argument("--ask", nargs=2, metavar=("RUN", "EXPRESSION"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.ask:
+        ask(*options.ask)
+        return
+    from machine import describe_machine
+    from made_run import add_steps, open_writer
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "large"
+        steps = range(max(1, options.episodes // PER_STEP))
+        text = "The goal lies up and to the right, and a hole is in the way, so I go around it. "
+        started = time.perf_counter()
+        with open_writer(path) as writer:
+            add_steps(writer, path.name, steps, num_trajectories=PER_STEP, text=text)
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        print(describe_machine())
+        print(
+            f"{len(steps) * PER_STEP:,} episodes, {size / 1e6:.0f} MB, written in "
+            f"{time.perf_counter() - started:.0f} s\n"
+        )
+        print("| answer | time | memory | rows |\n| --- | --- | --- | --- |")
+        for name, expression in ANSWERS.items():
+            words = [sys.executable, __file__, "--ask", str(path), expression]
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            print(f"| {name} | {done.stdout.strip()} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""A verdict as a notebook shows it: a card, tables of evidence, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import pandas as pd
+import pyarrow as pa
+
+from echoscope.dashboard.charts.theme import STATES
+from echoscope.dashboard.escaping import escape, visible
+from echoscope.dashboard.labels import interval_words, value_words
+from echoscope.dashboard.report import verdict_html
+from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.judge.alarms import RULES_BY_NAME
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.sentences import verdict_parts
+
+from . import html
+from .frames import As, Table, as_table
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Judgement:
+    """What is happening to a run, since when, how one knows, and what to do.
+
+    A cell that ends with it shows a card. `verdict` is the whole record; the other fields are the
+    parts of it that one reads in a notebook.
+    """
+
+    run: str
+    """How commands name the run."""
+    verdict: Verdict
+
+    @property
+    def state(self) -> str:
+        """healthy, converged, watch, collapsing, collapsed, not learning, insufficient evidence."""
+        return self.verdict.state.value
+
+    @property
+    def sentence(self) -> str:
+        """The first part of the verdict: what it is, since when, and what that means."""
+        return verdict_parts(self.verdict.text)[0][1]
+
+    @property
+    def regime(self) -> str:
+        """How the reasoning stands, in words: `diverse reasoning`, `template collapse`."""
+        return self.verdict.regime.words
+
+    @property
+    def confidence(self) -> str:
+        """high, medium, low or none; `verdict.rests_on` says why."""
+        return self.verdict.confidence
+
+    @property
+    def evidence(self) -> pd.DataFrame:
+        """The metrics that moved, one row each, most telling first; see `table`."""
+        return self.table()
+
+    @overload
+    def table(self, *, as_: Literal["pandas"] = ...) -> pd.DataFrame: ...
+
+    @overload
+    def table(self, *, as_: Literal["arrow"]) -> pa.Table: ...
+
+    def table(self, *, as_: As = "pandas") -> Table:
+        """The evidence: metric, name, unit, before, after, low, high, first_step, last_step, words.
+
+        `low` and `high` are two standard errors around `after`; missing where the noise is unknown.
+        """
+        rows = [
+            {
+                "metric": e.metric,
+                "name": metric(e.metric).name,
+                "unit": metric(e.metric).unit,
+                "before": e.before,
+                "after": e.after,
+                "low": None if e.interval is None else e.interval[0],
+                "high": None if e.interval is None else e.interval[1],
+                "first_step": e.steps[0],
+                "last_step": e.steps[1],
+                "words": e.words,
+            }
+            for e in self.verdict.evidence
+        ]
+        return _as(rows, _EVIDENCE, as_)
+
+    @property
+    def findings(self) -> pd.DataFrame:
+        """The alarms that are raised, the most serious first: rule, title, meaning, refuted_by."""
+        rules = [RULES_BY_NAME[name] for name in self.verdict.kinds]
+        rows = [
+            {"rule": r.name, "title": r.title, "meaning": r.meaning, "refuted_by": r.refuted_by}
+            for r in rules
+        ]
+        return _frame(rows, ("rule", "title", "meaning", "refuted_by"))
+
+    @property
+    def examples(self) -> pd.DataFrame:
+        """Turns that show the findings: trajectory_id, turn, note. `Run.episode` opens one."""
+        rows = [
+            {"trajectory_id": s.trajectory_id, "turn": s.turn, "note": s.note}
+            for s in self.verdict.exemplars
+        ]
+        return _frame(rows, ("trajectory_id", "turn", "note"))
+
+    @property
+    def advice(self) -> pd.DataFrame:
+        """What to do, the first action first: text, command (empty where none helps), why."""
+        rows = [{"text": a.text, "command": a.command, "why": a.why} for a in self.verdict.actions]
+        return _frame(rows, ("text", "command", "why"))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of the source: what was skipped, reconstructed, not measured."""
+        return self.verdict.notes
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain JSON values: what `echoscope diagnose --json` prints."""
+        return self.verdict.to_json()
+
+    def __repr__(self) -> str:
+        head = f"{self.run}: {self.state} (confidence {self.confidence})"
+        return visible(f"{head}\n{self.verdict.text}", None)
+
+    def _repr_html_(self) -> str:
+        return html.framed(
+            f'<div class="es-nb-title">{escape(self.run, 200)}</div>',
+            self._box(),
+            self._evidence_html(),
+            *self._lists(),
+        )
+
+    def _box(self) -> str:
+        color = STATES.get(self.state, STATES["insufficient evidence"])
+        step = "" if self.verdict.last_step is None else f"after step {self.verdict.last_step}, "
+        return (
+            f'<div class="es-nb-verdict" style="border-color:{color}">'
+            f"{html.badge(escape(self.state), color)} "
+            f'<span class="es-nb-quiet">{step}confidence {escape(self.confidence)}; reasoning: '
+            f"{escape(self.regime)}</span>{verdict_html.parts(self.verdict)}</div>"
+        )
+
+    def _evidence_html(self) -> str:
+        rows = [
+            {
+                "what moved": metric(e.metric).name,
+                "before": value_words(e.metric, e.before),
+                "now": value_words(e.metric, e.after),
+                "95 % interval": interval_words(e.metric, e.interval),
+                "steps": f"{e.steps[0]} to {e.steps[1]}",
+                "metric": e.metric,
+            }
+            for e in self.verdict.evidence
+        ]
+        return table_html(rows)
+
+    def _lists(self) -> list[str]:
+        verdict = self.verdict
+        lists: list[tuple[str, Sequence[str]]] = [
+            ("Likely causes, in order", verdict.causes),
+            ("This verdict is false if", verdict.refuted_by),
+            ("Not checked", verdict.could_not_see),
+            (
+                "Examples",
+                [f"{s.trajectory_id}, turn {s.turn}: {s.note}" for s in verdict.exemplars],
+            ),
+            ("Notes", verdict.notes),
+        ]
+        return [
+            f"<details><summary>{title}</summary><ul>"
+            + "".join(f"<li>{escape(text, 1000)}</li>" for text in texts)
+            + "</ul></details>"
+            for title, texts in lists
+            if texts
+        ]
+
+
+_EVIDENCE = {
+    "metric": pa.string(),
+    "name": pa.string(),
+    "unit": pa.string(),
+    "before": pa.float64(),
+    "after": pa.float64(),
+    "low": pa.float64(),
+    "high": pa.float64(),
+    "first_step": pa.int64(),
+    "last_step": pa.int64(),
+    "words": pa.string(),
+}
+
+
+def _as(rows: list[dict[str, Any]], fields: dict[str, Any], as_: As) -> Table:
+    return as_table(pa.Table.from_pylist(rows, schema=pa.schema(list(fields.items()))), as_)
+
+
+def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(columns))
+
+
+def table_html(rows: Sequence[dict[str, str]]) -> str:
+    """Rows of hostile text as a table; empty without rows."""
+    if not rows:
+        return ""
+    head = "".join(f"<th>{escape(name, 100)}</th>" for name in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(text, 1000)}</td>" for text in row.values()) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,477 @@
+"""A run at a Python prompt: `echoscope.Run("runs/demo")`.
+
+`Run` is for people, and `open_run` for programs: `Run` adds pandas, figures, the verdict and files
+of other trainers to what a reader answers. `.reader` is that reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import pandas as pd
+import pyarrow as pa
+
+from echoscope.dashboard.data.alarm_history import histories
+from echoscope.dashboard.data.comparing import config_diff
+from echoscope.dashboard.data.evaluating import evaluations_of
+from echoscope.dashboard.words import flat
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.verdict import diagnose as judge
+from echoscope.diagnostics.read.sources import open_source as judged_source
+from echoscope.store.errors import QueryError
+from echoscope.store.reader import RunReader
+from echoscope.store.steer.settings import live_settings
+
+from . import card, curves
+from .episode import Episode
+from .frames import TRAJECTORIES, TURNS, As, Table, as_table, rows_of
+from .judgement import Judgement
+from .opening import open_source
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from echoscope.dashboard.data.curves import AxisKind
+
+    from .figures import Figures
+
+MOST_TO_READ = 4_000
+"""Turns that a card has judged by itself where their text was not measured yet: about 3 s."""
+_HAS_TEXT = """
+SELECT count(*) > 0 FROM metrics WHERE starts_with(key, 'text/') OR starts_with(key, 'info/')
+"""
+_ALARM_COLUMNS = (
+    *("rule", "severity", "is_open", "raised_step", "onset_step", "cleared_step"),
+    *("metric", "value", "baseline", "message", "advice", "alarm_id"),
+)
+
+
+class Run:
+    """One run, live or finished: what it is, its numbers, its episodes and its verdict.
+
+    A cell that ends with a run shows a card. Every answer is as new as the last acknowledged step;
+    nothing here changes the run or disturbs its trainer.
+
+    Args:
+        path: A run's folder; or a file or folder that another trainer wrote: rollouts, or metrics.
+            Those are imported into a folder that goes with this object. Or
+            `wandb:ENTITY/PROJECT/RUN` (docs/sinks.md).
+        keep: Folder of the run that such an import makes, to keep it: `runs/from-verl`.
+        run: Which run's metrics to take, where such files hold those of several.
+
+    Raises:
+        NotARunError: nothing is there, or a folder of several runs (see `Runs`).
+        ImportingError: files that nothing here reads.
+        StoreError: the run cannot be read.
+
+    Examples:
+        >>> run = Run("runs/demo")
+        >>> run.name, run.status, run.last_step
+        ('demo', 'finished', 29)
+    """
+
+    def __init__(self, path: str | Path, *, keep: str | Path | None = None, run: str = "") -> None:
+        self._source = open_source(path, keep, run)
+        self._judged: tuple[Any, Verdict] | None = None
+
+    # --- what it is
+
+    @property
+    def reader(self) -> RunReader:
+        """The reader behind it: SQL as Arrow tables, full records, tokens (see docs/store.md)."""
+        return self._source.reader
+
+    @property
+    def path(self) -> Path:
+        """The run's folder; of an import that is not kept, one that goes with this object."""
+        return self.reader.path
+
+    @property
+    def name(self) -> str:
+        """Of the run's folder, or of the file or folder that was imported."""
+        source = self._source
+        return (source.reader.path if source.is_kept else source.path.resolve()).name
+
+    @property
+    def status(self) -> str:
+        """live, waiting, paused, stale, finished, stopped, failed, interrupted or crashed."""
+        return self.reader.status().status.value
+
+    @property
+    def last_step(self) -> int:
+        """-1 before the first acknowledged step."""
+        return self.reader.info().last_step
+
+    @property
+    def warnings(self) -> list[str]:
+        """What could not be read, what an import skipped, and what it had to guess."""
+        return [*self.reader.warnings, *self._source.notes]
+
+    def refresh(self) -> Run:
+        """Catch up with the trainer; `run.refresh()` at the end of a cell shows the new card.
+
+        Other answers catch up by themselves. Of another trainer's files, those rows are imported
+        that were added since.
+        """
+        self._source.refresh()
+        return self
+
+    # --- numbers
+
+    @overload
+    def metrics(
+        self,
+        keys: str | Sequence[str] | None = None,
+        *,
+        wide: bool = True,
+        as_: Literal["pandas"] = ...,
+    ) -> pd.DataFrame: ...
+
+    @overload
+    def metrics(
+        self, keys: str | Sequence[str] | None = None, *, wide: bool = True, as_: Literal["arrow"]
+    ) -> pa.Table: ...
+
+    def metrics(
+        self,
+        keys: str | Sequence[str] | None = None,
+        *,
+        wide: bool = True,
+        as_: As = "pandas",
+    ) -> Table:
+        """The metrics of the run: a row a step, a column a metric.
+
+        Args:
+            keys: Names or patterns (`"eval/*"`); None for all. docs/metrics-guide.md explains them.
+            wide: False for one row a value: step, phase, key, value.
+            as_: "pandas" (index `step`; `.attrs["units"]` and `.attrs["names"]`), or "arrow" (a
+                column `step`; unit and name in the metadata of each field).
+
+        Raises:
+            QueryError: a metric that the run does not have, or too many numbers at once.
+
+        Examples:
+            >>> Run("runs/demo").metrics("policy/*")["policy/entropy"].tolist()[:2]
+            [1.0, 0.5]
+            >>> Run("runs/demo").metrics("policy/entropy").attrs["units"]
+            {'policy/entropy': 'nats per token'}
+        """
+        meant = curves.keys_meant(keys, self.reader.metric_keys())
+        return curves.as_metrics(self.reader, meant, is_wide=wide, as_=as_)
+
+    @overload
+    def trajectories(
+        self,
+        where: str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        as_: Literal["pandas"] = ...,
+    ) -> pd.DataFrame: ...
+
+    @overload
+    def trajectories(
+        self,
+        where: str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        as_: Literal["arrow"],
+    ) -> pa.Table: ...
+
+    def trajectories(
+        self,
+        where: str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        as_: As = "pandas",
+    ) -> Table:
+        """The episodes that match a condition, by step: one row each.
+
+        Args:
+            where: An SQL condition over the columns of `trajectories` (docs/store.md). `is_` may be
+                left out: `success` is `is_success`.
+            columns: Names; "all" for all; None for those without long texts.
+            limit: Rows at most. Without it: 100,000, and a warning where there are more.
+            as_: "pandas" or "arrow".
+
+        Raises:
+            QueryError: not a condition that only reads, or a column that does not exist.
+
+        Examples:
+            >>> found = Run("runs/demo").trajectories("success and step > 27", columns="id, step")
+            >>> found["id"].tolist()
+            ['t00000028-00000', 't00000028-00002', 't00000029-00000', 't00000029-00002']
+            >>> Run("runs/demo").turns("stepp > 27")
+            Traceback (most recent call last):
+            echoscope.store.errors.QueryError: turns have no column 'stepp'; did you mean 'step'?
+        """
+        table = rows_of(self.reader, TRAJECTORIES, where, columns, limit, named=self.name)
+        return as_table(table, as_)
+
+    @overload
+    def turns(
+        self,
+        where: str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        as_: Literal["pandas"] = ...,
+    ) -> pd.DataFrame: ...
+
+    @overload
+    def turns(
+        self,
+        where: str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        as_: Literal["arrow"],
+    ) -> pa.Table: ...
+
+    def turns(
+        self,
+        where: str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        as_: As = "pandas",
+    ) -> Table:
+        """The turns that match a condition, by step and episode: one row each.
+
+        As `trajectories`. A turn has the columns of `turns` (docs/store.md); `reasoning` and
+        `answer`, cut out of the response; and of its episode `split`, `env_id`, `tag`,
+        `group_index`, `sibling_index`, `is_success` and `episode_return`.
+
+        Examples:
+            >>> run = Run("runs/demo")
+            >>> run.turns("success and turn = 0", columns=["reasoning"], limit=1)["reasoning"][0]
+            'I go up.'
+        """
+        table = rows_of(self.reader, TURNS, where, columns, limit, named=self.name)
+        return as_table(table, as_)
+
+    @overload
+    def query(
+        self, sql: str, params: Sequence[Any] | None = None, *, as_: Literal["pandas"] = ...
+    ) -> pd.DataFrame: ...
+
+    @overload
+    def query(
+        self, sql: str, params: Sequence[Any] | None = None, *, as_: Literal["arrow"]
+    ) -> pa.Table: ...
+
+    def query(self, sql: str, params: Sequence[Any] | None = None, *, as_: As = "pandas") -> Table:
+        """The answer to one SELECT over the tables of the run (docs/store.md).
+
+        The query can only read, and reaches no other file.
+
+        Raises:
+            QueryError: not one SELECT that only reads, or DuckDB refuses it.
+
+        Examples:
+            >>> Run("runs/demo").query("SELECT count(*) AS num FROM turns")["num"][0]
+            np.int64(120)
+        """
+        return as_table(self.reader.sql(sql, params), as_)
+
+    def episode(self, trajectory_id: str) -> Episode:
+        """One episode with its dialogue, rewards and boards.
+
+        Raises:
+            KeyError: the run has no such episode.
+            ValueError: not an id.
+
+        Examples:
+            >>> Run("runs/demo").episode("t00000029-00001").episode_return
+            0.0
+        """
+        if not isinstance(trajectory_id, str):
+            raise TypeError(f"an episode is named by its id, not by {trajectory_id!r}")
+        return Episode(self.reader.trajectory(trajectory_id), self.reader.outcome(trajectory_id))
+
+    def alarms(self) -> pd.DataFrame:
+        """The alarms of the run, one row each: open ones first, then by severity.
+
+        Columns: rule, severity, is_open, raised_step, onset_step (where the change began),
+        cleared_step, metric, value, baseline, message, advice, alarm_id.
+        """
+        rows = [
+            {
+                "rule": one.latest.rule,
+                "severity": one.severity,
+                "is_open": one.is_open,
+                "raised_step": one.raised.step,
+                "onset_step": one.raised.onset_step,
+                "cleared_step": one.cleared_step,
+                "metric": one.latest.metric,
+                "value": one.latest.value,
+                "baseline": one.latest.baseline,
+                "message": one.latest.message,
+                "advice": one.latest.advice,
+                "alarm_id": one.latest.alarm_id,
+            }
+            for one in histories(self.reader.alarms(), self.reader.commands())
+        ]
+        frame = pd.DataFrame(rows, columns=list(_ALARM_COLUMNS))
+        whole = dict.fromkeys(("raised_step", "onset_step", "cleared_step"), "Int64")
+        return frame.astype(whole)
+
+    def evaluations(self) -> pd.DataFrame:
+        """The evaluations on fixed tasks, by tag and step.
+
+        Columns: tag, step, success, low, high (95 % interval), num_tasks, and `pass_at_k` for each
+        k that was measured.
+        """
+        keys = [key for key in self.reader.metric_keys() if key.startswith("eval/")]
+        long = as_table(
+            self.reader.sql(
+                "SELECT step, key, value FROM metrics WHERE key IN (SELECT unnest($1))", [keys]
+            ),
+            "pandas",
+        )
+        rows = [
+            {
+                "tag": one.tag,
+                "step": one.step,
+                "success": one.success,
+                "low": one.low,
+                "high": one.high,
+                "num_tasks": one.num_tasks,
+                **{f"pass_at_{k}": value for k, value in sorted(one.passes.items())},
+            }
+            for one in evaluations_of(self.name, long)
+        ]
+        columns = ["tag", "step", "success", "low", "high", "num_tasks"]
+        return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
+
+    def settings(self, step: int | None = None) -> pd.Series[Any]:
+        """The configuration by dotted key, as it held at a step; None for the next one.
+
+        Examples:
+            >>> Run("runs/demo").settings()["advantage.kind"]
+            'grpo'
+        """
+        live = live_settings(self.reader)
+        held = live.now if step is None else live.at(step)
+        values = {**flat(self.reader.info().config), **held}
+        index = pd.Index(sorted(values), name="setting")
+        return pd.Series([values[key] for key in index], index=index, name="value", dtype=object)
+
+    # --- what is happening
+
+    def diagnose(self) -> Judgement:
+        """The verdict: what is happening, since when, the evidence, and what to do.
+
+        As `echoscope diagnose`. Where the run did not measure its text, the text of up to 60 steps
+        is measured first, which takes seconds. The verdict is kept until there is a new step.
+
+        Examples:
+            >>> Run("runs/demo").diagnose().state
+            'healthy'
+        """
+        return Judgement(run=self._source.typed, verdict=self._verdict())
+
+    def _verdict(self) -> Verdict:
+        info = self.reader.info()
+        position = (info.attempt, info.last_step, info.heard_at, info.status)
+        if self._judged is None or self._judged[0] != position:
+            opened = judged_source(self.reader)
+            if not self._source.is_kept:
+                named = self._source.typed
+                opened = replace(
+                    opened,
+                    name=named,
+                    situation=replace(opened.situation, run=named),
+                    table=replace(opened.table, notes=(*self._source.notes, *opened.table.notes)),
+                )
+            self._judged = (position, judge(opened))
+        return self._judged[1]
+
+    def _quick_verdict(self) -> Verdict | None:
+        """The verdict where it takes a moment only; None where thousands of turns must be read."""
+        if self.last_step < 0:
+            return None
+        is_measured = self.reader.sql(_HAS_TEXT).column(0)[0].as_py()
+        count = self.reader.sql("SELECT count(*) FROM turns").column(0)[0].as_py()
+        if is_measured or count <= MOST_TO_READ or self._judged is not None:
+            return self._verdict()
+        return None
+
+    def plots(self) -> list[str]:
+        """Names of the figures that the run has data for; `plot` draws one, and any metric."""
+        return self._figures().names()
+
+    def plot(
+        self,
+        name: str | None = None,
+        *,
+        smooth: float = 0.0,
+        log_y: bool = False,
+        axis: AxisKind = "step",
+    ) -> go.Figure:
+        """A figure of the dashboard as a plotly object, for light and dark notebooks.
+
+        Args:
+            name: One of `plots()`, or the key of a metric; None for what the verdict rests on, or
+                for success where nothing is wrong.
+            smooth: Weight of the moving average over the raw curve, 0 to 0.99.
+            log_y: A logarithmic scale.
+            axis: "step", "time" or "tokens".
+
+        Raises:
+            QueryError: there is no such figure, or the run has no data for it.
+
+        Examples:
+            >>> Run("runs/demo").plot("policy/entropy").data[0].name
+            'Policy entropy'
+        """
+        if axis not in ("step", "time", "tokens"):
+            raise ValueError(f"axis is {axis!r}, but must be 'step', 'time' or 'tokens'")
+        figures = self._figures(axis=axis, smooth=smooth, log_y=log_y)
+        if name is None:
+            names = figures.names()
+            if not names:
+                raise QueryError(f"{self.name}: no figure yet, because nothing was measured")
+            name = names[0]
+        return figures.figure(name)
+
+    def _figures(self, **options: Any) -> Figures:
+        from .figures import Figures  # plotly takes a moment
+
+        return Figures(run=self.reader, verdict=self._quick_verdict, **options)
+
+    def compare(self, other: Run | str | Path) -> pd.DataFrame:
+        """The settings in which two runs differ: setting, and a column for each run.
+
+        `Runs` lists the results of several runs.
+        """
+        beside = other if isinstance(other, Run) else Run(other)
+        names = [self.name, beside.name]
+        if names[0] == names[1]:
+            names = [str(self._source.typed), str(beside._source.typed)]
+        own, others = dict(self.settings()), dict(beside.settings())
+        return config_diff(dict(zip(names, (own, others), strict=True)))
+
+    # --- how it is shown
+
+    def _card(self) -> card.Card:
+        source = self._source
+        return card.card_of(
+            self.reader,
+            self._quick_verdict(),
+            name=self.name,
+            typed=source.typed,
+            is_kept=source.is_kept,
+            notes=source.notes,
+        )
+
+    def __repr__(self) -> str:
+        return card.text_of(self._card())
+
+    def _repr_html_(self) -> str:
+        return card.html_of(self._card())

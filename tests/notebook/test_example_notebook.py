@@ -1,0 +1,90 @@
+"""The example notebook runs from top to bottom, and what the documentation ships is such a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import pytest
+from made_run import make_run
+from nbclient import NotebookClient
+
+import echoscope
+
+from .conftest import FIXTURES
+
+if TYPE_CHECKING:
+    from echoscope.core.config.settings import RunConfig
+
+NOTEBOOK = Path(echoscope.__file__).parent / "docs" / "examples" / "notebook.ipynb"
+FIGURE = "application/vnd.plotly.v1+json"
+MOST_BYTES = 200_000
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def outputs(notebook: Any) -> list[Any]:
+    return [output for cell in code_cells(notebook) for output in cell.outputs]
+
+
+def executed(run: Path, folder: Path) -> Any:
+    """The example notebook, run on another run."""
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    parameters = next(c for c in notebook.cells if "parameters" in c.metadata.get("tags", ()))
+    parameters.source = f"RUN = {str(run)!r}\nROLLOUTS = {str(FIXTURES / 'verl')!r}"
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    return notebook
+
+
+def assert_shows_everything(notebook: Any, name: str) -> None:
+    found = outputs(notebook)
+    assert not [output for output in found if output.output_type in ("error", "stream")]
+    pages = [output.get("data", {}).get("text/html", "") for output in found]
+    cards = [page for page in pages if "es-nb" in page]
+    assert len(cards) == 4  # the run, its verdict, an episode, the other trainer's files
+    assert name in cards[0]
+    figures = [output.data[FIGURE] for output in found if FIGURE in output.get("data", {})]
+    assert len(figures) == 2
+    assert all(figure["data"] for figure in figures)
+
+
+def test_it_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    def values(step: int) -> dict[str, float]:
+        return {
+            "rollout/success_rate": 0.5,
+            "policy/entropy": 1 / (step + 1),
+            "reward/return_mean": 0.5,
+        }
+
+    path = make_run(tmp_path / "made", 12, values=values)
+    assert_shows_everything(executed(path, tmp_path), "made")
+
+
+@pytest.mark.slow
+def test_it_runs_on_a_run_that_a_trainer_wrote(
+    make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    from echoscope.core.run.launch import start
+    from echoscope.core.run.observers import SilentEvents
+
+    assert start(make_config(), tmp_path / "tiny", SilentEvents()) == "finished"
+    assert_shows_everything(executed(tmp_path / "tiny", tmp_path), "tiny")
+
+
+def test_the_one_that_is_shipped_was_executed_and_is_small() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    counts = [cell.execution_count for cell in code_cells(notebook)]
+    assert counts == list(range(1, len(counts) + 1))
+    assert not [output for output in outputs(notebook) if output.output_type == "error"]
+    kinds = {kind for output in outputs(notebook) for kind in output.get("data", {})}
+    assert kinds == {"text/plain", "text/html", "image/png"}
+    assert NOTEBOOK.stat().st_size < MOST_BYTES
+
+
+def test_the_one_that_is_shipped_names_no_folder_of_a_machine() -> None:
+    assert not re.search(r"/(?:root|home|tmp|Users)/", NOTEBOOK.read_text(encoding="utf-8"))

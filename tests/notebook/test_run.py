@@ -1,0 +1,348 @@
+"""`echoscope.Run`: what it answers, in which form, and how it is shown."""
+
+from __future__ import annotations
+
+import doctest
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from made_run import add_steps, make_run, open_writer, step_metrics
+from trajectories import make_trajectory
+
+import echoscope
+from echoscope import Run, Runs
+from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.notebook import curves, html, run, runs
+from echoscope.store.errors import NotARunError, QueryError
+from echoscope.store.importers.importing import ImportingError
+from echoscope.store.reader import open_run
+from echoscope.store.records import Turn
+from echoscope.store.writer import RunWriter
+
+from .conftest import FIXTURES, append_messages
+
+
+@pytest.mark.parametrize("module", [run, runs, curves, html])
+def test_the_examples_of_the_docstrings_hold(
+    module: ModuleType, demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(demo.parents[1])
+    results = doctest.testmod(module, extraglobs={"Run": Run, "Runs": Runs})
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+def test_the_package_offers_it_without_importing_it() -> None:
+    assert {"Run", "Runs", "open_run"} <= set(dir(echoscope))
+    code = "import sys, echoscope; dir(echoscope); print('echoscope.notebook' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_a_card_and_a_figure_need_neither_torch_nor_streamlit(demo: Path) -> None:
+    code = (
+        "import sys, echoscope\n"
+        "run = echoscope.Run(sys.argv[1])\n"
+        "run._repr_html_(), repr(run), run.plot(), run.episode('t00000001-00000')._repr_html_()\n"
+        "print(sorted({'torch', 'transformers', 'streamlit'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(demo)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+# --- numbers
+
+
+def test_metrics_are_a_row_a_step_and_a_column_a_metric(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a", 3, values=lambda s: {"b": s, "policy/entropy": 1.0 - s})
+    frame = Run(path).metrics()
+    assert frame.index.tolist() == [0, 1, 2]
+    assert frame.index.name == "step"
+    assert frame.to_dict("list") == {"b": [0.0, 1.0, 2.0], "policy/entropy": [1.0, 0.0, -1.0]}
+    assert frame.attrs["units"]["policy/entropy"] == "nats per token"
+    assert frame.attrs["names"]["policy/entropy"] == "Policy entropy"
+
+
+def test_metrics_in_arrow_have_their_units_in_the_schema(demo: Path) -> None:
+    table = Run(demo).metrics("policy/*", as_="arrow")
+    assert isinstance(table, pa.Table)
+    assert table.column_names == ["step", "policy/entropy"]
+    metadata = table.schema.field("policy/entropy").metadata
+    assert metadata == {b"unit": b"nats per token", b"name": b"Policy entropy"}
+
+
+def test_a_step_without_a_metric_has_nan_and_nan_stays_nan(tmp_path: Path) -> None:
+    values = {0: {"a": 1.0}, 1: {"a": float("nan"), "b": 2.0}}
+    frame = Run(make_run(tmp_path / "a", 2, values=lambda step: values[step])).metrics()
+    np.testing.assert_array_equal(frame["a"], [1.0, np.nan])
+    np.testing.assert_array_equal(frame["b"], [np.nan, 2.0])
+
+
+def test_a_metric_of_both_phases_is_that_of_training(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "a", run_id="a", config={}, is_packing=False)
+    both = [step_metrics("a", 0, {"x": 1.0}, "train"), step_metrics("a", 0, {"x": 2.0}, "eval")]
+    writer.commit_step(metrics=both, trajectories=[], outcomes=[])
+    writer.close(status="finished")
+    found = Run(tmp_path / "a")
+    assert found.metrics()["x"].tolist() == [1.0]
+    assert found.metrics(wide=False)["phase"].tolist() == ["eval", "train"]
+
+
+def test_an_unknown_metric_is_named_with_the_one_that_was_meant(demo: Path) -> None:
+    with pytest.raises(QueryError, match=r"'policy/entropi'; did you mean 'policy/entropy'\?"):
+        Run(demo).metrics("policy/entropi")
+    with pytest.raises(QueryError, match=r"no metric of the run matches 'eval/\*'"):
+        Run(demo).metrics(["policy/entropy", "eval/*"])
+
+
+def test_trajectories_are_those_that_the_reader_has(demo: Path) -> None:
+    found = Run(demo).trajectories("success and step > 10", columns=["id", "episode_return"])
+    rows = open_run(demo).sql(
+        "SELECT id, episode_return FROM trajectories WHERE is_success AND step > 10 ORDER BY id"
+    )
+    assert found.to_dict("records") == rows.to_pylist()
+    assert len(found) == 38
+
+
+def test_pages_join_to_the_whole_without_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_writer(tmp_path / "a")
+    add_steps(writer, "a", range(3), num_trajectories=30)
+    add_steps(writer, "a", range(3, 9), num_trajectories=2)
+    writer.close(status="finished")
+    monkeypatch.setattr("echoscope.notebook.frames._FIRST_PAGE", 7)
+    monkeypatch.setattr("echoscope.notebook.frames._LARGEST_PAGE", 13)
+    expected = open_run(tmp_path / "a").sql("SELECT id FROM trajectories ORDER BY id")
+    found = Run(tmp_path / "a").trajectories(columns="id", as_="arrow")
+    assert found.column("id").to_pylist() == expected.column("id").to_pylist()
+    assert (
+        Run(tmp_path / "a").trajectories(limit=40)["id"].tolist()
+        == (expected.column("id").to_pylist()[:40])
+    )
+
+
+def test_turns_have_their_episode_and_their_parts_as_python_cuts_them(one_episode) -> None:
+    reply = "I see \U0001f469‍\U0001f52c é, so up.</think><answer>up</answer>!"
+    start = reply.index("<answer>")
+    turn = Turn(
+        index=0,
+        observation="o",
+        response=reply,
+        reasoning_chars=(0, reply.index("</think>")),
+        answer_chars=(start + 8, start + 10),
+        reward=1.0,
+        is_valid=None,
+    )
+    path = one_episode(turn, tag="lake", is_success=True)
+    row = Run(path).turns("success", columns="all").to_dict("records")[0]
+    assert (row["reasoning"], row["answer"]) == (turn.reasoning, turn.answer)
+    assert (row["tag"], row["episode_return"]) == ("lake", 1.0)
+    assert Run(path).turns()["is_valid"].isna().all()
+
+
+def test_what_is_unknown_stays_unknown_and_a_long_seed_exact(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "a", run_id="a", config={}, is_packing=False)
+    seeds = (2**62 + 1, None)
+    writer.commit_step(
+        metrics=[step_metrics("a", 1, {})],
+        trajectories=[
+            make_trajectory(Turn(index=0, observation="", response=""), index=k, env_seed=seed)
+            for k, seed in enumerate(seeds)
+        ],
+        outcomes=[],
+    )
+    writer.close(status="finished")
+    frame = Run(tmp_path / "a").trajectories()
+    assert frame["env_seed"].tolist() == [2**62 + 1, pd.NA]
+    assert frame["is_success"].tolist() == [pd.NA, pd.NA]
+    assert frame["is_success"].dtype == "boolean"
+    assert frame[frame["is_success"].fillna(False)].empty
+
+
+def test_settings_hold_at_a_step(demo: Path) -> None:
+    settings = Run(demo).settings()
+    assert settings["envs.train.0.env"] == "frozen_lake"
+    assert settings["steps"] == 100
+
+
+def test_evaluations_are_one_row_each(tmp_path: Path) -> None:
+    values = {
+        "eval/lake/success_rate": 0.5,
+        "eval/lake/success_rate_low": 0.4,
+        "eval/lake/num_tasks": 64,
+        "eval/lake/pass_at_4": 0.75,
+    }
+    found = Run(make_run(tmp_path / "a", 1, values=lambda _: values)).evaluations()
+    row = found.to_dict("records")[0]
+    assert row.pop("high") != row.get("high")  # NaN: not stored
+    assert row == {
+        **{"tag": "lake", "step": 0, "success": 0.5, "low": 0.4, "num_tasks": 64.0},
+        "pass_at_4": 0.75,
+    }
+
+
+# --- verdict
+
+
+def test_the_verdict_is_that_of_the_command(collapsed: Path) -> None:
+    found, expected = Run(collapsed).diagnose(), diagnose(collapsed)
+    assert found.verdict == expected
+    assert found.state == "collapsed"
+    assert found.sentence.startswith("Format collapse, starting")
+    assert found.findings["rule"].tolist()[0] == "FORMAT_COLLAPSE"
+    assert found.evidence["metric"].tolist() == [e.metric for e in expected.evidence]
+    assert found.table(as_="arrow").column("after").to_pylist() == [
+        e.after for e in expected.evidence
+    ]
+    assert found.advice["text"][0] == expected.actions[0].text
+    assert found.to_dict() == expected.to_json()
+
+
+def test_a_card_says_status_verdict_figures_and_how_to_go_on(collapsed: Path) -> None:
+    found = Run(collapsed)
+    text, shown = repr(found), found._repr_html_()
+    for words in ("collapsed: finished, step 79", "Format collapse, starting", ".diagnose()"):
+        assert words in text
+    for words in ("Training success", "10 %", "Format collapse, starting", "<polyline", "Policy"):
+        assert words in shown
+    assert "reasoning: undetermined" in text
+
+
+def test_a_verdict_is_kept_until_there_is_a_new_step(tmp_path: Path, monkeypatch) -> None:
+    times = []
+    monkeypatch.setattr(run, "judge", lambda opened: times.append(1) or diagnose(opened))
+    writer = open_writer(tmp_path / "a")
+    add_steps(writer, "a", range(2))
+    found = Run(tmp_path / "a")
+    repr(found), found.diagnose(), found.plots()
+    assert len(times) == 1
+    add_steps(writer, "a", range(2, 3))
+    found.diagnose()
+    assert len(times) == 2
+    writer.close(status="finished")
+
+
+# --- figures
+
+
+def test_plots_lists_what_has_data_and_each_is_drawn(collapsed: Path) -> None:
+    found = Run(collapsed)
+    names = found.plots()
+    assert names[:2] == ["evidence", "success"]
+    assert "information" not in names
+    for name in names:
+        assert len(found.plot(name).data) > 0
+    assert found.plot() == found.plot("evidence")
+
+
+def test_a_figure_is_the_one_of_the_dashboard(collapsed: Path) -> None:
+    figure = Run(collapsed).plot("success")
+    assert figure.layout.annotations[0].text.startswith("<b>Success</b>")
+    line = next(trace for trace in figure.data if trace.name == "training")
+    np.testing.assert_array_equal(line.y, [0.6] * 50 + [0.1] * 30)
+    assert figure.layout.shapes[0].label.text == "began"
+
+
+def test_any_metric_can_be_drawn_and_a_mistyped_one_is_named(collapsed: Path) -> None:
+    found = Run(collapsed)
+    assert found.plot("text/loop_frac").data[0].y.tolist() == [0.0] * 80
+    with pytest.raises(QueryError, match=r"'sucess'; did you mean 'success'\?"):
+        found.plot("sucess")
+    with pytest.raises(QueryError, match="no data for the figure 'regimes'"):
+        found.plot("regimes")
+    with pytest.raises(ValueError, match="axis is 'hours', but must be"):
+        found.plot("success", axis="hours")
+
+
+# --- other runs
+
+
+def test_compare_gives_the_settings_that_differ(demo: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", 1, config={"loss": {"kind": "clip"}, "steps": 5})
+    rows = Run(demo).compare(other).set_index("setting")
+    assert rows.loc["steps"].to_dict() == {"demo": "100", "other": "5"}
+    assert "loss.kind" not in rows.index
+
+
+def test_runs_lists_a_folder(demo: Path, collapsed: Path, tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to(demo)
+    make_run(tmp_path / "two", 1, status="failed")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{")
+    found = Runs(tmp_path)
+    table = found.table().set_index("run")
+    assert table.loc["two", "status"] == "failed"
+    assert table.loc["bad", "status"] == "unreadable"
+    assert table.loc["bad", "problem"]
+    assert found["two"].last_step == 0
+    assert "two" in repr(found)
+    assert "two" in found._repr_html_()
+    with pytest.raises(NotARunError, match=r"no run 'tow'; did you mean 'two'\?"):
+        found["tow"]
+
+
+# --- files of other trainers
+
+
+@pytest.mark.parametrize("name", ["ragen", "verl", "trl", "verifiers", "messages"])
+def test_rollouts_of_other_trainers_open_like_runs(name: str) -> None:
+    found = Run(FIXTURES / name)
+    assert len(found.trajectories()) > 0
+    assert found.name == name
+    assert "trainer " in repr(found)
+    assert found.diagnose().notes[0].startswith("read from")
+    first = found.trajectories(limit=1)["id"][0]
+    assert first in found.episode(first)._repr_html_()
+
+
+def test_an_import_that_is_not_kept_goes_with_its_object(messages: Path) -> None:
+    found = Run(messages)
+    place = found.path
+    assert place.is_dir()
+    assert str(place) not in repr(found) + found._repr_html_() + repr(found.diagnose())
+    del found
+    assert not place.exists()
+
+
+def test_an_import_that_is_kept_is_a_run(messages: Path, tmp_path: Path) -> None:
+    found = Run(messages, keep=tmp_path / "runs" / "kept")
+    assert found.name == "kept"
+    assert Run(tmp_path / "runs" / "kept").trajectories().equals(found.trajectories())
+    with pytest.raises(ValueError, match="is a run already"):
+        Run(tmp_path / "runs" / "kept", keep=tmp_path / "again")
+
+
+def test_refresh_imports_what_another_trainer_added(messages: Path) -> None:
+    found = Run(messages)
+    assert len(found.trajectories()) == 4
+    append_messages(messages, range(2, 3))
+    assert len(found.refresh().trajectories()) == 6
+
+
+RECORDED = Path(echoscope.__file__).parent / "diagnostics" / "bench" / "runs"
+
+
+def test_a_metrics_file_opens_without_episodes() -> None:
+    found = Run(RECORDED / "collapse-template" / "seed0.csv")
+    assert found.diagnose().state == "collapsed"
+    assert found.trajectories().empty
+    assert ".trajectories" not in found._repr_html_()
+    assert {"evidence", "success", "regimes"} <= set(found.plots())
+
+
+def test_one_of_several_runs_is_named(tmp_path: Path) -> None:
+    for name in ("seed0.csv", "seed1.csv"):
+        shutil.copy(RECORDED / "healthy-bandit" / name, tmp_path)
+    with pytest.raises(ImportingError, match=r"holds metrics of 2 runs .*Run\(.*run='seed0.csv'\)"):
+        Run(tmp_path)
+    assert Run(tmp_path, run="seed1.csv").last_step > 20
