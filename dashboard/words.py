@@ -25,6 +25,8 @@ _STATUS_COLOURS: Mapping[Status, Colour] = {
     Status.WAITING: "blue",
     Status.PAUSED: "orange",
     Status.STALE: "orange",
+    Status.IMPORTED: "gray",
+    Status.IMPORTING: "blue",
     Status.FINISHED: "gray",
     Status.STOPPED: "gray",
     Status.INTERRUPTED: "orange",
@@ -52,7 +54,7 @@ def status_words(stands: RunStatus, last_step: int, steps: int, now: float) -> t
     """
     words = visible(stands.words(now), 200)
     if last_step >= 0:
-        words += f", step {last_step}" + (f" of {steps}" if steps >= last_step else "")
+        words += f", step {last_step}" + (f" of {steps}" if steps >= max(1, last_step) else "")
     return words, _STATUS_COLOURS[stands.status]
 
 

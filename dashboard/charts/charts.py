@@ -35,6 +35,8 @@ from .marks import MARK_AXIS, Mark, Trace, mark_traces, scatter
 
 _MARKED_BELOW = 60
 """A curve with fewer points than this shows each of them."""
+_FEW_STEPS = 8
+"""Up to which plotly would put ticks between steps."""
 _BAND_OPACITY = 0.16
 _LEGEND_ROW = 20
 EACH_STEP = "each step"
@@ -126,6 +128,8 @@ def line_spec(
         trace["showlegend"] = False
     named = drawn if options.has_legend else []
     layout = _layout(axis, options) | _y_axes(left, right, axis, options) | _legend(named)
+    if axis.kind == "step" and not options.zoom:
+        layout["xaxis"] |= _whole_steps(drawn)
     notes = []
     if title:
         words = f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(left, right)}"
@@ -300,6 +304,10 @@ def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[s
         limits = clipped_range(known, log_y=options.log_y)
     else:
         limits = full_range(known, log_y=options.log_y) if options.zoom else None
+    steady = known[np.isfinite(known)]
+    is_flat = len(steady) > 0 and float(np.ptp(steady)) == 0
+    if limits is None and units == [SHARE] and not options.log_y and is_flat:
+        limits = (-0.05, 1.05)  # plotly would go up to 200 %
     if limits is None and not options.log_y and largest < _LEAST_NATS and _is_divergence(curves):
         limits = (-_LEAST_NATS, _LEAST_NATS)
     if limits is not None:
@@ -384,6 +392,13 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
             **({"range": list(options.zoom)} if options.zoom else {}),
         },
     }
+
+
+def _whole_steps(drawn: Sequence[Curve]) -> dict[str, Any]:
+    """Ticks at whole steps where there are few of them."""
+    steps = np.concatenate([np.empty(0, np.int64), *(one.steps for one in drawn)])
+    is_short = len(steps) > 0 and int(np.ptp(steps)) <= _FEW_STEPS
+    return {"tick0": 0, "dtick": 1} if is_short else {}
 
 
 def _legend(curves: Sequence[Curve]) -> dict[str, Any]:

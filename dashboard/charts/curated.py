@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from echoscope.diagnostics.catalogue import metric
-from echoscope.diagnostics.judge.channels import CHANNELS, SOURCES, derived
+from echoscope.diagnostics.judge.channels import CHANNELS, REWARD_AS_SUCCESS, SOURCES, derived
 from echoscope.diagnostics.judge.course import levels, matches
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.rates import wilson_interval
@@ -69,7 +69,10 @@ CHARTS: tuple[Chart, ...] = (
             " trajectories (siblings share a task, so in truth it is somewhat wider). Dots:"
             " evaluation on fixed tasks that never train."
         ),
-        lines=(Line(key="rollout/success_rate", name="training"),),
+        lines=(
+            Line(key="rollout/success_rate", name="training"),
+            Line(key=REWARD_AS_SUCCESS, name="training, by its mean reward"),
+        ),
         missing="No success was logged yet.",
     ),
     Chart(
@@ -207,6 +210,10 @@ CHARTS: tuple[Chart, ...] = (
 )
 
 
+OWN_CHARTS = frozenset({"waiting", "queue"})
+"""Names of charts that only our own trainer can fill."""
+
+
 def evidence_chart(verdict: Verdict | None, known: Sequence[str]) -> Chart:
     """What the verdict rests on besides success, which has a chart of its own.
 
@@ -256,6 +263,18 @@ def chart_keys(charts: Sequence[Chart], known: Sequence[str]) -> list[str]:
     if any(chart.name == "success" for chart in charts):
         wanted |= {f"{key}{end}" for key in eval_keys(known) for end in ("", "_low", "_high")}
     return sorted(wanted & set(known))
+
+
+def shown_charts(charts: Sequence[Chart], known: Sequence[str]) -> tuple[list[Chart], list[Chart]]:
+    """The charts that some metrics fill, and those without a curve; none twice."""
+    shown: dict[tuple[Line, ...], Chart] = {}
+    absent = []
+    for chart in charts:
+        if chart_keys([chart], known):
+            shown.setdefault(chart.lines, chart)
+        elif chart.name not in OWN_CHARTS and chart.name != EVIDENCE:
+            absent.append(chart)
+    return list(shown.values()), absent
 
 
 def eval_keys(known: Sequence[str]) -> list[str]:

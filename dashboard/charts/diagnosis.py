@@ -271,7 +271,11 @@ def group_map(grid: pd.DataFrame) -> go.Figure:
     figure.update_layout(
         height=HEIGHT,
         margin={"l": 10, "r": 10, "t": 10, "b": 10},
-        xaxis={"title": "step", "showgrid": False},
+        xaxis={
+            "title": "step",
+            "showgrid": False,
+            **({"tick0": 0, "dtick": 1} if len(steps) <= 8 else {}),
+        },
         yaxis={"title": "groups", "showticklabels": False, "showgrid": False},
         legend=_LEGEND,
     )

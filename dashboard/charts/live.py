@@ -15,19 +15,26 @@ import streamlit as st
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import RunInfo
+from echoscope.store.status import Origin, origin_of
 
-from ..data import queries
+from ..data import queries, tables
 from ..data.cache import AnswerCache
 from ..data.curves import AXES, Axis, AxisKind, Curve, Zoom, curve, describe, step_axis, to_csv
 from ..escaping import visible
 from ..live import cursor, figures, pulses
 from ..page.problems import Problem
 from . import charts
-from .curated import CHARTS, EVIDENCE, Chart, chart_curves, chart_keys, evidence_chart
+from .curated import (
+    CHARTS,
+    EVIDENCE,
+    Chart,
+    chart_curves,
+    chart_keys,
+    evidence_chart,
+    shown_charts,
+)
 from .marks import Mark, alarm_marks, command_marks, rewind_marks
 
-EXACT_STEPS = 20_000
-"""Runs up to this long are smoothed from every point; longer ones from the extremes of ranges."""
 _MIN_WIDTH = 360
 """Of a chart, in pixels: three fit beside each other on a laptop, one on a telephone."""
 _PLAIN = "metrics"
@@ -66,7 +73,7 @@ class Snapshot:
 
     @property
     def max_points(self) -> int | None:
-        return None if self.info.last_step <= EXACT_STEPS else queries.MAX_POINTS
+        return tables.most_points(self.info.last_step)
 
     @property
     def axis(self) -> Axis:
@@ -93,6 +100,11 @@ class Snapshot:
         """The curated charts, with the one that shows what the verdict rests on."""
         evidence = evidence_chart(queries.known_verdict(self.run_id), self.known)
         return [evidence if chart.name == EVIDENCE else chart for chart in CHARTS]
+
+    @property
+    def is_foreign(self) -> bool:
+        """Another trainer made the run: what it does not log has no chart."""
+        return origin_of(self.info.config) is not Origin.TRAINED
 
     def marks(self) -> list[Mark]:
         return [
@@ -134,7 +146,8 @@ def controls(run_id: str) -> Controls:
         )
         chosen = st.segmented_control(
             "Axis",
-            AXES,
+            # The times of an imported run are those of the import.
+            AXES[:1] if origin_of(queries.info(run_id).config) is Origin.IMPORTED else AXES,
             default="step",
             required=True,
             key="x",
@@ -164,11 +177,20 @@ def controls(run_id: str) -> Controls:
 
 
 def curated(page: Snapshot) -> None:
-    """The curated charts: three in a row where there is room."""
+    """The curated charts: three in a row where there is room.
+
+    Of a run that another trainer made those that it has data for, and the others by name.
+    """
+    shown, absent = shown_charts(page.charts(), page.known) if page.is_foreign else (CHARTS, ())
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
-    for chart in CHARTS:
+    for chart in shown:
         with grid.cell():
             figures.show_sent(sent(page, chart.name), key=f"chart_{chart.name}")
+    if absent:
+        titles = ", ".join(chart.title for chart in absent)
+        is_read = origin_of(page.info.config) is not Origin.RECORDED
+        way = " A metrics file or log beside the rollouts may hold them." if is_read else ""
+        st.caption(f"Not in the data of this run: {titles}.{way}")
 
 
 def legend() -> None:

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.judge.channels import REWARD_AS_SUCCESS
 from echoscope.diagnostics.metric_entry import SHARE
 
 from ..data.curves import FIXED_TASKS, downsample
@@ -71,9 +72,14 @@ _STEP = "Steps done, of those planned; the time of a step; and the time that is 
 _SUCCESS = _Number(
     name="Training success", key="rollout/success_rate", chart="success", is_from_best=True
 )
+_BY_REWARD = _Number(
+    name="Training success", key=REWARD_AS_SUCCESS, chart="success", is_from_best=True
+)
+"""Of metrics that say a mean reward between 0 and 1, and no success."""
 _RETURN = _Number(
     name="Training return", key="reward/return_mean", chart="return", is_from_best=True
 )
+_TRAINING = (_SUCCESS, _BY_REWARD)
 _OTHERS = (
     _Number(name="Policy entropy", key="policy/entropy", chart="entropy"),
     _Number(
@@ -97,7 +103,8 @@ def _numbers(known: Sequence[str]) -> list[_Number]:
         help=_EVALUATION,
         is_from_best=True,
     )
-    return [evaluation, _SUCCESS if _SUCCESS.key in known else _RETURN, *_OTHERS]
+    training = next((number for number in _TRAINING if number.key in known), _RETURN)
+    return [evaluation, training, *_OTHERS]
 
 
 def tile_keys(known: Sequence[str]) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from echoscope.store.annotations import AlarmNote
 from echoscope.store.reader import CommandState
 from echoscope.store.records import Alarm, AlarmState
+from echoscope.store.steer.annotations import AlarmNote
 
 RANK: Mapping[str, int] = {"critical": 0, "warning": 1, "info": 2}
 

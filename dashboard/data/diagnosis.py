@@ -157,6 +157,7 @@ def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         step, rank (0 at the bottom), group_index, kind (see GROUP_KINDS), reward_std, return_mean.
+        Groups of which neither spread nor success is known are left out.
     """
     out = groups.copy()
     has_spread = out["reward_std"].fillna(0.0) > 0
@@ -165,6 +166,8 @@ def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
     kind = np.where(is_flat & (out["success_frac"] == 1.0), "solved", kind)
     kind = np.where(is_flat & (out["success_frac"] == 0.0), "hopeless", kind)
     out["kind"] = kind
+    # Nothing is known of the spread of a trajectory alone, or of groups without rewards.
+    out = out[out["reward_std"].notna() | (out["kind"] != "constant")]
     order = {name: place for place, name in enumerate(GROUP_KINDS)}
     out["order"] = out["kind"].map(order)
     out = out.sort_values(["step", "order", "reward_std", "group_index"])

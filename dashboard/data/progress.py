@@ -29,6 +29,7 @@ def pace(steps: pd.DataFrame) -> Pace:
     recent = recent.tail(RECENT_STEPS + 1)
     wall = recent["wall_time"].to_numpy(np.float64)
     between = np.diff(wall)
+    between = between[between > 0]  # steps of one time were read from a file together
     alone = recent["step_s"].to_numpy(np.float64, na_value=np.nan)
     speed = recent["tokens_per_s"].to_numpy(np.float64, na_value=np.nan)
     return Pace(
@@ -51,9 +52,11 @@ def progress_words(
         steps: How many the run will take; 0 where that is not known.
     """
     done = max(0, last_step)
-    words = [f"{speed.step_s:.2g} s a step"] if math.isfinite(speed.step_s) else []
+    # The times in an imported run are those of the import.
+    is_known = math.isfinite(speed.step_s) and not stands.is_imported
+    words = [f"{speed.step_s:.2g} s a step"] if is_known else []
     left = remaining_s(speed, step=done, steps=steps)
-    if stands.status is Status.LIVE and math.isfinite(left):
+    if stands.status is Status.LIVE and steps > 0 and math.isfinite(left):
         words.append(f"{duration(left)} left")
     return f"{done} / {steps}" if steps > 0 else str(done), ", ".join(words)
 

@@ -26,7 +26,6 @@ import pyarrow as pa
 from echoscope.diagnostics.judge.advice import actions
 from echoscope.diagnostics.judge.advice.actions import AlarmAdvice
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.store.annotations import Annotations, read_annotations
 from echoscope.store.checkpoints import CheckpointChoice, last_good_checkpoint
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
 from echoscope.store.log.durable import is_locked
@@ -45,17 +44,19 @@ from echoscope.store.records import (
     parse_trajectory_id,
 )
 from echoscope.store.status import RUNNING, RunStatus
+from echoscope.store.steer.annotations import Annotations, read_annotations
 from echoscope.store.steer.settings import live_settings
 
 from ..page.problems import Problem
 from ..replay.pieces import TokenTexts
 from ..web.settings import settings
 from ..words import plain_config
+from . import tables
 from .cache import AnswerCache
+from .foreign import Source, Sources
 from .verdict_cache import Judge, judge_at
 
 MAX_READERS = 12
-MAX_POINTS = 2_000
 MAX_KEYS = 64
 """Of one call of `series`."""
 
@@ -64,6 +65,7 @@ T = TypeVar("T")
 
 _readers: OrderedDict[Path, tuple[tuple[int, int], RunReader]] = OrderedDict()
 _lists: dict[Path, RunList] = {}
+_foreign: dict[tuple[Path, tuple[Path, ...]], Sources] = {}
 _lock = threading.RLock()
 _answers = AnswerCache()
 _judge = Judge()
@@ -75,6 +77,7 @@ def forget() -> None:
     with _lock:
         _readers.clear()
         _lists.clear()
+        _foreign.clear()
         _answers.clear()
         _judge.clear()
         _token_texts.clear()
@@ -128,9 +131,21 @@ def num_unread_runs() -> int:
     return _listed().num_unread
 
 
-def other_folders() -> list[str]:
-    """Folders under the root that are no runs, as `runs` found them last."""
+def other_names() -> list[str]:
+    """Folders and files under the root that are no runs, as `runs` found them last."""
     return _listed().others
+
+
+def foreign_sources() -> tuple[Source, ...]:
+    """What other trainers wrote below the root, as it was seen last; never waits for a look."""
+    return _sources().known(other_names())
+
+
+def _sources() -> Sources:
+    given = settings()
+    with _lock:
+        key = (given.root, given.sources)
+        return _foreign.setdefault(key, Sources(given.root, given.sources))
 
 
 def _listed() -> RunList:
@@ -271,33 +286,12 @@ def _metric_keys(run: RunReader) -> list[str]:
     return sorted(keys)
 
 
-# A semi-join, not list_contains: DuckDB turns it into a filter of the scan, half the time of one.
-_PLAIN = """
-SELECT step, key, value FROM metrics
-WHERE key IN (SELECT unnest($1)) AND ($2 IS NULL OR phase = $2) ORDER BY key, step
-"""
-_COARSE = """
-WITH found AS (
-  SELECT key, step // $3 AS bucket, arg_min(step, value) AS low_step, min(value) AS low,
-         arg_max(step, value) AS high_step, max(value) AS high,
-         max(step) AS last_step, arg_max(value, step) AS last
-  FROM metrics
-  WHERE key IN (SELECT unnest($1)) AND ($2 IS NULL OR phase = $2) AND isfinite(value)
-  GROUP BY key, bucket
-)
-SELECT low_step AS step, key, low AS value FROM found
-UNION SELECT high_step, key, high FROM found
-UNION SELECT last_step, key, last FROM found
-ORDER BY key, step
-"""
-
-
 def series(
     run_id: str,
     keys: Sequence[str],
     phase: str | None = None,
     *,
-    max_points: int | None = MAX_POINTS,
+    max_points: int | None = tables.MAX_POINTS,
 ) -> pd.DataFrame:
     """Metrics over the run: columns step, key, value; by key, then step.
 
@@ -320,11 +314,7 @@ def series(
     wanted = tuple(dict.fromkeys(keys))
 
     def ask(run: RunReader) -> pd.DataFrame:
-        width = 1 if max_points is None else 3 * (run.info().last_step + 1) // max_points
-        if width <= 3:  # most ranges would keep all of their steps
-            found = _frame(run.sql(_PLAIN, [list(wanted), phase]))
-        else:
-            found = _frame(run.sql(_COARSE, [list(wanted), phase, width]))
+        found = tables.series(run, wanted, phase, max_points=max_points)
         # Each chart looks for a few keys: as categories they are found by number.
         return found.assign(key=found["key"].astype("category"))
 
@@ -338,8 +328,7 @@ def listing(run_id: str, step: int) -> pd.DataFrame:
 
 def trajectory_steps(run_id: str) -> list[int]:
     """Steps that have trajectories, in order."""
-    found = table(run_id, "SELECT DISTINCT step FROM trajectories ORDER BY step")
-    return [int(step) for step in found["step"]]
+    return _answer("trajectory_steps", run_id, tables.trajectory_steps)
 
 
 def trajectory(run_id: str, trajectory_id: str) -> Trajectory:
@@ -426,23 +415,17 @@ def diagnostics(run_id: str, step: int) -> list[DiagnosticRecord]:
     return _answer("diagnostics", run_id, lambda run: run.diagnostics(step), (step,))
 
 
-_GROUPS = """
-SELECT step, group_index, stddev_samp(episode_return) AS reward_std,
-       avg(episode_return) AS return_mean, avg(is_success::INT) AS success_frac
-FROM trajectories WHERE split IN ('train', 'import') AND list_contains($1, step)
-GROUP BY step, group_index ORDER BY step, group_index
-"""
-
-
 def groups_of(run_id: str, steps: Sequence[int]) -> pd.DataFrame:
     """step, group_index, reward_std, return_mean, success_frac of the groups of some steps."""
-    return table(run_id, _GROUPS, (tuple(steps),)) if steps else pd.DataFrame()
+    wanted = tuple(steps)
+    return _answer("groups", run_id, lambda run: tables.groups(run, wanted), (wanted,))
 
 
 def diagnostic_steps(run_id: str, kind: str) -> list[int]:
     """Steps at which a diagnostic of this kind was stored, in order."""
-    sql = "SELECT DISTINCT step FROM diagnostics WHERE kind = $1 ORDER BY step"
-    return [int(step) for step in table(run_id, sql, (kind,))["step"]]
+    return _answer(
+        "diagnostic_steps", run_id, lambda run: tables.diagnostic_steps(run, kind), (kind,)
+    )
 
 
 def verdict(run_id: str, *, wait_s: float = 0.5) -> Verdict:

@@ -11,7 +11,7 @@ import shlex
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,7 +149,9 @@ _COUNT = "SELECT count(*) AS found FROM metrics WHERE step <= $1"
 def _judge(watched: _Watched, run: RunReader) -> Verdict:
     info = run.info()
     first = run.sql("SELECT min(step) AS step FROM metrics").column("step")[0].as_py()
-    if not _one(run, _HAS_TEXT, (first or 0) + _TEXT_WITHIN):
+    # An import stands still, and its notes say what of it was measured.
+    is_import = isinstance(info.config.get("imported"), Mapping)
+    if is_import or not _one(run, _HAS_TEXT, (first or 0) + _TEXT_WITHIN):
         watched.is_costly, watched.diagnosis = True, None
         return diagnose(run)
     watched.is_costly = False

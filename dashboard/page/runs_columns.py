@@ -40,6 +40,8 @@ SUCCESS = "rollout/success_rate"
 MAX_CURVES = 8
 _PER_RUN = ("name", "seed", "from_run")
 """Settings in which runs differ that only repeat one another."""
+_ABOUT_FILES = ("imported", "watched", "recorded", "controls")
+"""Beginnings of what a run of another trainer says of its data, and not of its training."""
 _ABOUT_WATCHING = ("diagnostics.", "checkpoint.", "eval.", "live.")
 
 
@@ -133,6 +135,7 @@ def seeds_table(groups: Sequence[Sequence[RunRow]], names: Sequence[str]) -> pd.
     """One row a group of seeds: how many runs, the settings that tell groups apart, and means."""
     settings = [settings_of(group[0]) for group in groups]
     keys = sorted(set().union(*settings) - set(_PER_RUN) - {"branched_from"})
+    keys = [key for key in keys if key.partition(".")[0] not in _ABOUT_FILES]
     keys.sort(key=lambda key: key.startswith(_ABOUT_WATCHING))  # what trains comes first
     telling = [key for key in keys if len({repr(one.get(key)) for one in settings}) > 1][:6]
     shown = [name for name in names if name not in telling]

@@ -16,9 +16,9 @@ import streamlit as st
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.metric_entry import SHARE
-from echoscope.store.annotations import AddTag, Change, Pin, RemoveTag, SetNote
 from echoscope.store.query.listing import RunDetails, RunRow, row_status
-from echoscope.store.status import after_step
+from echoscope.store.status import Origin, after_step
+from echoscope.store.steer.annotations import AddTag, Change, Pin, RemoveTag, SetNote
 
 from ..charts import theme
 from ..data import queries
@@ -45,7 +45,7 @@ _COLUMNS: Mapping[str, Any] = {
     "status": "Status",
     "state": st.column_config.TextColumn("Verdict", help="Verdict on the metrics so far."),
     "step": st.column_config.NumberColumn("Step"),
-    "planned": st.column_config.NumberColumn("of", help="Planned number of steps."),
+    "planned": st.column_config.NumberColumn("of", format="%d", help="Planned number of steps."),
     "success": st.column_config.NumberColumn(
         "Success", format="%.0f %%", help="Success rate of training rollouts at the last step."
     ),
@@ -55,6 +55,7 @@ _COLUMNS: Mapping[str, Any] = {
     "alarm": "Worst open alarm",
     "environment": "Environment",
     "algorithm": "Algorithm",
+    "trainer": st.column_config.TextColumn("Trainer", help="Another trainer that made the run."),
     "branched": "Branched from",
     "started": "Started",
     "tags": "Tags",
@@ -75,7 +76,8 @@ class Picked:
 
 
 _QUIET = (RunState.HEALTHY, RunState.CONVERGED)
-_MAY_BE_EMPTY = {"planned", "alarm", "branched", "note", "tags", "pinned"}
+_MAY_BE_EMPTY = {"planned", "alarm", "environment", "algorithm", "trainer", "branched"}
+_MAY_BE_EMPTY |= {"note", "tags", "pinned"}
 """Columns that are left out where no run has anything in them."""
 
 
@@ -202,6 +204,7 @@ def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
         "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",
         "environment": visible(", ".join(row.environments), 80),
         "algorithm": visible(row.algorithm, 40),
+        "trainer": visible(row.trainer, 40),
         "branched": branched_from(row),
         "started": f"{started:%Y-%m-%d %H:%M}" if started else None,
         "tags": visible(", ".join(row.tags), 200),
@@ -222,7 +225,7 @@ def _state(row: RunRow, details: RunDetails) -> str:
     A verdict that is quick to get is asked for.
     """
     try:
-        if details.has_text:
+        if details.has_text or row.origin is Origin.IMPORTED:
             queries.verdict(row.run_id, wait_s=0.0)
         found = queries.known_verdict(row.run_id)
     except Problem:

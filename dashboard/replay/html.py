@@ -7,7 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 
 from echoscope.store.importers.draft import reconstructions
-from echoscope.store.records import FinishReason, ToolCall, Trajectory, TrajectoryOutcome, Turn
+from echoscope.store.records import (
+    FinishReason,
+    Split,
+    StopReason,
+    ToolCall,
+    Trajectory,
+    TrajectoryOutcome,
+    Turn,
+)
 from echoscope.text.png import picture_key
 
 from ..escaping import attribute, cut, cut_note, escape, marked
@@ -84,7 +92,7 @@ def _flag(value: bool | None, true: str, false: str) -> list[str]:
 
 def success_badge(is_success: bool | None) -> str:
     if is_success is None:
-        return _badge("success not defined", "plain")
+        return _badge("success unknown", "plain")
     return _badge("solved", "good") if is_success else _badge("failed", "bad")
 
 
@@ -102,7 +110,7 @@ def trajectory_facts(
         fact("return", _number(trajectory.episode_return), hint="environment, format and shaping"),
         *(fact(name, _number(value)) for name, value in list(terms.items())[:12]),
         fact("advantage", _number(outcome.advantage if outcome else advantage)),
-        fact("ended by", trajectory.stop_reason.value),
+        *_ended(trajectory),
         fact("turns", str(trajectory.num_turns)),
         fact("tokens", f"{trajectory.num_sampled_tokens:,}"),
         fact("time", NONE if trajectory.duration_s is None else f"{trajectory.duration_s:.2g} s"),
@@ -126,21 +134,34 @@ def trajectory_facts(
 
 def headline(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
     """How an episode ended and whether it was trained on, in one line; a `<div>`."""
-    turns = "turn" if trajectory.num_turns == 1 else "turns"
+    turns = f"{trajectory.num_turns} {'turn' if trajectory.num_turns == 1 else 'turns'}"
+    if trajectory.stop_reason is not StopReason.UNKNOWN:
+        turns += f", ended by {trajectory.stop_reason.value}"
+    advantage = outcome.advantage if outcome else None
+    is_foreign = trajectory.split is Split.IMPORT  # what its file does not hold is left out
     parts = [
         success_badge(trajectory.is_success),
         fact("return", _number(trajectory.episode_return), hint="environment, format and shaping"),
-        fact("advantage", _number(outcome.advantage if outcome else None)),
+        *([] if is_foreign and advantage is None else [fact("advantage", _number(advantage))]),
         _kept_badge(trajectory, outcome),
-        fact("", f"{trajectory.num_turns} {turns}, ended by {trajectory.stop_reason.value}"),
+        fact("", turns),
     ]
     return f'<div class="es-facts">{"".join(parts)}</div>'
+
+
+def _ended(trajectory: Trajectory) -> list[str]:
+    """How an episode ended, where that is known."""
+    if trajectory.stop_reason is StopReason.UNKNOWN:
+        return []
+    return [fact("ended by", trajectory.stop_reason.value)]
 
 
 def _kept_badge(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
     split = trajectory.split.value
     if split in NEVER_TRAINED:
         return _badge(f"{SPLITS[split].lower()}, never trained on", "plain")
+    if outcome is None and trajectory.split is Split.IMPORT:
+        return ""
     if outcome is None:
         return _badge("no update has used it yet", "plain")
     if outcome.kept:
@@ -149,11 +170,16 @@ def _kept_badge(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> st
 
 
 def turn_facts(turn: Turn) -> str:
-    """Actions, reward, flags and numbers of a turn; a `<div>`."""
-    actions = ", ".join(turn.actions[:20]) or "none"
+    """Actions, reward, flags and numbers of a turn; a `<div>`.
+
+    A turn that another trainer wrote may say neither its actions nor how its reply ended.
+    """
+    actions = ", ".join(turn.actions[:20])
+    says_actions = bool(actions) or turn.is_valid is not None
+    ends = _ENDS.get(turn.finish_reason, turn.finish_reason.value)
     parts = [
-        fact("executed", actions, css="es-long"),
-        fact("reward", _number(turn.reward)),
+        *([fact("executed", actions or "none", css="es-long")] if says_actions else []),
+        fact("reward", "unknown" if math.isnan(turn.reward) else _number(turn.reward)),
         *([fact("format penalty", _number(turn.format_penalty))] if turn.format_penalty else []),
         *(fact(name, _number(value)) for name, value in list(turn.shaping.items())[:8]),
         *_flag(turn.is_valid, _badge("valid", "good"), _badge("not valid", "bad")),
@@ -162,8 +188,12 @@ def turn_facts(turn: Turn) -> str:
             _badge("action had an effect", "plain"),
             _badge("action had no effect", "bad"),
         ),
-        fact("response ended by", _ENDS.get(turn.finish_reason, turn.finish_reason.value)),
-        fact("policy version", _known(turn.policy_version)),
+        *([] if turn.finish_reason is FinishReason.UNKNOWN else [fact("response ended by", ends)]),
+        *(
+            []
+            if turn.policy_version is None
+            else [fact("policy version", str(turn.policy_version))]
+        ),
         *(fact(name, f"{value:.4g}") for name, value in list(turn.info.items())[:16]),
     ]
     if turn.response_tokens is not None:
@@ -187,17 +217,28 @@ def turn_html(turn: Turn, reply: str, hits: Sequence[str], *, is_now: bool) -> s
         else ""
         if turn.is_valid is None
         else _badge("no action", "bad"),
-        *([fact("reward", _number(turn.reward))] if turn.reward else []),
+        *_rewarded(turn.reward),
         *_flag(turn.is_valid, "", _badge("not valid", "bad")),
         *_flag(turn.is_effective, "", _badge("action had no effect", "bad")),
         *([_badge(_ENDS[turn.finish_reason], "bad")] if turn.finish_reason in _ENDS else []),
     ]
+    if not (turn.observation or turn.response):  # a file of numbers only
+        words = '<div class="es-note">the file holds no text of this turn</div>'
+        facts = f'<div class="es-facts">{"".join(line)}</div>'
+        return f'<div class="es-turn{" es-now" * is_now}">{facts}{words}</div>'
     return (
         f'<div class="es-turn{" es-now" * is_now}"><div class="es-asked">'
         f"{heading(f'Observation of turn {turn.index}')}{text_box(turn.observation, hits)}</div>"
         f'<div class="es-facts">{"".join(line)}</div><div class="es-reply">{reply}</div>'
         f"{calls_html(turn)}</div>"
     )
+
+
+def _rewarded(reward: float) -> list[str]:
+    """The reward of a turn, unless it is 0."""
+    if math.isnan(reward):
+        return [fact("reward", "unknown")]
+    return [fact("reward", _number(reward))] if reward else []
 
 
 def calls_html(turn: Turn) -> str:
@@ -337,16 +378,21 @@ def sibling_card(
     """An episode in a narrow column: outcome, last board, actions, what it said at one turn."""
     frame = trajectory.final_frame
     actions = " > ".join(", ".join(t.actions) or NONE for t in trajectory.turns[:40])
+    has_actions = any(turn.actions for turn in trajectory.turns)
+    is_foreign = trajectory.split is Split.IMPORT  # what its file does not hold is left out
+    is_silent = is_foreign and not has_actions
+    advantage = _float(row.get("advantage"))
     parts = [
         '<div class="es-facts">',
         success_badge(trajectory.is_success),
         fact("return", _number(trajectory.episode_return)),
-        fact("advantage", _number(_float(row.get("advantage")))),
-        fact("ended by", trajectory.stop_reason.value),
+        *([] if is_foreign and advantage is None else [fact("advantage", _number(advantage))]),
+        *_ended(trajectory),
         "</div>",
         board_html(frame, _start(trajectory), max_width=170) if frame is not None else "",
-        heading("actions"),
-        f'<div class="es-facts">{fact("", actions, css="es-long")}</div>',
+        ""
+        if is_silent
+        else f'{heading("actions")}<div class="es-facts">{fact("", actions, css="es-long")}</div>',
         heading(f"turn {turn}"),
         _said(trajectory.turns, turn, max_chars),
     ]

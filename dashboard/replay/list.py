@@ -35,8 +35,8 @@ SPLITS: Mapping[str, str] = {
 """Split -> its label, in the order in which the replay prefers them."""
 NEVER_TRAINED = ("eval", "probe")
 """Splits that no update ever sees."""
-SUCCESS = (ANY, "solved", "failed", "undefined")
-KEPT = (ANY, "kept", "dropped", "pending")
+SUCCESS = (ANY, "solved", "failed", "unknown")
+KEPT = (ANY, "kept", "dropped", "pending", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,29 +86,30 @@ _SUCCESS_CONDITIONS = {
     ANY: "",
     "solved": "t.is_success",
     "failed": "NOT t.is_success",
-    "undefined": "t.is_success IS NULL",
+    "unknown": "t.is_success IS NULL",
 }
 _KEPT_CONDITIONS = {
     ANY: "",
     "kept": "t.kept",
     "dropped": "NOT t.kept",
-    "pending": "t.kept IS NULL AND t.split NOT IN ('eval', 'probe')",
+    "pending": "t.kept IS NULL AND t.split NOT IN ('eval', 'probe', 'import')",
+    "unknown": "t.kept IS NULL AND t.split = 'import'",
 }
 
 
 def success_word(value: object) -> str:
-    """solved, failed, or undefined where the task does not say."""
+    """solved, failed, or unknown where neither the task nor the file says."""
     if value is None or pd.isna(value):  # type: ignore[call-overload]
-        return "undefined"
+        return "unknown"
     return "solved" if value else "failed"
 
 
 def kept_word(value: object, split: object = "train") -> str:
-    """kept, dropped, pending until the update has seen it, or never trained on."""
+    """kept, dropped, never trained on; of our trainer pending until the update has seen it."""
     if split in NEVER_TRAINED:
         return "never trained on"
     if value is None or pd.isna(value):  # type: ignore[call-overload]
-        return "pending"
+        return "unknown" if split == "import" else "pending"
     return "kept" if value else "dropped"
 
 
@@ -241,8 +242,12 @@ def summary(rows: pd.DataFrame) -> str:
     solved = rows["is_success"].dropna()
     if len(solved):
         parts.append(f"{int(solved.astype(bool).sum())} solved of {len(solved)}")
-    if count:
-        parts.append(f"mean return {rows['episode_return'].mean():.3g}")
+    returns = rows["episode_return"].dropna()
+    if len(returns):
+        of = f" of {len(returns)} with a known one" if len(returns) < count else ""
+        parts.append(f"mean return {returns.mean():.3g}{of}")
+    elif count:
+        parts.append("no return in the data")
     kept = rows["kept"].dropna()
     if count and set(rows["split"]) <= set(NEVER_TRAINED):
         parts.append("never trained on")

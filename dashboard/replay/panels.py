@@ -209,10 +209,10 @@ def siblings_panel(run_id: str, trajectory: Trajectory, turn: int) -> None:
     group = rows[
         (rows["split"] == trajectory.split.value) & (rows["group_index"] == trajectory.group_index)
     ].sort_values("sibling_index")
-    returns = group["episode_return"]
+    nouns = "trajectory" if len(group) == 1 else "siblings"
     st.caption(
-        f"Group {trajectory.group_index}: {len(group)} siblings, return {returns.mean():.3g} "
-        f"on average, standard deviation {returns.std(ddof=0):.3g}. At turn {turn}:"
+        f"Group {trajectory.group_index}: {len(group)} {nouns}, "
+        f"{_return_words(group['episode_return'].dropna())}. At turn {turn}:"
     )
     pages = max(-(-len(group) // (2 * CARDS)), 1)
     page = 1
@@ -220,6 +220,13 @@ def siblings_panel(run_id: str, trajectory: Trajectory, turn: int) -> None:
         page = number("page", "Page of siblings", default=1, least=1, most=pages)
     shown = group.iloc[(page - 1) * 2 * CARDS : page * 2 * CARDS]
     _cards(run_id, shown, turn, current=trajectory.id)
+
+
+def _return_words(returns: pd.Series[float]) -> str:
+    if not len(returns):
+        return "no return is known"
+    spread = f", standard deviation {returns.std(ddof=0):.3g}" if len(returns) > 1 else ""
+    return f"return {returns.mean():.3g}{' on average' * bool(spread)}{spread}"
 
 
 def _cards(run_id: str, rows: pd.DataFrame, turn: int, *, current: str) -> None:

@@ -10,6 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.store.records import Alarm, parse_trajectory_id
+from echoscope.store.status import Origin, origin_of
 
 from ..data import queries
 from ..escaping import visible
@@ -84,7 +85,10 @@ def asked_of_page(run_id: str) -> tuple[object, ...]:
 
 def newest_step(run_id: str) -> int:
     """The newest step when somebody came here: what they read stays while the run goes on."""
-    last = max(queries.info(run_id).last_step, 0)
+    info = queries.info(run_id)
+    last = max(info.last_step, 0)
+    if origin_of(info.config) is not Origin.TRAINED:  # its last steps may have metrics alone
+        last = max(queries.trajectory_steps(run_id), default=last)
     seen = st.session_state.get(ui.SEEN_STEP)
     if seen is None or seen[0] != run_id or seen[1] > last:
         seen = st.session_state[ui.SEEN_STEP] = (run_id, last)

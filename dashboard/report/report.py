@@ -20,15 +20,14 @@ import plotly.offline
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.sentences import STARTING, onset_words, verdict_parts
 from echoscope.store.reader import RunInfo
 from echoscope.store.records import Trajectory, TrajectoryOutcome
-from echoscope.text.titles import capitalised
+from echoscope.store.status import Origin, origin_of
 
 from ..charts import charts
 from ..charts import diagnosis as diagnosis_charts
 from ..charts.alarm_timeline import timeline
-from ..charts.curated import CHARTS, chart_curves, chart_keys
+from ..charts.curated import CHARTS, chart_curves, chart_keys, shown_charts
 from ..charts.marks import alarm_marks, command_marks, command_words, outcome_words, rewind_marks
 from ..charts.theme import STATES
 from ..data import queries
@@ -49,6 +48,7 @@ from ..replay import html as replay_html
 from ..replay import tokens
 from ..replay.heat import HEATS, available, trajectory_scale
 from ..words import NONE, plain_config, setting_words
+from . import verdict_html
 from .page import PAGE, STYLE
 
 MAX_CHOSEN = 8
@@ -181,7 +181,7 @@ def _verdict(page: _Page, verdict: Verdict) -> None:
         f'<section class="verdict" style="border-color:{color}">'
         f'<b style="color:{color}">{escape(state)}</b> '
         f'<span class="quiet">as of step {verdict.last_step}, confidence '
-        f"{escape(verdict.confidence)}</span>{_parts(verdict)}</section>"
+        f"{escape(verdict.confidence)}</span>{verdict_html.parts(verdict)}</section>"
     )
     page.table(
         [
@@ -206,35 +206,6 @@ def _verdict(page: _Page, verdict: Verdict) -> None:
             page.parts.append(f"<h3>{escape(title)}</h3><ul>{items}</ul>")
 
 
-def _parts(verdict: Verdict) -> str:
-    """What, since when, the evidence, what to do; then the rest. Commands stand by themselves."""
-    since = onset_words(verdict.onset_step, verdict.onset_interval)
-    (_, what), *others = verdict_parts(verdict.text)
-    rows = [("What", what.replace(f"{STARTING}{since}", "", 1) if since else what)]
-    rows += [("Since when", capitalised(since))] if since else []
-    rest = [part for part in others if part[0] not in _LISTED]
-    rows += sorted(rest, key=lambda part: _ORDER.get(part[0], len(_ORDER)))
-    out = []
-    for title, words in rows:
-        text, _, command = words.partition("\n  ")
-        lines = [capitalised(line) for line in text.split("; ")]
-        shown = "<br>".join(escape(line, 2000) for line in lines)
-        typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""
-        out.append(f"<dt>{escape(title)}</dt><dd>{shown}{typed}</dd>")
-    return f"<dl>{''.join(out)}</dl>"
-
-
-_ORDER = {"Evidence": 0, "What to do": 1}
-_LISTED = (
-    "Likely cause",
-    "Likely causes",
-    "Not checked",
-    "Not yet confirmed",
-    "Cannot be confirmed",
-)
-"""Parts that stand below as lists, in full."""
-
-
 def _curves(page: _Page, run_id: str) -> None:
     steps, known = queries.step_table(run_id), queries.metric_keys(run_id)
     if steps.empty:
@@ -247,14 +218,19 @@ def _curves(page: _Page, run_id: str) -> None:
         *command_marks(queries.commands(run_id)),
         *rewind_marks(steps),
     ]
+    is_ours = origin_of(queries.info(run_id).config) is Origin.TRAINED
+    shown, absent = (CHARTS, ()) if is_ours else shown_charts(CHARTS, known)
     page.parts.append('<div class="grid">')
-    for chart in CHARTS:
+    for chart in shown:
         curves = chart_curves(chart, data, steps, known)
         figure = charts.line_chart(
             curves, axis, marks, title=chart.title, help=chart.help, missing=chart.missing
         )
         page.figure(figure, f"{chart.title}. {describe(curves)}")
     page.parts.append("</div>")
+    if absent:
+        titles = ", ".join(chart.title for chart in absent)
+        page.words(f"Not in the data of this run: {titles}.")
 
 
 def _diagnosis(page: _Page, run_id: str) -> None:
@@ -288,7 +264,9 @@ def _alarms(page: _Page, run_id: str, info: RunInfo) -> None:
     found = histories(queries.alarms(run_id), queries.commands(run_id))
     page.heading("Alarms")
     if not found:
-        page.words("None was raised.")
+        is_imported = origin_of(info.config) is Origin.IMPORTED
+        why = " Alarms are raised while a training runs; this run was imported afterwards."
+        page.words(f"None was raised.{why * is_imported}")
         return
     page.figure(timeline(found, info.last_step), "Alarms over the run")
     page.table(

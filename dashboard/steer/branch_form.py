@@ -10,7 +10,7 @@ import streamlit as st
 
 from echoscope.store.reader import RunInfo
 from echoscope.store.status import after_step
-from echoscope.store.steer.steering import SteeringError, check_settings
+from echoscope.store.steer.steering import SteeringError, check_settings, why_no_branch
 from echoscope.text.amounts import duration
 
 from ..data import queries
@@ -75,6 +75,10 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
 
 def form(run_id: str) -> None:
     """The form for a new branch; or why a page may not start one."""
+    no_weights = why_no_branch(queries.info(run_id).config)
+    if no_weights:
+        st.caption(no_weights)
+        return
     with st.expander("Branch from a checkpoint", key="branch_form", on_change="rerun") as box:
         if not box.open:
             return

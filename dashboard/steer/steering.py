@@ -14,15 +14,18 @@ import streamlit as st
 
 from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import CommandAction, CommandOutcome
+from echoscope.store.status import Origin, origin_of
 from echoscope.store.steer.steering import (
     Standing,
     SteeringError,
     check_settings,
+    obeyed_actions,
     prepare,
     same_waiting,
     send,
     setting_warnings,
     standing,
+    why_not_steered,
 )
 from echoscope.text.amounts import duration
 
@@ -32,7 +35,7 @@ from ..escaping import visible
 from ..live.refreshing import follow, guarded
 from ..page import ui
 from ..web.settings import settings
-from ..words import NONE, Colour, setting_words
+from ..words import NONE, Colour, plain, setting_words
 from . import branch_form, knobs, question
 from .question import Draft, line
 
@@ -100,7 +103,7 @@ def buttons(run_id: str) -> None:
 
     def draw() -> None:
         now = standing(info, queries.commands(run_id), queries.current_settings(run_id))
-        _buttons(run_id, now)
+        _buttons(run_id, now, obeyed_actions(info.config))
 
     _followed("steering_row", run_id, draw)
 
@@ -126,9 +129,11 @@ def _panel(run_id: str) -> None:
     branch_form.answers(run_id)
     if settings().is_read_only:
         st.caption("This dashboard is read-only: runs cannot be steered from here.")
+    elif why_not_steered(info.config):
+        st.caption(plain(why_not_steered(info.config), 300))
     elif not is_live:
         _ended(info)
-    else:
+    elif CommandAction.SET in obeyed_actions(info.config):
         with st.expander("Live settings", key="steering_form", on_change="rerun") as box:
             if box.open:
                 _form(run_id, info)
@@ -137,18 +142,21 @@ def _panel(run_id: str) -> None:
 
 def _ended(info: RunInfo) -> None:
     words = f"Run {info.status}. It takes no more commands."
-    if info.status in ("stopped", "interrupted", "crashed", "failed"):
+    is_ours = origin_of(info.config) is Origin.TRAINED
+    if is_ours and info.status in ("stopped", "interrupted", "crashed", "failed"):
         st.caption(f"{words} Continue from its last checkpoint with:")
         ui.command(f"echoscope train --resume {info.path}")
     else:
         st.caption(words)
 
 
-def _buttons(run_id: str, now: Standing) -> None:
+def _buttons(run_id: str, now: Standing, obeyed: Sequence[CommandAction]) -> None:
     stop = CommandAction.STOP_NOW if now.is_stopping else CommandAction.STOP
     hold = CommandAction.RESUME if now.is_paused else CommandAction.PAUSE
     row = st.container(horizontal=True, vertical_alignment="center", key="steering_buttons")
     for action in (hold, CommandAction.CHECKPOINT, CommandAction.EVALUATE, stop):
+        if action not in obeyed:
+            continue
         is_pressed = row.button(
             _TITLES[action],
             key=f"steer_{action.value}",

@@ -16,8 +16,8 @@ from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import links, ui
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
-from echoscope.store.annotations import Acknowledge, Snooze, annotate, read_annotations
-from echoscope.store.status import after_step
+from echoscope.store.status import Origin, after_step, origin_of
+from echoscope.store.steer.annotations import Acknowledge, Snooze, annotate, read_annotations
 from echoscope.store.steer.steering import os_user
 from echoscope.text.amounts import counted, duration
 
@@ -30,11 +30,7 @@ def draw(run_id: str) -> None:
     notes = read_annotations(queries.path_of(run_id)).alarms
     found = histories(queries.alarms(run_id), queries.commands(run_id), notes)
     if not found:
-        ui.empty(
-            "No alarm was raised in this run. Alarms raised afterwards from what is stored are in "
-            "the verdict:",
-            f"echoscope diagnose {queries.typed(run_id)}",
-        )
+        _none(run_id)
         _unseen(run_id)
         return
     info = queries.info(run_id)
@@ -68,6 +64,22 @@ def draw(run_id: str) -> None:
     for one in shown[:100]:
         _card(run_id, one, now)
     _unseen(run_id)
+
+
+def _none(run_id: str) -> None:
+    """No alarm was raised: because nothing was wrong, or because nobody watched."""
+    if origin_of(queries.info(run_id).config) is Origin.IMPORTED:
+        ui.empty(
+            "Alarms are raised while a training runs. This run was imported afterwards, so it has "
+            "none; what its data show is in the verdict on the page Diagnosis."
+        )
+        links.link("Diagnosis", "diagnosis", run=run_id, step=None, trajectory=None)
+        return
+    ui.empty(
+        "No alarm was raised in this run. Alarms raised afterwards from what is stored are in "
+        "the verdict:",
+        f"echoscope diagnose {queries.typed(run_id)}",
+    )
 
 
 def _card(run_id: str, one: AlarmHistory, now: float) -> None:

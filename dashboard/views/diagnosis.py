@@ -29,6 +29,7 @@ from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.store.records import DiagnosticRecord, parse_trajectory_id
+from echoscope.store.status import Origin, origin_of
 
 TIERS = (
     ("text/retrieval_accuracy", "prompt identified (text)"),
@@ -56,11 +57,7 @@ def draw(run_id: str) -> None:
         follow("judged", run_id, ("verdict",), lambda: None, has_news=lambda: True, seen=drawn)
     steps, text_steps, gradient_steps = (queries.diagnostic_steps(run_id, k) for k in KINDS)
     if not measured:
-        ui.empty(
-            "This run has no measurement of its reasoning. A run measures its reasoning unless "
-            "diagnostics.enabled is false. To judge the stored text now:",
-            f"echoscope diagnose {queries.typed(run_id)}",
-        )
+        _not_measured(run_id)
         _groups(run_id)
         return
     step = _pick_step(measured)
@@ -81,6 +78,27 @@ def draw(run_id: str) -> None:
         st.subheader("What another filter would keep", anchor=False)
         whatif_box(run_id)
     _gradients(run_id, _nearest(gradient_steps, step))
+
+
+def _not_measured(run_id: str) -> None:
+    """Why nothing is stored of the reasoning, and what would tell."""
+    info = queries.info(run_id)
+    if origin_of(info.config) is Origin.TRAINED:
+        ui.empty(
+            "This run has no measurement of its reasoning. A run measures its reasoning unless "
+            "diagnostics.enabled is false. To judge the stored text now:",
+            f"echoscope diagnose {queries.typed(run_id)}",
+        )
+    elif not queries.trajectory_steps(run_id):
+        ui.empty(
+            "This run has metrics and no rollouts. The verdict rests on the metrics alone; how the "
+            "reasoning depends on the prompt cannot be seen without the text."
+        )
+    else:
+        ui.empty(
+            "The verdict above is judged from the text and the rewards of the rollouts. I(X;Z) and "
+            "H(Z|X) by the model were not measured: the weights are with the other trainer."
+        )
 
 
 KINDS = ("information", "text", "gradients")
@@ -124,11 +142,14 @@ def proof(run_id: str, verdict: Verdict, upto: int | None) -> None:
 
 def examples(run_id: str, verdict: Verdict) -> None:
     """Three trajectories that show the verdict, as text, each with a link."""
-    shown = list(verdict.exemplars[:EXAMPLES]) or _typical(run_id, verdict.last_step)
+    # One of each trajectory: pairs of siblings name the same one several times.
+    several = {one.trajectory_id: one for one in reversed(verdict.exemplars)}
+    shown = list(reversed(several.values()))[:EXAMPLES] or _typical(run_id, verdict.last_step)
     if not shown:
         return
     if not verdict.exemplars:
-        st.caption(f"Three typical trajectories of step {step_of(shown[0])}")
+        words = "One typical trajectory" if len(shown) == 1 else "Typical trajectories"
+        st.caption(f"{words} of step {step_of(shown[0])}")
     st.html(tokens.STYLE + replay_html.STYLE + STYLE)
     columns = st.container(key="examples").columns(EXAMPLES, gap="medium")
     for column, example in zip(columns, shown, strict=False):
@@ -143,7 +164,8 @@ def step_of(example: Shown) -> int:
 def _typical(run_id: str, step: int | None) -> list[Shown]:
     """The training trajectories nearest to the middle of a step, if it has any."""
     rows = queries.listing(run_id, step or 0)
-    ranked = ORDERS["typical"].sort(rows[(rows["split"] == "train") & (rows["num_turns"] > 0)])
+    is_training = rows["split"].isin(["train", "import"])
+    ranked = ORDERS["typical"].sort(rows[is_training & (rows["num_turns"] > 0)])
     return [Shown(trajectory_id=str(name), turn=0) for name in ranked["id"].head(EXAMPLES)]
 
 
@@ -380,8 +402,14 @@ def _groups(run_id: str) -> None:
     if groups.empty:
         ui.empty("No training trajectories are stored.")
         return
+    grid = data.group_grid(groups)
+    if grid.empty:
+        ui.empty(
+            "No group has two trajectories with a known reward, so there is no spread to show."
+        )
+        return
     figures.show(
-        charts.group_map(data.group_grid(groups)),
+        charts.group_map(grid),
         key="groups",
         revision=run_id,
         config=export_config("groups"),

@@ -22,6 +22,7 @@ from echoscope.dashboard.page import links, ui, url_state
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import NONE, plain
 from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.store.status import Origin
 
 MAX_RUNS = 40
 """Runs that are read for the leaderboard, the newest that match."""
@@ -57,6 +58,13 @@ def draw() -> None:
     if len(rows) > MAX_RUNS:
         st.caption(f"The newest {MAX_RUNS} of {len(rows)} runs. Narrow the search for others.")
     if not found:
+        if rows and all(row.origin is not Origin.TRAINED for row in rows):
+            ui.empty(
+                "The data of these runs hold no evaluation. Another trainer's evaluations are "
+                "recognised by the name of their folder or file (val, eval, test) beside its "
+                "training rollouts."
+            )
+            return
         ui.empty(
             "None of these runs was evaluated. eval.every sets when one is; a live one can be now:",
             "echoscope ctl RUN evaluate",
@@ -65,6 +73,12 @@ def draw() -> None:
     configs = {run: queries.info(run).config for run in dict.fromkeys(e.run_id for e in found)}
     found = on_their_tasks(found, configs)
     _board(leaderboard(found, str(pick)))
+    foreign = {row.run_id for row in rows if row.origin is not Origin.TRAINED}
+    if foreign & {one.run_id for one in found}:
+        st.caption(
+            "Other trainers do not say which tasks an evaluation draws: rows of the same name "
+            "compare only if you know that their tasks are the same."
+        )
     _over_steps(found)
     for text in unread:
         ui.notice(text)

@@ -98,7 +98,10 @@ def draw_charts(run_id: str) -> None:
             live_charts.export(page)
         with shown:
             live_charts.signs()
-            live_charts.curated(page)
+            if page.is_foreign:  # it has a chart for each thing that it logs
+                part("curated", run_id, ("keys",), lambda: live_charts.curated(snapshot(controls)))
+            else:
+                live_charts.curated(page)
         part("sections", run_id, ("keys",), lambda: sections(controls))
 
     def sections(controls: live_charts.Controls) -> None:

@@ -27,6 +27,7 @@ from echoscope.dashboard.replay.sources import (
     follow_trajectory,
 )
 from echoscope.dashboard.words import plain
+from echoscope.store.status import Origin, origin_of
 
 # Of the list at once; the page of the list follows the trajectory that is shown. (Streamlit would
 # print a docstring here: it shows what stands by itself in a script.)
@@ -73,6 +74,10 @@ def draw(run_id: str) -> None:
         )
         if ui.is_following(run_id):
             replay_news.await_the_first(run_id, seen)
+        return
+    is_foreign = origin_of(info.config) is not Origin.TRAINED
+    if is_foreign and not queries.trajectory_steps(run_id):
+        ui.empty("This run has metrics and no rollouts, so there is nothing to replay.")
         return
     source = choose_source(run_id)
     asked = asked_of_page(run_id)

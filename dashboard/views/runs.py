@@ -10,7 +10,7 @@ import streamlit as st
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live.refreshing import beat
-from echoscope.dashboard.page import lineage, links, ui
+from echoscope.dashboard.page import foreign_box, lineage, links, ui
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.runs_columns import (
     curves,
@@ -24,10 +24,11 @@ from echoscope.dashboard.page.runs_table import (
     note_changes,
     tick_table,
 )
+from echoscope.dashboard.steer import importing
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import NONE
-from echoscope.store.annotations import Change, annotate
 from echoscope.store.query.listing import RunRow
+from echoscope.store.steer.annotations import Change, annotate
 
 PER_PAGE = 25
 ROWS = ("runs", "seeds")
@@ -45,6 +46,7 @@ def draw() -> None:
         all_rows = []
     if not all_rows:
         beat("no_runs", EVERY_S, _no_runs, has_news=lambda: bool(queries.runs()))
+        _foreign()
         return
     left, right, rows_place, columns_place = st.columns([6, 2, 2, 1], vertical_alignment="bottom")
     pattern = left.text_input(
@@ -84,20 +86,22 @@ def draw() -> None:
 
     # Once all verdicts are there, the page goes on at a slower beat: a run may start at any time.
     beat("runs", WAITING_S if is_waiting else EVERY_S, part, has_news=has_news)
+    _foreign()
     _broken([row for row in all_rows if row.problem])
-    _others()
 
 
 def _no_runs() -> None:
     queries.runs()  # what is wrong with the root is said in its words
-    ui.empty_root()
-    _others()
+    if foreign_box.has_sources():
+        ui.empty(f"There are no runs under {settings().root} yet. The files below become runs.")
+    else:
+        ui.empty_root()
 
 
 def _beside(rows: Sequence[RunRow]) -> tuple[object, ...]:
     """What the page shows besides the list: it changes when the whole page has to be drawn."""
     broken = tuple((row.run_id, row.problem) for row in rows if row.problem)
-    return bool(rows), broken, tuple(queries.other_folders())
+    return bool(rows), broken
 
 
 def _list(pattern: str, sort: str, columns: Sequence[str], *, is_by_seed: bool) -> bool:
@@ -205,19 +209,15 @@ def _broken(rows: Sequence[RunRow]) -> None:
         st.code(f"echoscope runs verify {visible(str(rows[0].path), 300)}", language="bash")
 
 
-def _others() -> None:
-    """Folders that are no runs: other trainers' rollouts, perhaps."""
-    found = queries.other_folders()
-    if not found:
-        return
-    words = "folder is no run" if len(found) == 1 else "folders are no runs"
-    with st.expander(f"{len(found)} {words} of Echoscope"):
-        st.text(visible(", ".join(found[:50]), 1000))
-        st.text(
-            "Rollouts that another trainer dumped cannot be opened here. Its metrics can be judged "
-            "from a CSV file, JSON lines or a console log:"
-        )
-        st.code("echoscope diagnose FILE", language="bash")
+def _foreign() -> None:
+    """What other trainers wrote below the root; drawn by itself, often while one is imported."""
+    drawn = foreign_box.fingerprint()
+    every_s = WAITING_S if importing.is_importing() else EVERY_S
+
+    def has_news() -> bool:
+        return foreign_box.fingerprint() != drawn
+
+    beat("foreign", every_s, foreign_box.draw, has_news=has_news)
 
 
 def main() -> None:

@@ -12,6 +12,8 @@ class DashboardSettings:
 
     root: Path
     """Folder whose subfolders are runs; nothing outside of it is ever opened."""
+    sources: tuple[Path, ...] = ()
+    """Files or folders of other trainers that the command line named, wherever they are."""
     is_read_only: bool = False
     """No steering, no branching, no notes."""
     may_branch: bool = True

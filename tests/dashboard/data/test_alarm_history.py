@@ -6,7 +6,6 @@ import numpy as np
 
 from echoscope.dashboard.charts.alarm_timeline import timeline
 from echoscope.dashboard.data.alarm_history import AlarmHistory, histories
-from echoscope.store.annotations import AlarmNote
 from echoscope.store.reader import CommandState
 from echoscope.store.records import (
     Alarm,
@@ -17,6 +16,7 @@ from echoscope.store.records import (
     CommandAction,
     CommandOutcome,
 )
+from echoscope.store.steer.annotations import AlarmNote
 
 NOW = 1_000.0
 

@@ -70,7 +70,7 @@ def test_filters_keep_what_matches_all_of_them() -> None:
         tag=["a", "a", "a", "b"],
     )
     assert ids(Filters(success="solved").apply(table)) == ["t0", "t3"]
-    assert ids(Filters(success="undefined", kept="pending").apply(table)) == ["t2"]
+    assert ids(Filters(success="unknown", kept="pending").apply(table)) == ["t2"]
     assert ids(Filters(success="solved", tag="b").apply(table)) == ["t3"]
     assert ids(Filters(stop="timeout").apply(table)) == []
     assert len(Filters().apply(table)) == 4
@@ -81,8 +81,8 @@ def test_words_for_three_states() -> None:
     assert [success_word(v) for v in (True, False, None, float("nan"))] == [
         "solved",
         "failed",
-        "undefined",
-        "undefined",
+        "unknown",
+        "unknown",
     ]
     assert [kept_word(v) for v in (np.True_, False, None)] == ["kept", "dropped", "pending"]
     assert {kept_word(None, split) for split in ("eval", "probe")} == {"never trained on"}

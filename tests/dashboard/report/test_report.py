@@ -17,7 +17,7 @@ from made_run import add_steps, make_run, open_writer
 
 from echoscope.dashboard.data import verdict_cache as judging
 from echoscope.dashboard.page.problems import Problem
-from echoscope.dashboard.report import report as report_module
+from echoscope.dashboard.report import verdict_html
 from echoscope.dashboard.report.page import POLICY
 from echoscope.dashboard.report.report import make_report
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
@@ -133,7 +133,7 @@ def test_c14_finding_c20_the_verdict_is_said_in_parts() -> None:
         "Likely cause: luck.\n"
         "What to do: Go back to checkpoint 20.\n  echoscope ctl runs/a branch optim.lr=0.0001",
     )
-    parts = Elements(report_module._parts(verdict))
+    parts = Elements(verdict_html.parts(verdict))
     said = [one for one in parts.words if one.strip()]
     assert said == [
         *("What", "Echo trap. It repeats itself."),

@@ -17,9 +17,9 @@ from streamlit.testing.v1 import AppTest
 from echoscope.dashboard.charts import theme
 from echoscope.dashboard.data import verdict_cache as judging
 from echoscope.diagnostics.judge import sentences as verdict_words
-from echoscope.store.annotations import read_annotations
 from echoscope.store.log import layout
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CommandAction, StepMetrics
+from echoscope.store.steer.annotations import read_annotations
 from echoscope.store.steer.commands import new_command
 
 OpenPage = Callable[..., AppTest]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from browsing import until
 from made_run import CONFIG, add_steps, make_run, open_writer
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
@@ -20,10 +23,10 @@ from echoscope.dashboard.page.runs_columns import mean_interval
 from echoscope.dashboard.page.runs_table import note_changes
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.regimes import Regime
-from echoscope.store.annotations import annotate, read_annotations
 from echoscope.store.errors import AnnotationError
 from echoscope.store.query.listing import RunRow
 from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
+from echoscope.store.steer.annotations import annotate, read_annotations
 from echoscope.store.steer.commands import new_command
 
 OpenPage = Callable[..., AppTest]
@@ -67,6 +70,12 @@ def test_many_runs_come_in_pages(tmp_path: Path, open_page: OpenPage) -> None:
     assert columns_of(second)["run"] == [f"run-{number}" for number in range(25, 30)]
 
 
+def looked_at(page: AppTest) -> AppTest:
+    """The page once the files below the root were looked at, beside it."""
+    until(lambda: queries._sources().has_looked, "look at the files")
+    return page.run()
+
+
 def test_a_broken_run_is_listed_with_the_reason(tmp_path: Path, open_page: OpenPage) -> None:
     make_run(tmp_path / "good")
     (tmp_path / "bad").mkdir()
@@ -76,8 +85,9 @@ def test_a_broken_run_is_listed_with_the_reason(tmp_path: Path, open_page: OpenP
     assert columns_of(page)["run"] == ["good"]
     broken = page.dataframe[1].value.iloc[0]
     assert (broken["folder"], broken["why"][:22]) == ("bad", "run.json: not JSON (Ex")
+    looked_at(page)
     assert any("rollouts" in text.value for text in page.text)
-    assert any("echoscope diagnose" in code.value for code in page.code)
+    assert any("echoscope import" in code.value for code in page.code)
 
 
 def test_a_live_run_says_so(tmp_path: Path, open_page: OpenPage) -> None:
@@ -203,3 +213,22 @@ def test_the_mean_of_seeds_has_the_interval_of_student() -> None:
     assert mean == 2.0
     assert half == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
     assert math.isnan(mean_interval([1.0])[1])
+
+
+def test_files_of_other_trainers_are_listed_and_open_by_a_click(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    fixtures = Path(__file__).parents[2] / "store" / "importers" / "fixtures"
+    shutil.copytree(fixtures / "trl", tmp_path / "<b>my trl")
+
+    def page(**options: Any) -> AppTest:
+        return looked_at(open_page("runs", tmp_path, options=options))
+
+    listed = page()
+    assert "Files of other trainers" in [one.value for one in listed.subheader]
+    words = " ".join(one.value for one in listed.caption).replace("\\", "")
+    assert "TRL completions Parquet rollouts, 1 file" in words
+    assert [one.label for one in listed.button] == ["Open"]
+    read_only = page(is_read_only=True)
+    assert [one.label for one in read_only.button] == []
+    assert "nothing is imported from here" in " ".join(one.value for one in read_only.caption)

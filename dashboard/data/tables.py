@@ -1,0 +1,95 @@
+"""Tables of a run that figures are drawn from, asked of its reader. Nothing is kept here.
+
+`queries` keeps the answers for pages; a notebook asks directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from echoscope.store.reader import RunReader
+
+MAX_POINTS = 2_000
+EXACT_STEPS = 20_000
+"""Runs up to this long are smoothed from every point; longer ones from the extremes of ranges."""
+
+# A semi-join, not list_contains: DuckDB turns it into a filter of the scan, half the time of one.
+_EACH = """
+SELECT step, key, value FROM metrics
+WHERE key IN (SELECT unnest($1)) AND ($2 IS NULL OR phase = $2) ORDER BY key, step
+"""
+_COARSE = """
+WITH found AS (
+  SELECT key, step // $3 AS bucket, arg_min(step, value) AS low_step, min(value) AS low,
+         arg_max(step, value) AS high_step, max(value) AS high,
+         max(step) AS last_step, arg_max(value, step) AS last
+  FROM metrics
+  WHERE key IN (SELECT unnest($1)) AND ($2 IS NULL OR phase = $2) AND isfinite(value)
+  GROUP BY key, bucket
+)
+SELECT low_step AS step, key, low AS value FROM found
+UNION SELECT high_step, key, high FROM found
+UNION SELECT last_step, key, last FROM found
+ORDER BY key, step
+"""
+
+
+def series(
+    run: RunReader,
+    keys: Sequence[str],
+    phase: str | None = None,
+    *,
+    max_points: int | None = MAX_POINTS,
+) -> pd.DataFrame:
+    """Metrics over the run: columns step, key, value; by key, then step.
+
+    A run with more steps than `max_points` is cut into equal ranges of steps, of which the lowest,
+    the highest and the last finite value are given, each at its own step: spikes stay, and an
+    average is never made up.
+
+    Args:
+        phase: "train" or "eval"; None for both.
+        max_points: Points per key at most, roughly; None for all.
+    """
+    width = 1 if max_points is None else 3 * (run.info().last_step + 1) // max_points
+    if width <= 3:  # most ranges would keep all of their steps
+        answer = run.sql(_EACH, [list(keys), phase])
+    else:
+        answer = run.sql(_COARSE, [list(keys), phase, width])
+    frame: pd.DataFrame = answer.to_pandas()
+    return frame
+
+
+_GROUPS = """
+SELECT step, group_index, stddev_samp(episode_return) AS reward_std,
+       avg(episode_return) AS return_mean, avg(is_success::INT) AS success_frac
+FROM trajectories WHERE split IN ('train', 'import') AND list_contains($1, step)
+GROUP BY step, group_index ORDER BY step, group_index
+"""
+
+
+def most_points(last_step: int) -> int | None:
+    """Points that a chart of a run asks for; None for all."""
+    return None if last_step <= EXACT_STEPS else MAX_POINTS
+
+
+def groups(run: RunReader, steps: Sequence[int]) -> pd.DataFrame:
+    """step, group_index, reward_std, return_mean, success_frac of the groups of some steps."""
+    if not steps:
+        return pd.DataFrame()
+    frame: pd.DataFrame = run.sql(_GROUPS, [tuple(steps)]).to_pandas()
+    return frame
+
+
+def trajectory_steps(run: RunReader) -> list[int]:
+    """Steps that have trajectories, in order."""
+    rows = run.sql("SELECT DISTINCT step FROM trajectories ORDER BY step")
+    return [int(step) for step in rows.column("step").to_pylist()]
+
+
+def diagnostic_steps(run: RunReader, kind: str) -> list[int]:
+    """Steps at which a diagnostic of this kind was stored, in order."""
+    rows = run.sql("SELECT DISTINCT step FROM diagnostics WHERE kind = $1 ORDER BY step", [kind])
+    return [int(step) for step in rows.column("step").to_pylist()]

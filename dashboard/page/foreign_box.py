@@ -1,0 +1,189 @@
+"""Files of other trainers on the page Runs: what they are, and a click that makes a run of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import streamlit as st
+
+from echoscope.store.query.listing import RunRow
+from echoscope.text.amounts import counted, data_size
+
+from ..data import queries
+from ..data.foreign import Source
+from ..escaping import visible
+from ..steer import importing
+from ..steer.importing import Import, ImportRefusedError
+from ..web.settings import settings
+from ..words import plain
+from . import links
+from .problems import Problem
+
+MAX_SHOWN = 30
+ASKS_ABOVE = 64_000_000
+"""Bytes from which on a click is confirmed."""
+_ASKED = "_foreign_asked"
+"""Session state: the source whose import waits for a confirmation."""
+
+
+def draw() -> None:
+    """All sources, each with what can be done with it."""
+    try:
+        rows = queries.runs()
+    except Problem:  # the root comes into being with its first run
+        rows = []
+    everything = queries.foreign_sources()
+    sources = [one for one in everything if one.is_known or one.problem]
+    begin_given(sources, rows)
+    _unknown([one for one in everything if one not in sources and one.path.is_dir()])
+    if not sources:
+        return
+    st.subheader("Files of other trainers", anchor=False)
+    if settings().is_read_only:
+        st.caption("This dashboard is read-only: nothing is imported from here.")
+    for source in sources[:MAX_SHOWN]:
+        _source(source, rows)
+    if len(sources) > MAX_SHOWN:
+        st.caption(f"{len(sources) - MAX_SHOWN} more are not shown.")
+
+
+def _unknown(sources: Sequence[Source]) -> None:
+    """Folders in which a light look found nothing."""
+    if not sources:
+        return
+    words = "folder holds" if len(sources) == 1 else "folders hold"
+    with st.expander(f"{len(sources)} other {words} no run, and nothing known at a first look"):
+        st.text(visible(", ".join(one.path.name for one in sources[:50]), 1000))
+        st.text("Only the first files of a folder were looked at. The import looks at all of them:")
+        st.code("echoscope import FOLDER", language="bash")
+
+
+def has_sources() -> bool:
+    """Whether there is anything that can become a run."""
+    return any(source.is_known for source in queries.foreign_sources())
+
+
+def fingerprint() -> tuple[object, ...]:
+    """Changes when the page has to be drawn again: a source appeared, an import began or ended."""
+    known = tuple((str(one.path), one.is_known) for one in queries.foreign_sources())
+    return known, importing.is_importing()
+
+
+def begin_given(sources: Sequence[Source], rows: Sequence[RunRow]) -> None:
+    """Import what the command line named: who types a path asks for it."""
+    given = settings().sources
+    for source in sources:
+        is_new = source.path in given and source.is_known
+        if is_new and importing.import_of(source) is None and not settings().is_read_only:
+            row = importing.run_of(source, rows)
+            if row is None or _has_grown(source, row):
+                _start(source, row)
+
+
+def _source(source: Source, rows: Sequence[RunRow]) -> None:
+    key = hashlib.blake2b(str(source.path).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    with st.container(border=True, key=f"foreign_{key}", gap="small"):
+        line = st.container(horizontal=True, vertical_alignment="center")
+        line.text(visible(source.path.name, 120))
+        begun = importing.import_of(source)
+        row = importing.run_of(source, rows)
+        line.caption(plain(words_of(source, row), 600))
+        if source.problem:
+            return
+        report = None if begun is None else begun.report()
+        if begun is not None and report is not None and not report.is_done:
+            _progress(begun, key)
+            return
+        with line:
+            _ways(source, row, key)
+        if st.session_state.get(_ASKED) == str(source.path):
+            _confirm(source, row, key)
+        if report is not None and report.problem:
+            st.error(plain(report.problem, 1_000))
+        elif report is not None:
+            with st.expander("What was imported, guessed and skipped"):
+                for sentence in report.sentences:
+                    st.text(visible(sentence, 500))
+
+
+def words_of(source: Source, row: RunRow | None) -> str:
+    """What a source is, and whether a run was made of it.
+
+    >>> from pathlib import Path
+    >>> found = Source(path=Path("x"), format="verl JSONL", num_files=12, num_bytes=3_100_000)
+    >>> words_of(found, None)
+    'verl JSONL rollouts, 12 files, 3.1 MB, not opened yet'
+    """
+    if source.problem:
+        return source.problem
+    kinds = [f"{source.format} rollouts"] if source.format else []
+    kinds += ["metrics"] if source.has_metrics else []
+    more = "more than " if source.is_cut else ""
+    files = f"{more}{counted(source.num_files, 'file')}, {data_size(source.num_bytes)}"
+    if row is None:
+        state = "not opened yet"
+    elif _has_grown(source, row):
+        state = f"has newer files than the run {row.run_id}"
+    else:
+        state = f"opened as the run {row.run_id}"
+    return f"{' and '.join(kinds)}, {files}, {state}"
+
+
+def _has_grown(source: Source, row: RunRow) -> bool:
+    """Whether files were written since the run was made of them."""
+    begun = importing.import_of(source)
+    if begun is not None and begun.report().is_done and not begun.report().problem:
+        return begun.source.extent != source.extent
+    return source.newest > row.updated_at
+
+
+def _ways(source: Source, row: RunRow | None, key: str) -> None:
+    """A link to the run, and the button that makes it or brings it up to date."""
+    if row is not None and not row.problem:
+        links.link("Open the run", "live", run=row.run_id, step=None, trajectory=None, turn=None)
+    if settings().is_read_only or (row is not None and not _has_grown(source, row)):
+        return
+    label = "Open" if row is None else "Update"
+    name = importing.new_name(source, settings().root) if row is None else row.run_id
+    if st.button(label, key=f"open_{key}", help=plain(f"Imports it as the run {name}.", 300)):
+        if source.num_bytes > ASKS_ABOVE or source.is_cut:
+            st.session_state[_ASKED] = str(source.path)
+        else:
+            _start(source, row)
+        st.rerun()
+
+
+def _confirm(source: Source, row: RunRow | None, key: str) -> None:
+    name = importing.new_name(source, settings().root) if row is None else row.run_id
+    st.text(
+        f"{data_size(source.num_bytes)} are read and stored as the run {visible(name, 120)} under "
+        f"{visible(str(settings().root), 200)}. You can go on with other pages meanwhile."
+    )
+    with st.container(horizontal=True):
+        is_wanted = st.button("Import", key=f"import_{key}", type="primary")
+        if is_wanted:
+            _start(source, row)
+        if is_wanted or st.button("Not now", key=f"not_{key}"):
+            st.session_state.pop(_ASKED, None)
+            st.rerun()
+
+
+def _start(source: Source, row: RunRow | None) -> None:
+    root = settings().root
+    try:
+        importing.start(
+            source, importing.new_name(source, root) if row is None else row.run_id, root
+        )
+    except ImportRefusedError as error:
+        st.error(plain(str(error), 400))
+
+
+def _progress(begun: Import, key: str) -> None:
+    report = begun.report()
+    left, right = st.columns([8, 1], vertical_alignment="center")
+    words = plain(f"Import into the run {begun.run_id}: {report.stage}", 300)
+    left.progress(0.0 if report.share is None else report.share, text=words)
+    if right.button("Cancel", key=f"cancel_{key}", help="Opening it again goes on from there."):
+        begun.stop()
+        st.rerun()

@@ -1,0 +1,143 @@
+"""What other trainers wrote below the root: what a look finds, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from echoscope.dashboard.data import foreign
+from echoscope.dashboard.data.foreign import Source, Sources, is_root, is_source
+from echoscope.store.importers.importing import import_run
+from echoscope.store.query.listing import RunList
+
+FIXTURES = Path(__file__).parents[2] / "store" / "importers" / "fixtures"
+
+
+def put(root: Path, *names: str) -> None:
+    for name in names:
+        shutil.copytree(FIXTURES / name, root / name)
+
+
+def look(root: Path, given: tuple[Path, ...] = ()) -> dict[str, Source]:
+    listed = RunList(root)
+    listed.rows()
+    found = Sources(root, given).look(listed.others)
+    return {source.path.name: source for source in found}
+
+
+def test_a_look_says_what_each_folder_and_file_is(tmp_path: Path) -> None:
+    put(tmp_path, "ragen", "verl", "trl", "verifiers", "messages")
+    metrics = [{"step": s, "critic/score/mean": 0.5, "actor/entropy": 1.0} for s in range(4)]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, metrics)))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "todo.txt").write_text("nothing here")
+    found = look(tmp_path)
+    assert {name: one.format for name, one in found.items() if one.format} == {
+        "ragen": "RAGEN evaluation JSONL",
+        "verl": "verl JSONL",
+        "trl": "TRL completions Parquet",
+        "verifiers": "verifiers results JSONL",
+        "messages": "messages JSONL",
+    }
+    assert found["log.jsonl"].has_metrics
+    assert found["verl"].num_files == 3
+    sizes = [file.stat().st_size for file in (tmp_path / "verl").rglob("*.jsonl")]
+    assert found["verl"].num_bytes == sum(sizes)
+    assert not found["notes"].is_known
+
+
+def test_runs_are_no_sources(tmp_path: Path) -> None:
+    import_run(FIXTURES / "verl", tmp_path / "a-run", is_packing=False)
+    (tmp_path / "more").mkdir()
+    shutil.copytree(tmp_path / "a-run", tmp_path / "more" / "inner")
+    found = look(tmp_path)
+    assert list(found) == ["more"]
+    assert found["more"].problem.startswith("holds runs; open it with: echoscope dashboard")
+
+
+def test_a_link_out_of_the_root_is_never_followed(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    put(tmp_path, "verl")
+    (tmp_path / "verl").rename(outside)
+    (root / "link").symlink_to(outside)
+    (root / "file").symlink_to(outside / "val" / "10.jsonl")
+    (root / "inside").mkdir()
+    (root / "inside" / "10.jsonl").symlink_to(outside / "val" / "10.jsonl")
+    found = look(root)
+    assert {name: one.is_known for name, one in found.items()} == dict.fromkeys(found, False)
+    assert "leads out of the root" in found["link"].problem
+    assert "leads out of the root" in found["file"].problem
+    assert found["inside"].num_bytes == 0
+
+
+def test_what_the_command_line_named_may_lie_anywhere(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    put(tmp_path, "verl")
+    assert look(root, (tmp_path / "verl",))["verl"].is_known
+
+
+def test_files_are_read_again_only_when_they_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "messages")
+    read: list[Path] = []
+    real = foreign._read
+
+    def counting(source: Source) -> Source:
+        read.append(source.path)
+        return real(source)
+
+    monkeypatch.setattr(foreign, "_read", counting)
+    sources = Sources(tmp_path)
+    before = sources.look(["messages"])[0]
+    sources.look(["messages"])
+    assert len(read) == 1
+    with (tmp_path / "messages" / "chat.jsonl").open("a") as file:
+        file.write("{}\n")
+    after = sources.look(["messages"])[0]
+    assert (len(read), after.extent == before.extent) == (2, False)
+
+
+def test_a_look_counts_and_reads_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "MAX_FILES", 5)
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(9):
+        (folder / f"part-{number}.jsonl").write_text("{}\n")
+    found = look(tmp_path)["many"]
+    assert (found.num_files, found.is_cut, found.is_known) == (5, True, False)
+
+
+def test_a_page_never_waits_for_a_look(tmp_path: Path) -> None:
+    put(tmp_path, "messages")
+    sources = Sources(tmp_path)
+    assert sources.known(["messages"]) == ()
+    deadline = time.monotonic() + 20
+    while not sources.has_looked and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [one.format for one in sources.known(["messages"])] == ["messages JSONL"]
+
+
+def test_hostile_files_are_no_sources(tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    (tmp_path / "bytes.csv").write_bytes(bytes(range(256)) * 50)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "model.pkl").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    assert not any(source.is_known for source in look(tmp_path).values())
+
+
+def test_a_folder_is_a_root_if_it_holds_runs_or_several_trainings(tmp_path: Path) -> None:
+    assert not is_root(FIXTURES / "verl"), "rollouts/ and val/ are of one training"
+    assert is_source(FIXTURES / "verl")
+    root = tmp_path / "experiments"
+    root.mkdir()
+    for name in ("first-try", "second-try"):
+        shutil.copytree(FIXTURES / "ragen", root / name)
+        assert is_root(root)
+    assert not is_root(root / "first-try")

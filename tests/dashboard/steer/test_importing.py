@@ -1,0 +1,67 @@
+"""Imports that are started from a page."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browsing import until
+
+from echoscope.dashboard.data.foreign import Source, Sources
+from echoscope.dashboard.steer import importing
+from echoscope.store.query.listing import RunList
+
+FIXTURES = Path(__file__).parents[2] / "store" / "importers" / "fixtures"
+
+
+@pytest.fixture(autouse=True)
+def _no_import_is_left() -> Iterator[None]:
+    yield
+    importing.forget()
+    assert not importing.is_importing()
+
+
+def source_of(root: Path, name: str) -> Source:
+    return Sources(root).look([name])[0]
+
+
+def ended(begun: importing.Import) -> importing.ImportReport:
+    until(lambda: begun.report().is_done, "end of the import")
+    return begun.report()
+
+
+def test_a_source_becomes_a_run_beside_it_and_is_known_as_its_source(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "verl", tmp_path / "verl")
+    source = source_of(tmp_path, "verl")
+    name = importing.new_name(source, tmp_path)
+    assert name == "verl-imported", "the folder itself has the name verl"
+    report = ended(importing.start(source, name, tmp_path))
+    assert report.problem == ""
+    assert "added 4 episodes of verl JSONL" in report.sentences[0]
+    assert not any(sentence.startswith("Next") for sentence in report.sentences)
+    row = importing.run_of(source, RunList(tmp_path).rows())
+    assert row is not None
+    assert (row.run_id, row.trainer) == ("verl-imported", "verl")
+    assert importing.import_of(source) is not None
+
+
+def test_a_source_that_holds_nothing_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "x.jsonl").write_text('{"a": 1}\n')
+    report = ended(importing.start(source_of(tmp_path, "odd"), "odd-imported", tmp_path))
+    assert "holds neither rollouts nor metrics" in report.problem
+    assert not (tmp_path / "odd-imported").exists()
+
+
+def test_names_of_runs_are_fit_and_free(tmp_path: Path) -> None:
+    def name(of: str) -> str:
+        return importing.new_name(Source(path=Path("/data") / of), tmp_path)
+
+    assert name("run.jsonl.zst") == "run"
+    assert name("a b; rm -rf $HOME") == "a-b-rm-rf-HOME"
+    assert name("...") == "run"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run-imported").mkdir()
+    assert name("run.csv") == "run-imported-2"
