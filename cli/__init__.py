@@ -16,7 +16,9 @@ from . import (
     envs,
     envs_data,
     envs_serve,
+    export,
     importing,
+    mirror,
     models,
     notify,
     plugins,
@@ -26,6 +28,7 @@ from . import (
     runs,
     sft,
     train,
+    watch,
     whatif,
 )
 
@@ -44,6 +47,9 @@ app.command("preflight")(preflight.preflight)
 app.command("query")(query.query)
 app.command("diagnose")(diagnose.diagnose)
 app.command("import")(importing.import_)
+app.command("export")(export.export)
+app.command("watch")(watch.watch)
+app.command("mirror")(mirror.mirror)
 app.command("whatif")(whatif.whatif)
 app.command("dashboard")(dashboard.dashboard)
 app.command("report")(report.report)
@@ -68,8 +74,11 @@ _USER_ERRORS = (
     ("echoscope.envs.base", "EnvError"),
     ("echoscope.dashboard.web.gate", "ExposureError"),
     ("echoscope.core.config.loading", "ConfigError"),
+    ("echoscope.diagnostics.read.names", "MetricNameError"),
+    ("echoscope.diagnostics.tools.setting_errors", "SettingError"),
     ("echoscope.diagnostics.tools.whatif", "WhatIfError"),
     ("echoscope.diagnostics.notify.sending", "NotifyError"),
+    ("echoscope.diagnostics.sinks.settings", "SinkError"),
     ("echoscope.core.rollout.chat", "ChatFormatError"),
     ("echoscope.core.warm_start.demonstrations", "SftError"),
     ("echoscope.text.user_code", "UserCodeError"),

@@ -14,9 +14,9 @@ from .terminal import print_json, printable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from echoscope.store.annotations import AlarmNote
     from echoscope.store.reader import RunReader
     from echoscope.store.records import Alarm
+    from echoscope.store.steer.annotations import AlarmNote
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 AlarmId = Annotated[
@@ -41,9 +41,9 @@ def alarms(
     as_json: AsJson = False,
 ) -> None:
     """List open alarms, the most serious first. Text of the policy is hidden by default."""
-    from echoscope.store.annotations import AlarmNote, read_annotations
     from echoscope.store.reader import open_run
     from echoscope.store.status import RUNNING
+    from echoscope.store.steer.annotations import AlarmNote, read_annotations
     from echoscope.store.steer.settings import live_settings
 
     reader = open_run(context.obj)
@@ -170,7 +170,7 @@ def ack(
     as_json: AsJson = False,
 ) -> None:
     """Mark an alarm as seen. The alarm stays open and the run continues."""
-    from echoscope.store.annotations import Acknowledge, annotate
+    from echoscope.store.steer.annotations import Acknowledge, annotate
     from echoscope.store.steer.steering import os_user
 
     _require(context.obj, alarm_id)
@@ -191,7 +191,7 @@ def snooze(
     as_json: AsJson = False,
 ) -> None:
     """Hide an alarm for some hours. The run continues."""
-    from echoscope.store.annotations import Snooze, annotate
+    from echoscope.store.steer.annotations import Snooze, annotate
     from echoscope.store.steer.steering import os_user
 
     if not 0 <= hours <= 24 * 366:

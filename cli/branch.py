@@ -101,12 +101,12 @@ def _require_weights(parent: Path) -> None:
     from echoscope.store.errors import NotARunError
     from echoscope.store.log.layout import shown_path
     from echoscope.store.reader import open_run
+    from echoscope.store.status import Origin, origin_of
 
-    config = open_run(parent).info().config
-    how = "imported" if "imported" in config else "recorded" if config.get("recorded") else ""
-    if how:
+    how = origin_of(open_run(parent).info().config)
+    if how is not Origin.TRAINED:
         raise NotARunError(
-            f"{shown_path(parent)}: was {how}: it has no weights, so it cannot branch"
+            f"{shown_path(parent)}: was {how.value}: it has no weights, so it cannot branch"
         )
 
 

@@ -14,7 +14,13 @@ DEFAULT_ROOT = Path("runs")
 
 
 def dashboard(
-    root: Annotated[Path, typer.Argument(help="Folder of runs, or one run.")] = DEFAULT_ROOT,
+    root: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of runs, one run, or rollouts or metrics of another trainer: these are "
+            "imported into a run under runs/."
+        ),
+    ] = DEFAULT_ROOT,
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65_535, help="Default: 8501, or the next free port."),
@@ -57,16 +63,46 @@ def dashboard(
         _end_with_stdin()
     is_run = Layout(root).run_json.is_file()
     folder = root.resolve().parent if is_run else root.absolute()
-    if not folder.is_dir():
+    sources: tuple[Path, ...] = ()
+    if not is_run and root != DEFAULT_ROOT and root.exists() and _is_of_another_trainer(root):
+        if read_only:
+            raise typer.BadParameter(
+                f"a read-only dashboard imports nothing; run `echoscope import {root}` first"
+            )
+        sources, folder = (root.resolve(),), DEFAULT_ROOT.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+    elif not folder.is_dir():
         _say_missing(root, is_beside=until_stdin_ends)
     settings = DashboardSettings(
-        root=folder, is_read_only=read_only, may_branch=not (read_only or no_branch)
+        root=folder,
+        sources=sources,
+        is_read_only=read_only,
+        may_branch=not (read_only or no_branch),
     )
 
     def ready(where: Listening) -> None:
         typer.echo(where.link("/live", run=root.resolve().name) if is_run else where.link())
 
     serve(settings, address=address, port=port, has_token=not no_token, on_ready=ready)
+
+
+def _is_of_another_trainer(path: Path) -> bool:
+    """Whether a path is to be imported: a file that holds rollouts or metrics, or such a folder.
+
+    Raises:
+        NotARunError: a file that holds neither.
+    """
+    from echoscope.dashboard.data.foreign import is_root, is_source
+    from echoscope.store.errors import NotARunError
+
+    if path.is_dir():
+        return not is_root(path) and is_source(path)
+    if is_source(path):
+        return True
+    raise NotARunError(
+        f"{path}: holds neither rollouts nor metrics that are known; `echoscope import {path}` "
+        "says why"
+    )
 
 
 def _say_missing(root: Path, *, is_beside: bool) -> None:

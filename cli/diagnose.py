@@ -37,7 +37,8 @@ def diagnose(
     path: Annotated[
         Path,
         typer.Argument(
-            help="A run's folder, or a file of any trainer: CSV, JSON, a notebook, a console log."
+            help="A run's folder, or a file or folder of any trainer: metrics, console logs, "
+            "rollouts."
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
@@ -50,6 +51,10 @@ def diagnose(
             "bad=1-rollout/action_valid_frac. Repeat for more.",
         ),
     ] = None,
+    run: Annotated[
+        str,
+        typer.Option("--run", metavar="NAME", help="Which run, where metrics files hold several."),
+    ] = "",
     fail_on: Annotated[
         FailOn,
         typer.Option(
@@ -90,7 +95,7 @@ def diagnose(
         raise typer.BadParameter("--model and --checkpoint exclude each other")
     if every is not None and model is None and checkpoint is None:
         raise typer.BadParameter("--every says how often to score: give --model or --checkpoint")
-    verdict = _judged(path, map_ or (), model, checkpoint, every)
+    verdict = _judged(path, map_ or (), run, model, checkpoint, every)
     if as_json:
         print_json(verdict.to_json())
     else:
@@ -101,6 +106,7 @@ def diagnose(
 def _judged(
     path: Path,
     words: Sequence[str],
+    run: str,
     model: str | None,
     checkpoint: int | None,
     every: int | None,
@@ -117,7 +123,8 @@ def _judged(
             rescore = None
             if model is not None or checkpoint is not None:
                 rescore = _rescore(model, checkpoint, every, bar("scoring reasonings"))
-            return judge(path, mapping=mapping, progress=bar("measuring text"), rescore=rescore)
+            progress = bar("measuring text")
+            return judge(path, mapping=mapping, progress=progress, rescore=rescore, run=run)
     except Exception as error:
         code = _exit_of(error)
         if code is None:
@@ -128,7 +135,9 @@ def _judged(
 
 def _require_path(path: Path) -> None:
     """Raises OSError where the path is neither a file nor a folder; names the run meant."""
-    if path.exists():
+    from echoscope.diagnostics.read.wandb_address import is_address
+
+    if path.exists() or is_address(path):
         return
     from echoscope.store.log.layout import Layout, run_meant  # a metrics file does without
 

@@ -1,7 +1,9 @@
-"""echoscope import: rollouts of another trainer become a run."""
+"""echoscope import: rollouts and metrics of another trainer become a run."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,75 +12,158 @@ import typer
 from .terminal import print_json, printable, progress_bars
 
 if TYPE_CHECKING:
-    from echoscope.store.importers.importing import ImportReport
+    from echoscope.diagnostics.read.foreign_names import Meaning
+    from echoscope.diagnostics.tools.importing import JointReport
 
 
 def import_(
     path: Annotated[
-        Path, typer.Argument(help="A file or folder with the rollouts of another trainer.")
+        Path,
+        typer.Argument(help="A file or folder of another trainer: rollouts, metrics, or both."),
     ],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="RUN", help="The run's folder; default: runs/NAME."),
     ] = None,
+    run: Annotated[
+        str,
+        typer.Option("--run", metavar="NAME", help="Which run, where metrics files hold several."),
+    ] = "",
+    each: Annotated[
+        bool,
+        typer.Option("--each", help="Import each of several runs, into folders below RUN."),
+    ] = False,
+    map_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="NAME=KEY",
+            help="Meaning of a metrics column, such as ent=policy/entropy. Repeat for more.",
+        ),
+    ] = None,
+    no_measures: Annotated[
+        bool,
+        typer.Option("--no-measures", help="Leave the text of rollouts unmeasured: faster."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
 ) -> None:
-    """Import the rollouts of another trainer into a run, or add what is new to it.
+    """Import the rollouts and metrics of another trainer into a run, or add what is new to it.
 
     The format is told from the keys of the rows. What a format does not record stays empty, and
-    what had to be guessed is marked in the data. A second import of the same files adds nothing;
-    one that was interrupted goes on.
+    what had to be guessed is marked in the data. Metrics are joined to the rollouts by their
+    steps. A second import of the same files adds nothing; one that was interrupted goes on.
     """
-    from echoscope.store.importers.importing import import_run
+    from echoscope.diagnostics.judge.channels import known_keys
+    from echoscope.diagnostics.read.names import MetricNameError, parse_map
 
-    if output is None:
-        output = Path("runs") / run_name(path)
-    with progress_bars() as bar:
-        report = import_run(
-            path, output, scanning=bar("reading (bytes)"), writing=bar("importing (rows)")
-        )
+    if each and run:
+        raise typer.BadParameter("--each imports all runs and --run one: give one of them")
+    try:
+        mapping = parse_map(map_ or (), known_keys())
+    except MetricNameError as error:
+        raise typer.BadParameter(str(error)) from None
+    target = output or Path("runs") / run_name(path)
+    reports = _imported(path, target, run, each, mapping, not no_measures)
     if as_json:
-        print_json(_as_json(report))
+        print_json([_as_json(report) for report in reports] if each else _as_json(reports[0]))
         return
-    for line in words(report):
-        typer.echo(printable(line))
+    for report in reports:
+        for line in words(report):
+            typer.echo(printable(line))
+
+
+def _imported(
+    path: Path,
+    output: Path,
+    run: str,
+    each: bool,
+    mapping: Mapping[str, Meaning],
+    is_measuring: bool,
+) -> list[JointReport]:
+    """One import; with `each`, one for each run that the metrics are of."""
+    from echoscope.diagnostics.tools.importing import SeveralRunsError, import_path
+
+    def imported(target: Path, name: str) -> JointReport:
+        with progress_bars() as bar:
+            return import_path(
+                path,
+                target,
+                run=name,
+                mapping=mapping,
+                scanning=bar("reading (bytes)"),
+                writing=bar("importing (rows)"),
+                is_measuring=is_measuring,
+            )
+
+    try:
+        return [imported(output, run)]
+    except SeveralRunsError as several:
+        if not each or several.has_rollouts:
+            raise
+        names = several.runs
+    folders = [re.sub(r"[^\w.=+-]+", "-", name).strip("-.") or "run" for name in names]
+    return [
+        imported(output / (folder if folders.count(folder) == 1 else f"{folder}-{number}"), name)
+        for number, (name, folder) in enumerate(zip(names, folders, strict=True), 1)
+    ]
 
 
 def run_name(path: Path) -> str:
     """The name of the run that a path is imported as."""
     name = path.resolve().name
-    for suffix in (".zst", ".gz", ".bz2", ".xz", ".zip", ".jsonl", ".json", ".parquet", ".eval"):
+    packed = (".zst", ".gz", ".bz2", ".xz", ".zip")
+    rows = (".jsonl", ".json", ".parquet", ".eval", ".csv", ".tsv", ".log", ".db", ".wandb")
+    for suffix in (*packed, *rows):
         name = name.removesuffix(suffix)
     return name or "imported"
 
 
-def words(report: ImportReport) -> list[str]:
+def words(joint: JointReport) -> list[str]:
     """The report in sentences."""
+    from echoscope.diagnostics.measure.text.sampling import MAX_TRAJECTORIES
     from echoscope.store.importers.draft import RECONSTRUCTIONS
     from echoscope.store.log.layout import shown_path
     from echoscope.text.amounts import counted
 
+    report = joint.written
     run = shown_path(report.path)
-    lines = []
+    parts = []
     if report.num_kept:
+        parts.append(f"{counted(report.num_kept, 'episode')} of {report.format}")
+    if report.num_steps_with_numbers:
+        parts.append(f"metrics of {counted(report.num_steps_with_numbers, 'step')}")
+    lines = []
+    if parts:
         steps = (
             f"step {report.first_step}"
             if report.num_steps == 1
             else f"steps {report.first_step} to {report.last_step}"
         )
-        lines.append(
-            f"{run}: added {counted(report.num_kept, 'episode')} of {report.format} ({steps})."
-        )
+        lines.append(f"{run}: added {' and '.join(parts)} ({steps}).")
     else:
         lines.append(f"{run}: nothing to add.")
     if report.num_there:
         lines.append(f"The run already had {counted(report.num_there, 'row')}.")
+    elif report.num_steps_there:
+        lines.append(f"The run already had {counted(report.num_steps_there, 'step')}.")
+    if joint.num_measured:
+        lines.append(
+            f"Measured the text of {counted(joint.num_measured, 'step')}, at most "
+            f"{MAX_TRAJECTORIES} episodes of each."
+        )
+    if joint.metrics:
+        lines.append(f"Metrics from: {_listed(joint.metrics.files)}.")
+        lines += [f"Metrics: {note}." for note in joint.metrics.table.notes]
     for reason, times in report.rows.counts.most_common():
         place = report.rows.places[reason]
         lines.append(f"Skipped {counted(times, 'row')}: {reason} (first: {place}).")
-    for reason, times in report.files.counts.most_common():
-        place = report.files.places[reason]
-        lines.append(f"Refused {counted(times, 'file')}: {reason} (first: {place}).")
+    for reason, times in joint.rows.counts.most_common():
+        place = joint.rows.places[reason]
+        lines.append(f"Left out {counted(times, 'row')} of metrics: {reason} (first: {place}).")
+    refused = report.files.counts + joint.refused.counts
+    places = {**joint.refused.places, **report.files.places}
+    for reason, times in refused.most_common():
+        lines.append(f"Refused {counted(times, 'file')}: {reason} (first: {places[reason]}).")
     for name, (times, place) in report.others.items():
         lines.append(
             f"Left out {counted(times, 'row')} of {name}, another trainer's format (first file: "
@@ -95,7 +180,12 @@ def words(report: ImportReport) -> list[str]:
     return lines
 
 
-def _as_json(report: ImportReport) -> dict[str, Any]:
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more files" if len(names) > 4 else "")
+
+
+def _as_json(joint: JointReport) -> dict[str, Any]:
+    report = joint.written
     return {
         "run": str(report.path),
         "format": report.format,
@@ -103,10 +193,16 @@ def _as_json(report: ImportReport) -> dict[str, Any]:
         "added": report.num_kept,
         "already_there": report.num_there,
         "steps": report.num_steps,
+        "steps_already_there": report.num_steps_there,
+        "steps_measured": joint.num_measured,
+        "steps_with_metrics": report.num_steps_with_numbers,
         "first_step": report.first_step,
         "last_step": report.last_step,
+        "metrics_files": list(joint.metrics.files) if joint.metrics else [],
+        "metrics_notes": list(joint.metrics.table.notes) if joint.metrics else [],
         "skipped_rows": dict(report.rows.counts),
-        "refused_files": dict(report.files.counts),
+        "left_out_metrics": dict(joint.rows.counts),
+        "refused_files": dict(report.files.counts + joint.refused.counts),
         "left_out": {name: times for name, (times, _) in report.others.items()},
         "reconstructed": dict(report.reconstructed),
     }

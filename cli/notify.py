@@ -28,7 +28,7 @@ def send_test(
     """Send a test message to every target of diagnostics.notify, once. Exit code 1 if one fails."""
     import os
 
-    from echoscope.core.config.loading import load_notify
+    from echoscope.core.config.loading import load_diagnostics
     from echoscope.diagnostics.notify.message import trial
     from echoscope.diagnostics.notify.sending import NotifyError, SendError, name_of, sender
 
@@ -36,7 +36,8 @@ def send_test(
     recipe = words.pop(0) if words and "=" not in words[0] else None
     if recipe is None and config is None:
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml")
-    name, notify = load_notify(recipe, file=config, overrides=words)
+    name, diagnostics = load_diagnostics(recipe, file=config, overrides=words)
+    notify = diagnostics.notify
     if not notify.targets:
         raise NotifyError("diagnostics.notify.targets is empty: docs/alarms.md shows what to write")
     message, num_failed = trial(name, notify.dashboard_url), 0

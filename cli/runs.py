@@ -71,6 +71,7 @@ def list_runs(
 @app.command()
 def show(run: Run, as_json: AsJson = False) -> None:
     """Show one run: its status, what it stores and which commands it received."""
+    from echoscope.diagnostics.sinks.status import all_statuses
     from echoscope.store.reader import open_run
 
     reader = open_run(run)
@@ -84,6 +85,7 @@ def show(run: Run, as_json: AsJson = False) -> None:
         "holds": reader.sql(_COUNTS).to_pylist()[0],
         "checkpoints": [checkpoint.path for checkpoint in reader.checkpoints()],
         "latest": last[0] if last else None,
+        "sinks": {status.sink: status.in_words() for status in all_statuses(info.path)},
         "config": dict(info.config),
         "warnings": reader.warnings,
     }
@@ -195,7 +197,8 @@ def note(
     as_json: AsJson = False,
 ) -> None:
     """Tag, pin or annotate a run. A live run is not disturbed."""
-    from echoscope.store.annotations import (
+    from echoscope.store.log.layout import Layout
+    from echoscope.store.steer.annotations import (
         AddTag,
         Change,
         Pin,
@@ -204,7 +207,6 @@ def note(
         annotate,
         read_annotations,
     )
-    from echoscope.store.log.layout import Layout
     from echoscope.store.steer.steering import os_user
 
     Layout(run).require_run()
@@ -300,8 +302,8 @@ def _summary(info: RunInfo, stands: RunStatus) -> dict[str, Any]:
 
 def _noted(info: RunInfo) -> dict[str, Any]:
     """Tags given at the start and since, note and pin."""
-    from echoscope.store.annotations import Annotations, read_annotations
     from echoscope.store.errors import StoreError
+    from echoscope.store.steer.annotations import Annotations, read_annotations
 
     try:
         notes = read_annotations(info.path)
@@ -378,7 +380,7 @@ def _print_run(value: dict[str, Any]) -> None:
 
     table = Table(show_header=False, box=None)
     for name, entry in value.items():
-        if name == "config" or entry in (None, "", [], False):
+        if name == "config" or entry in (None, "", [], {}, False):
             continue
         if name in ("created_at", "ended_at"):
             entry = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,8 +52,13 @@ def progress_bars() -> Iterator[Callable[[str], Report]]:
     """Makes bars by name on the error stream, while the block runs.
 
     A bar is seen from its first report on, and gone at the end. Nothing is drawn where the error
-    stream is no terminal.
+    stream is no terminal. A program that started this one may ask for lines (`progress_lines`).
     """
+    from echoscope.store.importers.progress_lines import LINES, PROGRESS_VARIABLE, reporter
+
+    if os.environ.get(PROGRESS_VARIABLE) == LINES:
+        yield reporter
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

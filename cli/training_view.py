@@ -147,7 +147,7 @@ class TerminalEvents:
                 lines.append(
                     f"{tag}: success {_rate(first, 'eval', tag)} before, "
                     f"{_rate(last, 'eval', tag)} after "
-                    f"{last.step} steps, on {num_tasks:.0f} unseen tasks"
+                    f"{last.step} steps, on {num_tasks:.0f} evaluation tasks"
                 )
             best = max(self._evaluations, key=lambda m: m.values[f"eval/{tag}/success_rate"])
             end, peak = (m.values[f"eval/{tag}/success_rate"] for m in (last, best))

@@ -121,7 +121,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _share(
         "reward/luck_frac",
-        "Luck in rewards",
+        "Noise in rewards",
         "Reward variance between trajectories of one task with the same actions, over the "
         "variance between all trajectories of the task. Worry above 50 %: use larger groups "
         "then.",

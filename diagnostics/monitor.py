@@ -12,10 +12,10 @@ Measurements are made before the update, at the weights that sampled:
 The starting policy is measured, because it is what later steps are compared with.
 
 Tier 2 has a budget, a share of the training's work. Information is measured more often while a sign
-of collapse shows, and less often afterwards (`schedule.py`). Work is counted in tokens through the
-model, not in seconds: so what is measured at a step follows from the data alone, and a resumed run
-measures the same steps as one that was never interrupted, on any machine under any load. Seconds
-are reported (`time/diagnostics_frac`); nothing depends on them.
+of collapse shows, and less often afterwards (`measure/schedule.py`). Work is counted in tokens
+through the model, not in seconds: so what is measured at a step follows from the data alone, and a
+resumed run measures the same steps as one that was never interrupted, on any machine under any
+load. Seconds are reported (`time/diagnostics_frac`); nothing depends on them.
 
 A measurement that fails gives NaN and one warning; the run goes on.
 """
@@ -42,10 +42,10 @@ from .measure.information.estimate import estimate
 from .measure.information.pairs import Decode, StatePrompt
 from .measure.information.step import StepInformation, measure_information
 from .measure.rewards import reward_stats
+from .measure.schedule import Schedule, shows_sign
 from .measure.text.measures import text_metrics
 from .measure.text.report import METRICS, TextReport
 from .read.sources import FINDINGS
-from .schedule import Schedule, shows_sign
 
 TRAINING_PASSES = 8.0
 """Passes through the model that a step of training is worth per token of its rollouts: forward and
@@ -161,6 +161,19 @@ class Monitor:
                 out.records.append(found.record(step))
                 cost = _num_tokens(rollouts) * GRADIENT_PASSES
                 self._put_off(GRADIENTS, every, cost, budget * (1 - INFORMATION_SHARE))
+        return out
+
+    def information(
+        self,
+        step: int,
+        rollouts: RolloutBatch,
+        config: DiagnosticsConfig,
+        instruments: Instruments,
+    ) -> Measured:
+        """The information of a step alone, whether it is due or not. Never raises, as `measure`."""
+        out = Measured(values=_no_information(config))
+        with self._guarded(step, INFORMATION, out):
+            self._measure_information(step, rollouts, config, instruments, out)
         return out
 
     def judge(

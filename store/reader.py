@@ -51,8 +51,8 @@ from .records import (
     TrajectoryOutcome,
     parse_trajectory_id,
 )
-from .schema import arrow_schema
-from .status import RECENT_STEPS, RUNNING, RunStatus, pace_of, status_of
+from .schema import DATA_TABLES, arrow_schema
+from .status import RECENT_STEPS, RUNNING, RunStatus, origin_of, pace_of, status_of
 
 _JOURNAL_ORDER = "attempt, sequence NULLS FIRST, wall_time"
 """Runs of store version 1.0 have no sequence: their clock must do."""
@@ -137,6 +137,7 @@ def info_status(
         heard_at=info.heard_at,
         step_s=step_s,
         now=now,
+        origin=origin_of(info.config),
     )
 
 
@@ -265,6 +266,16 @@ class RunReader(_SqlReader):
     def listing(self, step: int) -> pa.Table:
         """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
         return self._rows("trajectories", step).sort_by("id")
+
+    def rows_of_step(self, table: str, step: int) -> pa.Table:
+        """The rows of one step of a data table: `DATA_TABLES` of the schema. Opens its files only.
+
+        Raises:
+            ValueError: not such a table.
+        """
+        if table not in DATA_TABLES:
+            raise ValueError(f"{table!r} is none of the data tables {', '.join(DATA_TABLES)}")
+        return self._rows(table, step)
 
     def trajectories_of_step(self, step: int) -> list[Trajectory]:
         """The full records of one step, by id."""

@@ -1,4 +1,4 @@
-"""How a run stands, in one word and in a few: the same on every page and in every command.
+"""Whose run it is and how it stands: the same on every page and in every command.
 
 The files tell it: who holds the lock of the writer, how the journal was closed, which pause or stop
 was applied, and when something was acknowledged last. A trainer that is gone has lost its lock, so
@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from echoscope.text.amounts import duration
 
@@ -34,6 +34,41 @@ RUNNING = "running"
 """`RunInfo.status` while a process holds the lock of the writer."""
 
 
+class Origin(StrEnum):
+    """Who wrote the steps of a run."""
+
+    TRAINED = "trained"
+    """Our own trainer."""
+    RECORDED = "recorded"
+    """Another trainer, through the recorder in its loop."""
+    WATCHED = "watched"
+    """Another trainer; we follow the files that it writes."""
+    IMPORTED = "imported"
+    """Another trainer; we read its files once."""
+
+
+def origin_of(config: Mapping[str, Any]) -> Origin:
+    """Who wrote the steps of a run, by its configuration.
+
+    >>> origin_of({"recorded": True}), origin_of({"watched": {"path": "logs"}, "imported": {}})
+    (<Origin.RECORDED: 'recorded'>, <Origin.WATCHED: 'watched'>)
+    """
+    if config.get("watched"):
+        return Origin.WATCHED
+    if "imported" in config:
+        return Origin.IMPORTED
+    return Origin.RECORDED if config.get("recorded") else Origin.TRAINED
+
+
+def trainer_name(config: Mapping[str, Any]) -> str:
+    """The other trainer by name, where the run says it; empty for a run of ours."""
+    if origin_of(config) is Origin.TRAINED:
+        return ""
+    parts = (config.get("watched"), config.get("imported"), config)
+    names = (part.get("trainer") for part in parts if isinstance(part, Mapping))
+    return next((name[:80] for name in names if isinstance(name, str)), "")
+
+
 class Status(StrEnum):
     """The one word."""
 
@@ -43,6 +78,9 @@ class Status(StrEnum):
     PAUSED = "paused"
     STALE = "stale"
     """A process holds the run and has acknowledged nothing for long."""
+    IMPORTED = "imported"
+    """From files: whether the training behind them goes on is not known."""
+    IMPORTING = "being imported"
     FINISHED = "finished"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -63,6 +101,11 @@ class RunStatus:
     """Seconds since the epoch: when it was paused, or was heard of last."""
     next_action: CommandAction | None = None
     """Of a waiting run: what happens after the current step; None before the first step."""
+
+    @property
+    def is_imported(self) -> bool:
+        """Steps came from files, at times that say nothing of the training."""
+        return self.status in (Status.IMPORTED, Status.IMPORTING)
 
     def words(self, now: float) -> str:
         """The word with who, why and for how long.
@@ -97,6 +140,7 @@ def status_of(
     heard_at: float,
     step_s: float,
     now: float,
+    origin: Origin = Origin.TRAINED,
 ) -> RunStatus:
     """How a run stands now.
 
@@ -107,7 +151,11 @@ def status_of(
         is_starting: Whether this attempt has no step yet.
         heard_at: When something was acknowledged last, in seconds since the epoch.
         step_s: Usual seconds a step, NaN where that is not known.
+        origin: Who wrote the steps.
     """
+    if origin is Origin.IMPORTED and recorded in (RUNNING, Status.FINISHED):
+        is_written = recorded != RUNNING
+        return RunStatus(status=Status.IMPORTED if is_written else Status.IMPORTING)
     pause, stop, asked = _steering(states, attempt)
     if recorded != RUNNING:
         # A word that this version does not know says no more than that the run has ended.
@@ -163,9 +211,13 @@ def _is_stop(state: CommandState) -> bool:
 
 
 def pace_of(wall_times: Sequence[float]) -> float:
-    """Median seconds between steps that ended at these times, in order; NaN for fewer than two."""
+    """Median seconds between steps that ended at these times, in order; NaN for fewer than two.
+
+    Steps at one and the same time were read from a file together and tell no pace.
+    """
     recent = wall_times[-(RECENT_STEPS + 1) :]
-    between = [later - earlier for earlier, later in itertools.pairwise(recent)]
+    pairs = itertools.pairwise(recent)
+    between = [later - earlier for earlier, later in pairs if later > earlier]
     return statistics.median(between) if between else math.nan
 
 

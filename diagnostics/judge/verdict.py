@@ -19,7 +19,7 @@ dashboard and the report. Everything is causal: at each step only the past is kn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -294,23 +294,26 @@ def _evidence(channel: Channel) -> Evidence | None:
 
 
 def diagnose(
-    source: MetricTable | RunReader | str | Path,
+    source: MetricTable | RunReader | Opened | str | Path,
     *,
     config: AlarmConfig | None = None,
     mapping: Mapping[str, Meaning] | None = None,
     progress: Callable[[int, int], None] | None = None,
     rescore: Rescore | None = None,
+    run: str = "",
 ) -> Verdict:
     """Judge a run, a metrics file, or a table of metrics.
 
     Args:
-        source: A table; an open run; or the path of a run's folder, of a trainer's metrics file
-            or console log (see `metrics_file.read_metrics`), or of a trainer's rollouts (see
-            `rollouts.of_another_trainer`).
+        source: A table; an open run, or what `sources.open_source` made of one; or the path of a
+            run's folder, of a trainer's metrics file or console log (see
+            `metrics_file.read_metrics`), of a trainer's rollouts (see
+            `rollouts.of_another_trainer`), or of a folder with metrics, rollouts, or both.
         config: Which rules judge, and by which thresholds; None for those of the run itself.
         mapping: Names of columns in a file that are not known (see `metric_names.parse_map`).
         progress: Called with (done, of) while trajectories are read.
         rescore: Adds what a model at hand says of a stored run (see `rescoring.py`).
+        run: Which run's metrics to judge, where a file or folder holds those of several.
 
     Raises:
         MetricsFileError: no metrics can be read from the file; one line.
@@ -318,30 +321,48 @@ def diagnose(
         OSError: there is no such file.
     """
     from ..read.rollouts import of_another_trainer
-    from ..read.sources import open_source
+    from ..read.sources import Opened, open_source
 
+    if isinstance(source, Opened):
+        return _judged(source, config)
     if isinstance(source, str | Path):
-        with of_another_trainer(Path(source), progress, rescore) as opened:
+        with of_another_trainer(Path(source), progress, rescore, mapping, run) as opened:
             if opened is not None:
                 return _judged(opened, config)
-    return _judged(open_source(source, mapping, progress, rescore), config)
+    return _judged(open_source(source, mapping, progress, rescore, run), config)
+
+
+def judged_again(
+    opened: Opened, diagnosis: Diagnosis, config: AlarmConfig | None = None
+) -> Iterator[tuple[int, list[Alarm]]]:
+    """Judge a source that is open, step by step: each step, and what it raises and clears.
+
+    Args:
+        diagnosis: a new one; it takes in what came before the run, and then each step.
+        config: as of `diagnose`.
+    """
+    own = _own_settings(opened.reader)
+    diagnosis.engine.situation = opened.situation
+    if opened.reader is not None:
+        from .lineage import history_of  # reads stores, which a metrics file does not need
+
+        diagnosis.recall(history_of(opened.reader)[0])
+    for step, values in opened.table.rows():
+        if config is None:
+            diagnosis.engine.configure(own(step))
+        yield step, diagnosis.observe(step, values)
 
 
 def _judged(opened: Opened, config: AlarmConfig | None) -> Verdict:
     """The verdict of a source that is open."""
-    own = _own_settings(opened.reader)
     diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
-    diagnosis.engine.situation = opened.situation
     note = ""
     if opened.reader is not None:
-        from .lineage import history_of  # reads stores, which a metrics file does not need
+        from .lineage import history_of
 
-        history, note = history_of(opened.reader)
-        diagnosis.recall(history)
-    for step, values in opened.table.rows():
-        if config is None:
-            diagnosis.engine.configure(own(step))
-        diagnosis.observe(step, values)
+        note = history_of(opened.reader)[1]
+    for _ in judged_again(opened, diagnosis, config):
+        pass
     shown = opened.exemplars([alarm.rule for alarm in diagnosis.engine.open_alarms])
     verdict = diagnosis.verdict(
         exemplars=shown.places,

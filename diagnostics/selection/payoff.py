@@ -56,7 +56,8 @@ def payoff_of(reward_std_P: NDArray[np.float64]) -> Payoff:
         worth, text = (
             Worth.PAYS,
             f"Filtering by reward spread tends to pay here: {fact} (RAGEN-2 gained success at 1.16 "
-            "and 1.29). If luck decides the reward, do not filter: the spread then measures luck.",
+            "and 1.29). If randomness decides the reward, do not filter: the spread then measures "
+            "noise.",
         )
     elif ratio > COSTS_BELOW:
         worth, text = (

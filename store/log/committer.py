@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -230,9 +231,20 @@ class Committer:
         for table in DATA_TABLES:
             rows = build[table]()
             if rows.num_rows:
-                waiting.append(self._pool.submit(write, table, rows))
-        files = tuple(future.result() for future in waiting)
+                waiting.append(self._started(partial(write, table, rows)))
+        files = tuple(result() for result in waiting)
         return Segment(id=identity, step=content.step, attempt=attempt, files=files)
+
+    def _started(self, write: Callable[[], FileEntry]) -> Callable[[], FileEntry]:
+        """The result of a write in a thread of its own; in this one where the process ends.
+
+        Python starts no work in pools while it exits, which is when a trainer without `close` has
+        its last steps written.
+        """
+        try:
+            return self._pool.submit(write).result
+        except RuntimeError:
+            return write
 
     def _remove_replaced(self, grace_s: float) -> None:
         """Delete micro-segments whose step was committed `grace_s` ago: queries may run on them.

@@ -136,14 +136,7 @@ def checked_query(query: str) -> CheckedQuery:
     """
     explain = _EXPLAIN.match(query)
     select = query if explain is None else query[explain.end() :]
-    try:
-        with _lock:
-            connection = _connection()
-            statements = connection.extract_statements(select)
-            kinds = [_kind(statement) for statement in statements]
-            row = connection.execute("SELECT json_serialize_sql(?)", [select]).fetchone()
-    except duckdb.Error as error:
-        raise QueryError(one_line(error)) from error
+    kinds, row = _parsed(select)
     if len(kinds) != 1:
         raise QueryError(f"expected one statement, got {len(kinds)}")
     if kinds[0] == "MULTI":
@@ -153,17 +146,44 @@ def checked_query(query: str) -> CheckedQuery:
         )
     if kinds[0] != "SELECT":
         raise QueryError(f"a query may only read: {kinds[0]} is not allowed, SELECT is")
-    try:
-        parse = json.loads(row[0] if row else "null")
-    except (ValueError, RecursionError) as error:
-        raise QueryError(_TOO_DEEP) from error
-    if parse["error"]:
-        raise QueryError(f"the query cannot be checked: {' '.join(parse['error_message'].split())}")
-    names = _check(parse["statements"])
+    names = _check(_statements(row))
     return CheckedQuery(
         sql=select if explain is None else f"{_prefix(explain)}{select}",
         tables=tuple(name for name in TABLES if name in names),
     )
+
+
+def select_nodes(select: str) -> list[dict[str, Any]]:
+    """DuckDB's parse of some SELECT statements: one object each. Nothing is checked or run.
+
+    Raises:
+        QueryError: not SQL, or not SELECT statements; one line.
+    """
+    return [statement["node"] for statement in _statements(_parsed(select)[1])]
+
+
+def _parsed(select: str) -> tuple[list[str], str]:
+    """The kinds of the statements, and DuckDB's parse of them as JSON text."""
+    try:
+        with _lock:
+            connection = _connection()
+            statements = connection.extract_statements(select)
+            kinds = [_kind(statement) for statement in statements]
+            row = connection.execute("SELECT json_serialize_sql(?)", [select]).fetchone()
+    except duckdb.Error as error:
+        raise QueryError(one_line(error)) from error
+    return kinds, str(row[0]) if row else "null"
+
+
+def _statements(text: str) -> list[dict[str, Any]]:
+    try:
+        parse = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise QueryError(_TOO_DEEP) from error
+    if parse["error"]:
+        raise QueryError(f"the query cannot be checked: {' '.join(parse['error_message'].split())}")
+    statements: list[dict[str, Any]] = parse["statements"]
+    return statements
 
 
 _TOO_DEEP = "the query is nested too deeply; write it in fewer levels, or IN (...) for many ORs"

@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..annotations import read_annotations
 from ..errors import NotARunError, StoreError
 from ..log.durable import is_locked, open_regular
 from ..log.index import RunIndex, VisibleFile, read_run_json
@@ -32,7 +31,8 @@ from ..log.layout import Layout
 from ..reader import CommandState, command_states, is_starting
 from ..records import AlarmSeverity, AlarmState
 from ..schema import check_version
-from ..status import RUNNING, RunStatus, pace_of, status_of
+from ..status import RUNNING, Origin, RunStatus, origin_of, pace_of, status_of, trainer_name
+from ..steer.annotations import read_annotations
 from ..steer.commands import PendingCommands
 
 _TAIL_BYTES = 65_536
@@ -90,6 +90,11 @@ class RunRow:
     """How many were planned at the start."""
     environments: tuple[str, ...] = ()
     algorithm: str = ""
+    origin: Origin = Origin.TRAINED
+    trainer: str = ""
+    """Of a run that another trainer made: its name, where that is known."""
+    source: str = ""
+    """Of an imported run: the path of the files that it was made of."""
     base_model: str = ""
     parent_run_id: str | None = None
     """The run that it branched from."""
@@ -114,8 +119,9 @@ class RunRow:
 
     def matches(self, pattern: re.Pattern[str]) -> bool:
         """Whether any text of the row matches."""
-        texts = (self.run_id, self.name, self.project, self.status, self.algorithm, self.note)
-        return any(pattern.search(t) for t in (*texts, *self.environments, *self.tags))
+        texts = (self.run_id, self.name, self.project, self.status, self.algorithm, self.trainer)
+        more = (self.note, *self.environments, *self.tags)
+        return any(pattern.search(text) for text in (*texts, *more))
 
 
 @dataclass(slots=True)
@@ -136,7 +142,7 @@ class RunList:
     root: Path
     budget_s: float = BUDGET_S
     others: list[str] = field(default_factory=list)
-    """Folders that are no runs, as of the last `rows`."""
+    """Folders that are no runs, and files, as of the last `rows`."""
     num_unread: int = 0
     """Runs that the last `rows` did not get to."""
     _entries: dict[str, _Entry] = field(default_factory=dict)
@@ -167,10 +173,16 @@ class RunList:
     def _ordered(self) -> list[RunRow]:
         try:
             with os.scandir(self.root) as entries:
-                folders = {e.name: e.is_symlink() for e in entries if e.is_dir()}
+                folders, files = {}, []
+                for entry in entries:
+                    if entry.is_dir():
+                        folders[entry.name] = entry.is_symlink()
+                    elif not entry.name.startswith("."):
+                        files.append(entry.name)
         except OSError as error:
             raise StoreError(f"{self.root}: {error.strerror or error}") from error
         rows = self._rows(folders)
+        self.others = sorted([*self.others, *files])
         return sorted(rows, key=_in_order)
 
     def _rows(self, folders: Mapping[str, bool]) -> list[RunRow]:
@@ -317,11 +329,18 @@ def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
         num_steps=steps if isinstance(steps, int) else None,
         environments=_environments(config),
         algorithm=algorithm_of(config),
+        origin=origin_of(config),
+        trainer=trainer_name(config),
+        source=_path(_entry(config, "imported", "source")),
     )
 
 
 def _text(value: object) -> str:
     return value[:MAX_NAME] if isinstance(value, str) else ""
+
+
+def _path(value: object) -> str:
+    return value if isinstance(value, str) and len(value) <= 4_096 and "\0" not in value else ""
 
 
 def _entry(config: Mapping[str, Any], *path: str) -> Any:
@@ -523,6 +542,7 @@ def row_status(row: RunRow, details: RunDetails, now: float) -> RunStatus:
         heard_at=row.updated_at,
         step_s=details.step_s,
         now=now,
+        origin=row.origin,
     )
 
 

@@ -15,7 +15,7 @@ from ..schema import TABLES, create_table_sql
 from .check import one_line
 from .database import RunDatabase, quote, run_status
 
-_STORAGE = "v1.5.0"
+STORAGE = "v1.5.0"
 """Readable by DuckDB 1.5 and later."""
 _BATCH_ROWS = 10_000
 
@@ -66,7 +66,7 @@ def seal(path: str | Path) -> Path:
 def _copy_tables(database: RunDatabase, target: Path) -> None:
     """Every table of a run into a new DuckDB file. What reads runs cannot write: two databases."""
     with duckdb.connect() as connection:
-        connection.execute(f"ATTACH {quote(str(target))} AS sealed (STORAGE_VERSION '{_STORAGE}')")
+        connection.execute(f"ATTACH {quote(str(target))} AS sealed (STORAGE_VERSION '{STORAGE}')")
         for name in TABLES:
             connection.execute(create_table_sql(name, f"sealed.{name}", text_compression=True))
             rows = database.connection.sql(f"FROM {name}").to_arrow_reader(_BATCH_ROWS)

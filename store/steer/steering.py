@@ -21,6 +21,7 @@ from echoscope.text.did_you_mean import did_you_mean
 from ..errors import StoreError
 from ..reader import CommandState, RunInfo
 from ..records import ALARM_AUTHOR, Command, CommandAction, CommandOutcome
+from ..status import Origin, origin_of, trainer_name
 from .commands import new_command, post
 
 if TYPE_CHECKING:
@@ -30,6 +31,54 @@ NO_CHANGE = "no change: "
 """How the detail of a command begins that was applied and changed nothing."""
 MAX_REASON = 2_000
 MAX_AUTHOR = 100
+
+
+CONTROLS = "controls"
+"""Key of the configuration of a run that another trainer made: the actions that the trainer obeys.
+Without it, all but those that no recorder can pass on."""
+_NOT_RECORDED = (CommandAction.EVALUATE,)
+
+
+def obeyed_actions(config: Mapping[str, Any]) -> tuple[CommandAction, ...]:
+    """What the trainer of a run does when it is told to.
+
+    >>> [str(action) for action in obeyed_actions({"recorded": True, "controls": ["stop", "?"]})]
+    ['stop']
+    >>> obeyed_actions({"imported": {"trainer": "verl"}})
+    ()
+    """
+    origin = origin_of(config)
+    if origin is Origin.TRAINED:
+        return tuple(CommandAction)
+    if origin is not Origin.RECORDED:
+        return ()
+    named = config.get(CONTROLS)
+    if isinstance(named, list):
+        return tuple(action for action in CommandAction if action.value in named)
+    return tuple(action for action in CommandAction if action not in _NOT_RECORDED)
+
+
+def why_not_steered(config: Mapping[str, Any]) -> str:
+    """Why a run takes no commands at all, in a sentence; empty where it takes some."""
+    trainer = trainer_name(config) or "another trainer"
+    origin = origin_of(config)
+    if origin is Origin.IMPORTED:
+        return f"This run was imported from files of {trainer}, so it takes no commands."
+    if origin is Origin.WATCHED:
+        return (
+            f"Echoscope follows the files of {trainer} and cannot send commands to it. A recorder "
+            "in the training loop can."
+        )
+    if origin is Origin.RECORDED and not obeyed_actions(config):
+        return f"The recorder in {trainer} passes on no commands."
+    return ""
+
+
+def why_no_branch(config: Mapping[str, Any]) -> str:
+    """Why no branch can start from a run, in a sentence; empty where one can."""
+    if origin_of(config) is Origin.TRAINED:
+        return ""
+    return "The weights of this run are with another trainer, so it cannot branch from here."
 
 
 _ENDS_A_PAUSE = (CommandAction.RESUME, CommandAction.STOP, CommandAction.STOP_NOW)
@@ -345,8 +394,11 @@ def prepare(
     """A command for a run, not yet sent. Settings are for the trainer to judge.
 
     Raises:
-        SteeringError: the run is not running, or a text is too long.
+        SteeringError: the run is not running or cannot be reached, or a text is too long.
     """
+    why = why_not_steered(info.config)
+    if why:
+        raise SteeringError(why)
     if info.status != "running":
         raise SteeringError(f"the run is {info.status}")
     for name, text, limit in (("reason", reason, MAX_REASON), ("author", issued_by, MAX_AUTHOR)):

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from trajectories import make_trajectory
 
-from echoscope.store.annotations import read_annotations
 from echoscope.store.records import (
     Alarm,
     AlarmSeverity,
@@ -22,6 +21,7 @@ from echoscope.store.records import (
     StepMetrics,
     Turn,
 )
+from echoscope.store.steer.annotations import read_annotations
 from echoscope.store.writer import RunWriter
 
 Type = Callable[..., Any]

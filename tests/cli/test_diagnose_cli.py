@@ -86,8 +86,8 @@ def test_a_folder_that_is_neither_says_what_is_read(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
     result = runner.invoke(app, ["diagnose", str(tmp_path)])
     assert result.exit_code == 4
-    assert "neither a run nor a metrics file. What can be judged: a run's folder" in result.stderr
-    assert "trainer_state.json, a notebook or a console log" in result.stderr
+    assert "no metrics and no rollouts. What can be judged: a run's folder" in result.stderr
+    assert "trainer_state.json, a console log, files of TensorBoard" in result.stderr
 
 
 def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     logs.mkdir()
     rows = "".join(f"{step},0.5,1\n" for step in range(30))
     (logs / "m.csv").write_text(f"step,reward,other\n{rows}", encoding="utf-8")
-    (logs / "notes.txt").write_text("nothing", encoding="utf-8")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.txt").write_text("nothing", encoding="utf-8")
     return tmp_path
 
 
@@ -32,11 +33,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["diagnose", "nosuch.log"], "error: nosuch.log: no such file or folder"),
         (["diagnose", "empty"], "error: empty: is empty"),
         (["import", "empty"], "error: empty: is empty"),
-        (["diagnose", "logs"], "Give the file: echoscope diagnose logs/m.csv"),
+        (["diagnose", "notes"], "notes: holds no run, no metrics and no rollouts. What can be"),
+        (["import", "notes"], "notes: holds neither rollouts nor metrics of a known form."),
         (
-            ["import", "logs/m.csv"],
-            "A console log or metrics file is judged without an import: "
-            "echoscope diagnose logs/m.csv",
+            ["import", "logs/m.csv", "--run", "a"],
+            "no metrics of a run 'a'; runs in it: m.csv",
         ),
         (
             ["import", "logs", "-o", "logs/m.csv"],

@@ -145,7 +145,7 @@ def test_the_summary_compares_before_and_after(config: RunConfig) -> None:
     lines = out.getvalue().splitlines()
     assert lines[:4] == [
         "lake: success 40.0 % [30.0, 50.0] before, 80.0 % [70.0, 90.0] after 10 steps, on 40 "
-        "unseen tasks",
+        "evaluation tasks",
         "run finished: runs/lake",
         "next:",
         "  echoscope runs show runs/lake",

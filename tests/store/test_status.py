@@ -12,7 +12,15 @@ from made_run import add_steps, make_run, open_writer
 
 from echoscope.store.reader import CommandState, open_run, open_runs
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
-from echoscope.store.status import RunStatus, Status, pace_of, status_of
+from echoscope.store.status import (
+    Origin,
+    RunStatus,
+    Status,
+    origin_of,
+    pace_of,
+    status_of,
+    trainer_name,
+)
 from echoscope.store.steer.commands import new_command, post
 
 NOW = 10_000.0
@@ -142,3 +150,27 @@ def test_c6_one_reader_and_a_reader_of_many_say_the_same(tmp_path: Path) -> None
 def test_the_pace_is_the_median_between_recent_steps() -> None:
     assert pace_of([0.0, 3.0, 6.0, 106.0]) == 3.0
     assert math.isnan(pace_of([5.0]))
+
+
+def test_an_imported_run_is_neither_finished_nor_live() -> None:
+    """Whether the training behind the files goes on is not known."""
+
+    def words(recorded: str, origin: Origin) -> str:
+        found = status_of(
+            recorded, 1, (), is_starting=False, heard_at=0, step_s=1, now=1e6, origin=origin
+        )
+        return found.words(1e6)
+
+    assert words("finished", Origin.IMPORTED) == "imported"
+    assert words("running", Origin.IMPORTED) == "being imported"
+    assert words("crashed", Origin.IMPORTED) == "crashed", "the import itself was killed"
+    assert words("finished", Origin.RECORDED) == "finished"
+
+
+def test_the_configuration_says_who_wrote_the_steps() -> None:
+    imported = {"imported": {"trainer": "verl"}}
+    assert (origin_of(imported), trainer_name(imported)) == (Origin.IMPORTED, "verl")
+    recorded = {"recorded": True, "trainer": "TRL"}
+    assert (origin_of(recorded), trainer_name(recorded)) == (Origin.RECORDED, "TRL")
+    assert (origin_of({"trainer": "x"}), trainer_name({"trainer": "x"})) == (Origin.TRAINED, "")
+    assert trainer_name({"imported": {"trainer": ["hostile"]}}) == ""

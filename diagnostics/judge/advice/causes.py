@@ -19,7 +19,7 @@ from .situation import History, Situation
 SHOWN, LIKELY, POSSIBLE = 2, 1, 0
 """How well a cause is founded: this run's metrics show it, its settings suggest it, it is usual."""
 LUCK_SHARE = 0.3
-"""Share of the reward differences that actions do not explain from which luck decides."""
+"""Share of the reward differences that actions do not explain from which randomness decides."""
 ENTROPY_RISE = 1.3
 """Entropy over its minimum from which a bonus on it is a shown cause."""
 RATE_RISE = 1.5
@@ -99,13 +99,15 @@ def _luck(history: History, situation: Situation) -> Cause | None:
     if math.isnan(history.luck):
         is_shown = any(value >= 0.5 for _, value in params)
         text = (
-            f"luck decides much of the reward: {params[0][0]} is {params[0][1]:g}" if params else ""
+            f"randomness decides much of the reward: {params[0][0]} is {params[0][1]:g}"
+            if params
+            else ""
         )
     else:
         is_shown = history.luck >= LUCK_SHARE
         text = (
-            f"luck decides much of the reward: {percent(history.luck)} of the reward variance "
-            "remains between samples of one task with exactly the same actions"
+            f"randomness decides much of the reward: {percent(history.luck)} of the reward "
+            "variance remains between samples of one task with exactly the same actions"
         )
     if not is_shown:
         return None

@@ -208,12 +208,12 @@ RULES: tuple[Rule, ...] = (
         "written whatever the task shows.",
         causes=(
             "rewards hardly differ within groups, so the KL and entropy terms drive the update",
-            "the reward depends more on luck than on the reply",
+            "the reward depends more on randomness than on the reply",
             "one reply is right for nearly all prompts",
         ),
         advice="Compare the reasoning of three prompts. If success is stable, keep watching. If "
         "reward spread differs a lot between groups, keep only the high-spread ones "
-        "(`selection.strategy=top_p selection.value=0.9`). If rewards are mostly luck, use "
+        "(`selection.strategy=top_p selection.value=0.9`). If rewards are mostly noise, use "
         "larger groups instead (`envs.group_size=16`).",
         refuted_by="on new prompts, the right prompt is identified clearly above chance, or I(X;Z) "
         "is above half of its best",

@@ -362,3 +362,43 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+_SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine", "PipelineStage")
+_WRAPPED = ("_orig_mod", "module")
+"""Where `torch.compile` and `DistributedDataParallel` keep the model itself."""
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside a wrapper that compiles it, or that averages gradients between processes.
+
+    Its compiled form would be compiled again for each new shape, and one process that calls the
+    distributed form alone waits for the others for ever.
+
+    Raises:
+        ScoringError: its weights lie in several processes, so that one of them cannot call it.
+    """
+    kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    is_sharded = any(
+        hasattr(parameter, "ds_id") or hasattr(parameter, "device_mesh")
+        for parameter in model.parameters()
+    )
+    if is_sharded or not kinds.isdisjoint(_SHARDED):
+        raise ScoringError(
+            "the weights of the policy lie in several processes (FSDP, DeepSpeed ZeRO-3), and one "
+            "process alone cannot call it: give a whole copy of the model, or no policy"
+        )
+    for name in _WRAPPED:
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module) and not hasattr(model, "get_base_model"):
+            return unwrapped(inner)
+    return model
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Random generators afterwards as before, and no autocast of the caller's inside."""
+    device = next(model.parameters()).device
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.autocast(device.type, enabled=False):
+        yield

@@ -171,7 +171,9 @@ def test_paths(tmp_path: Path) -> None:
     file = tmp_path / "m.csv"
     file.write_text("step,entropy\n" + "".join(f"{s},0.5\n" for s in range(30)))
     assert diagnose(file).state is RunState.HEALTHY
-    with pytest.raises(MetricsFileError, match="Give the file: echoscope diagnose"):
-        diagnose(tmp_path)
+    assert diagnose(tmp_path).state is RunState.HEALTHY, "a folder that holds metrics"
+    (tmp_path / "none").mkdir()
+    with pytest.raises(MetricsFileError, match="none: is empty"):
+        diagnose(tmp_path / "none")
     with pytest.raises(OSError, match="No such file"):
         diagnose(tmp_path / "none.csv")

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from made_run import add_steps, make_run, open_writer
 
-from echoscope.store.annotations import AddTag, Pin, SetNote, annotate
 from echoscope.store.errors import NotARunError, StoreError
 from echoscope.store.log.packing import pack
 from echoscope.store.query import listing
@@ -31,6 +30,7 @@ from echoscope.store.records import (
     CommandAction,
     CommandOutcome,
 )
+from echoscope.store.steer.annotations import AddTag, Pin, SetNote, annotate
 from echoscope.store.steer.commands import new_command
 from echoscope.store.writer import RunWriter
 
@@ -138,7 +138,7 @@ def test_folders_that_are_no_runs_are_named(tmp_path: Path) -> None:
     (tmp_path / "rollouts").mkdir()
     (tmp_path / "file").touch()
     listed = RunList(tmp_path)
-    assert (listed.rows(), listed.others) == ([], ["rollouts"])
+    assert (listed.rows(), listed.others) == ([], ["file", "rollouts"])
 
 
 def test_a_link_out_of_the_root_is_not_followed(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ from echoscope.store.steer.settings import settings_over
 from echoscope.store.steer.steering import (
     SteeringError,
     check_settings,
+    obeyed_actions,
     os_user,
     prepare,
     same_waiting,
     send,
     setting_warnings,
     standing,
+    why_not_steered,
 )
 from echoscope.store.writer import RunWriter
 
@@ -299,3 +301,14 @@ def test_the_same_wish_that_still_waits_is_found() -> None:
 
 def test_somebody_is_at_the_keyboard() -> None:
     assert os_user()
+
+
+def test_what_another_trainer_obeys_is_in_the_runs_own_record() -> None:
+    assert obeyed_actions({}) == tuple(CommandAction)
+    assert obeyed_actions({"watched": {"path": "x"}}) == ()
+    recorded = {"recorded": True, "controls": ["pause", "resume", "stop", "no-such-action"]}
+    assert [action.value for action in obeyed_actions(recorded)] == ["pause", "resume", "stop"]
+    assert CommandAction.EVALUATE not in obeyed_actions({"recorded": True})
+    assert why_not_steered(recorded) == ""
+    assert "verl" in why_not_steered({"imported": {"trainer": "verl"}})
+    assert "cannot send commands" in why_not_steered({"watched": {"trainer": "TRL"}})

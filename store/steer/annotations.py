@@ -20,9 +20,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from .errors import AnnotationError, StoreError
-from .log.durable import sync_folder, write_all
-from .log.layout import Layout
+from ..errors import AnnotationError, StoreError
+from ..log.durable import sync_folder, write_all
+from ..log.layout import Layout
 
 MAX_TAGS = 32
 MAX_TAG_CHARS = 64

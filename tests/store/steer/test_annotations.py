@@ -13,8 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from echoscope.store import annotations as module
-from echoscope.store.annotations import (
+from echoscope.store.errors import AnnotationError, NotARunError, StoreError
+from echoscope.store.log.verify import verify
+from echoscope.store.steer import annotations as module
+from echoscope.store.steer.annotations import (
     MAX_FILE_BYTES,
     MAX_TAGS,
     Acknowledge,
@@ -29,8 +31,6 @@ from echoscope.store.annotations import (
     annotate,
     read_annotations,
 )
-from echoscope.store.errors import AnnotationError, NotARunError, StoreError
-from echoscope.store.log.verify import verify
 
 ME: dict[str, Any] = {"author": "me", "at": 100.0}
 

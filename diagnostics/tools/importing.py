@@ -1,0 +1,349 @@
+"""Import what another trainer wrote: its rollouts, its metrics, or both, as one run.
+
+    from echoscope.diagnostics.tools.importing import import_path
+    report = import_path(Path("outputs/my-verl-run"), Path("runs/my-verl-run"))
+
+`store.importers` imports rollouts. It may not know what a metric of another trainer means, so the
+two are joined here. `echoscope import`, `echoscope watch` and the dashboard all call `import_path`.
+
+A step that has rollouts and metrics is one step of the run. A step with metrics alone is a step
+without trajectories. Metrics are stored under the trainer's own names, and under ours where
+`diagnostics.read` understands a name: `critic/score/mean` and `reward/return_mean`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+
+import numpy as np
+
+from echoscope.store.importers.beside import Beside, StepNumbers
+from echoscope.store.importers.importing import (
+    ImportingError,
+    ImportReport,
+    Measured,
+    check_paths,
+    import_surveyed,
+)
+from echoscope.store.importers.sources import files_of
+from echoscope.store.importers.survey import (
+    MAX_STEP,
+    Progress,
+    Refusals,
+    Survey,
+    holds_rollouts,
+    survey,
+)
+from echoscope.store.records import FloatArray64, Trajectory
+
+from ..judge.advice.actions import trainer_of
+from ..measure.evaluations import evaluation_metrics
+from ..measure.text.sampling import measure_sample, sample, steps_to_measure
+from ..read.foreign_names import Meaning
+from ..read.names import is_ours
+from ..read.records import MetricsFileError
+from ..read.runs import MetricsFolder, RunMetrics, listed, read_runs
+from ..read.table import MetricTable
+from ..read.wandb_address import is_address, read_address
+
+_CLOCKS = ("_timestamp", "timestamp", "wall_time", "wall time", "time")
+"""Columns that may hold seconds since the epoch."""
+_EPOCH_S = (1e9, 4e9)
+"""2001 to 2096."""
+
+
+class SeveralRunsError(ImportingError):
+    """The metrics are of several runs, and nobody said of which one."""
+
+    def __init__(self, path: Path, folder: MetricsFolder, has_rollouts: bool) -> None:
+        super().__init__(
+            f"{path}: holds metrics of {len(folder.runs)} runs: {folder.names()}. Choose one with "
+            "--run NAME"
+            + (
+                ", whose metrics belong to the rollouts"
+                if has_rollouts
+                else ", or import each into a run of its own with --each"
+            )
+        )
+        self.has_rollouts = has_rollouts
+        """Of one of the runs, and no file says of which."""
+        self.runs = tuple(run.name for run in folder.runs)
+        """Their names, the one with most rows first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointReport:
+    """What an import of rollouts and metrics did."""
+
+    written: ImportReport
+    """What was added to the run; of its fields, those about rows and files are of rollouts."""
+    metrics: RunMetrics | None
+    """The metrics that were joined; None where the path holds none."""
+    refused: Refusals = field(default_factory=Refusals)
+    """Metrics files that were refused."""
+    rows: Refusals = field(default_factory=Refusals)
+    """Rows of metrics that were left out."""
+    num_measured: int = 0
+    """Steps that were added whose text was measured."""
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.written.path
+
+
+def import_path(
+    path: Path,
+    run_path: Path,
+    *,
+    run: str = "",
+    needs_one_run: bool = True,
+    mapping: Mapping[str, Meaning] | None = None,
+    scanning: Progress | None = None,
+    writing: Progress | None = None,
+    is_packing: bool = True,
+    is_measuring: bool = True,
+) -> JointReport:
+    """Import the rollouts and metrics that a file or folder holds into a run's folder.
+
+    Call it again when files grew: steps that are the same are left alone, and steps that are new
+    or changed are written, in order. So it is idempotent, and an import that was killed goes on.
+    Each call reads all files again, and each call that writes is an attempt of the run.
+
+    Args:
+        path: Rollouts of any format that `store.importers` knows, metrics of any form that
+            `diagnostics.read` knows, or a folder with both.
+        run_path: The run's folder: new, empty, or of an earlier import of the same files.
+        run: Which run's metrics to take where the files hold those of several.
+        needs_one_run: False: rollouts beside metrics of several runs are imported alone, and the
+            report says so.
+        mapping: Column -> what it means, where its name does not say so (`names.parse_map`).
+        scanning: Called with (bytes, of bytes) while files are read.
+        writing: Called with (rows, of rows), or of steps where there are metrics alone.
+        is_packing: Merge the files of every 256 steps, in a process of its own.
+        is_measuring: Measure the text of a sample of rollouts (`measure/text/sampling.py`) and
+            store it. False: a verdict measures the same sample whenever it is asked for.
+
+    Raises:
+        SeveralRunsError: metrics of several runs, and `run` names none; `runs` has their names.
+        ImportingError: nothing to import; or the folder is not the run of such an import. One
+            sentence with the way out.
+        OSError: a file cannot be read, or the disk refuses.
+    """
+    if is_address(path):
+        try:
+            metrics = read_address(str(path), mapping, progress=scanning)
+        except MetricsFileError as error:
+            raise ImportingError(str(error)) from None
+        return import_metrics(metrics, str(path), run_path, writing=writing, is_packing=is_packing)
+    check_paths(path, run_path)
+    with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
+        is_alone = not path.is_dir()
+        rollouts = _with_rollouts(path, Path(spool))
+        if is_alone and rollouts:
+            folder = MetricsFolder()
+        else:
+            folder = _metrics_of(path, mapping, rollouts, scanning)
+        is_unclear = len(folder.runs) > 1 and not run
+        if is_unclear and not needs_one_run and rollouts:
+            folder.refused.add(
+                f"the metrics are of several runs, and --run names none: {folder.names()}",
+                listed(folder.read),
+            )
+            folder = MetricsFolder(refused=folder.refused, read=folder.read)
+        chosen = _chosen(path, folder, run, has_rollouts=bool(rollouts))
+        rest = None
+        if rollouts or chosen is None:
+            rest = survey(path, Path(spool), scanning, skipped=folder.read)
+        with closing(rest) if rest else nullcontext():
+            return import_metrics(
+                chosen,
+                str(path),
+                run_path,
+                rest,
+                folder.refused,
+                writing,
+                is_packing,
+                is_measuring,
+            )
+
+
+def import_metrics(
+    metrics: RunMetrics | None,
+    source: str,
+    run_path: Path,
+    rollouts: Survey | None = None,
+    refused: Refusals | None = None,
+    writing: Progress | None = None,
+    is_packing: bool = True,
+    is_measuring: bool = True,
+) -> JointReport:
+    """Import metrics that were read already, from an address say; `import_path` reads files.
+
+    Args:
+        source: Where they come from; kept in the run's configuration.
+        rollouts: Rows of the same run; None for none.
+        refused: What was refused before, for the report.
+        is_measuring: As of `import_path`.
+
+    Raises:
+        As of `import_path`.
+    """
+    refused = Refusals() if refused is None else refused
+    rows = Refusals()
+    beside = Beside() if metrics is None else beside_of(metrics, rows)
+    steps = [] if rollouts is None else sorted(rollouts.digests)
+    # Measures that the files hold are of the policy's own sampling, and are not mixed with others.
+    has_measures = any(key.startswith(("text/", "info/")) for key in beside.counts())
+    measures = _Measures(steps if is_measuring and not has_measures else ())
+    written = import_surveyed(
+        source,
+        run_path,
+        rollouts,
+        beside=beside,
+        writing=writing,
+        is_packing=is_packing,
+        measure=measures.of_step,
+    )
+    return JointReport(
+        written=written,
+        metrics=metrics,
+        refused=refused,
+        rows=rows,
+        num_measured=measures.num_steps,
+    )
+
+
+class _Measures:
+    """Measures steps while they are imported.
+
+    Args:
+        steps: With rollouts; a sample of them has its text measured.
+    """
+
+    def __init__(self, steps: Sequence[int]) -> None:
+        self._chosen = frozenset(steps_to_measure(steps))
+        self.num_steps = 0
+        """Whose text was measured."""
+
+    def of_step(self, step: int, trajectories: Sequence[Trajectory]) -> Measured:
+        """What the evaluation episodes of a step say, and what the text of the others does."""
+        values = evaluation_metrics(trajectories)
+        chosen = sample(trajectories) if step in self._chosen else []
+        if not chosen:
+            return values, ()
+        report = measure_sample(chosen)
+        self.num_steps += 1
+        return values | report.metrics(), [report.record(step)]
+
+
+def beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
+    """The metrics of a run as the importer takes them.
+
+    Args:
+        left_out: Takes the steps that a run cannot have.
+    """
+    table = metrics.table
+    own = {name: values for name, values in table.raw.items() if not is_ours(name)}
+    columns: dict[str, FloatArray64] = {**table.raw, **table.columns, **own}
+    seconds = _clock(table)
+    steps: dict[int, StepNumbers] = {}
+    for row, step in enumerate(table.steps.tolist()):
+        if not 0 <= step <= MAX_STEP:
+            left_out.add(f"a step must lie in [0, {MAX_STEP:,}]", f"step {step}")
+            continue
+        values = {
+            name: float(column[row])
+            for name, column in columns.items()
+            if not math.isnan(column[row])
+        }
+        if not values:
+            continue
+        at = None if seconds is None or math.isnan(seconds[row]) else float(seconds[row])
+        steps[step] = StepNumbers(values=values, wall_time=at)
+    return Beside(
+        steps=steps,
+        trainer=_TRAINERS.get(trainer_of(list(table.raw)), ""),
+        description={
+            "run": metrics.name,
+            "files": list(metrics.files)[:50],
+            "num_files": len(metrics.files),
+            "names": {k: s for k, s in table.sources.items() if k != s},
+            "notes": list(table.notes)[:50],
+        },
+    )
+
+
+_TRAINERS = {"verl": "verl", "trl": "TRL"}
+
+
+def _clock(table: MetricTable) -> FloatArray64 | None:
+    """When each step ended; None where no column says it."""
+    low, high = _EPOCH_S
+    for name, values in table.raw.items():
+        present = values[np.isfinite(values)]
+        if name.lower() in _CLOCKS and len(present) and low < present.min() <= present.max() < high:
+            return values
+    return None
+
+
+def _chosen(
+    path: Path, folder: MetricsFolder, run: str, *, has_rollouts: bool
+) -> RunMetrics | None:
+    if run:
+        chosen = folder.run(run)
+        if chosen is None:
+            raise ImportingError(
+                f"{path}: holds no metrics of a run {run!r}; "
+                + (f"runs in it: {folder.names()}" if folder.runs else "leave --run out")
+            )
+        return chosen
+    if len(folder.runs) > 1:
+        raise SeveralRunsError(path, folder, has_rollouts)
+    return folder.runs[0] if folder.runs else None
+
+
+def _metrics_of(
+    path: Path,
+    mapping: Mapping[str, Meaning] | None,
+    rollouts: list[str],
+    scanning: Progress | None,
+) -> MetricsFolder:
+    """The runs of the metrics files; none where a single file holds no metrics."""
+    try:
+        return read_runs(
+            path, mapping, skipped=rollouts, needs_steps=bool(rollouts), progress=scanning
+        )
+    except MetricsFileError as error:
+        refused = Refusals()
+        refused.add(str(error).removeprefix(f"{path}: "), path.name)
+        return MetricsFolder(refused=refused)
+
+
+_DIGITS = re.compile(r"[0-9a-f]{6,}|\d+")
+_ENOUGH = 3
+"""After so many files with names of one pattern, the others of the pattern hold the same."""
+
+
+def _with_rollouts(path: Path, spool: Path) -> list[str]:
+    """The files that hold rollouts, relative to the path."""
+    return list(_looked_at(path, spool))
+
+
+def _looked_at(path: Path, spool: Path) -> Iterator[str]:
+    patterns: dict[PurePath, int] = {}
+    for file, problem in files_of(path):
+        if problem:
+            continue
+        shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
+        pattern = shown.parent / _DIGITS.sub("#", shown.name)
+        times = patterns.get(pattern, 0)
+        if times >= _ENOUGH or holds_rollouts(file, spool):
+            patterns[pattern] = times + 1
+            yield str(shown)

@@ -1,0 +1,200 @@
+"""`echoscope watch`: what it prints, how it ends, and whom it tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from echoscope.cli import app, main
+from echoscope.cli.watch_view import LiveView, of_step
+from echoscope.store.reader import open_run
+from echoscope.watch.acting import Actions, parse_actions
+from echoscope.watch.keeping import WatchError
+
+
+def verl(steps: range, *, lost_from: int = 1000) -> str:
+    return "".join(
+        f"step:{s} - actor/entropy:{1.0 if s < lost_from else 0.01} "
+        f"- critic/score/mean:{0.9 if s < lost_from else 0.0}\n"
+        for s in steps
+    )
+
+
+def old(path: Path, text: str) -> Path:
+    """A file that was written a while ago."""
+    path.write_text(text)
+    before = time.time() - 3600
+    os.utime(path, (before, before))
+    return path
+
+
+class Called(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Called]:
+    """Calls `echoscope watch` in the folder of the test."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str, text: str | None = None) -> Called:
+        given = tmp_path / "stdin"
+        given.write_text(text or "")
+        with given.open() as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            with pytest.raises(SystemExit) as ended:
+                main(lambda: app(["watch", *words]))
+        printed = capfd.readouterr()
+        return Called(int(ended.value.code or 0), printed.out, printed.err)
+
+    return call
+
+
+Watched = Callable[..., Called]
+
+
+def test_once_judges_and_ends_with_the_code_of_diagnose(tmp_path: Path, watch: Watched) -> None:
+    old(tmp_path / "train.log", verl(range(1, 60), lost_from=30))
+    code, out, _ = watch("train.log", "--once")
+    assert code == 3
+    assert "step    59" in out
+    assert "critical LOW_SUCCESS at step" in out
+    run = tmp_path / "runs" / "train"
+    assert open_run(run).info().status == "finished"
+
+
+def test_json_is_one_object_a_line_and_ends_with_the_verdict(
+    tmp_path: Path, watch: Watched
+) -> None:
+    old(tmp_path / "train.log", verl(range(1, 31)))
+    code, out, _ = watch("train.log", "--once", "--json", "-o", "r")
+    events: list[dict[str, Any]] = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [e["step"] for e in events[:-1]] == list(range(1, 31))
+    assert events[0]["metrics"]["policy/entropy"] == 1.0
+    assert (events[-1]["event"], events[-1]["state"]) == ("verdict", "healthy")
+
+
+def test_standard_input_ends_with_the_trainer(tmp_path: Path, watch: Watched) -> None:
+    code, out, _ = watch("-", "-o", "r", text=verl(range(1, 31)).rstrip("\n"))
+    assert code == 0
+    assert "step    30" in out
+    assert open_run(tmp_path / "r").info().last_step == 30
+
+
+def test_an_alarm_ends_the_watch_and_runs_a_command(tmp_path: Path, watch: Watched) -> None:
+    old(tmp_path / "train.log", verl(range(1, 60), lost_from=30))
+    command = 'command:cat > told.json; echo "$ECHOSCOPE_STATE $ECHOSCOPE_RULES" > rules'
+    words = ("train.log", "-o", "r", "--on-alarm", "exit", "--on-alarm", command)
+    code, _, _ = watch(*words)
+    assert code == 3
+    assert json.loads((tmp_path / "told.json").read_text())["run"] == "r"
+    assert "LOW_SUCCESS" in (tmp_path / "rules").read_text()
+
+
+def test_people_are_told_by_the_usual_targets(tmp_path: Path, watch: Watched) -> None:
+    old(tmp_path / "train.log", verl(range(1, 60), lost_from=30))
+    words = ("train.log", "-o", "r", "--once", "--notify", "command:cat >> told.jsonl")
+    watch(*words)
+    (line,) = (tmp_path / "told.jsonl").read_text().splitlines()
+    message = json.loads(line.strip())
+    assert message["state"] in ("collapsed", "collapsing")
+
+
+def test_once_has_nothing_to_wait_for(tmp_path: Path, watch: Watched) -> None:
+    code, _, errors = watch("nothere", "--once")
+    assert (code, errors) == (4, "error: nothere: no such file or folder\n")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_ctrl_c_ends_with_the_verdict(tmp_path: Path, watch: Watched) -> None:
+    old(tmp_path / "train.log", verl(range(1, 31)))
+
+    def press() -> None:
+        for _ in range(3000):
+            if (tmp_path / "r" / "run.json").is_file() and open_run(
+                tmp_path / "r"
+            ).info().last_step:
+                break
+            time.sleep(0.02)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    code, out, _ = watch("train.log", "-o", "r", "--json")
+    assert code in (0, 5)
+    assert json.loads(out.splitlines()[-1])["event"] == "verdict"
+    assert open_run(tmp_path / "r").info().status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("x", "--on-alarm", "stop"), "--on-alarm is 'stop', but must be notify, exit or command"),
+        (("x", "--notify", "slack:NOT_SET"), "NOT_SET"),
+        (("x", "--severity", "bad"), "notify.severity"),
+        (("x", "--map", "a=b/c"), "b/c"),
+        (("wandb:me/run",), "write wandb:ENTITY/PROJECT/RUN"),
+    ],
+)
+def test_what_cannot_be_watched_like_that_is_one_sentence(
+    watch: Watched, words: tuple[str, ...], sentence: str
+) -> None:
+    Path("x").touch()
+    code, _, errors = watch(*words, "--once")
+    assert code in (1, 2)
+    assert sentence in errors
+    assert len(errors.strip().splitlines()) == 1
+
+
+def test_nothing_to_read_is_said_and_writes_no_run(tmp_path: Path, watch: Watched) -> None:
+    (tmp_path / "notes.txt").write_text("nothing of a training\n")
+    code, out, _ = watch("notes.txt", "--once")
+    assert code == 5
+    assert "no step was read from notes.txt" in out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_actions_are_parsed() -> None:
+    assert parse_actions(["notify"]) == Actions()
+    assert parse_actions(["command: kill 1 ", "exit"]) == Actions(
+        is_exit=True, commands=("kill 1",)
+    )
+    with pytest.raises(WatchError, match="command:COMMAND"):
+        parse_actions(["command:"])
+
+
+def test_a_step_shows_evaluations_first_and_nothing_that_it_has_not() -> None:
+    values = {
+        "policy/entropy": 0.5,
+        "eval/t/success_rate": 0.25,
+        "reward/return_mean": float("nan"),
+    }
+    assert [value for _, value in of_step(values)] == ["0.250", "0.500"]
+
+
+def test_the_panel_cannot_be_steered_by_what_a_trainer_prints(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    view = LiveView(tmp_path / "\x1b[2J[bold]x", tmp_path / "run")
+    view.message("\x1b]0;owned\x07 [red]not markup[/red]")
+    view.step(3, {"policy/entropy": 0.5})
+    console = Console(width=100, record=True, force_terminal=True, color_system=None)
+    console.print(view)
+    shown = console.export_text()
+    assert "\x1b]0" not in shown
+    assert "[red]not markup[/red]" in shown
+    assert "0.500" in shown

@@ -1,0 +1,141 @@
+"""Rollouts and metrics of one training run become one run, at their steps."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echoscope.diagnostics.tools.importing import SeveralRunsError, import_path
+from echoscope.store.importers.importing import ImportingError
+from echoscope.store.reader import open_run
+
+Numbers = dict[int, dict[str, float]]
+
+
+def write_rollouts(folder: Path, steps: range) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for step in steps:
+        rows = [{"input": "q", "output": "a", "gts": "", "score": k, "step": step} for k in (0, 3)]
+        (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_metrics(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def numbers(run: Path) -> Numbers:
+    """Step -> key -> value, without what is unknown."""
+    out: Numbers = {}
+    for row in open_run(run).sql("SELECT step, key, value FROM metrics").to_pylist():
+        if row["value"] is not None and not math.isnan(row["value"]):
+            out.setdefault(row["step"], {})[row["key"]] = row["value"]
+    return out
+
+
+def episodes(run: Path) -> dict[int, int]:
+    rows = open_run(run).sql("SELECT step, count(*) n FROM trajectories GROUP BY step ORDER BY 1")
+    return {row["step"]: row["n"] for row in rows.to_pylist()}
+
+
+def test_rollouts_and_metrics_of_a_step_are_one_step(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "in" / "rollouts", range(2, 4))
+    rows = [{"step": s, "data": {"actor/entropy": 1 / s, "mine": s}} for s in range(1, 5)]
+    write_metrics(tmp_path / "in" / "metrics.jsonl", rows)
+    report = import_path(tmp_path / "in", tmp_path / "run")
+    stored = numbers(tmp_path / "run")
+    assert episodes(tmp_path / "run") == {2: 2, 3: 2}, "a step with metrics alone has none"
+    assert sorted(stored) == [1, 2, 3, 4]
+    assert stored[1] == {"actor/entropy": 1.0, "policy/entropy": 1.0, "mine": 1.0}
+    assert stored[2]["policy/entropy"] == 0.5
+    assert stored[2]["reward/return_mean"] == 1.5
+    assert (report.written.num_kept, report.written.num_steps_with_numbers) == (4, 4)
+    assert report.metrics is not None
+    assert report.metrics.files == ("metrics.jsonl",)
+
+
+def test_metrics_alone_make_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    write_metrics(file, [{"step": s, "reward": 2.0 * s, "loss": 1.0} for s in (3, 5)])
+    report = import_path(file, tmp_path / "run")
+    assert report.written.format == ""
+    stored = numbers(tmp_path / "run")
+    assert {step: values["reward/return_mean"] for step, values in stored.items()} == {3: 6, 5: 10}
+    assert stored[3]["reward"] == 6, "the trainer's own name is kept"
+
+
+def test_a_second_import_adds_nothing_and_a_grown_file_what_is_new(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "in", range(1, 3))
+    rows = [{"step": s, "reward": s, "loss": 0.1} for s in range(1, 4)]
+    write_metrics(tmp_path / "in" / "log.jsonl", rows)
+    import_path(tmp_path / "in", tmp_path / "run")
+    again = import_path(tmp_path / "in", tmp_path / "run").written
+    assert (again.num_steps, again.num_steps_there, again.num_there) == (0, 3, 4)
+    write_metrics(tmp_path / "in" / "log.jsonl", [*rows, {"step": 4, "reward": 9, "loss": 0.1}])
+    grown = import_path(tmp_path / "in", tmp_path / "run").written
+    assert (grown.num_steps, grown.first_step, grown.last_step) == (1, 4, 4)
+    assert sorted(numbers(tmp_path / "run")) == [1, 2, 3, 4]
+
+
+def test_rollouts_that_come_after_the_metrics_of_their_step_are_added_to_it(tmp_path: Path) -> None:
+    rows = [{"step": s, "actor/entropy": 1.0, "loss": s} for s in range(1, 4)]
+    write_metrics(tmp_path / "in" / "log.jsonl", rows)
+    import_path(tmp_path / "in", tmp_path / "run")
+    write_rollouts(tmp_path / "in", range(3, 4))
+    import_path(tmp_path / "in", tmp_path / "run")
+    assert episodes(tmp_path / "run") == {3: 2}
+    assert numbers(tmp_path / "run")[3]["policy/entropy"] == 1.0
+
+
+def test_a_key_has_one_source_in_all_steps(tmp_path: Path) -> None:
+    """Two sources measure two things: a change between them would look like a collapse."""
+    write_rollouts(tmp_path / "in", range(1, 5))  # mean return 1.5
+    write_metrics(tmp_path / "in" / "a.jsonl", [{"step": s, "reward": 7 * s} for s in (2, 4)])
+    import_path(tmp_path / "in", tmp_path / "few")
+    means = [step["reward/return_mean"] for step in numbers(tmp_path / "few").values()]
+    assert means == [1.5] * 4, "the metrics say it in two steps of four only"
+    write_metrics(tmp_path / "in" / "a.jsonl", [{"step": s, "reward": 7 * s} for s in range(1, 5)])
+    import_path(tmp_path / "in", tmp_path / "all")
+    means = [step["reward/return_mean"] for step in numbers(tmp_path / "all").values()]
+    assert means == [7, 14, 21, 28], "the trainer's number is that of the whole batch"
+
+
+def test_two_files_with_other_values_at_the_same_steps_are_two_runs(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        rows = [{"step": s, "reward": s * (seed + 1.5), "lr": 1e-5} for s in range(6 - seed)]
+        write_metrics(tmp_path / "in" / f"seed{seed}" / "metrics.jsonl", rows)
+    with pytest.raises(SeveralRunsError, match=r"2 runs: seed0, seed1\. Choose one") as error:
+        import_path(tmp_path / "in", tmp_path / "run")
+    assert error.value.runs == ("seed0", "seed1")
+    import_path(tmp_path / "in", tmp_path / "run", run="seed1")
+    assert numbers(tmp_path / "run")[4]["reward"] == 10.0
+    with pytest.raises(ImportingError, match="no metrics of a run 'seed2'; runs in it: seed0"):
+        import_path(tmp_path / "in", tmp_path / "other", run="seed2")
+
+
+def test_files_that_say_the_same_or_follow_each_other_are_one_run(tmp_path: Path) -> None:
+    rows = [{"step": s, "reward": s / 3, "loss": 1.0 / (s + 1)} for s in range(10)]
+    write_metrics(tmp_path / "in" / "a.jsonl", rows[:6])
+    write_metrics(tmp_path / "in" / "b.jsonl", [{**row, "reward": 9} for row in rows[4:]])
+    lines = [f"step:{s} - critic/score/mean:{s / 3:.2f}" for s in range(10)]
+    (tmp_path / "in" / "train.log").write_text("\n".join(lines))
+    report = import_path(tmp_path / "in", tmp_path / "run")
+    assert report.metrics is not None
+    assert report.metrics.files == ("a.jsonl", "b.jsonl", "train.log")
+    stored = numbers(tmp_path / "run")
+    assert (stored[3]["reward"], stored[5]["reward"]) == (1.0, 9), "the later file counts"
+
+
+def test_rows_without_a_step_are_not_laid_beside_rollouts(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "in", range(1, 3))
+    write_metrics(tmp_path / "in" / "history.jsonl", [{"reward": s, "loss": 1} for s in range(9)])
+    report = import_path(tmp_path / "in", tmp_path / "run")
+    assert report.metrics is None
+    assert report.refused.places == {
+        "no step is written, so its rows belong to no step": "history.jsonl"
+    }
+    assert sorted(numbers(tmp_path / "run")) == [1, 2]
