@@ -2,11 +2,11 @@
 VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := cli core dashboard diagnostics envs recorder store text
+PACKAGES := cli core dashboard diagnostics envs notebook recorder store text watch
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-worlds test-kill test-fuzz lint bench bench-pretrained policy search-data clean
+.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-sinks test-peers test-exports test-notebook test-worlds test-kill test-fuzz lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -79,9 +79,52 @@ test-8bit: install  ## 8-bit optimizer states, with bitsandbytes in build/8bit
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/8bit -c constraints.txt bitsandbytes
 	OMP_NUM_THREADS=1 PYTHONPATH=build/8bit $(BIN)/python -m pytest tests/core/test_8bit_states.py tests/core/test_memory.py
 
-test-trl: install  ## TRL with our callback: recorded, judged, stopped (downloads 25 MB)
+test-trl: install  ## TRL with our callback, watched without it, and training on our exports (downloads 25 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trl]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recorder/test_trl.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recorder/test_trl.py tests/watch/test_trl.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/store/exporters/test_peers.py -k "trl or datasets"
+
+test-notebook: install  ## The example notebook on a run that is trained first
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/notebook/test_example_notebook.py -m "slow or not slow"
+
+SINKS := .venv-sinks
+
+# Beside .venv, whose packages it sees: trackio wants an older pillow than the rest.
+$(SINKS)/.installed: $(STAMP)
+	$(PYTHON) -m venv $(SINKS)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(SINKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
+	$(SINKS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sinks]'
+	touch $@
+
+test-sinks: $(SINKS)/.installed  ## Copies in W&B, TensorBoard and trackio, by their own packages (downloads 60 MB)
+	OMP_NUM_THREADS=1 ECHOSCOPE_SINKS=required $(SINKS)/bin/python -m pytest -m "slow or not slow" tests/diagnostics/sinks tests/diagnostics/read/test_wandb_server.py
+
+PEERS := .venv-peers
+
+# They want older packages than ours, so they have a folder of their own and see ours beside it.
+$(PEERS)/.installed: $(STAMP)
+	$(PYTHON) -m venv $(PEERS)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(PEERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt inspect-ai==0.3.285 inspect-scout==0.6.0 trackio==0.43.0 datasets
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+test-exports: $(PEERS)/.installed  ## Inspect, Scout and trackio read what we export, in an environment of their own (80 MB)
+	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest tests/store/exporters/test_peers.py
+
+HOOKS := .venv-hooks
+
+# verl without its own requirements, which would replace half of the environment.
+$(HOOKS)/.installed: $(STAMP)
+	$(PYTHON) -m venv $(HOOKS)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(HOOKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
+	$(HOOKS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt verifiers==0.4.0 ray==2.60.0
+	$(HOOKS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e . verl==0.9.1 tensordict==0.15.3 \
+	  orjson pyvers==0.2.3 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 hydra-core==1.3.8 codetiming==1.4.0
+	touch $@
+
+test-peers: $(HOOKS)/.installed  ## verl and verifiers with our hooks, a full disk (downloads 200 MB)
+	OMP_NUM_THREADS=1 $(HOOKS)/bin/python -m pytest tests/recorder/test_verl.py tests/recorder/test_verifiers.py tests/recorder/test_bad_input.py
 
 test-worlds: install  ## The experts of costly worlds on 200 tasks each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/envs
@@ -89,9 +132,10 @@ test-worlds: install  ## The experts of costly worlds on 200 tasks each
 test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
 	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py --timeout=7200
 
-test-fuzz: install  ## Damage 5,000 files, type 5,000 odd commands, and print what came of them
+test-fuzz: install  ## Damage 5,000 files and 2,500 imports, type 5,000 odd commands, and print what came of them
 	OMP_NUM_THREADS=1 $(BIN)/python tests/store/log/fuzzing.py 5000
 	OMP_NUM_THREADS=1 $(BIN)/python tests/cli/odd_input.py 2000 2000 1000
+	OMP_NUM_THREADS=1 $(BIN)/python tests/store/importers/fuzzing.py 2500
 
 test-cure: install  ## Follow the first suggestion for three collapses, two seeds each (half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -m slow tests/core/run/test_cures.py --timeout=3600
@@ -110,7 +154,7 @@ lint: install package  ## ruff and mypy
 	cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p echoscope
 
 BENCHMARKS := store recorder train_step rollout_cost cross_scoring gradient_norms interval_coverage \
-  text_tier monitor_cost diagnose importing dashboard
+  text_tier monitor_cost diagnose importing exporting watch dashboard
 
 bench: install  ## Every measured claim of the README, about an hour
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
@@ -150,4 +194,4 @@ policy-puzzles: install  ## Make the second shipped policy again, about 12 minut
 	cp build/puzzles/tiny-puzzles/* core/assets/tiny-puzzles/
 
 clean:  ## Remove what the targets made, but no runs
-	rm -rf $(VENV) $(VLLM) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(VLLM) $(SINKS) $(PEERS) $(HOOKS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Recorder", "__version__", "open_run", "open_runs"]
+__all__ = ["Recorder", "Run", "Runs", "__version__", "open_run", "open_runs"]
 
 if TYPE_CHECKING:
+    from echoscope.notebook.run import Run
+    from echoscope.notebook.runs import Runs
     from echoscope.recorder.recorder import Recorder
     from echoscope.store.reader import open_run, open_runs
 
@@ -22,4 +24,16 @@ def __getattr__(name: str) -> Any:
         from echoscope.recorder import recorder
 
         return recorder.Recorder
+    if name == "Run":
+        from echoscope.notebook import run
+
+        return run.Run
+    if name == "Runs":
+        from echoscope.notebook import runs
+
+        return runs.Runs
     raise AttributeError(f"module 'echoscope' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

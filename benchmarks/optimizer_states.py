@@ -1,7 +1,7 @@
 """AdamW with float32 and with 8-bit moments: bytes kept and processor seconds of a step.
 
 Twelve matrices of 512 x 768 in float32, one thread, the best of ten steps. The 8-bit row needs
-bitsandbytes (`pip install 'echoscope[8bit]'`).
+bitsandbytes (`pip install -e '.[8bit]'`).
 
     python benchmarks/optimizer_states.py [--json]
 """

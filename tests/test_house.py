@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("text", "envs", "store", "diagnostics", "recorder", "core", "dashboard", "cli")
+PACKAGES = (
+    "text",
+    "envs",
+    "store",
+    "diagnostics",
+    "recorder",
+    "watch",
+    "core",
+    "dashboard",
+    "notebook",
+    "cli",
+)
 MOST_ENTRIES = 13
 """Of a folder, `__init__.py` left out: about twelve, so that a person reads all names at once."""
 COMMANDS = "cli"

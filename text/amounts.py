@@ -57,6 +57,22 @@ def fixed(value: float, digits: int = 3) -> str:
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
+def data_size(size: int) -> str:
+    """A size of files in bytes, for people.
+
+    >>> data_size(812), data_size(3_140_000), data_size(2_500_000_000)
+    ('812 bytes', '3.1 MB', '2.5 GB')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return (
+                f"{size / factor:.3g} {unit}"
+                if size >= 10 * factor
+                else f"{size / factor:.1f} {unit}"
+            )
+    return counted(size, "byte")
+
+
 def memory_size(size: int) -> str:
     """A size of memory in bytes, for people; rounded up below one GiB.
 

@@ -28,7 +28,7 @@ class HfEngineConfig(_EngineConfig):
 
 
 class VllmEngineConfig(_EngineConfig):
-    """vLLM in the process that trains. Its extra: `pip install 'echoscope[vllm]'`."""
+    """vLLM in the process that trains. Its extra: `pip install -e '.[vllm]'`."""
 
     kind: Literal["vllm"] = "vllm"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from echoscope.diagnostics.config import DiagnosticsConfig, NotifyConfig
+from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.tools.setting_errors import (
     SettingError,
     checked,
@@ -54,13 +54,13 @@ def load_config(
     return validate(_values(recipe, file, overrides))
 
 
-def load_notify(
+def load_diagnostics(
     recipe: str | None = None,
     *,
     file: Path | None = None,
     overrides: Sequence[str] = (),
-) -> tuple[str, NotifyConfig]:
-    """Name and messages (`diagnostics.notify`) of a configuration.
+) -> tuple[str, DiagnosticsConfig]:
+    """Name of a configuration, and its section `diagnostics`.
 
     A configuration without environments trains nothing, so only its section
     `diagnostics` is checked.
@@ -71,7 +71,7 @@ def load_notify(
     values = _values(recipe, file, overrides)
     if "envs" in values:
         config = validate(values)
-        return config.name, config.diagnostics.notify
+        return config.name, config.diagnostics
     for key in values:
         if key not in RunConfig.model_fields:
             raise ConfigError(f"unknown key {key!r}{did_you_mean(key, RunConfig.model_fields)}")
@@ -79,7 +79,7 @@ def load_notify(
         diagnostics = checked(DiagnosticsConfig, values["diagnostics"], ("diagnostics",))
     except SettingError as error:
         raise ConfigError(str(error)) from None
-    return str(values["name"]), diagnostics.notify
+    return str(values["name"]), diagnostics
 
 
 def _values(recipe: str | None, file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:

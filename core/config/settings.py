@@ -17,6 +17,7 @@ from echoscope.diagnostics.config import (
     FrozenModel,
     SelectionConfig,
 )
+from echoscope.diagnostics.sinks.settings import SinksConfig
 from echoscope.envs.settings import EnvGroup
 
 from .collection import CollectionConfig
@@ -498,6 +499,7 @@ class RunConfig(FrozenModel):
     early_stopping: EarlyStoppingConfig = Field(default_factory=EarlyStoppingConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     diagnostics: DiagnosticsConfig = Field(default_factory=DiagnosticsConfig)
+    sinks: SinksConfig = Field(default_factory=SinksConfig)
     observers: list[ObserverEntry] = Field(
         default_factory=list,
         max_length=100,

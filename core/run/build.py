@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 
 from echoscope.diagnostics.notify.notifier import Notifier
+from echoscope.diagnostics.sinks.mirror import Mirror
+from echoscope.diagnostics.sinks.settings import require_packages
 from echoscope.envs import registry
 from echoscope.envs.workers.processes import WorkerProcesses
 from echoscope.store.records import Command, Split, Trajectory
@@ -90,6 +92,7 @@ class Builder:
         resolve_shaping(self.config.reward.shaping)
         load_plugins(self.config)
         self._notifier(self.run_path.name)  # raises where a target cannot be told
+        require_packages(self.config.sinks)
         require_package(self.config.optim)
         if self.config.from_run is not None:
             StoredSource(Path(self.config.from_run), self.config)
@@ -208,6 +211,12 @@ class Builder:
             control=control,
             events=self.events,
             observers=observers,
+            mirror=Mirror(
+                config.sinks,
+                run_path=self.run_path,
+                run_config=config.model_dump(mode="json"),
+                on_message=self.events.message,
+            ),
         )
 
     def _notifier(self, run_id: str) -> Notifier:

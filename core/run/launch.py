@@ -184,6 +184,8 @@ def train(trainer: Trainer, *, is_new: bool) -> str:
             if source is not None:
                 source.close()
         trainer.engine.close()
+        if trainer.mirror is not None:
+            trainer.mirror.close(status)
 
 
 class Closing:

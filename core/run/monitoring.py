@@ -77,6 +77,7 @@ class MonitorObserver:
         return Judged(
             alarms=alarms,
             commands=action_commands(alarms, settings, run_id=self._run_id, now=time.time()),
+            verdict=self._monitor.diagnosis.verdict,
         )
 
     def _situation(self, config: RunConfig) -> Situation:

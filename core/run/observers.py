@@ -5,10 +5,11 @@ An observer sees a step before it trains, and judges its numbers when they are k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.selection.filter import Selection
 from echoscope.store.records import (
     Alarm,
@@ -84,6 +85,8 @@ class Judged:
     alarms: list[Alarm] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     """Posted like a person's, to be applied before the next step."""
+    verdict: Callable[[], Verdict] | None = None
+    """What is known of the run after this step; None from an observer that does not judge."""
 
 
 class StepObserver(Protocol):
@@ -151,4 +154,5 @@ def judge(
         judged = observer.judge(metrics, config)
         out.alarms += judged.alarms
         out.commands += judged.commands
+        out.verdict = judged.verdict or out.verdict
     return out

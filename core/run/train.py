@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from echoscope.diagnostics.selection.filter import select_groups
+from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.store.checkpoints import (
     earliest_onset,
     evaluation_success,
@@ -112,6 +113,8 @@ class Trainer:
     control: Control
     events: TrainEvents
     observers: Sequence[StepObserver] = ()
+    mirror: Mirror | None = None
+    """Copies each step to other tools."""
     step: int = 0
     """The last finished step."""
     num_nonfinite: int = 0
@@ -405,6 +408,13 @@ class Trainer:
             alarms=judged.alarms,
             diagnostics=diagnostics,
         )
+        if self.mirror is not None:
+            self.mirror.step(
+                metrics,
+                trajectories=trajectories,
+                alarms=judged.alarms,
+                verdict=judged.verdict,
+            )
         for alarm in judged.alarms:
             is_raised = alarm.state is AlarmState.RAISED
             self.events.message(f"{alarm.severity}: " * is_raised + alarm.message)

@@ -61,7 +61,7 @@ def train(bench: Bench, step: int) -> None:
 
 @pytest.fixture
 def needs_package() -> None:
-    pytest.importorskip("bitsandbytes", reason="needs bitsandbytes: pip install 'echoscope[8bit]'")
+    pytest.importorskip("bitsandbytes", reason="needs bitsandbytes: pip install -e '.[8bit]'")
 
 
 @pytest.mark.usefixtures("needs_package")
