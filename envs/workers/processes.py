@@ -103,6 +103,7 @@ class _Worker:
                 self._calls[number] = call
                 self._pipe.send((number, *message))
         except _GONE as error:
+            self._reader.join(_END_S)  # which learns the exit code
             raise WorkerDiedError(self._how_it_ended()) from error
         # Until its first answer, the time goes into starting Python and importing the world.
         limit = limit_s if self.has_answered else max(START_S, limit_s or 0.0)
