@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs notebook recorder store text wat
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-sinks test-peers test-exports test-notebook test-worlds test-kill test-fuzz lint bench bench-pretrained policy search-data clean
+.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-kill test-fuzz lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,10 @@ test-trl: install  ## TRL with our callback, watched without it, and training on
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trl]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recorder/test_trl.py tests/watch/test_trl.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/store/exporters/test_peers.py -k "trl or datasets"
+
+test-notify: install  ## Messages about alarms: a recipe that collapses, servers that fail, the desktop
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or not slow" tests/diagnostics/notify tests/recorder/test_notify.py \
+	  tests/core/run/test_notify.py tests/cli/test_notify_cli.py
 
 test-notebook: install  ## The example notebook on a run that is trained first
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/notebook/test_example_notebook.py -m "slow or not slow"
