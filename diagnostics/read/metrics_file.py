@@ -26,7 +26,7 @@ from .forms.delimited_text import NUM_SAMPLED, DelimitedText, Dialect, dialect_o
 from .forms.json_records import documents, is_notebook, notebook_lines, parsed, records_of
 from .forms.registry import form_of
 from .forms.yaml_records import MAX_YAML_LINES, looks_like_yaml, yaml_documents
-from .records import Collector, MetricsFileError, is_named
+from .records import Collector, MetricsFileError, is_named, no_such_run
 from .table import MetricTable
 
 MAX_LINE_CHARS = 32_000_000
@@ -67,11 +67,7 @@ def read_metrics(path: str | Path, mapping: Mapped | None = None, *, run: str = 
             raise
         raise MetricsFileError(f"{path}: cannot be unpacked: {error}") from None
     if run and not is_named(run, table.run):
-        names = ", ".join(table.runs[:6]) + (" ..." if len(table.runs) > 6 else "")
-        raise MetricsFileError(
-            f"{path}: holds no run {run!r}; "
-            + (f"runs in it: {names}" if names else "it names no runs: leave --run out")
-        )
+        raise MetricsFileError(f"{path}: {no_such_run(run, table.runs)}")
     return table
 
 

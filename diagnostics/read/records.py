@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +33,11 @@ MAX_DEPTH = 12
 """Groups within groups that are looked into."""
 NUM_SAMPLED = 500
 """Records that the field of the steps is chosen by."""
-MAX_RUNS = 64
+MAX_RUNS = 512
+FEW_ROWS = 64
+"""A field that has another value in each of so many rows names no runs."""
+MAX_LISTED = 200
+"""Names of runs that one sentence lists."""
 MAX_NOISE = 1_000
 """Names in console text after which only those of the catalogue are taken in."""
 
@@ -240,6 +245,8 @@ class Collector:
     _last: tuple[float, float] | None = None
     _plans: dict[tuple[str, ...], _Plan] = field(default_factory=dict)
     _num_taken: int = 0
+    _num_rows: int = 0
+    """Rows of all runs."""
     num_lost: int = 0
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -332,12 +339,16 @@ class Collector:
                 self._chart[chart_run] = self._chart.get(chart_run, 0) + len(columns)
         builder = self._runs.get(tuple(run))
         if builder is None:
-            if len(self._runs) >= MAX_RUNS:
+            num_runs = len(self._runs)
+            is_of_a_row_each = num_runs >= FEW_ROWS and self._num_rows < 2 * num_runs
+            if num_runs >= MAX_RUNS or is_of_a_row_each:
                 raise MetricsFileError(
-                    f"{self.path}: {', '.join(self._run_fields)} tells more than {MAX_RUNS} runs "
-                    "apart; keep the rows of one run"
+                    f"{self.path}: the column {' and '.join(self._run_fields)} tells more than "
+                    f"{num_runs} runs apart. Keep the rows of one run, or remove the column if it "
+                    "names no runs"
                 )
             builder = self._runs[tuple(run)] = self.make_builder()
+        self._num_rows += 1
         try:
             builder.add_row(step, numbers, weight)
         except TooManyColumnsError as error:
@@ -436,12 +447,7 @@ class Collector:
         longest = next(iter(runs))
         chosen = next((name for name in runs if is_named(self.run, name)), longest)
         if len(runs) > 1:
-            names = "; ".join(name or "unnamed" for name in list(runs)[:4])
-            which = "the first of these" if chosen == longest else chosen
-            said.append(
-                f"the file holds {len(runs)} runs ({names}{' ...' if len(runs) > 4 else ''}): "
-                f"{which}, with {runs[chosen].num_rows} rows, is read"
-            )
+            said.append(_which_run("file", list(runs), chosen, self.run))
         return chosen, runs[chosen]
 
     def _chart_run(self, said: list[str]) -> tuple[str, list[str]]:
@@ -451,7 +457,7 @@ class Collector:
             return "", []
         chosen = next((name for name in names if is_named(self.run, name)), names[0])
         if len(names) > 1:
-            said.append(f"the chart holds {len(names)} runs: {chosen} is read")
+            said.append(_which_run("chart", names, chosen, self.run))
         grouped = runs_of_chart(self.names)
         return chosen, [n for run, columns in grouped.items() if run != chosen for n in columns]
 
@@ -463,6 +469,38 @@ def _run_label(field_name: str, value: Any) -> str:
     ('seed=1', 'lake-1')
     """
     return str(value) if spelled(field_name) in _NAMES_OF_RUNS else f"{field_name}={value}"
+
+
+def _which_run(kind: str, names: list[str], chosen: str, wanted: str) -> str:
+    """The note about a file with several runs: which one is read, and how to choose another.
+
+    >>> _which_run("file", ["a", "b"], "a", "")
+    'the file holds 2 runs (a; b): a is read, which has most rows; --run NAME chooses another'
+    """
+    shown = "; ".join(name or "unnamed" for name in names[:4]) + (" ..." if len(names) > 4 else "")
+    why = ", which has most rows; --run NAME chooses another" if not wanted else ""
+    return f"the {kind} holds {len(names)} runs ({shown}): {chosen or 'unnamed'} is read{why}"
+
+
+def run_names(names: Iterable[str]) -> str:
+    """The names of runs as a sentence lists them, each as a shell reads it.
+
+    >>> run_names(["lake-1", "lake 2"])
+    "lake-1, 'lake 2'"
+    """
+    quoted = [shlex.quote(name) for name in names]
+    more = len(quoted) - MAX_LISTED
+    return ", ".join(quoted[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def no_such_run(wanted: str, names: Sequence[str]) -> str:
+    """What is said where `--run` names none of the runs there are.
+
+    >>> no_such_run("c", ["a", "b"]), no_such_run("c", [])
+    ("holds no run 'c'; its runs are: a, b", "holds no run 'c'; it names no runs: leave --run out")
+    """
+    rest = f"its runs are: {run_names(names)}" if names else "it names no runs: leave --run out"
+    return f"holds no run {wanted!r}; {rest}"
 
 
 def is_named(wanted: str, name: str) -> bool:

@@ -1,13 +1,12 @@
 """The metrics files of a folder as runs: which files are metrics, and which belong to one run.
 
 Files are told apart by what they say. Two files are of one run unless they have names of different
-runs in them, or say different things of the same steps.
+runs in them, have the names of different trainers, or say different things of the same steps.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -16,13 +15,14 @@ import numpy as np
 
 from echoscope.store.importers.sources import files_of
 from echoscope.store.importers.survey import Refusals
-from echoscope.store.records import FloatArray64
+from echoscope.store.records import FloatArray64, IntArray64
 
+from ..judge.advice.actions import trainer_of
 from .foreign_names import Meaning
 from .forms.wandb_file import is_kept_beside
 from .metrics_file import read_metrics
 from .names import is_ours, to_our_names
-from .records import MetricsFileError, is_named
+from .records import MetricsFileError, is_named, run_names
 from .table import MetricTable, without_infinity
 
 Progress = Callable[[int, int], None]
@@ -38,6 +38,9 @@ _LOOKS_LIKE_METRICS = re.compile(
 """Names of files that should hold metrics: why one cannot be read is worth saying."""
 _TOLERANCE = 0.02
 """A console rounds, so that two files may say the same with this relative difference."""
+_FEWEST_QUANTITIES = 2
+"""Quantities under other names in two files that must differ before the files are of two runs. One
+is not enough: a reward before and after the KL penalty is two columns of one run."""
 _NO_METRICS = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
     | {".sh", ".toml", ".lock", ".duckdb", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"}
@@ -73,13 +76,23 @@ class MetricsFolder:
         exact = [run for run in self.runs if run.name == name]
         return next((run for run in (*exact, *self.runs) if is_named(name, run.name)), None)
 
-    def names(self) -> str:
-        """The names of the runs as a sentence lists them, quoted for a shell.
+    def names(self) -> list[str]:
+        """The names of the runs, the one with most rows first."""
+        return [run.name for run in self.runs]
 
-        At most eight, so that the sentence stays one.
+    def choice(self, path: Path, also: str = "") -> str:
+        """What is said where somebody must choose one of several runs.
+
+        The names come last, because there may be hundreds.
+
+        Args:
+            also: A further way out, as a sentence.
         """
-        listed = ", ".join(shlex.quote(run.name) for run in self.runs[:8])
-        return listed + (f" and {len(self.runs) - 8} more" if len(self.runs) > 8 else "")
+        has_files = len({file for run in self.runs for file in run.files}) > 1
+        by_file = ", or give the file of one of them" if has_files else ""
+        ways = f"Choose one with --run NAME{by_file}. {also}".strip()
+        names = run_names(self.names())
+        return f"{path}: holds metrics of {len(self.runs)} runs. {ways} The runs: {names}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,19 +237,40 @@ def _may_be_one(first: _Piece, second: _Piece) -> bool:
     names = first.table.run, second.table.run
     if first.file == second.file or (all(names) and _fields(names[0]) == _fields(names[1])):
         return names[0] == names[1]
+    trainers = {trainer_of(list(piece.columns)) for piece in (first, second)} - {""}
+    if len(trainers) > 1:
+        return False
     _, a_R, b_R = np.intersect1d(first.table.steps, second.table.steps, return_indices=True)
     if 2 * len(a_R) <= min(first.table.num_rows, second.table.num_rows):
         return True  # one goes on where the other ended
-    num_same = num_different = 0
-    for name in first.columns.keys() & second.columns.keys():
-        a, b = first.columns[name][a_R], second.columns[name][b_R]
+    counts = _compared(first.columns, a_R, second.columns, b_R)
+    if counts:
+        return sum(different for _, different in counts) <= sum(same for same, _ in counts)
+    counts = _compared(first.table.columns, a_R, second.table.columns, b_R)
+    differing = sum(different > same for same, different in counts)
+    return differing < max(_FEWEST_QUANTITIES, len(counts) / 2)
+
+
+def _compared(
+    first: Mapping[str, FloatArray64],
+    a_R: IntArray64,
+    second: Mapping[str, FloatArray64],
+    b_R: IntArray64,
+) -> list[tuple[int, int]]:
+    """Of each column of both that is not constant: how many rows agree, and how many differ.
+
+    Args:
+        a_R, b_R: The rows of the steps that both have.
+    """
+    counts = []
+    for name in sorted(first.keys() & second.keys()):
+        a, b = first[name][a_R], second[name][b_R]
         is_there = np.isfinite(a) & np.isfinite(b)
         a, b = a[is_there], b[is_there]
         if len(a) and (np.ptp(a) > 0 or np.ptp(b) > 0):
             is_same = np.abs(a - b) <= _TOLERANCE * np.maximum(np.abs(a), np.abs(b)) + 1e-9
-            num_same += int(is_same.sum())
-            num_different += int((~is_same).sum())
-    return num_different <= num_same
+            counts.append((int(is_same.sum()), int((~is_same).sum())))
+    return counts
 
 
 def _fields(run: str) -> list[str]:

@@ -29,7 +29,7 @@ from ..measure.text.sampling import (
 )
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
-from .records import MetricsFileError
+from .records import MetricsFileError, no_such_run
 from .runs import read_runs
 from .table import MetricTable, TableBuilder, steps_with_groups, table_of_run
 from .wandb_address import is_address, read_address
@@ -260,12 +260,11 @@ def _of_folder(
             "of TensorBoard, trackio or W&B); or the rollouts of a trainer (`echoscope import "
             "--help`)"
         )
+    if not run and len(found.runs) > 1:
+        raise MetricsFileError(found.choice(folder))
     chosen = found.run(run) if run else found.runs[0]
-    if chosen is None or (not run and len(found.runs) > 1):
-        raise MetricsFileError(
-            (f"{folder}: holds no run {run!r}" if run else f"{folder}: holds several runs")
-            + f"; choose one with --run: {found.names()}"
-        )
+    if chosen is None:
+        raise MetricsFileError(f"{folder}: {no_such_run(run, found.names())}")
     notes = [f"not read: {file}: {why}" for why, file in list(found.refused.places.items())[:3]]
     return replace(chosen.table, notes=(*chosen.table.notes, *notes))
 

@@ -43,11 +43,12 @@ from echoscope.store.importers.survey import (
 from echoscope.store.records import FloatArray64, Trajectory
 
 from ..judge.advice.actions import trainer_of
+from ..judge.advice.situation import terms_of
 from ..measure.evaluations import evaluation_metrics
 from ..measure.text.sampling import measure_sample, sample, steps_to_measure
 from ..read.foreign_names import Meaning
 from ..read.names import is_ours
-from ..read.records import MetricsFileError
+from ..read.records import MetricsFileError, no_such_run, run_names
 from ..read.runs import MetricsFolder, RunMetrics, listed, read_runs
 from ..read.table import MetricTable
 from ..read.wandb_address import is_address, read_address
@@ -63,12 +64,11 @@ class SeveralRunsError(ImportingError):
 
     def __init__(self, path: Path, folder: MetricsFolder, has_rollouts: bool) -> None:
         super().__init__(
-            f"{path}: holds metrics of {len(folder.runs)} runs: {folder.names()}. Choose one with "
-            "--run NAME"
-            + (
-                ", whose metrics belong to the rollouts"
+            folder.choice(
+                path,
+                "The rollouts are of one of them."
                 if has_rollouts
-                else ", or import each into a run of its own with --each"
+                else "--each imports each into a run of its own.",
             )
         )
         self.has_rollouts = has_rollouts
@@ -153,7 +153,8 @@ def import_path(
         is_unclear = len(folder.runs) > 1 and not run
         if is_unclear and not needs_one_run and rollouts:
             folder.refused.add(
-                f"the metrics are of several runs, and --run names none: {folder.names()}",
+                f"the metrics are of {len(folder.runs)} runs, and --run NAME chooses none of them: "
+                + run_names(folder.names()),
                 listed(folder.read),
             )
             folder = MetricsFolder(refused=folder.refused, read=folder.read)
@@ -162,6 +163,12 @@ def import_path(
         if rollouts or chosen is None:
             rest = survey(path, Path(spool), scanning, skipped=folder.read)
         with closing(rest) if rest else nullcontext():
+            conflict = "" if run else _of_two_trainers(chosen, rest)
+            if conflict and needs_one_run:
+                raise ImportingError(f"{path}: {conflict}")
+            if conflict and chosen is not None:
+                folder.refused.add(conflict, listed(chosen.files))
+                chosen = None
             return import_metrics(
                 chosen,
                 str(path),
@@ -283,6 +290,22 @@ def beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
 _TRAINERS = {"verl": "verl", "trl": "TRL"}
 
 
+def _of_two_trainers(metrics: RunMetrics | None, rollouts: Survey | None) -> str:
+    """Why metrics and rollouts cannot be of one run; "" where nothing speaks against it."""
+    if metrics is None or rollouts is None or rollouts.format is None:
+        return ""
+    by_metrics = trainer_of(list(metrics.table.raw))
+    by_rollouts = terms_of(rollouts.format.trainer)
+    if not by_metrics or not by_rollouts or by_metrics == by_rollouts:
+        return ""
+    first = rollouts.files[0].where.path
+    return (
+        f"the rollouts are of {rollouts.format.trainer} ({first}) and the metrics of "
+        f"{_TRAINERS[by_metrics]} ({listed(metrics.files)}), so they are not of one run. Give the "
+        "files of one of them"
+    )
+
+
 def _clock(table: MetricTable) -> FloatArray64 | None:
     """When each step ended; None where no column says it."""
     low, high = _EPOCH_S
@@ -299,10 +322,7 @@ def _chosen(
     if run:
         chosen = folder.run(run)
         if chosen is None:
-            raise ImportingError(
-                f"{path}: holds no metrics of a run {run!r}; "
-                + (f"runs in it: {folder.names()}" if folder.runs else "leave --run out")
-            )
+            raise ImportingError(f"{path}: {no_such_run(run, folder.names())}")
         return chosen
     if len(folder.runs) > 1:
         raise SeveralRunsError(path, folder, has_rollouts)

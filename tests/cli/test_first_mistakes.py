@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["import", "notes"], "notes: holds neither rollouts nor metrics of a known form."),
         (
             ["import", "logs/m.csv", "--run", "a"],
-            "no metrics of a run 'a'; runs in it: m.csv",
+            "holds no run 'a'; its runs are: m.csv",
         ),
         (
             ["import", "logs", "-o", "logs/m.csv"],

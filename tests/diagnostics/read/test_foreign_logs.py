@@ -545,7 +545,10 @@ def test_b5_a_chart_of_two_runs_judges_one_and_says_which(tmp_path: Path) -> Non
     rows = [f'"{s}","0.5","0.4","0.6","{0.1 if s < 10 else ""}"' for s in range(20)]
     table = read(tmp_path, "\n".join([",".join(f'"{n}"' for n in names), *rows]))
     assert table.columns[SUCCESS].tolist() == [0.5] * 20
-    assert "the chart holds 2 runs: a-1 is read" in table.notes
+    assert (
+        "the chart holds 2 runs (a-1; b-2): a-1 is read, which has most rows; --run NAME chooses "
+        "another"
+    ) in table.notes
 
 
 # --- files that hold something else, and files that mean harm

@@ -105,7 +105,7 @@ def test_runs_of_a_trackio_project() -> None:
     assert "left out: 2 rows of system metrics, which have no step" in table.notes
     other = read_metrics(TRACKIO, run="lake-2")
     assert other.raw["critic/score/mean"] == pytest.approx([0.1 * k for k in range(1, 5)])
-    with pytest.raises(MetricsFileError, match="no run 'lake-3'; runs in it: lake-1, lake-2"):
+    with pytest.raises(MetricsFileError, match="no run 'lake-3'; its runs are: lake-1, lake-2"):
         read_metrics(TRACKIO, run="lake-3")
 
 

@@ -185,7 +185,7 @@ def test_a_folder_of_one_run_is_read_and_one_of_several_asks_which(tmp_path: Pat
     other = piece(field(17, field(1, b"lake0002")), 1)
     rows = b"".join(piece(row(_step=n, loss=n / 7), 1) for n in range(5))
     (second / "run-lake0002.wandb").write_bytes(HEAD + other + rows)
-    with pytest.raises(MetricsFileError, match=r"several runs; .* --run: lake0001, run-lake0002"):
+    with pytest.raises(MetricsFileError, match=r"2 runs.*--run NAME.*: lake0001, run-lake0002"):
         open_source(tmp_path)
     assert open_source(tmp_path, run="run-lake0002").table.num_rows == 5
 
