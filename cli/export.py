@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand
 
 from .terminal import print_json, printable, progress_bars
 
@@ -14,16 +16,29 @@ if TYPE_CHECKING:
     from echoscope.store.exporters.format import Form, SplitChoice
 
 
+class ListsFormats(TyperCommand):
+    """A command whose help ends with the formats, one a line."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from echoscope.store.exporters.format import ABOUT
+
+        lines = [f"  {name:<10}{about}" for name, about in ABOUT.items()]
+        # Without rich, this mark keeps the lines of a paragraph; rich keeps them without it.
+        keep = "\b\n" if self.rich_markup_mode is None else ""
+        self.epilog = keep + "\n".join(["Formats (docs/exporting.md says more):", *lines])
+        super().format_help(ctx, formatter)
+
+
 def export(
     run: Annotated[Path, typer.Argument(help="The run, live or finished.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="See docs/exporting.md.")],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="One of the formats below.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file or folder to write.")],
     where: Annotated[
         str,
         typer.Option(
             metavar="SQL",
-            help="Only episodes for which this holds: a condition over the columns of "
-            "`trajectories`, for example 'is_success AND num_turns > 1'.",
+            help='Only episodes for which this condition holds, such as "success AND tag = '
+            "'bandit'\". Columns: docs/store.md, table trajectories.",
         ),
     ] = "",
     steps: Annotated[
@@ -33,13 +48,15 @@ def export(
         str,
         typer.Option(
             metavar="train|eval|all",
-            help="Training episodes, those of evaluations, or both. Default: all; train for "
-            "formats that are trained on.",
+            help="train: episodes of training, imported ones too. eval: those of evaluations and "
+            "on probe tasks. Default: all; train for sft, dpo and trl.",
         ),
     ] = "",
     best: Annotated[
         int | None,
-        typer.Option(min=1, help="Of each group only so many with the highest return."),
+        typer.Option(
+            min=1, help="Only so many episodes of each group, those with the highest return."
+        ),
     ] = None,
     margin: Annotated[
         float,
@@ -124,18 +141,49 @@ def words(report: ExportReport) -> list[str]:
             f"The run is live: the export ends at step {report.cut}, the last one that was "
             "acknowledged when the export began."
         )
+    lines += _choice_words(report)
     for reason, times in report.skipped.items():
         lines.append(f"Left out {counted(times, 'episode')}: {reason}.")
-    if report.num_other_split:
-        other = "eval" if report.split == "train" else "train"
-        lines.append(
-            f"Left out {counted(report.num_other_split, 'episode')} of {other}; "
-            f"--split {other} exports them."
-        )
     lines += [f"Missing, because the run is damaged: {text}" for text in report.missing]
     if report.lost:
         lines.append(f"{report.format} has no place for: {'; '.join(report.lost)}.")
     return lines + list(report.notes)
+
+
+def _choice_words(report: ExportReport) -> list[str]:
+    """How many episodes were taken, and what left out the others."""
+    from echoscope.text.amounts import counted
+
+    choice = report.choice
+    taken = sum(choice.taken.values())
+    lines = [f"Took {taken} of {counted(choice.num_all, 'episode')} ({_splits(choice.taken)})."]
+    if choice.by_steps:
+        lines.append(f"--steps left out {counted(choice.by_steps, 'episode')}.")
+    if choice.by_split:
+        count = counted(sum(choice.by_split.values()), "episode")
+        lines.append(
+            f"--split {report.split} left out {count} ({_splits(choice.by_split)}); --split all "
+            "takes them, too."
+        )
+    if choice.by_where:
+        lines.append(f"--where left out {counted(choice.by_where, 'episode')}.")
+    if choice.by_best:
+        lines.append(f"--best left out {counted(choice.by_best, 'episode')}.")
+    return lines
+
+
+_SPLIT_WORDS = {
+    "train": "in training",
+    "import": "imported",
+    "eval": "in evaluations",
+    "probe": "on probe tasks",
+}
+
+
+def _splits(counts: Mapping[str, int]) -> str:
+    if len(counts) == 1:
+        return _SPLIT_WORDS[next(iter(counts))]
+    return ", ".join(f"{count} {_SPLIT_WORDS[split]}" for split, count in counts.items())
 
 
 def _as_json(report: ExportReport) -> dict[str, Any]:
@@ -149,7 +197,14 @@ def _as_json(report: ExportReport) -> dict[str, Any]:
         "is_live": report.is_live,
         "cut": report.cut,
         "skipped": dict(report.skipped),
-        "left_out_by_split": report.num_other_split,
+        "episodes_in_run": report.choice.num_all,
+        "episodes_by_split": dict(report.choice.taken),
+        "left_out": {
+            "steps": report.choice.by_steps,
+            "split": dict(report.choice.by_split),
+            "where": report.choice.by_where,
+            "best": report.choice.by_best,
+        },
         "missing": report.missing,
         "lost": report.lost,
         "notes": report.notes,

@@ -15,7 +15,12 @@ import pandas as pd
 import pyarrow as pa
 
 from echoscope.store.errors import QueryError
-from echoscope.store.query.condition import checked_condition, unknown_column
+from echoscope.store.query.condition import (
+    FLAG,
+    checked_condition,
+    flags_without_prefix,
+    unknown_column,
+)
 from echoscope.store.reader import RunReader
 from echoscope.store.schema import TABLES
 from echoscope.text.amounts import memory_size
@@ -28,7 +33,6 @@ MAX_BYTES = 512 << 20
 """Of the rows of one answer, in Arrow's form."""
 _PAGE_BYTES = 32 << 20
 _FIRST_PAGE, _LARGEST_PAGE = 256, 20_000
-_FLAG = "is_"
 
 
 class LimitWarning(UserWarning):
@@ -49,17 +53,12 @@ class Rows:
     order: str
 
 
-def _short(columns: Sequence[str]) -> list[str]:
-    """Flags under their short name as well: `success` for `is_success`."""
-    return [name.removeprefix(_FLAG) for name in columns if name.startswith(_FLAG)]
-
-
 def _without(table: str, *left_out: str) -> tuple[str, ...]:
     return tuple(name for name in TABLES[table].column_names if name not in left_out)
 
 
 def _flags(alias: str, columns: Sequence[str]) -> str:
-    return ", ".join(f"{alias}.{_FLAG}{name} AS {name}" for name in _short(columns))
+    return ", ".join(f"{alias}.{FLAG}{name} AS {name}" for name in flags_without_prefix(columns))
 
 
 _OF_EPISODE = ("split", "env_id", "tag", "group_index", "sibling_index", "is_success")
@@ -70,7 +69,7 @@ _SPANS = ("reasoning_start", "reasoning_end", "answer_start", "answer_end")
 TRAJECTORIES = Rows(
     name="trajectories",
     sql=f"SELECT t.*, {_flags('t', _TRAJECTORY_COLUMNS)} FROM trajectories t WHERE {{steps}}",
-    columns=(*_TRAJECTORY_COLUMNS, *_short(_TRAJECTORY_COLUMNS)),
+    columns=(*_TRAJECTORY_COLUMNS, *flags_without_prefix(_TRAJECTORY_COLUMNS)),
     usual=_without(
         "trajectories",
         *("run_id", "attempt", "noise_seed", "prompt_key", "final_observation", "final_frame"),
@@ -91,7 +90,7 @@ TURNS = Rows(
         + " FROM (FROM turns WHERE {steps}) u LEFT JOIN (FROM trajectories WHERE {steps}) t"
         " ON t.run_id = u.run_id AND t.attempt = u.attempt AND t.id = u.trajectory_id"
     ),
-    columns=(*_TURN_COLUMNS, *_short(_TURN_COLUMNS), "reasoning", "answer"),
+    columns=(*_TURN_COLUMNS, *flags_without_prefix(_TURN_COLUMNS), "reasoning", "answer"),
     usual=(
         *_without("turns", "run_id", "attempt", "frame", "image", "info", "shaping", *_SPANS),
         *("split", "is_success", "episode_return"),

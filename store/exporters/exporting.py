@@ -20,7 +20,7 @@ from ..log.layout import Layout
 from ..reader import RunReader, open_run
 from .format import FACETS, ExportError, Format, Options, SplitChoice
 from .registry import format_named
-from .source import Progress, RunSource
+from .source import Choice, Progress, RunSource
 
 MARK = ".echoscope-export.json"
 """In every folder that an export wrote: only such a folder is ever replaced."""
@@ -44,8 +44,8 @@ class ExportReport:
     """The run was running: the export ends at `cut`."""
     cut: int
     """The last step that was acknowledged when the export began; -1 before the first."""
-    num_other_split: int
-    """Episodes that only the split leaves out."""
+    choice: Choice
+    """How many episodes there are, and what left some of them out."""
     split: SplitChoice
     skipped: Mapping[str, int]
     """Why episodes were left out -> how many."""
@@ -124,7 +124,7 @@ def export_run(
         last_step=steps[-1].as_py(),
         is_live=source.info.status == "running",
         cut=source.cut,
-        num_other_split=source.num_other_split,
+        choice=source.choice,
         split=source.split,
         skipped=dict(source.skipped),
         missing=tuple(dict.fromkeys(reader.warnings)),

@@ -13,7 +13,32 @@ if TYPE_CHECKING:
     from .source import RunSource
 
 SplitChoice = Literal["train", "eval", "all"]
+SPLITS: Mapping[SplitChoice, tuple[str, ...]] = {
+    "train": ("train", "import"),
+    "eval": ("eval", "probe"),
+    "all": ("train", "import", "eval", "probe"),
+}
+"""The splits of the store that each choice takes."""
 Form = Literal["messages", "prompt-completion"]
+
+ABOUT: Mapping[str, str] = {
+    "messages": "JSON lines, one episode a line, as OpenAI's chat messages",
+    "parquet": "folder for datasets.load_dataset: train.parquet, eval.parquet",
+    "datasets": "folder for datasets.load_from_disk (needs the package datasets)",
+    "sft": "JSON lines for TRL's SFTTrainer: conversations",
+    "dpo": "JSON lines for TRL's DPOTrainer: pairs of siblings",
+    "trl": "folder of completions, one Parquet file a step, as TRL logs them",
+    "inspect": "log of Inspect (.eval) for `inspect view`",
+    "scout": "folder of transcripts for Inspect Scout",
+    "trackio": "folder for `trackio show` (needs the package trackio)",
+    "duckdb": "one DuckDB file with every table of the run",
+    "csv": "folder with trajectories.csv, turns.csv, steps.csv",
+}
+"""The formats in the order in which they are listed: what each is and who reads it, in a line.
+
+Apart from the formats, because the help of the command line names them, and writing them imports
+pyarrow and DuckDB.
+"""
 
 FACETS: Mapping[str, tuple[str, str]] = {
     "groups": ("which episodes are siblings", "SELECT 1 FROM trajectories"),
@@ -117,8 +142,6 @@ class Format:
 
     name: str
     """As `--to` spells it."""
-    about: str
-    """What it is and who reads it, in a line."""
     noun: str
     """What a row of it is called."""
     holds: frozenset[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echoscope.text.did_you_mean import did_you_mean
 
-from .format import ExportError, Format
+from .format import ABOUT, ExportError, Format
 from .formats import (
     dpo,
     duckdb_file,
@@ -42,5 +42,6 @@ def format_named(name: str) -> Format:
     for known in FORMATS:
         if known.name == name:
             return known
-    names = [known.name for known in FORMATS]
-    raise ExportError(f"--to {name!r} is no format{did_you_mean(name, names)}")
+    hint = did_you_mean(name, ABOUT)
+    more = "" if hint.endswith("?") else " (`echoscope export --help` says what each is)"
+    raise ExportError(f"--to {name!r} is no format{hint}{more}")

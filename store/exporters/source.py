@@ -17,22 +17,26 @@ import pyarrow.compute as pc
 
 from ..errors import QueryError
 from ..models import load_detokenizer, tokenizer_folders
+from ..query.condition import FLAG, checked_condition, flags_without_prefix
 from ..reader import RunInfo, RunReader
 from ..records import StopReason
-from .format import ExportError, Options, SplitChoice
+from ..schema import TABLES
+from .format import SPLITS, ExportError, Options, SplitChoice
 from .prompts import ShownPrompts, ShownTurn
 
 Row = Mapping[str, Any]
 Progress = Callable[[int, int], None]
 """Called with (episodes, of episodes)."""
 
-_SPLITS: Mapping[SplitChoice, tuple[str, ...]] = {
-    "train": ("train", "import"),
-    "eval": ("eval", "probe"),
-    "all": ("train", "import", "eval", "probe"),
-}
 _SLICE = 128
 """Episodes that are Python objects at a time."""
+_FLAGS = flags_without_prefix(TABLES["trajectories"].column_names)
+_COLUMNS = (*TABLES["trajectories"].column_names, *_FLAGS)
+"""What a condition may name."""
+_EPISODES = (
+    f"(SELECT *, {', '.join(f'{FLAG}{name} AS {name}' for name in _FLAGS)} FROM trajectories) "
+    "trajectories"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,7 @@ class Episode:
 
     @property
     def is_evaluation(self) -> bool:
-        return self.row["split"] in _SPLITS["eval"]
+        return self.row["split"] in SPLITS["eval"]
 
     @property
     def is_failure(self) -> bool:
@@ -74,6 +78,25 @@ class Episode:
         return f"{self.row['split']}-{self.step}-{self.row['group_index']}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How many episodes an export takes, and what leaves out the others.
+
+    An episode that several options leave out is counted under the first of them, in the order of
+    the fields.
+    """
+
+    num_all: int
+    """Episodes up to the last acknowledged step."""
+    taken: Mapping[str, int]
+    """Split of the store -> episodes that are exported."""
+    by_steps: int
+    by_split: Mapping[str, int]
+    """Split of the store -> episodes."""
+    by_where: int
+    by_best: int
+
+
 @dataclass(kw_only=True)
 class RunSource:
     """What of a run is exported."""
@@ -86,9 +109,10 @@ class RunSource:
     cut: int = field(init=False)
     """The last step that is exported: the last acknowledged one when the export began."""
     chosen: pa.Table = field(init=False)
-    """Of each episode that is exported (step, attempt, id), in order."""
+    """Of each episode that is exported (step, attempt, id, split), in order."""
     num_other_split: int = field(init=False)
     """Episodes that only the split leaves out."""
+    choice: Choice = field(init=False)
     skipped: Counter[str] = field(default_factory=Counter)
     """Why episodes were left out -> how many."""
     _num_done: int = 0
@@ -96,12 +120,13 @@ class RunSource:
     def __post_init__(self) -> None:
         self.info = self.reader.info()
         self.cut = self.info.last_step
-        wanted = self._select(_SPLITS[self.split])
+        wanted = self._select(SPLITS[self.split])
         self.num_other_split = 0
         if self.split != "all":
             other: SplitChoice = "eval" if self.split == "train" else "train"
-            self.num_other_split = self._select(_SPLITS[other]).num_rows
+            self.num_other_split = self._select(SPLITS[other]).num_rows
         self.chosen = wanted
+        self.choice = self._choice()
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -109,10 +134,26 @@ class RunSource:
         first, last = self.options.first_step, self.options.last_step
         return (0 if first is None else first), (self.cut if last is None else min(last, self.cut))
 
+    @property
+    def _condition(self) -> str:
+        """What `--where` says, as it can stand in a query."""
+        if not self.options.where.strip():
+            return "true"
+        try:
+            return checked_condition(self.options.where, _COLUMNS, "trajectories")
+        except QueryError as error:
+            raise ExportError(f"--where: {error}") from error
+
+    def _rows(self, query: str, parameters: Sequence[Any]) -> pa.Table:
+        try:
+            return self.reader.sql(query, parameters)
+        except QueryError as error:
+            if not self.options.where.strip():
+                raise
+            raise ExportError(f"--where {self.options.where!r}: {error}") from error
+
     def _select(self, splits: Sequence[str]) -> pa.Table:
         first, last = self.steps
-        # A line of its own: a condition may end with a comment.
-        where = f"AND (\n{self.options.where}\n)" if self.options.where.strip() else ""
         best = ""
         if self.options.best is not None:
             best = (
@@ -120,18 +161,38 @@ class RunSource:
                 f"episode_return DESC NULLS LAST, sibling_index, id) <= {int(self.options.best)}"
             )
         query = (
-            "SELECT step, attempt, id FROM trajectories WHERE step BETWEEN $1 AND $2 "
-            f"AND list_contains($3, split) {where} {best} ORDER BY step, split <> 'train', id"
+            f"SELECT step, attempt, id, split FROM {_EPISODES} WHERE step BETWEEN $1 AND $2 "
+            f"AND list_contains($3, split) AND {self._condition} {best} "
+            "ORDER BY step, split <> 'train', id"
         )
-        try:
-            return self.reader.sql(query, [first, last, list(splits)])
-        except QueryError as error:
-            if not self.options.where.strip():
-                raise
-            raise ExportError(
-                f"--where {self.options.where!r} is no condition over the columns of "
-                f"trajectories ({error}); for example: --where 'is_success AND num_turns > 1'"
-            ) from error
+        return self._rows(query, [first, last, list(splits)])
+
+    def _choice(self) -> Choice:
+        first, last = self.steps
+        counts = self._rows(
+            "SELECT split, step BETWEEN $1 AND $2 AS is_in_steps, "
+            f"coalesce({self._condition}, false) AS matches, count(*) AS num "
+            f"FROM {_EPISODES} WHERE step <= $3 GROUP BY ALL",
+            [first, last, self.cut],
+        ).to_pylist()
+        in_steps = [row for row in counts if row["is_in_steps"]]
+        own = SPLITS[self.split]
+        by_split: Counter[str] = Counter()
+        for row in in_steps:
+            if row["split"] not in own:
+                by_split[row["split"]] += row["num"]
+        num_matching = sum(row["num"] for row in in_steps if row["split"] in own and row["matches"])
+        num_all = sum(row["num"] for row in counts)
+        num_in_steps = sum(row["num"] for row in in_steps)
+        taken = Counter(self.chosen.column("split").to_pylist())
+        return Choice(
+            num_all=num_all,
+            taken={split: taken[split] for split in own if split in taken},
+            by_steps=num_all - num_in_steps,
+            by_split={split: by_split[split] for split in SPLITS["all"] if split in by_split},
+            by_where=num_in_steps - by_split.total() - num_matching,
+            by_best=num_matching - self.chosen.num_rows,
+        )
 
     def by_step(self) -> Iterator[tuple[int, list[tuple[int, str]]]]:
         """Each step with the (attempt, id) of its episodes."""

@@ -2,21 +2,48 @@
 
 The condition becomes a part of a SELECT, and that SELECT is checked as every query is (`check.py`).
 Here the question is whether it is one condition, so that it cannot end the SELECT and begin
-another, and whether its columns exist, so that a mistyped one is named with the one that was meant.
+another, and whether its columns exist, so that the error about a mistyped one names those that may
+be meant, and the error about a text without quotes shows the quotes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..errors import QueryError
+from ..schema import TABLES
 from .check import select_nodes
 
+FLAG = "is_"
+"""How the names of flags begin in the store; a condition may leave it out."""
 _SCOPES = ("SUBQUERY", "LAMBDA")
 """Expressions with names of their own: DuckDB looks those up."""
+_ALSO_CALLED: Mapping[str, Sequence[str]] = {
+    "reward": ("episode_return", "env_return"),
+    "score": ("episode_return", "env_return"),
+    "env": ("env_id", "tag"),
+    "environment": ("env_id", "tag"),
+    "seed": ("env_seed",),
+    "turns": ("num_turns",),
+    "length": ("num_sampled_tokens", "num_turns"),
+    "tokens": ("num_sampled_tokens",),
+}
+"""What other tools call a value -> the columns that have it here."""
+_CUT_SHORT = 'syntax error at or near ")"'
+"""What DuckDB says of a condition that breaks off: the bracket is the one that is put around it."""
+
+
+def flags_without_prefix(columns: Collection[str]) -> list[str]:
+    """The short names of the flags among some columns.
+
+    >>> flags_without_prefix(["step", "is_success"])
+    ['success']
+    """
+    return [name.removeprefix(FLAG) for name in columns if name.startswith(FLAG)]
 
 
 def checked_condition(text: str, columns: Collection[str], table: str) -> str:
@@ -42,27 +69,54 @@ def checked_condition(text: str, columns: Collection[str], table: str) -> str:
     try:
         nodes = select_nodes(f"SELECT {condition}")
     except QueryError as error:
-        raise QueryError(f"{_not_one(text, table)}: {error}") from error
+        reason = str(error)
+        if _CUT_SHORT in reason and ")" not in text:
+            reason = "it breaks off"
+        raise QueryError(f"{_not_one(text, table)}: {reason}") from error
     if len(nodes) != 1 or not _is_bare(nodes[0]):
         raise QueryError(f"{_not_one(text, table)}; it holds more than a condition")
     known = {name.lower() for name in columns}
-    for names in _columns(nodes[0]["select_list"]):
-        first, *rest = names
-        if rest and first.lower() == table:
-            first = rest[0]
-        if first.lower() not in known:
-            if f'"{first}"' in text:
-                raise QueryError(
-                    f"{table} have no column {first[:80]!r}; in SQL a text stands in single "
-                    f"quotes: '{first[:80]}'"
-                )
-            raise QueryError(unknown_column(first, columns, table))
+    for name, compared in _columns(nodes[0]["select_list"], table):
+        if name.lower() in known:
+            continue
+        beside = next((other for other in compared if _holds_text(other, known)), "")
+        if beside or f'"{name}"' in text:
+            raise QueryError(_unquoted(name, beside, columns, table))
+        raise QueryError(unknown_column(name, columns, table))
     return condition
 
 
 def unknown_column(name: str, columns: Collection[str], table: str) -> str:
-    """That a column does not exist, and which one was meant."""
-    return f"{table} have no column {name[:80]!r}{did_you_mean(name, columns)}"
+    """That a column does not exist, and which ones may be meant."""
+    also = [column for column in _ALSO_CALLED.get(name.lower(), ()) if column in columns]
+    close = difflib.get_close_matches(name, columns, n=3, cutoff=0.7)
+    hint = (
+        f"; did you mean {' or '.join(map(repr, also))}?"
+        if also
+        else did_you_mean(name, close or columns, most=3)
+    )
+    return f"{table} have no column {name[:80]!r}{hint}"
+
+
+def _unquoted(name: str, beside: str, columns: Collection[str], table: str) -> str:
+    """That a name is no column, and how it is written where it is a text.
+
+    Args:
+        beside: The column that it is compared with; empty for none.
+    """
+    hint = did_you_mean(name, columns)
+    meant = hint if hint.endswith("?") else ""
+    quoted = "'" + name[:80].replace("'", "''") + "'"
+    example = f"{beside} = {quoted}" if beside else quoted
+    return f"{table} have no column {name[:80]!r}{meant}; a text stands in single quotes: {example}"
+
+
+def _holds_text(name: str, known: Collection[str]) -> bool:
+    """Whether rows have this column, and texts in it."""
+    types = {
+        column.type for t in TABLES.values() for column in t.columns if column.name == name.lower()
+    }
+    return name.lower() in known and types <= {"VARCHAR"}
 
 
 def _not_one(text: str, table: str) -> str:
@@ -80,14 +134,39 @@ def _is_bare(node: dict[str, Any]) -> bool:
     return is_plain and len(node["select_list"]) == 1
 
 
-def _columns(value: Any) -> Iterator[list[str]]:
-    """The parts of the name of every column that is named outside of inner scopes."""
-    waiting = [value]
+def _columns(value: Any, table: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """Every column that is named outside of inner scopes, and those that it is compared with."""
+    waiting: list[tuple[Any, Sequence[str]]] = [(value, ())]
     while waiting:
-        entry = waiting.pop()
+        entry, compared = waiting.pop()
         if isinstance(entry, list):
-            waiting += reversed(entry)
-        elif isinstance(entry, dict) and entry.get("class") == "COLUMN_REF":
-            yield [str(name) for name in entry["column_names"]]
-        elif isinstance(entry, dict) and entry.get("class") not in _SCOPES:
-            waiting += reversed(entry.values())
+            waiting += [(inner, compared) for inner in reversed(entry)]
+        elif not isinstance(entry, dict) or entry.get("class") in _SCOPES:
+            continue
+        elif entry.get("class") == "COLUMN_REF":
+            name = _name(entry, table)
+            yield name, [other for other in compared if other != name]
+        else:
+            if "class" in entry:
+                compared = [_name(one, table) for one in _operands(entry)]
+            waiting += [(inner, compared) for inner in reversed(entry.values())]
+
+
+def _operands(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The columns that a comparison, an IN or a LIKE sets beside each other; empty for others."""
+    kind = node.get("class")
+    if kind == "COMPARISON":
+        operands = [node["left"], node["right"]]
+    elif kind == "OPERATOR" and str(node["type"]).startswith("COMPARE_"):
+        operands = node["children"]
+    elif kind == "FUNCTION" and node["is_operator"]:
+        operands = [argument["expression"] for argument in node["arguments"]]
+    else:
+        return []
+    return [one for one in operands if one.get("class") == "COLUMN_REF"]
+
+
+def _name(column: Mapping[str, Any], table: str) -> str:
+    """The name of a column, without that of its table."""
+    first, *rest = map(str, column["column_names"])
+    return str(rest[0]) if rest and first.lower() == table else first

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 import typer.main
 from click.testing import CliRunner, Result
-from made_run import make_run
+from made_run import make_run, step_metrics
+from trajectories import make_trajectory
 
 from echoscope.cli import app
+from echoscope.store.exporters.format import ABOUT
+from echoscope.store.exporters.registry import FORMATS
+from echoscope.store.records import Split, Turn
+from echoscope.store.writer import RunWriter
 
 
 @pytest.fixture
@@ -27,8 +32,70 @@ def test_the_report(run: Path) -> None:
     answer = export("--to", "messages", "-o", "out.jsonl", "--steps", "1")
     assert answer.output.splitlines() == [
         "out.jsonl: wrote 4 conversations (step 1).",
+        "Took 4 of 8 episodes (in training).",
+        "--steps left out 4 episodes.",
         "messages has no place for: metrics of the steps.",
     ]
+
+
+@pytest.fixture
+def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`run` with two groups of four in training, three episodes of evaluations, one of a probe."""
+    monkeypatch.chdir(tmp_path)
+    turn = Turn(index=0, observation="go", response="up")
+    made = [
+        make_trajectory(
+            turn, index=k, group_index=k // 4, sibling_index=k % 4, is_success=k % 4 < 3
+        )
+        for k in range(8)
+    ]
+    made += [
+        make_trajectory(turn, index=8 + k, group_index=k, split=Split.EVAL, is_success=k < 2)
+        for k in range(3)
+    ]
+    made.append(make_trajectory(turn, index=11, split=Split.PROBE, is_success=True))
+    with RunWriter.create(tmp_path / "run", run_id="run", config={}, is_packing=False) as writer:
+        metrics = [step_metrics("run", 1, {"policy/entropy": 1.0})]
+        writer.commit_step(metrics=metrics, trajectories=made, outcomes=[])
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ((), ["Took 12 of 12 episodes (8 in training, 3 in evaluations, 1 on probe tasks)."]),
+        (
+            ("--split", "eval"),
+            [
+                "Took 4 of 12 episodes (3 in evaluations, 1 on probe tasks).",
+                "--split eval left out 8 episodes (in training); --split all takes them, too.",
+            ],
+        ),
+        (
+            ("--split", "train", "--where", "success", "--best", "2"),
+            [
+                "Took 4 of 12 episodes (in training).",
+                "--split train left out 4 episodes (3 in evaluations, 1 on probe tasks); "
+                "--split all takes them, too.",
+                "--where left out 2 episodes.",
+                "--best left out 2 episodes.",
+            ],
+        ),
+        (
+            ("--where", "is_success"),
+            [
+                "Took 9 of 12 episodes (6 in training, 2 in evaluations, 1 on probe tasks).",
+                "--where left out 3 episodes.",
+            ],
+        ),
+    ],
+    ids=["all", "eval", "best", "where"],
+)
+def test_the_report_counts_what_each_option_leaves_out(
+    mixed: Path, words: tuple[str, ...], lines: list[str]
+) -> None:
+    answer = export("--to", "messages", "-o", "out.jsonl", *words)
+    assert answer.output.splitlines()[1:-1] == lines
 
 
 def test_the_report_as_json(run: Path) -> None:
@@ -36,6 +103,15 @@ def test_the_report_as_json(run: Path) -> None:
     value = json.loads(answer.output)
     assert (value["rows"], value["first_step"], value["last_step"]) == (4, 0, 1)
     assert value["is_live"] is False
+    assert (value["episodes_in_run"], value["episodes_by_split"]) == (8, {"train": 4})
+    assert value["left_out"] == {"steps": 0, "split": {}, "where": 4, "best": 0}
+
+
+def test_the_help_describes_each_format_in_a_line() -> None:
+    answer = CliRunner().invoke(typer.main.get_command(app), ["export", "--help"])
+    shown = answer.output.partition("Formats")[2].splitlines()[1:]
+    assert [tuple(line.split(maxsplit=1)) for line in shown] == list(ABOUT.items())
+    assert [known.name for known in FORMATS] == list(ABOUT)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +120,14 @@ def test_the_report_as_json(run: Path) -> None:
         (("--to", "messages", "-o", "out", "--steps", "1-2"), "must be A:B"),
         (("--to", "messages", "-o", "out", "--split", "test"), "must be train, eval or all"),
         (("--to", "sft", "-o", "out", "--form", "chat"), "must be messages or prompt-completion"),
-        (("--to", "excel", "-o", "out"), "is no format"),
+        (
+            ("--to", "excel", "-o", "out"),
+            "--to 'excel' is no format; known: csv, datasets, dpo, duckdb, inspect, messages, "
+            "parquet, scout, sft, trackio, trl (`echoscope export --help` says what each is)",
+        ),
+        (("--to", "message", "-o", "out"), "--to 'message' is no format; did you mean 'messages'?"),
     ],
-    ids=["steps", "split", "form", "format"],
+    ids=["steps", "split", "form", "format", "mistyped"],
 )
 def test_a_mistake(run: Path, words: tuple[str, ...], part: str) -> None:
     answer = export(*words)

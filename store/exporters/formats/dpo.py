@@ -102,7 +102,6 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
 
 DPO = Format(
     name="dpo",
-    about="pairs of siblings, the better one chosen (TRL's DPOTrainer)",
     noun="pair",
     holds=frozenset(),
     is_lesson=True,

@@ -87,7 +87,6 @@ def _copy_events(source: RunSource, connection: duckdb.DuckDBPyConnection) -> No
 
 DUCKDB = Format(
     name="duckdb",
-    about="one DuckDB file with every table of the run; needs no Echoscope to be read",
     noun="episode",
     holds=frozenset(FACETS),
     write=_write,

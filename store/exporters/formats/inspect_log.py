@@ -200,7 +200,6 @@ def _copy(spool: IO[bytes], archive: zipfile.ZipFile) -> None:
 
 INSPECT = Format(
     name="inspect",
-    about="an Inspect log (.eval); `inspect view`, Scout and `echoscope import` read it",
     noun="sample",
     holds=ENTRY,
     write=_write,

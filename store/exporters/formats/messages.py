@@ -46,7 +46,6 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
 
 MESSAGES = Format(
     name="messages",
-    about="OpenAI's chat messages as JSON lines, an episode a line; `echoscope import` reads it",
     noun="conversation",
     holds=ENTRY,
     write=_write,

@@ -156,8 +156,6 @@ def _write_dataset(source: RunSource, path: Path, options: Options) -> Written:
 
 PARQUET = Format(
     name="parquet",
-    about="a folder with train.parquet and eval.parquet, a conversation a row; "
-    "`datasets.load_dataset` and `echoscope import` read it",
     noun="conversation",
     holds=ENTRY,
     write=_write,
@@ -165,7 +163,6 @@ PARQUET = Format(
 )
 DATASETS = Format(
     name="datasets",
-    about="the same rows as a folder for `datasets.load_from_disk`; needs the package datasets",
     noun="conversation",
     holds=ENTRY,
     write=_write_dataset,

@@ -91,7 +91,6 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
 
 SCOUT = Format(
     name="scout",
-    about="transcripts for Inspect Scout: a folder of Parquet; `echoscope import` reads it, too",
     noun="transcript",
     holds=ENTRY,
     write=_write,

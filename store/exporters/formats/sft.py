@@ -36,7 +36,6 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
 
 SFT = Format(
     name="sft",
-    about="conversations for supervised training (TRL's SFTTrainer)",
     noun="conversation",
     holds=frozenset(),
     is_lesson=True,

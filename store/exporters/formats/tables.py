@@ -97,7 +97,6 @@ def _notes(tables: Iterable[_Table]) -> Sequence[str]:
 
 CSV = Format(
     name="csv",
-    about="a folder with trajectories.csv, turns.csv and steps.csv, for spreadsheets and pandas",
     noun="episode",
     holds=all_but("pictures", "tokens", "diagnostics", "events"),
     write=_write,

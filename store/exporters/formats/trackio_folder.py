@@ -108,7 +108,6 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
 
 TRACKIO = Format(
     name="trackio",
-    about="a trackio folder: a trace for each episode, the metrics of each step; needs trackio",
     noun="trace",
     holds=all_but(
         *("terms", "turn_rewards", "actions", "seeds", "advantages", "infos", "frames"),

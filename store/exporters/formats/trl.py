@@ -88,7 +88,6 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
 
 TRL = Format(
     name="trl",
-    about="a folder with completions/completions_STEP.parquet, as TRL's GRPO logs them",
     noun="completion",
     holds=frozenset({"steps", "text", "final", "advantages", "terms"}),
     write=_write,

@@ -79,7 +79,7 @@ def test_the_report_names_what_the_run_has_and_the_format_does_not(
 
 def test_an_import_of_trl_completions(run: Path, tmp_path: Path) -> None:
     report = export_run(run, "trl", tmp_path / "out")
-    assert report.num_other_split == 2
+    assert dict(report.choice.by_split) == {"eval": 2}
     before = [t for t in stored(run) if t.split is Split.TRAIN]
     after = imported(tmp_path / "out", tmp_path / "back")
     assert [t.step for t in after] == [t.step for t in before]
@@ -258,9 +258,9 @@ def test_a_split_keeps_tasks_of_evaluation_out_of_lessons(run: Path, tmp_path: P
         is_lesson = known.is_lesson or known.name == "trl"
         assert known.split == ("train" if is_lesson else "all")
     report = export_run(run, "sft", tmp_path / "out.jsonl")
-    assert (report.num_rows, report.num_other_split) == (8, 2)
+    assert (report.num_rows, dict(report.choice.by_split)) == (8, {"eval": 2})
     report = export_run(run, "sft", tmp_path / "eval.jsonl", Options(split="eval"))
-    assert (report.num_rows, report.num_other_split) == (2, 8)
+    assert (report.num_rows, dict(report.choice.by_split)) == (2, {"train": 8})
 
 
 def test_steps_and_a_condition(run: Path, tmp_path: Path) -> None:

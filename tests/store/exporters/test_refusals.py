@@ -94,8 +94,11 @@ def test_a_folder_that_is_not_there(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (Options(where="nonsense ="), "is no condition"),
-        (Options(where="1); DROP TABLE runs; --"), "is no condition"),
+        (Options(where="nonsense ="), "--where: 'nonsense =' is not one condition"),
+        (Options(where="1); DROP TABLE runs; --"), "is not one condition"),
+        (Options(where="sucess"), "did you mean 'success' or 'is_success'?"),
+        (Options(where="tag = bandit"), "a text stands in single quotes: tag = 'bandit'"),
+        (Options(where="step > 'abc'"), "--where \"step > 'abc'\": Conversion Error"),
         (Options(where="episode_return > 99"), "matches; the run has steps up to 2"),
         (Options(first_step=7), "there is no step 7; the run has steps 0 to 2"),
         (Options(first_step=2, last_step=1), "must not end before it begins"),

@@ -53,20 +53,53 @@ def test_what_is_more_or_less_than_a_condition_is_refused(text: str) -> None:
         checked_condition(text, COLUMNS, "trajectories")
 
 
-def test_an_unknown_column_is_named_with_the_one_that_was_meant() -> None:
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("step > 1 AND sucess", "'sucess'; did you mean 'success' or 'is_success'?"),
+        ("reward > 0", "'reward'; did you mean 'episode_return'?"),
+        ("xyz.q = 3", "'xyz'; known: episode_return, id, is_success, num_turns, success, tag"),
+        (
+            "num_turns = foo",
+            "'foo'; known: episode_return, id, is_success, num_turns, success, tag",
+        ),
+    ],
+)
+def test_an_unknown_column_is_named_with_those_that_may_be_meant(text: str, hint: str) -> None:
+    columns = ("id", "tag", "is_success", "success", "num_turns", "episode_return")
     with pytest.raises(QueryError) as raised:
-        checked_condition("step > 1 AND sucess", COLUMNS, "trajectories")
-    assert str(raised.value) == "trajectories have no column 'sucess'; did you mean 'success'?"
+        checked_condition(text.replace("step", "num_turns"), columns, "trajectories")
+    assert str(raised.value) == f"trajectories have no column {hint}"
 
 
-def test_the_columns_are_listed_where_none_is_close() -> None:
-    with pytest.raises(QueryError, match="known: actions, id, reward_terms, step, success, tag"):
-        checked_condition("xyz.q = 3", COLUMNS, "trajectories")
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ('tag = "FrozenLake v1"', "tag = 'FrozenLake v1'"),
+        ("tag = bandit", "tag = 'bandit'"),
+        ("step > 1 AND bandit = TAG", "TAG = 'bandit'"),
+        ("tag NOT IN (bandit, 'lake')", "tag = 'bandit'"),
+        ("tag LIKE bandit", "tag = 'bandit'"),
+        ("trajectories.tag <> bandit", "tag = 'bandit'"),
+        ('contains(tag, "bandit")', "'bandit'"),
+    ],
+)
+def test_a_text_without_single_quotes_is_shown_with_them(text: str, quoted: str) -> None:
+    with pytest.raises(QueryError) as raised:
+        checked_condition(text, COLUMNS, "trajectories")
+    name = quoted.partition("'")[2].rstrip("'")
+    assert str(raised.value) == (
+        f"trajectories have no column {name!r}; a text stands in single quotes: {quoted}"
+    )
 
 
-def test_a_text_in_double_quotes_is_a_column_in_sql_and_the_error_says_so() -> None:
-    with pytest.raises(QueryError, match="a text stands in single quotes: 'FrozenLake v1'"):
-        checked_condition('tag = "FrozenLake v1"', COLUMNS, "trajectories")
+def test_a_condition_that_breaks_off_says_so() -> None:
+    with pytest.raises(QueryError) as raised:
+        checked_condition("step >", COLUMNS, "trajectories")
+    assert str(raised.value) == (
+        "'step >' is not one condition over the columns of trajectories, such as \"step > 10\": it "
+        "breaks off"
+    )
 
 
 def test_a_very_deep_condition_is_an_error_and_no_crash() -> None:
