@@ -52,6 +52,8 @@ Values of parameters are YAML: `null` is no value.
 
 ![One picture of every world, as the page Replay draws it](pictures/worlds.png)
 """
+WHERE = {"alfworld": ", in a small kitchen of our own in ALFWorld's format"}
+"""Where an example was played, if not in the world's own data."""
 MAX_LINES, MAX_CHARS = 16, 900
 """Of one observation in an example; longer ones are cut."""
 NOISE_SEEDS = 10
@@ -181,6 +183,7 @@ def episode(env_id: str) -> str:
     finally:
         stack.close()
     who = "the expert" if has_expert else "random legal actions (there is no expert)"
+    who += WHERE.get(env_id, "")
     noise = f" (noise seed {noise_seed})" if noise_seed else ""
     return f"Example, played by {who}{noise}:\n\n```text\n{told(first, turns)}\n```"
 
@@ -233,9 +236,12 @@ def cut(text: str) -> str:
 
 
 def main() -> None:
+    from outside_parts import kitchens
+
     argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0]).parse_args()
     existing = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    PAGE.write_text(page(existing), encoding="utf-8")
+    with kitchens():
+        PAGE.write_text(page(existing), encoding="utf-8")
     print(f"wrote {PAGE}")
 
 

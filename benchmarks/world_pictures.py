@@ -12,7 +12,9 @@ import io
 import sys
 from html import escape
 from pathlib import Path
+from typing import Any
 
+from outside_parts import CAPTIONS, outside_parts
 from PIL import Image
 
 from echoscope.dashboard.replay.boards import board_html
@@ -37,9 +39,9 @@ figcaption{font-weight:600;margin-bottom:6px}
 """
 
 
-def frame_of(env_id: str) -> str | None:
+def frame_of(env_id: str, params: dict[str, Any]) -> str | None:
     """A state in the middle of an episode; the last one where an episode is a single action."""
-    env = registry.make(env_id)
+    env = registry.make(env_id, **params)
     frame = env.reset(0, 0).frame
     actions = typical_actions(env, 0)
     for action in actions[: max(1, len(actions) // 2)]:
@@ -53,19 +55,22 @@ def frame_of(env_id: str) -> str | None:
 
 def contact_sheet() -> str:
     """All worlds as one page of HTML; without a server, as the drawings need none."""
-    missing = registry.unavailable()
     figures = []
-    for env_id in registry.BUILTIN:
-        try:
-            frame = None if env_id in missing else frame_of(env_id)
-        except EnvError as error:
-            print(f"{env_id}: {error}")
-            continue
-        if frame is None:
-            print(f"{env_id}: {missing.get(env_id, 'has no frame')}")
-            continue
-        board = board_html(frame, max_width=270)
-        figures.append(f"<figure><figcaption>{escape(env_id)}</figcaption>{board}</figure>")
+    with outside_parts() as params:
+        missing = registry.unavailable()
+        for env_id in registry.BUILTIN:
+            try:
+                is_missing = env_id in missing and env_id not in params
+                frame = None if is_missing else frame_of(env_id, params.get(env_id, {}))
+            except EnvError as error:
+                print(f"{env_id}: {error}")
+                continue
+            if frame is None:
+                print(f"{env_id}: {missing.get(env_id, 'has no frame')}")
+                continue
+            board = board_html(frame, max_width=270)
+            caption = escape(CAPTIONS.get(env_id, env_id))
+            figures.append(f"<figure><figcaption>{caption}</figcaption>{board}</figure>")
     return f"<!doctype html><meta charset=utf-8><style>{STYLE}</style>{''.join(figures)}"
 
 
