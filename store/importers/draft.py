@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
@@ -66,6 +67,7 @@ class DraftTurn:
     response_tokens: IntArray | None = None
     logprobs: FloatArray | None = None
     entropies: FloatArray | None = None
+    temperature: float | None = None
     info: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -87,6 +89,7 @@ class Draft:
     duration_s: float | None = None
     advantage: float | None = None
     advantages: tuple[FloatArray, ...] | None = None
+    trainer_logprobs: tuple[FloatArray, ...] | None = None
     reference_logprobs: tuple[FloatArray, ...] | None = None
     is_kept: bool | None = None
     """Whether the update used it; None where the file does not say."""
@@ -176,6 +179,7 @@ def _turn(turn: DraftTurn, index: int) -> Turn:
         response_tokens=turn.response_tokens,
         logprobs=turn.logprobs,
         entropies=turn.entropies,
+        temperature=turn.temperature,
         actions=turn.actions,
         reward=turn.reward,
         is_valid=turn.is_valid,
@@ -263,3 +267,18 @@ def without(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The fields of a row that a reader did not use; nulls are left out."""
     used = frozenset(names)
     return {str(k): v for k, v in row.items() if k not in used and v is not None}
+
+
+def sampled_runs(mask: Sequence[Any]) -> list[tuple[int, int]]:
+    """First and last place (exclusive) of each run of ones: the replies of an episode's tokens.
+
+    >>> sampled_runs([0, 1, 1, 0, 1])
+    [(1, 3), (4, 5)]
+    """
+    runs, at = [], 0
+    for is_sampled, values in groupby(mask, key=bool):
+        size = len(list(values))
+        if is_sampled:
+            runs.append((at, at + size))
+        at += size
+    return runs

@@ -425,7 +425,9 @@ class _StepDrafts:
 
 def outcome_of(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None:
     """What the file says of the update; None where it says nothing."""
-    if draft.advantage is None and draft.advantages is None and draft.is_kept is None:
+    per_token = (draft.advantages, draft.trainer_logprobs, draft.reference_logprobs)
+    is_said = draft.advantage is not None or draft.is_kept is not None
+    if not is_said and all(values is None for values in per_token):
         return None
     return TrajectoryOutcome(
         trajectory_id=trajectory_id(trajectory.split, trajectory.step, trajectory.index),
@@ -433,6 +435,7 @@ def outcome_of(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None
         kept=draft.is_kept is not False,
         drop_reason=_drop_reason(draft),
         advantages=draft.advantages,
+        trainer_logprobs=draft.trainer_logprobs,
         ref_logprobs=draft.reference_logprobs,
     )
 

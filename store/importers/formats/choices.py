@@ -57,6 +57,9 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
                 **({"system": dialogue.system} if dialogue.system else {}),
             },
         )
+        more = [without(choice, ("message", "finish_reason", "index")) for choice in choices]
+        if any(more):
+            draft.fields = {**draft.fields, "choices": more}
         if len(choices) == len(draft.turns):
             for turn, choice in zip(draft.turns, choices, strict=True):
                 reason = text_of(choice.get("finish_reason"))
@@ -93,7 +96,7 @@ def _parquet_drafts(row: Row, where: Where) -> Iterator[Draft]:
     dialogue = read_messages(messages)
     kept = {
         name: _object(value)
-        for name, value in without(row, ("messages", "reward", "metrics", "group_index")).items()
+        for name, value in without(row, ("messages", "reward", "metrics")).items()
     }
     if dialogue.system:
         kept["system"] = dialogue.system
@@ -210,6 +213,12 @@ def _conversation(requests: Sequence[Mapping[str, Any]]) -> Dialogue:
     return whole_dialogue
 
 
+def _usage(data: Mapping[str, Any]) -> dict[str, Any]:
+    """How many tokens a request took, by name."""
+    usage = data.get("usage")
+    return {f"usage/{k}": v for k, v in usage.items()} if isinstance(usage, Mapping) else {}
+
+
 def _rewards(events: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
     """(turn, value) of each reward: that of the reply before it."""
     turn, out = -1, []
@@ -236,6 +245,9 @@ def _set_request(turn: DraftTurn, data: Mapping[str, Any]) -> None:
     reason = text_of(data.get("finish_reason") or choice.get("finish_reason"))
     turn.finish_reason = _FINISH.get(reason, FinishReason.UNKNOWN)
     turn.policy_version = whole(data.get("model_version"))
+    temperature = number((data.get("request") or {}).get("temperature"))
+    turn.temperature = None if math.isnan(temperature) else temperature
+    turn.info = numbers_of({"latency_ms": data.get("latency_ms"), **_usage(data)})
     prompt = data["response"].get("prompt_token_ids")
     tokens = choice.get("token_ids")
     if not isinstance(prompt, list) or not isinstance(tokens, list) or not tokens:

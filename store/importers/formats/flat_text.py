@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...records import FinishReason, Split, StopReason
+from ...records import FinishReason, FloatArray, Split, StopReason
 from ..dialogue import has_marks, read_flat, read_messages, split_marked
-from ..draft import Draft, DraftTurn, RowError, number, text_of, whole, without
+from ..draft import Draft, DraftTurn, RowError, number, sampled_runs, text_of, whole, without
 from ..format import Format, Row, Where
 
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
@@ -26,6 +26,8 @@ def _skyrl_drafts(row: Row, where: Where) -> Iterator[Draft]:
     # The score is one number, or one per token.
     scores = row["score"] if isinstance(row["score"], list) else [row["score"]]
     fields = without(row, ("input_prompt", "output_response", "score", "env_class"))
+    if isinstance(row["score"], list):
+        fields["score"] = row["score"]
     if dialogue.system:
         fields["system"] = dialogue.system
     draft = Draft(
@@ -103,29 +105,44 @@ def _nemo_text(content: Any) -> Draft:
 
 
 def _set_nemo_tokens(draft: Draft, row: Row) -> None:
-    """Tokens of an episode of one turn; of any other, the mean advantage alone."""
+    """Tokens and what belongs to them, where each reply is one run of sampled tokens; else the
+    mean advantage alone."""
     ids, mask = _unwrapped(row.get("token_ids")), _unwrapped(row.get("token_loss_mask"))
     if not isinstance(ids, list) or not isinstance(mask, list) or len(ids) != len(mask):
         return
-    size = whole(_unwrapped(row.get("input_lengths")))
-    sampled = np.flatnonzero(np.array(mask, dtype=float)[:size])
-    if not len(sampled):
+    runs = sampled_runs(
+        [number(value) for value in mask[: whole(_unwrapped(row.get("input_lengths")))]]
+    )
+    if not runs:
         return
-    advantages = _unwrapped(row.get("advantages"))
-    if isinstance(advantages, list) and len(advantages) == len(ids):
-        values = np.array([number(v) for v in advantages], dtype=np.float32)[sampled]
-        draft.advantage = float(values.mean())
-    elif not isinstance(advantages, list) and not math.isnan(number(advantages)):
-        draft.advantage = number(advantages)
-    first, last = int(sampled[0]), int(sampled[-1]) + 1
-    if len(draft.turns) != 1 or last - first != len(sampled):
+    advantages = _per_token(row, "advantages", runs, len(ids))
+    given = _unwrapped(row.get("advantages"))
+    if advantages is not None:
+        draft.advantage = float(np.concatenate(advantages).mean())
+    elif not isinstance(given, list) and not math.isnan(number(given)):
+        draft.advantage = number(given)
+    if len(runs) != len(draft.turns):
         return
-    turn = draft.turns[0]
-    turn.prompt_tokens = np.array(ids[:first], dtype=np.int32)
-    turn.response_tokens = np.array(ids[first:last], dtype=np.int32)
-    logprobs = _unwrapped(row.get("generation_logprobs"))
-    if isinstance(logprobs, list) and len(logprobs) == len(ids):
-        turn.logprobs = np.array([number(v) for v in logprobs[first:last]], dtype=np.float32)
+    draft.advantages = advantages
+    draft.trainer_logprobs = _per_token(row, "prev_logprobs", runs, len(ids))
+    logprobs = _per_token(row, "generation_logprobs", runs, len(ids))
+    for place, (turn, (first, last)) in enumerate(zip(draft.turns, runs, strict=True)):
+        turn.prompt_tokens = np.array(ids[:first], dtype=np.int32)
+        turn.response_tokens = np.array(ids[first:last], dtype=np.int32)
+        turn.logprobs = None if logprobs is None else logprobs[place]
+
+
+def _per_token(
+    row: Row, name: str, runs: Sequence[tuple[int, int]], size: int
+) -> tuple[FloatArray, ...] | None:
+    """The values of the sampled tokens of each reply; None where not every token has one."""
+    values = _unwrapped(row.get(name))
+    if not isinstance(values, list) or len(values) != size:
+        return None
+    return tuple(
+        np.array([number(value) for value in values[first:last]], dtype=np.float32)
+        for first, last in runs
+    )
 
 
 def _is_areal(row: Row) -> bool:
@@ -134,7 +151,7 @@ def _is_areal(row: Row) -> bool:
 
 def _areal_drafts(row: Row, where: Where) -> Iterator[Draft]:
     dialogue, is_guess = read_flat(text_of(row.get("prompt")), text_of(row.get("completion")))
-    fields = without(row, ("prompt", "completion", "reward", "task_id"))
+    fields = without(row, ("prompt", "completion", "reward"))
     if dialogue.system:
         fields["system"] = dialogue.system
     draft = Draft(

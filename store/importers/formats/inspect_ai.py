@@ -49,7 +49,8 @@ def _draft(row: Row) -> Draft:
     about = header.get("eval") if isinstance(header, Mapping) else None
     task = about.get("task") if isinstance(about, Mapping) else None
     total_time = number(row.get("total_time"))
-    used = ("messages", "events", "attachments", "_header", "epoch", "total_time", "output")
+    # `events_data` holds the messages of the events once more.
+    used = ("messages", "events", "events_data", "attachments", "_header", "epoch", "total_time")
     output = row.get("output") if isinstance(row.get("output"), Mapping) else {}
     draft = Draft(
         turns=dialogue.turns,
@@ -59,7 +60,7 @@ def _draft(row: Row) -> Draft:
         final_observation=dialogue.final_observation,
         duration_s=None if math.isnan(total_time) else total_time,
         fields={
-            **without(row, used),
+            **without(row, (*used, "output")),
             "epoch": row["epoch"],
             # The choices repeat the last message.
             "output": without(output or {}, ("choices", "completion")),

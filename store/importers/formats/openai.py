@@ -44,8 +44,8 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     dialogue = read_messages(messages)
     reward_key, reward = _value(row, _REWARDS)
     success_key, success = _value(row, _SUCCESS)
-    group_key, group = _value(row, _GROUPS)
-    fields = without(row, (*_KEYS, *_STEPS, group_key))
+    _, group = _value(row, _GROUPS)
+    fields = without(row, (*_KEYS, *_STEPS))
     if truth(success) is not None:
         fields.pop(success_key, None)
     draft = Draft(

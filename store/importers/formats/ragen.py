@@ -26,6 +26,7 @@ from ..dialogue import is_messages, read_messages
 from ..draft import Draft, DraftTurn, RowError, number, numbers_of, text_of, truth, whole, without
 from ..format import Format, Row, Where
 
+_LEFT = "actions_left"
 _REWARD = re.compile(r" \(reward: (-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|-?inf)\)\Z")
 
 
@@ -67,7 +68,7 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     tag = "" if success is None else success[0]
     fields = {
         "custom_id": row["custom_id"],
-        "metadata": {k: v for k, v in metadata.items() if k not in ("group_id",)},
+        "metadata": metadata,
         **without(row, ("custom_id", "messages", "metadata")),
     }
     if dialogue.turns and tag:
@@ -128,7 +129,7 @@ def _batch_drafts(row: Row, where: Where) -> Iterator[Draft]:
     group = whole(columns.get("group_ids"))
     fields = {
         "row": row["dataproto_row"],
-        **without(columns, ("messages_list", "history", "metrics", "group_ids")),
+        **without(columns, ("messages_list", "history", "metrics")),
         "tensors": row.get("tensors"),
     }
     if dialogue is not None and dialogue.system:
@@ -166,7 +167,7 @@ def _history_turns(entries: Sequence[Mapping[str, Any]]) -> list[DraftTurn]:
             response=_reply(entry),
             reward=number(entry.get("reward")),
             actions=tuple(map(text_of, actions)) if isinstance(actions, list) else (),
-            info=numbers_of(info),
+            info={**numbers_of(info), **numbers_of({_LEFT: entry.get(_LEFT)})},
         )
         if isinstance(info, Mapping):
             turn.is_valid = truth(info.get("action_is_valid"))

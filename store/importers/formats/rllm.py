@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...records import Split, StopReason
 from ..dialogue import Dialogue, is_messages, read_messages
@@ -27,6 +28,10 @@ _STOPS = {
     "timeout": StopReason.TIMEOUT,
     "error": StopReason.ENV_ERROR,
 }
+
+_TOKENS = ("prompt_ids", "response_ids", "logprobs", "weight_version", "advantage")
+_TEXTS = ("observation", "model_response", "input", "output")
+"""Fields of a step that mostly repeat what the messages say."""
 
 
 def _matches(row: Row) -> bool:
@@ -61,11 +66,14 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
             fields={
                 "episode": without(row, ("trajectories", "metrics", "training_step", "timing")),
                 "trajectory": without(trajectory, ("steps",)),
+                **_more_timing(row.get("timing")),
                 **({"system": dialogue.system} if dialogue.system else {}),
             },
         )
-        _set_rewards(draft, trajectory, steps)
+        is_of_steps = _set_rewards(draft, trajectory, steps)
         _set_tokens(draft, steps)
+        _set_advantage(draft, steps)
+        _set_steps(draft, steps, is_of_steps=is_of_steps)
         draft.turns[-1].info = numbers_of(row.get("metrics"))
         yield draft
 
@@ -82,6 +90,12 @@ def _duration(timing: Any) -> float | None:
     return None if math.isnan(seconds) else seconds
 
 
+def _more_timing(timing: Any) -> dict[str, Any]:
+    """The times beside the total."""
+    more = without(timing, ("total",)) if isinstance(timing, Mapping) else {}
+    return {"timing": more} if more else {}
+
+
 def _dialogue(steps: Sequence[Mapping[str, Any]]) -> Dialogue:
     """The messages of the last step; else what each step observed and answered."""
     if steps and is_messages(steps[-1].get("chat_completions")):
@@ -96,15 +110,17 @@ def _dialogue(steps: Sequence[Mapping[str, Any]]) -> Dialogue:
 
 def _set_rewards(
     draft: Draft, trajectory: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
-) -> None:
+) -> bool:
+    """Rewards of the turns; whether they are those of the steps."""
     total = number(trajectory.get("reward"))
     rewards = [number(step.get("reward")) for step in steps]
     is_by_turn = len(rewards) == len(draft.turns) and not any(map(math.isnan, rewards))
     if is_by_turn and (math.isnan(total) or math.isclose(sum(rewards), total, abs_tol=1e-6)):
         for turn, reward in zip(draft.turns, rewards, strict=True):
             turn.reward = reward
-        return
+        return True
     draft.set_episode_reward(total)
+    return False
 
 
 def _set_tokens(draft: Draft, steps: Sequence[Mapping[str, Any]]) -> None:
@@ -120,6 +136,45 @@ def _set_tokens(draft: Draft, steps: Sequence[Mapping[str, Any]]) -> None:
         logprobs = step.get("logprobs")
         if isinstance(logprobs, list) and len(logprobs) == len(response):
             turn.logprobs = np.array([number(v) for v in logprobs], dtype=np.float32)
+
+
+def _set_advantage(draft: Draft, steps: Sequence[Mapping[str, Any]]) -> None:
+    """The mean advantage of the sampled tokens: a step has one number, or one per token."""
+    by_step = [_numbers(step.get("advantage")) for step in steps]
+    if len(steps) != len(draft.turns) or not all(len(values) for values in by_step):
+        return
+    sizes = [0 if t.response_tokens is None else len(t.response_tokens) for t in draft.turns]
+    pairs = list(zip(by_step, sizes, strict=True))
+    if all(size and len(values) in (1, size) for values, size in pairs):
+        draft.advantages = tuple(
+            np.broadcast_to(values, size).astype(np.float32) for values, size in pairs
+        )
+        draft.advantage = float(np.concatenate(draft.advantages).mean())
+    else:
+        draft.advantage = float(np.mean([values.mean() for values in by_step]))
+
+
+def _numbers(value: Any) -> NDArray[np.float64]:
+    """A number, or a list of numbers; empty where one of them is none."""
+    found = np.array([number(entry) for entry in (value if isinstance(value, list) else [value])])
+    return np.empty(0) if np.isnan(found).any() else found
+
+
+def _set_steps(draft: Draft, steps: Sequence[Mapping[str, Any]], *, is_of_steps: bool) -> None:
+    """Actions of the turns, and what else a step holds: what a turn has is not kept twice."""
+    is_by_turn = len(steps) == len(draft.turns)
+    more = []
+    for place, step in enumerate(steps):
+        used = ["chat_completions", *(_TOKENS if is_by_turn else ())]
+        used += ["reward"] if is_of_steps else []
+        if is_by_turn:
+            turn, action = draft.turns[place], step.get("action")
+            if isinstance(action, str) and action:
+                turn.actions = (action,)
+                used.append("action")
+            used += [n for n in _TEXTS if step.get(n) in (turn.observation, turn.response)]
+        more.append(without(step, used))
+    draft.fields = {**draft.fields, "steps": more}
 
 
 EPISODES = Format(

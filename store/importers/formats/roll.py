@@ -53,7 +53,7 @@ def _answer_draft(entry: Mapping[str, Any]) -> Draft:
         dialogue = read_messages([*messages, {"role": "assistant", "content": response}])
     else:
         dialogue, _ = read_flat(text_of(entry.get("prompt")), response)
-    fields = without(entry, ("prompt", "messages", "responses", "scores", "global_step", "id"))
+    fields = without(entry, ("prompt", "messages", "responses", "scores", "global_step"))
     draft = Draft(
         turns=dialogue.turns,
         prompt=text_of(entry.get("prompt")) or dialogue.prompt,
@@ -96,7 +96,11 @@ def _agent_draft(entry: Mapping[str, Any]) -> Draft:
             turn.reward = number(value)
     else:
         draft.set_episode_reward(number(reward.get("episode_reward")))
-    draft.turns[-1].info = numbers_of(data.get("metrics"))
+    metrics = _part(data, "metrics")
+    draft.turns[-1].info = numbers_of(metrics)
+    rest = without(metrics, draft.turns[-1].info)
+    if rest:
+        draft.fields = {**draft.fields, "metrics": rest}
     return draft
 
 

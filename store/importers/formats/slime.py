@@ -8,15 +8,14 @@ where there is one run of sampled tokens for each reply.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ...records import FinishReason, Split, StopReason
 from ..dialogue import Dialogue, is_messages, read_flat, read_messages
-from ..draft import Draft, RowError, number, numbers_of, text_of, whole, without
+from ..draft import Draft, RowError, number, numbers_of, sampled_runs, text_of, whole, without
 from ..format import Format, Row, Where
 
 _ENDS = {
@@ -27,7 +26,7 @@ _ENDS = {
 }
 _USED = (
     *("prompt", "response", "response_length", "tokens", "loss_mask", "rollout_log_probs"),
-    *("status", "group_index", "remove_sample", "reward"),
+    *("status", "remove_sample", "reward"),
 )
 _REWARDS = ("score", "reward", "acc")
 
@@ -106,7 +105,7 @@ def _set_tokens(draft: Draft, sample: Mapping[str, Any]) -> None:
     mask = mask if isinstance(mask, list) else [1] * size
     if len(mask) != size:
         return
-    runs = _runs(mask)
+    runs = sampled_runs(mask)
     if len(runs) != len(draft.turns):
         return
     logprobs = sample.get("rollout_log_probs")
@@ -122,17 +121,6 @@ def _set_tokens(draft: Draft, sample: Mapping[str, Any]) -> None:
         if logprobs is not None:
             values = [number(value) for value in logprobs[first:last]]
             turn.logprobs = np.array(values, dtype=np.float32)
-
-
-def _runs(mask: Sequence[Any]) -> list[tuple[int, int]]:
-    """First and last place (exclusive) of each run of ones."""
-    runs, at = [], 0
-    for is_sampled, values in groupby(mask, key=bool):
-        size = len(list(values))
-        if is_sampled:
-            runs.append((at, at + size))
-        at += size
-    return runs
 
 
 SAMPLES = Format(

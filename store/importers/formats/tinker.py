@@ -14,6 +14,8 @@ from ..dialogue import is_messages, read_messages
 from ..draft import Draft, DraftTurn, number, numbers_of, text_of, whole, without
 from ..format import Format, Row, Where, step_key
 
+_STEP_USED = ("step_idx", "ob_len", "ac_len", "reward", "metrics")
+
 
 def _matches(row: Row) -> bool:
     return (
@@ -49,8 +51,10 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
         group=group,
         split=Split.EVAL if is_evaluation else Split.IMPORT,
         env=text_of(tags[0])[:200] if isinstance(tags, list) and tags else "",
-        fields=without(row, ("steps", "group_idx", "iteration", "split", "logtree")),
+        fields=without(row, ("steps", "iteration", "split", "logtree")),
     )
+    more = [without(step, _STEP_USED) for step in steps]
+    draft.fields = {**draft.fields, "steps": more}
     _set_text(draft, row.get("logtree"))
     if turns:
         # The last reward is given for the whole group after the steps.

@@ -14,7 +14,8 @@ from ..dialogue import is_messages, read_flat, read_messages
 from ..draft import Draft, number, without
 from ..format import Format, Row, Where, step_key
 
-_KNOWN = ("step", "prompt", "completion", "advantage", "timestamp")
+_KNOWN = ("step", "prompt", "completion", "advantage")
+_TIME = "timestamp"
 
 
 def _matches(row: Row) -> bool:
@@ -31,7 +32,7 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     rewards = {
         name: number(value)
         for name, value in row.items()
-        if name not in _KNOWN and (value is None or isinstance(value, float))
+        if name not in (*_KNOWN, _TIME) and (value is None or isinstance(value, float))
     }
     known = {name: value for name, value in rewards.items() if not math.isnan(value)}
     fields = without(row, (*_KNOWN, *known))

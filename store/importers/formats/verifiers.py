@@ -19,8 +19,7 @@ from ..draft import Draft, RowError, number, numbers_of, text_of, whole, without
 from ..format import Format, Row, Where
 
 _LEGACY_USED = (
-    *("prompt", "completion", "reward", "example_id", "metrics", "timing"),
-    *("is_completed", "is_truncated", "stop_condition"),
+    *("prompt", "completion", "reward", "metrics", "timing", "is_completed", "stop_condition"),
 )
 _MAX_LEAVES = 64
 _PER_TOKEN = ("logprobs", "entropies", "advantages", "reference_logprobs")
@@ -48,6 +47,9 @@ def _legacy_drafts(row: Row, where: Where) -> Iterator[Draft]:
         fields["system"] = dialogue.system
     timing = row.get("timing")
     milliseconds = number(timing.get("total_ms")) if isinstance(timing, Mapping) else math.nan
+    more_timing = without(timing, ("total_ms",)) if isinstance(timing, Mapping) else {}
+    if more_timing:
+        fields["timing"] = more_timing
     condition = text_of(row.get("stop_condition"))
     if condition:
         fields["stop_condition"] = condition
@@ -154,11 +156,13 @@ def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]
     is_evaluation = _inner(row, "run", "work", "type") == "eval" and step is not None
     errors = trace.get("errors") or row.get("errors")
     fields: dict[str, Any] = {
-        "episode": without(row, ("traces", "group")),
+        "episode": without(row, ("traces",)),
         "trace": without(trace, ("nodes", "metrics")),
     }
     if dialogue.system:
         fields["system"] = dialogue.system
+    if any(node.get("timestamp") is not None for node in path):
+        fields["timestamps"] = [node.get("timestamp") for node in path]
     advantage = number(_inner(trace, "info", "advantage"))
     condition = text_of(trace.get("stop_condition"))
     draft = Draft(

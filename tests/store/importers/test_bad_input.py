@@ -252,4 +252,6 @@ def test_odd_values_in_every_format(folder: str, tmp_path: Path) -> None:
     target.with_suffix(".jsonl").write_text("".join(json.dumps(v) + "\n" for v in variants))
     report = import_run(tmp_path / "in", tmp_path / "run")
     assert report.num_kept > 0
-    assert report.rows.total + report.num_kept + sum(n for n, _ in report.others.values()) > 50
+    # Events of one attempt are one row.
+    least = 25 if folder == "agent_lightning" else 50
+    assert report.rows.total + report.num_kept + sum(n for n, _ in report.others.values()) > least

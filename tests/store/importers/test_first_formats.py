@@ -39,7 +39,7 @@ def test_messages(fixture: Fixture) -> None:
     assert found.extra(0) == {
         "format": "messages JSONL",
         "reconstructed": ["turn_rewards"],
-        "fields": {"note": "kept", "system": "You play."},
+        "fields": {"task_id": "t7", "note": "kept", "system": "You play."},
     }
     assert texts(second.turns) == [("Board A\n[image_url]", "<think>because</think>up")]
     assert second.is_success is None

@@ -24,16 +24,20 @@ def places(found: Imported) -> list[tuple[int, int]]:
 
 def test_verifiers_results(fixture: Fixture) -> None:
     found = fixture("verifiers")
-    first, second = found.trajectories
+    first, second, third = found.trajectories
     assert texts(first.turns) == [("Guess", "<think>a</think>crane"), ("GXX", "caper")]
     assert rewards(first) == [0.0, 0.7]
     assert first.env_id == "wordle"
     assert first.duration_s == 1.0
     assert (first.stop_reason, second.stop_reason) == (StopReason.MAX_TURNS, StopReason.TERMINATED)
-    assert places(found) == [(0, 0), (0, 1)]
+    assert third.stop_reason is StopReason.ENV_ERROR
+    assert places(found) == [(0, 0), (0, 1), (1, 0)]
     assert first.turns[-1].info == {"correct": 0.5, "num_turns": 2.0}
     fields = found.extra(0)["fields"]
     assert fields == {
+        "example_id": 3,
+        "is_truncated": False,
+        "timing": {"generation_ms": 900.0, "scoring_ms": 100.0},
         "answer": "caper",
         "system": "Sys",
         "stop_condition": "max_turns_reached",

@@ -80,6 +80,7 @@ def test_art_parquet(fixture: Fixture) -> None:
     assert first.turns[-1].info == {"win": 1.0, "turns": 2.0}
     assert (second.episode_return, third.episode_return) == (-0.25, 0.5)
     assert found.extra(0)["fields"] == {
+        "group_index": 0,
         "group_metadata": {"g": 1},
         "metadata": {"task": "add", "n": 7},
         "tools": [{"type": "function", "function": {"name": "add"}}],
