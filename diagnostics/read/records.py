@@ -177,6 +177,8 @@ _NAMES_OF_RUNS = frozenset({"run", "run_name", "run_id"})
 """Of these, fields whose value is the name of a run by itself."""
 SERIES = frozenset({"metric", "metrics", "metric_name", "name", "key", "tag", "scalar", "variable"})
 _PHASES = frozenset({"split", "phase", "mode", "stage", "type", "event", "kind", "section"})
+_SUMMARY = "train_runtime"
+"""What transformers logs once, after the last step: such a row belongs to that step."""
 _EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
 
 
@@ -356,7 +358,8 @@ class Collector:
 
     def _step_of(self, fields: Mapping[str, Any]) -> float | None:
         if not self._steps:
-            self._num_taken += 1
+            is_summary = self._num_taken > 0 and _SUMMARY in fields
+            self._num_taken += not is_summary
             return float(self._num_taken)
         for name in self._steps:
             step = _step_number(fields.get(name))
@@ -408,7 +411,7 @@ class Collector:
             )
         if not self._steps:
             why = f"{self._fractions} holds fractions" if self._fractions else "no step is written"
-            said.append(f"{why}: rows are counted as steps, from 1 to {self.num_records}")
+            said.append(f"{why}: rows are counted as steps, from 1 to {self._num_taken}")
         if self.num_lost:
             said.append(f"left out: {counted(self.num_lost, 'row')} without a whole step")
         fields, builder = self._chosen_run(said)

@@ -197,7 +197,13 @@ class TableBuilder:
         starts = np.flatnonzero(is_first)
         values, weights = block[:, NUM_FIXED:], block[:, 1:2]
         present = ~np.isnan(values)
-        shared = np.add.reduceat(present, starts, axis=0, dtype=np.int64).max(axis=1, initial=0)
+        # Rows that say different things, or the same, are joined; only others are averaged.
+        times = np.add.reduceat(present, starts, axis=0, dtype=np.int64)
+        highest = np.maximum.reduceat(np.where(present, values, -np.inf), starts, axis=0)
+        lowest = np.minimum.reduceat(np.where(present, values, np.inf), starts, axis=0)
+        with np.errstate(invalid="ignore"):
+            differs = highest - lowest > 1e-9 * np.abs(highest)
+        shared = np.where(differs, times, 0).max(axis=1, initial=0)
         self.num_averaged += int((shared[shared > 1] - 1).sum())
         total = np.add.reduceat(np.where(present, weights, 0.0), starts, axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -262,12 +268,14 @@ class TableBuilder:
             said.append(f"{self.num_seen} rows were averaged in blocks of {self.width}")
         rows, num_repeated = self._sorted_and_merged(rows)
         if self.num_averaged:
+            rows_have = "row has" if self.num_averaged == 1 else "rows have"
             said.append(
-                f"{self.num_averaged} rows have the step of the row before: the rows of a "
+                f"{self.num_averaged} {rows_have} the step of the row before: the rows of a "
                 "step were averaged"
             )
         if num_repeated:
-            said.append(f"{num_repeated} rows repeat an earlier step: the later values were kept")
+            rows_repeat = "row repeats" if num_repeated == 1 else "rows repeat"
+            said.append(f"{num_repeated} {rows_repeat} an earlier step: the later values were kept")
         columns = {name: rows[:, column].copy() for name, column in self._names.items()}
         empty = [name for name, values in columns.items() if np.isnan(values).all()]
         filled = {name: values for name, values in columns.items() if name not in set(empty)}
