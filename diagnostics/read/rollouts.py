@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 
 _FEW_STEPS = 8
-_BINARY = (b"PAR1", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x1f\x8b")
+_BINARY = (b"SQLite", b"PAR1", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x1f\x8b")
 _ORDINARY = (
     ("rollout/success_rate", "success is {:.0%}"),
     ("reward/return_mean", "the mean return is {:.3g}"),
@@ -71,7 +71,7 @@ def of_another_trainer(
     with tempfile.TemporaryDirectory(prefix="echoscope-rollouts-") as folder:
         spool = Path(folder) / "spool"
         spool.mkdir()
-        if not is_rollouts(path, spool):
+        if not is_rollouts(path, spool, run):
             yield None
             return
         from ..tools.importing import import_path

@@ -31,7 +31,7 @@ from echoscope.store.importers.importing import (
     check_paths,
     import_surveyed,
 )
-from echoscope.store.importers.sources import files_of
+from echoscope.store.importers.sources import files_of, holds_metrics_too
 from echoscope.store.importers.survey import (
     MAX_STEP,
     Progress,
@@ -145,11 +145,13 @@ def import_path(
     check_paths(path, run_path)
     with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
         is_alone = not path.is_dir()
-        rollouts = _with_rollouts(path, Path(spool))
-        if is_alone and rollouts:
+        rollouts = _with_rollouts(path, Path(spool), run)
+        both = {n for n in rollouts if holds_metrics_too(path if is_alone else path / n)}
+        if is_alone and rollouts and not both:
             folder = MetricsFolder()
         else:
-            folder = _metrics_of(path, mapping, rollouts, scanning)
+            alone = [name for name in rollouts if name not in both]
+            folder = _metrics_of(path, mapping, alone, bool(rollouts), scanning)
         is_unclear = len(folder.runs) > 1 and not run
         if is_unclear and not needs_one_run and rollouts:
             folder.refused.add(
@@ -161,7 +163,8 @@ def import_path(
         chosen = _chosen(path, folder, run, has_rollouts=bool(rollouts))
         rest = None
         if rollouts or chosen is None:
-            rest = survey(path, Path(spool), scanning, skipped=folder.read)
+            skipped = [name for name in folder.read if name not in both]
+            rest = survey(path, Path(spool), scanning, skipped=skipped, run=run)
         with closing(rest) if rest else nullcontext():
             conflict = "" if run else _of_two_trainers(chosen, rest)
             if conflict and needs_one_run:
@@ -321,6 +324,8 @@ def _chosen(
 ) -> RunMetrics | None:
     if run:
         chosen = folder.run(run)
+        if chosen is None and has_rollouts and not folder.runs:
+            return None  # whose traces are read
         if chosen is None:
             raise ImportingError(f"{path}: {no_such_run(run, folder.names())}")
         return chosen
@@ -332,13 +337,14 @@ def _chosen(
 def _metrics_of(
     path: Path,
     mapping: Mapping[str, Meaning] | None,
-    rollouts: list[str],
+    skipped: list[str],
+    has_rollouts: bool,
     scanning: Progress | None,
 ) -> MetricsFolder:
     """The runs of the metrics files; none where a single file holds no metrics."""
     try:
         return read_runs(
-            path, mapping, skipped=rollouts, needs_steps=bool(rollouts), progress=scanning
+            path, mapping, skipped=skipped, needs_steps=has_rollouts, progress=scanning
         )
     except MetricsFileError as error:
         refused = Refusals()
@@ -351,12 +357,12 @@ _ENOUGH = 3
 """After so many files with names of one pattern, the others of the pattern hold the same."""
 
 
-def _with_rollouts(path: Path, spool: Path) -> list[str]:
+def _with_rollouts(path: Path, spool: Path, run: str) -> list[str]:
     """The files that hold rollouts, relative to the path."""
-    return list(_looked_at(path, spool))
+    return list(_looked_at(path, spool, run))
 
 
-def _looked_at(path: Path, spool: Path) -> Iterator[str]:
+def _looked_at(path: Path, spool: Path, run: str) -> Iterator[str]:
     patterns: dict[PurePath, int] = {}
     for file, problem in files_of(path):
         if problem:
@@ -364,6 +370,6 @@ def _looked_at(path: Path, spool: Path) -> Iterator[str]:
         shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
         pattern = shown.parent / _DIGITS.sub("#", shown.name)
         times = patterns.get(pattern, 0)
-        if times >= _ENOUGH or holds_rollouts(file, spool):
+        if times >= _ENOUGH or holds_rollouts(file, spool, run):
             patterns[pattern] = times + 1
             yield str(shown)

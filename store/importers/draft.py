@@ -91,6 +91,7 @@ class Draft:
     advantages: tuple[FloatArray, ...] | None = None
     trainer_logprobs: tuple[FloatArray, ...] | None = None
     reference_logprobs: tuple[FloatArray, ...] | None = None
+    information: tuple[FloatArray, ...] | None = None
     is_kept: bool | None = None
     """Whether the update used it; None where the file does not say."""
     drop_reason: str | None = None

@@ -44,7 +44,10 @@ from .survey import Progress, Refusals, Survey, nothing_surveyed, survey
 logger = logging.getLogger("echoscope.store")
 KIND = "import"
 """Of the diagnostic record that each imported step has."""
-_BAD_ROW = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
+_BAD_ROW = (
+    *(TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError),
+    OverflowError,
+)
 """What a row raises whose values are not of the kinds that its keys promise."""
 
 Measured = tuple[Mapping[str, float], Sequence[DiagnosticRecord]]
@@ -437,6 +440,7 @@ def outcome_of(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None
         advantages=draft.advantages,
         trainer_logprobs=draft.trainer_logprobs,
         ref_logprobs=draft.reference_logprobs,
+        information=draft.information,
     )
 
 

@@ -14,6 +14,7 @@ from .formats import (
     roll,
     slime,
     tinker,
+    trackio,
     trl,
     verifiers,
     verl,
@@ -41,6 +42,7 @@ FORMATS: tuple[Format, ...] = (
     choices.PARQUET,
     choices.EVENTS,
     inspect_ai.SAMPLES,
+    trackio.TRACES,
     verl.VAGEN_FOLDERS,
     openai.MESSAGES,
 )

@@ -31,6 +31,7 @@ from .spooled.joined import (
     write_groups,
     write_summaries,
 )
+from .spooled.trackio_traces import is_sqlite, write_traces
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq  # not at the start: a metrics file does without
@@ -52,7 +53,7 @@ _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _PICKLED = frozenset({".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"})
 _SKIPPED = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
-    | {".sh", ".toml", ".lock", ".sqlite", ".db", ".wandb"}
+    | {".sh", ".toml", ".lock", ".wandb"}
 )
 _NUMBER = re.compile(r"(\d+)")
 
@@ -348,11 +349,13 @@ def natural(name: str) -> list[tuple[int, int, str]]:
     ]
 
 
-def source_of(path: Path, spool: Path) -> Source | None:
+def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
     """How the rows of a file are read; None for a file that cannot hold rollouts.
 
     Args:
         spool: A folder for unpacked copies.
+        run: Whose traces are read of a trackio project, "" for those of the only run. None:
+            such a project counts as metrics alone.
 
     Raises:
         SourceError: a file that is refused, with the reason.
@@ -374,6 +377,8 @@ def source_of(path: Path, spool: Path) -> Source | None:
         except (pa.ArrowException, OSError) as error:
             raise SourceError(f"the Parquet file is damaged: {error}") from None
         return ParquetRows(path)
+    if is_sqlite(head):
+        return None if run is None else _of_trackio(path, spool, run)
     if head[8:12] == b"DUCK":
         return JsonLines(_of_duckdb(path, spool))
     if head[:1] == b"\x80" or (suffix in _PICKLED and not head.startswith(b"PK\x03\x04")):
@@ -411,6 +416,24 @@ def _copy(spool: Path, kind: str) -> Path:
 def _has_events(source: Source) -> bool:
     first = next(source.scan(), None)
     return first is not None and is_event(first.value)
+
+
+def _of_trackio(path: Path, spool: Path, run: str) -> Source | None:
+    """The traces of a trackio project; None where it has none."""
+    copy = _copy(spool, "traces")
+    try:
+        return JsonLines(copy) if write_traces(path, copy, run) else None
+    except BadJsonError as error:
+        raise SourceError(str(error)) from None
+
+
+def holds_metrics_too(path: Path) -> bool:
+    """Whether a file with rollouts may hold metrics of the same run: a trackio project."""
+    try:
+        with path.open("rb") as file:
+            return is_sqlite(file.read(16))
+    except OSError:
+        return False
 
 
 def _of_duckdb(path: Path, spool: Path) -> Path:

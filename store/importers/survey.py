@@ -128,28 +128,30 @@ def format_of(row: Row, likely: Format | None = None) -> Format | None:
     return next((known for known in FORMATS if known.matches(row)), None)
 
 
-def is_rollouts(path: Path, spool: Path) -> bool:
+def is_rollouts(path: Path, spool: Path, run: str = "") -> bool:
     """Whether a file or folder holds rollouts, by the first rows of its first files.
 
     Args:
         spool: A folder for unpacked copies.
+        run: Whose, where a file holds those of several.
     """
     for number, (file, problem) in enumerate(files_of(path)):
         if number >= 200:
             return False
-        if not problem and holds_rollouts(file, spool):
+        if not problem and holds_rollouts(file, spool, run):
             return True
     return False
 
 
-def holds_rollouts(file: Path, spool: Path) -> bool:
+def holds_rollouts(file: Path, spool: Path, run: str = "") -> bool:
     """Whether one of the first rows of a file is of a known format; False where none can be read.
 
     Args:
         spool: A folder for unpacked copies.
+        run: Whose, where the file holds those of several.
     """
     try:
-        source = source_of(file, spool)
+        source = source_of(file, spool, run)
         if source is None:
             return False
         with contextlib.closing(source):
@@ -168,6 +170,7 @@ def survey(
     spool: Path,
     progress: Progress | None = None,
     skipped: Collection[str] = (),
+    run: str = "",
 ) -> Survey:
     """Read all rows of a path once.
 
@@ -175,6 +178,7 @@ def survey(
         path: A file or a folder.
         spool: A folder for unpacked copies; it must exist until the rows were converted.
         skipped: Files of the folder that are something else, relative to it.
+        run: Whose rollouts, where a file holds those of several.
 
     Raises:
         OSError: the path cannot be read.
@@ -198,7 +202,7 @@ def survey(
             continue
         length = len(rows.step)
         try:
-            source = source_of(file, spool)
+            source = source_of(file, spool, run)
             if source is not None:
                 is_kept, unclean = _scan(source, where, len(files), rows, refused_rows, firsts)
                 num_unclean += unclean

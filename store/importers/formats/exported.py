@@ -1,4 +1,5 @@
-"""Episodes that `echoscope export` wrote: messages with the entry `echoscope`, read to the letter.
+"""Episodes that `echoscope export` wrote: messages with the entry `echoscope`, read to the letter,
+and the rows of a DuckDB file (`spooled/duckdb_tables.py`), which have tokens as well.
 
 The entry says where in the messages each observation and each reply stands, and holds what messages
 have no place for. It stands beside the messages, or in the metadata of an Inspect sample.
@@ -11,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ...query.rows import outcome_from_rows, trajectory_from_rows
 from ...records import (
     FinishReason,
     Span,
@@ -25,6 +27,7 @@ from ..draft import Draft, RowError, number, numbers_of, text_of, truth, whole
 from ..format import Format, Row, Where
 
 VERSION = 1
+_PICTURES = ("prompt_images", "prompt_image_starts", "prompt_image_ends")
 _NOT_FITTING = (
     "its messages do not fit its entry `echoscope`: somebody changed them; remove that entry from "
     "the row to import the messages alone"
@@ -52,19 +55,48 @@ def _parsed(value: Any) -> Any:
         return None
 
 
+def _rows(row: Row) -> Mapping[str, Any] | None:
+    """The rows of one episode, from the tables of a run."""
+    found = row.get("echoscope_rows")
+    return found if isinstance(found, Mapping) else None
+
+
 def _matches(row: Row) -> bool:
-    return "messages" in row and _entry(row) is not None
+    return _rows(row) is not None or ("messages" in row and _entry(row) is not None)
 
 
 def _step(row: Row) -> int | None:
-    entry = _entry(row) or {}
+    rows = _rows(row)
+    entry = (_entry(row) or {}) if rows is None else rows["trajectory"]
     try:
         return parse_trajectory_id(text_of(entry.get("id")))[1]
     except ValueError:
         return None
 
 
+def _draft_of_rows(rows: Mapping[str, Any]) -> Draft:
+    row, tokens = rows["trajectory"], rows["tokens"]
+    # Pictures are not read from the file, and their places in the prompt mean nothing without them.
+    tokens = [{**entry, **dict.fromkeys(_PICTURES)} for entry in tokens]
+    record = trajectory_from_rows(row, rows["turns"], tokens)
+    outcome = outcome_from_rows(row, tokens)
+    draft = Draft(
+        turns=(), group=f"{record.split}-{record.group_index}", split=record.split, record=record
+    )
+    if outcome is not None:
+        draft.advantage, draft.advantages = outcome.advantage, outcome.advantages
+        draft.is_kept, draft.drop_reason = outcome.kept, outcome.drop_reason
+        draft.trainer_logprobs = outcome.trainer_logprobs
+        draft.reference_logprobs = outcome.ref_logprobs
+        draft.information = outcome.information
+    return draft
+
+
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
+    rows = _rows(row)
+    if rows is not None:
+        yield _draft_of_rows(rows)
+        return
     entry, messages = _entry(row), _parsed(row["messages"])
     assert entry is not None
     if not isinstance(messages, list):

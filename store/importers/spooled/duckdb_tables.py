@@ -6,26 +6,29 @@ its base tables are read, and every column is cast to the type that the store gi
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import duckdb
 import pyarrow as pa
 
-from ...exporters.dialogue import dialogue_of
-from ...exporters.formats.messages import line_of, row_of
-from ...exporters.source import Episode, turns_by_episode
 from ...query.check import one_line
 from ...schema import TABLES
 from ..lines import BadJsonError
 
-_NAMES = ("trajectories", "turns")
+_NAMES = ("trajectories", "turns", "tokens")
 _MEMORY = "1GB"
-_KEY = {"trajectories": "id", "turns": "trajectory_id"}
+_ORDER = {
+    "trajectories": "attempt, id",
+    "turns": "attempt, trajectory_id, turn",
+    "tokens": "attempt, trajectory_id, turn",
+}
 _SLICE = 128
 
 
 def write_episodes(path: Path, target: Path) -> None:
-    """Write the episodes of the file as the export `messages` does, an episode a line.
+    """Write the rows of each episode in the tables as one line.
 
     Raises:
         BadJsonError: it is no DuckDB file of a run, or damaged.
@@ -56,23 +59,34 @@ def _write(connection: duckdb.DuckDBPyConnection, target: Path) -> None:
             "ORDER BY step"
         ).fetchall()
         for (step,) in steps:
-            rows, turns = (
+            rows, turns, tokens = (
                 connection.sql(
-                    f"SELECT * FROM ({selects[name]}) WHERE step = $1 ORDER BY {_KEY[name]}",
+                    f"SELECT * FROM ({selects[name]}) WHERE step = $1 ORDER BY {_ORDER[name]}",
                     params=[step],
                 ).to_arrow_table()
                 for name in _NAMES
             )
-            _write_step(rows, turns, out)
+            _write_step(rows, turns, tokens, out)
 
 
-def _write_step(rows: pa.Table, turns: pa.Table, out: object) -> None:
-    by_episode = turns_by_episode(turns)
+def _write_step(rows: pa.Table, turns: pa.Table, tokens: pa.Table, out: BinaryIO) -> None:
+    turns_of, tokens_of = _by_episode(turns), _by_episode(tokens)
     for start in range(0, rows.num_rows, _SLICE):
         for row in rows.slice(start, _SLICE).to_pylist(maps_as_pydicts="lossy"):
-            own = by_episode.get((row["attempt"], row["id"]), [])
-            episode = Episode(row=row, turns=own, shown=[None] * len(own))
-            out.write(line_of(row_of(episode, dialogue_of(episode))))  # type: ignore[attr-defined]
+            key = (row["attempt"], row["id"])
+            episode = {
+                "trajectory": row,
+                "turns": turns_of.get(key, []),
+                "tokens": tokens_of.get(key, []),
+            }
+            out.write(json.dumps({"echoscope_rows": episode}, default=str).encode() + b"\n")
+
+
+def _by_episode(rows: pa.Table) -> dict[tuple[Any, Any], list[dict[str, Any]]]:
+    out: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+    for row in rows.to_pylist(maps_as_pydicts="lossy"):
+        out.setdefault((row["attempt"], row["trajectory_id"]), []).append(row)
+    return out
 
 
 def _select(connection: duckdb.DuckDBPyConnection, name: str) -> str:
@@ -88,6 +102,8 @@ def _select(connection: duckdb.DuckDBPyConnection, name: str) -> str:
         [name],
     ).fetchall()
     names = {str(column) for (column,) in there}
+    if not names and name == "tokens":
+        return f"SELECT {', '.join(_nulls(name))} WHERE false"  # a file of an early version
     if not names:
         raise BadJsonError(f"the DuckDB file has no table {name}, as a run has")
     columns = [
@@ -97,3 +113,7 @@ def _select(connection: duckdb.DuckDBPyConnection, name: str) -> str:
         for column in TABLES[name].columns
     ]
     return f'SELECT {", ".join(columns)} FROM main."{name}"'
+
+
+def _nulls(name: str) -> list[str]:
+    return [f'NULL::{column.type} AS "{column.name}"' for column in TABLES[name].columns]
