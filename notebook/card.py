@@ -10,7 +10,7 @@ from echoscope.dashboard.charts.theme import STATES
 from echoscope.dashboard.charts.tiles import NOTHING, Tile, tile_keys, tiles
 from echoscope.dashboard.data import tables
 from echoscope.dashboard.data.alarm_history import AlarmHistory, histories
-from echoscope.dashboard.data.progress import pace, progress_words
+from echoscope.dashboard.data.progress import pace, progress_words, training_episodes
 from echoscope.dashboard.escaping import attribute, escape, visible
 from echoscope.dashboard.words import status_words
 from echoscope.diagnostics.judge.record import Verdict
@@ -72,6 +72,7 @@ def card_of(
         known,
         evidence=evidence,
         progress=progress_words(stands, speed, last_step=info.last_step, steps=planned),
+        episodes=training_episodes(steps),
     )
     history = histories(run.alarms(), commands)
     imported = info.config.get("imported")

@@ -6,7 +6,7 @@ of other trainers to what a reader answers. `.reader` is that reader.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -61,6 +61,8 @@ class Run:
             `wandb:ENTITY/PROJECT/RUN` (docs/sinks.md).
         keep: Folder of the run that such an import makes, to keep it: `runs/from-verl`.
         run: Which run's metrics to take, where such files hold those of several.
+        names: Column of a metrics file -> the metric that it is, where its name does not say so:
+            `{"ent": "policy/entropy"}`.
 
     Raises:
         NotARunError: nothing is there, or a folder of several runs (see `Runs`).
@@ -73,8 +75,15 @@ class Run:
         ('demo', 'finished', 29)
     """
 
-    def __init__(self, path: str | Path, *, keep: str | Path | None = None, run: str = "") -> None:
-        self._source = open_source(path, keep, run)
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        keep: str | Path | None = None,
+        run: str = "",
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self._source = open_source(path, keep, run, names)
         self._judged: tuple[Any, Verdict] | None = None
 
     # --- what it is
@@ -283,8 +292,7 @@ class Run:
         """One episode with its dialogue, rewards and boards.
 
         Raises:
-            KeyError: the run has no such episode.
-            ValueError: not an id.
+            QueryError: the run has no such episode; one line that names ids that it has.
 
         Examples:
             >>> Run("runs/demo").episode("t00000029-00001").episode_return
@@ -292,7 +300,29 @@ class Run:
         """
         if not isinstance(trajectory_id, str):
             raise TypeError(f"an episode is named by its id, not by {trajectory_id!r}")
-        return Episode(self.reader.trajectory(trajectory_id), self.reader.outcome(trajectory_id))
+        try:
+            trajectory = self.reader.trajectory(trajectory_id)
+            return Episode(trajectory, self.reader.outcome(trajectory_id))
+        except KeyError as error:
+            there = self._ids(trajectory_id[:9]) or self._ids("")
+            raise QueryError(self._no_episode(trajectory_id, there)) from error
+        except ValueError as error:
+            raise QueryError(self._no_episode(trajectory_id, self._ids(""))) from error
+
+    def _no_episode(self, trajectory_id: str, there: str) -> str:
+        head = f"{self.name}: no episode {trajectory_id[:80]!r}"
+        if not there:
+            return f"{head}; the run has none"
+        return f"{head}; there are {there}. trajectories() lists them"
+
+    def _ids(self, start: str) -> str:
+        """The first and the last id of each split, among those that begin so."""
+        rows = self.reader.sql(
+            "SELECT min(id) AS first, max(id) AS last FROM trajectories WHERE starts_with(id, $1) "
+            "GROUP BY left(id, 1) ORDER BY first",
+            [start],
+        ).to_pylist()
+        return ", ".join(f"{row['first']} to {row['last']}" for row in rows)
 
     def alarms(self) -> pd.DataFrame:
         """The alarms of the run, one row each: open ones first, then by severity.
@@ -352,15 +382,33 @@ class Run:
     def settings(self, step: int | None = None) -> pd.Series[Any]:
         """The configuration by dotted key, as it held at a step; None for the next one.
 
+        Raises:
+            QueryError: the run has no such step.
+
         Examples:
             >>> Run("runs/demo").settings()["advantage.kind"]
             'grpo'
         """
+        if step is not None:
+            self._check_step(step)
         live = live_settings(self.reader)
         held = live.now if step is None else live.at(step)
         values = {**flat(self.reader.info().config), **held}
         index = pd.Index(sorted(values), name="setting")
         return pd.Series([values[key] for key in index], index=index, name="value", dtype=object)
+
+    def _check_step(self, step: int) -> None:
+        if not isinstance(step, int):
+            raise TypeError(f"a step is a whole number, not {step!r}")
+        bounds = self.reader.sql("SELECT min(step) AS first, max(step) AS last FROM steps")
+        first, last = (column[0].as_py() for column in bounds.columns)
+        if first is None:
+            raise QueryError(f"{self.name}: has no step yet; settings() are those of the first one")
+        if not first <= step <= last:
+            raise QueryError(
+                f"{self.name}: has no step {step}; its steps are {first} to {last}, and settings() "
+                "without a step are those of the next one"
+            )
 
     # --- what is happening
 

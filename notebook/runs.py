@@ -9,10 +9,13 @@ from typing import Any
 
 import pandas as pd
 
+from echoscope.dashboard.charts.tiles import training_success
+from echoscope.dashboard.data import tables
 from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.labels import value_words
 from echoscope.store.errors import NotARunError, StoreError
 from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_of, row_status
+from echoscope.store.reader import open_run
 from echoscope.text.amounts import counted
 from echoscope.text.did_you_mean import did_you_mean
 
@@ -62,7 +65,8 @@ class Runs:
     def table(self) -> pd.DataFrame:
         """The runs, one row each.
 
-        Columns: run, status, step, steps (planned), success (last, in training), alarm (the worst
+        Columns: run, status, step, steps (planned), success (in training, the last that is
+        known; of metrics without success, the mean reward between 0 and 1), alarm (the worst
         that is open), alarm_severity, alarm_step, environment, algorithm, model, parent, started
         (UTC), tags, note, and problem (why a run cannot be read; empty otherwise).
         """
@@ -118,7 +122,7 @@ def _entry(row: RunRow, now: float) -> dict[str, Any]:
         "status": "unreadable" if problem else row_status(row, details, now).status.value,
         "step": row.last_step if row.last_step >= 0 else None,
         "steps": row.num_steps,
-        "success": row.success_rate,
+        "success": None if problem else _success(row),
         "alarm": details.alarm_rule,
         "alarm_severity": details.alarm_severity,
         "alarm_step": details.alarm_step,
@@ -131,6 +135,22 @@ def _entry(row: RunRow, now: float) -> dict[str, Any]:
         "note": row.note,
         "problem": problem,
     }
+
+
+def _success(row: RunRow) -> float | None:
+    """The success that the run's card shows; None where its card shows none."""
+    if row.success_rate is not None:
+        return row.success_rate
+    if row.last_step < 0:
+        return None
+    # Seldom: the last step did not measure success. The run itself has to be asked.
+    try:
+        run = open_run(row.path)
+        points = tables.series(run, [training_success(run.metric_keys())])
+    except StoreError:
+        return None
+    known = points.dropna(subset=["value"])
+    return None if known.empty else float(known.sort_values("step")["value"].iloc[-1])
 
 
 def _shown(table: pd.DataFrame) -> list[dict[str, str]]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.channels import REWARD_AS_SUCCESS
 from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.text.amounts import counted
 
 from ..data.curves import FIXED_TASKS, downsample
 from ..labels import value_words
@@ -22,6 +23,8 @@ from .curated import eval_keys
 SPARK_POINTS = 48
 """Points of the small curve of a tile at most."""
 NOTHING = "not measured"
+FEW_EPISODES = 30
+"""A change that rests on fewer training episodes a step is shown with their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,8 @@ class _Number:
     """Whether the change counts from the best value; else from the first."""
     is_rest: bool = False
     """Whether the tile shows what is left of a share: 1 - value."""
+    is_of_training: bool = False
+    """Whether it is a mean over the training episodes of a step."""
 
 
 _EVALUATION = (
@@ -70,14 +75,22 @@ _SIGNAL = (
 )
 _STEP = "Steps done, of those planned; the time of a step; and the time that is left."
 _SUCCESS = _Number(
-    name="Training success", key="rollout/success_rate", chart="success", is_from_best=True
+    name="Training success",
+    key="rollout/success_rate",
+    chart="success",
+    is_from_best=True,
+    is_of_training=True,
 )
 _BY_REWARD = _Number(
     name="Training success", key=REWARD_AS_SUCCESS, chart="success", is_from_best=True
 )
 """Of metrics that say a mean reward between 0 and 1, and no success."""
 _RETURN = _Number(
-    name="Training return", key="reward/return_mean", chart="return", is_from_best=True
+    name="Training return",
+    key="reward/return_mean",
+    chart="return",
+    is_from_best=True,
+    is_of_training=True,
 )
 _TRAINING = (_SUCCESS, _BY_REWARD)
 _OTHERS = (
@@ -107,6 +120,11 @@ def _numbers(known: Sequence[str]) -> list[_Number]:
     return [evaluation, training, *_OTHERS]
 
 
+def training_success(known: Sequence[str]) -> str:
+    """The metric that the tile of the training success shows; "" where the run has none."""
+    return next((number.key for number in _TRAINING if number.key in known), "")
+
+
 def tile_keys(known: Sequence[str]) -> list[str]:
     """The metrics that the tiles of a run read, of those that the run has."""
     wanted = {number.key + end for number in _numbers(known) for end in ("", "_low", "_high")}
@@ -119,6 +137,7 @@ def tiles(
     *,
     evidence: Sequence[str],
     progress: tuple[str, str],
+    episodes: Mapping[int, int] | None = None,
 ) -> list[Tile]:
     """The six tiles of a run.
 
@@ -127,26 +146,35 @@ def tiles(
         known: The metrics that the run has.
         evidence: Metrics that the verdict rests on; may hold `*`.
         progress: Value and second line of the tile that says how far the run is.
+        episodes: Step -> its training episodes, where that is known.
     """
     series = {str(key): rows for key, rows in data.groupby("key", observed=True)}
     done, pace = progress
     return [
-        *(_tile(number, series, evidence) for number in _numbers(known)),
+        *(_tile(number, series, evidence, episodes or {}) for number in _numbers(known)),
         Tile(name="Step", value=done, change=pace, help=_STEP, chart="speed"),
     ]
 
 
-def _tile(number: _Number, series: Mapping[str, pd.DataFrame], evidence: Sequence[str]) -> Tile:
+def _tile(
+    number: _Number,
+    series: Mapping[str, pd.DataFrame],
+    evidence: Sequence[str],
+    episodes: Mapping[int, int],
+) -> Tile:
     help = number.help or metric(number.key).help
     steps, values = _points(series.get(number.key))
     if not len(values):
         return Tile(name=number.name, value="-", change=NOTHING, help=help, chart=number.chart)
     if number.is_rest:
         values = 1.0 - values
+    change = _change(number.key, steps, values, is_from_best=number.is_from_best)
+    if number.is_of_training:
+        change += _few_words([episodes[step] for step in steps.tolist() if step in episodes])
     return Tile(
         name=number.name,
         value=_value(number.key, series, values),
-        change=_change(number.key, steps, values, is_from_best=number.is_from_best),
+        change=change,
         help=help,
         chart=number.chart,
         spark=_spark(values),
@@ -190,6 +218,20 @@ def _change(
         return f"best so far, {rise}"
     below = _points_words(100 * (best - now))
     return f"{below} below the best (step {steps[int(values.argmax())]})"
+
+
+def _few_words(counts: Sequence[int]) -> str:
+    """On how many episodes each step rests; empty where they are enough.
+
+    >>> _few_words([4, 4]), _few_words([1, 2]), _few_words([1]), _few_words([64, 64])
+    (' (4 episodes a step)', ' (1 to 2 episodes a step)', ' (1 episode)', '')
+    """
+    if not counts or min(counts) >= FEW_EPISODES:
+        return ""
+    if len(counts) == 1:
+        return f" ({counted(counts[0], 'episode')})"
+    low, high = min(counts), max(counts)
+    return f" ({counted(low, 'episode') if low == high else f'{low} to {high} episodes'} a step)"
 
 
 def _points_words(points: float, sign: str = "-") -> str:

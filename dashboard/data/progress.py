@@ -64,3 +64,10 @@ def progress_words(
 def _median(values: np.ndarray) -> float:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else math.nan
+
+
+def training_episodes(steps: pd.DataFrame) -> dict[int, int]:
+    """Step -> its training episodes, imported ones too; without steps that have none."""
+    latest = steps.sort_values("attempt").dropna(subset=["num_trajectories"])
+    pairs = zip(latest["step"].tolist(), latest["num_trajectories"].tolist(), strict=True)
+    return {int(step): int(count) for step, count in pairs if count > 0}

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from ..charts.tiles import tile_keys, tiles
 from ..data import queries
 from ..data.cache import AnswerCache
+from ..data.progress import training_episodes
 from . import pulses
 from .scripts import component
 
@@ -35,7 +36,8 @@ def answer(run_id: str) -> dict[str, Any]:
         known = queries.metric_keys(run_id)
         data = queries.series(run_id, tile_keys(known))
         progress = pulses.progress(run_id)
-        made = tiles(data, known, evidence=evidence, progress=progress)
+        episodes = training_episodes(queries.step_table(run_id))
+        made = tiles(data, known, evidence=evidence, progress=progress, episodes=episodes)
         return [tile.to_json() for tile in made]
 
     shown: list[dict[str, Any]] = _answers.get((run_id, evidence), position, build)

@@ -191,6 +191,9 @@ def _details(row: RunRow) -> RunDetails:
 
 
 def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
+    known = row.success_rate
+    if known is None and details.success:  # the last step may have measured no success
+        known = details.success[-1]
     rule = details.alarm_rule.replace("_", " ").lower()
     started = datetime.fromtimestamp(row.created_at) if row.created_at else None
     return {
@@ -199,7 +202,7 @@ def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
         "state": _state(row, details),
         "step": max(row.last_step, 0),
         "planned": row.num_steps,
-        "success": None if row.success_rate is None else 100 * row.success_rate,
+        "success": None if known is None else 100 * known,
         "history": list(details.success),
         "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",
         "environment": visible(", ".join(row.environments), 80),

@@ -10,13 +10,14 @@ import pytest
 from made_run import add_steps, make_run, open_writer
 
 from echoscope import Run, Runs
+from echoscope.diagnostics.read.names import MetricNameError
 from echoscope.notebook import frames
 from echoscope.notebook.frames import LimitWarning
 from echoscope.store.errors import NotARunError, QueryError, StoreError
 from echoscope.store.importers.importing import ImportingError
 from echoscope.store.records import Turn
 
-from .conftest import write_run
+from .conftest import FIXTURES, write_run
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)>\" onmouseover='alert(3)' "
@@ -238,13 +239,89 @@ def test_bad_arguments_are_named(demo: Path) -> None:
         found.trajectories(columns=[])
     with pytest.raises(ValueError, match="as_ is 'polars'"):
         found.trajectories(as_="polars")
-    with pytest.raises(ValueError, match="is not a trajectory id"):
-        found.episode("x")
-    with pytest.raises(KeyError, match="no trajectory"):
-        found.episode("t00000001-00099")
     with pytest.raises(TypeError, match="is named by its id"):
         found.episode(3)
     assert found.trajectories(limit=0).empty
+
+
+@pytest.mark.parametrize(
+    ("trajectory_id", "there"),
+    [
+        ("t99", "t00000000-00000 to t00000029-00003"),
+        ("", "t00000000-00000 to t00000029-00003"),
+        ("t00000099-00000", "t00000000-00000 to t00000029-00003"),
+        ("t00000012-00099", "t00000012-00000 to t00000012-00003"),
+    ],
+)
+def test_an_episode_that_is_not_there_is_answered_with_those_that_are(
+    demo: Path, trajectory_id: str, there: str
+) -> None:
+    with pytest.raises(QueryError) as raised:
+        Run(demo).episode(trajectory_id)
+    assert str(raised.value) == (
+        f"demo: no episode {trajectory_id!r}; there are {there}. trajectories() lists them"
+    )
+
+
+@pytest.mark.parametrize("step", [30, 99, -1])
+def test_settings_of_a_step_that_is_not_there_are_refused(demo: Path, step: int) -> None:
+    with pytest.raises(QueryError) as raised:
+        Run(demo).settings(step)
+    assert str(raised.value).startswith(f"demo: has no step {step}; its steps are 0 to 29")
+    assert Run(demo).settings(29).equals(Run(demo).settings())
+
+
+def test_a_run_without_a_step_or_an_episode_says_so(tmp_path: Path) -> None:
+    found = Run(make_run(tmp_path / "a", 0, status="failed"))
+    with pytest.raises(QueryError, match="a: no episode 't00000000-00000'; the run has none"):
+        found.episode("t00000000-00000")
+    with pytest.raises(QueryError, match="a: has no step yet"):
+        found.settings(0)
+    with pytest.raises(TypeError, match="a step is a whole number, not 'last'"):
+        found.settings("last")
+
+
+# --- what the arguments of Run cannot be
+
+
+def test_errors_of_an_import_name_the_arguments_of_run(
+    demo: Path, messages: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    Run(messages, keep=tmp_path / "kept")
+    for path, arguments, said in (
+        (
+            messages,
+            {"keep": demo},
+            "is a run that was not imported; name another folder with keep=",
+        ),
+        (messages, {"keep": tmp_path / "file"}, "is a file; keep= names the folder of the new run"),
+        (
+            FIXTURES / "verl",
+            {"keep": tmp_path / "kept"},
+            "was imported from messages, and these files are of verl; name another folder with "
+            "keep=",
+        ),
+        (messages, {"run": "b"}, "holds no run 'b'; it names no runs: leave run= out"),
+    ):
+        with pytest.raises(ImportingError) as raised:
+            Run(path, **arguments)
+        assert str(raised.value).endswith(said)
+        assert raised.value.__suppress_context__, "the shell's wording is not shown beside it"
+
+
+def test_a_column_of_an_unknown_name_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,foo\n" + "".join(f"{i},{i / 40}\n" for i in range(40)))
+    assert 'names={"foo": "rollout/success_rate"}' in " ".join(Run(path).warnings)
+    found = Run(path, names={"foo": "rollout/success_rate"})
+    assert found.metrics("rollout/success_rate").iloc[-1, 0] == 39 / 40
+    with pytest.raises(MetricNameError) as raised:
+        Run(path, names={"foo": "rollout/success_rat"})
+    assert str(raised.value) == (
+        'names={"foo": "rollout/success_rat"}: no rule reads \'rollout/success_rat\'; did you mean '
+        "'rollout/success_rate'?"
+    )
 
 
 # --- hostile texts

@@ -18,6 +18,7 @@ from trajectories import make_trajectory
 
 import echoscope
 from echoscope import Run, Runs
+from echoscope.diagnostics.judge.channels import REWARD_AS_SUCCESS
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.notebook import curves, html, run, runs
 from echoscope.store.errors import NotARunError, QueryError
@@ -26,7 +27,7 @@ from echoscope.store.reader import open_run
 from echoscope.store.records import Turn
 from echoscope.store.writer import RunWriter
 
-from .conftest import FIXTURES, append_messages
+from .conftest import FIXTURES, append_messages, write_run
 
 
 @pytest.mark.parametrize("module", [run, runs, curves, html])
@@ -320,6 +321,53 @@ def test_an_import_that_is_kept_is_a_run(messages: Path, tmp_path: Path) -> None
     assert Run(tmp_path / "runs" / "kept").trajectories().equals(found.trajectories())
     with pytest.raises(ValueError, match="is a run already"):
         Run(tmp_path / "runs" / "kept", keep=tmp_path / "again")
+
+
+RECONSTRUCTED = [
+    "reconstructed: episodes with an equal prompt in a step were taken as one group",
+    "reconstructed: training or evaluation was told from the name of the folder",
+    "reconstructed: only the reward of the episode is known; it stands at the last turn",
+    "reconstructed: turns were split at role names in plain text; a reply may contain such a name "
+    "itself",
+]
+
+
+def test_what_was_reconstructed_is_said_whenever_the_run_is_opened(tmp_path: Path) -> None:
+    kept = tmp_path / "runs" / "kept"
+    for path, keep in ((FIXTURES / "verl", kept), (FIXTURES / "verl", kept), (kept, None)):
+        found = Run(path, keep=keep)
+        assert found.warnings[1:] == RECONSTRUCTED
+        assert found.refresh().warnings[1:] == RECONSTRUCTED
+        assert found.warnings[0] == (
+            "read from 4 episodes of verl JSONL" if keep else f"imported from {FIXTURES / 'verl'}"
+        )
+
+
+def test_rows_that_an_import_skipped_are_said_whenever_the_run_is_opened(messages: Path) -> None:
+    kept = messages.parent / "kept"
+    with messages.open("a", encoding="utf-8") as file:
+        file.write('{"step": 0, "messages": [{"role": "user", "content": "q"}]}\n')
+    for path, keep in ((messages, kept), (messages, kept), (kept, None)):
+        notes = Run(path, keep=keep).warnings
+        assert notes[1] == "skipped 1 row: it has no reply of the policy (1)"
+
+
+def test_a_change_of_few_episodes_is_shown_with_their_number(messages: Path) -> None:
+    shown = repr(Run(messages))
+    assert "was 0.5 at step 0 (2 episodes a step)" in shown
+
+
+def test_runs_show_the_success_that_their_cards_show(tmp_path: Path) -> None:
+    """The last step of the messages has no success, and the metrics know a mean reward only."""
+    Run(FIXTURES / "messages", keep=tmp_path / "messages")
+    Run(FIXTURES / "verl", keep=tmp_path / "verl")
+    write_run(tmp_path / "by-reward", range(3), lambda step: {REWARD_AS_SUCCESS: step / 4})
+    write_run(tmp_path / "none", range(3), lambda step: {"policy/entropy": 1.0})
+    table = Runs(tmp_path).table().set_index("run")
+    shown = {name: None if value != value else value for name, value in table["success"].items()}
+    assert shown == {"messages": 1.0, "verl": 0.5, "by-reward": 0.5, "none": None}
+    assert "Training success  100 %" in repr(Run(tmp_path / "messages"))
+    assert "Training success  50 %" in repr(Run(tmp_path / "by-reward"))
 
 
 def test_refresh_imports_what_another_trainer_added(messages: Path) -> None:

@@ -33,6 +33,27 @@ def test_a_rise_is_counted_from_the_start() -> None:
     assert tile.change == "best so far, +65 points since step 0"
 
 
+def test_a_change_that_rests_on_few_episodes_names_their_number() -> None:
+    data = pd.DataFrame(
+        {"step": [0, 1], "key": ["rollout/success_rate"] * 2, "value": [0.25, 0.75]}
+    )
+
+    def change(*episodes: int) -> str:
+        made = tiles(
+            data,
+            ["rollout/success_rate"],
+            evidence=(),
+            progress=("", ""),
+            episodes=dict(enumerate(episodes)),
+        )
+        return {tile.name: tile for tile in made}["Training success"].change
+
+    rise = "best so far, +50 points since step 0"
+    assert change() == change(64, 64) == rise
+    assert change(4, 4) == f"{rise} (4 episodes a step)"
+    assert change(4, 64) == f"{rise} (4 to 64 episodes a step)"
+
+
 def test_an_evaluation_has_its_interval() -> None:
     tile = made(
         eval__lake__success_rate=[0.5],
