@@ -150,7 +150,8 @@ def _follow(following: Watch, view: View, acting: object, *, is_once: bool) -> N
         while not is_interrupted.is_set():
             following.look()
             view.looked()
-            if acting.should_exit or following.is_ended:  # type: ignore[attr-defined]
+            is_over = following.is_ended and not following.is_behind
+            if acting.should_exit or is_over:  # type: ignore[attr-defined]
                 break
             num_idle = 0 if following.is_behind else num_idle + 1
             if is_once and num_idle >= 2 and not following.is_pipe:

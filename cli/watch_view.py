@@ -175,7 +175,7 @@ class LiveView(View):
             for left, right in zip(cells[::2], cells[1::2], strict=True):
                 table.add_row(*(Text(word) for word in (*left, *right)))
             parts.append(table)
-            if watch is not None and watch.is_open and not self._words[0]:
+            if watch is not None and watch.num_judged and not self._words[0]:
                 verdict = watch.verdict()
                 self._words = (verdict.state.value, verdict.text.partition("\n")[0])
             state, sentence = self._words

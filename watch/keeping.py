@@ -41,6 +41,51 @@ class Stored:
     """Step -> how many rows of rollouts it came from, and their hash."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeStep:
+    """All that the trainer wrote of one step, ready to be judged."""
+
+    step: int
+    content: StepEpisodes
+    values: Mapping[str, float]
+    """Its numbers: those that follow from its episodes, and over them what the trainer wrote."""
+    names: frozenset[str]
+    """Names of what the trainer wrote."""
+    signature: tuple[int, str]
+    """How many rows of rollouts it came from, and their hash."""
+    wall_time: float
+
+    @property
+    def num_episodes(self) -> int:
+        return len(self.content.trajectories)
+
+
+def whole_step(
+    run_id: str,
+    step: int,
+    numbers: Mapping[str, float],
+    drafts: Iterable[tuple[Draft, str, str]],
+    signature: tuple[int, str],
+    wall_time: float,
+) -> WholeStep:
+    """Put a step together; `drafts` are its episodes, each with its place and its format."""
+    content = StepEpisodes(step)
+    for draft, place, name in drafts:
+        content.add(draft, source=place, format_name=name)
+    values: dict[str, float] = {}
+    if content.trajectories:
+        values |= step_metrics(run_id, step, content.trajectories).values
+        values = {key: value for key, value in values.items() if not math.isnan(value)}
+    return WholeStep(
+        step=step,
+        content=content,
+        values={**values, **numbers},
+        names=frozenset(numbers),
+        signature=signature,
+        wall_time=wall_time,
+    )
+
+
 class Keeper:
     """Writes the run of a watched trainer and judges each step.
 
@@ -104,38 +149,24 @@ class Keeper:
         )
         self._situate(())
 
-    def commit(
-        self,
-        step: int,
-        numbers: Mapping[str, float],
-        drafts: Iterable[tuple[Draft, str, str]],
-        signature: tuple[int, str],
-        wall_time: float,
-    ) -> tuple[list[Alarm], dict[str, float]]:
-        """Write and judge a whole step; the alarms that it raises or clears, and its numbers.
+    def commit(self, whole: WholeStep) -> tuple[list[Alarm], dict[str, float]]:
+        """Measure, judge and write a whole step.
+
+        Returns the alarms that it raises or clears, and all its numbers.
 
         Raises:
             StoreError: the disk refuses.
         """
         assert self._writer is not None
-        content = StepEpisodes(step)
-        for draft, place, name in drafts:
-            content.add(draft, source=place, format_name=name)
-        for why, times in content.refused.items():
-            self._say(f"step {step}: {times} episodes were not taken: {why}")
-        values: dict[str, float] = {}
-        if content.trajectories:
-            values |= step_metrics(self.path.name, step, content.trajectories).values
-            values = {key: value for key, value in values.items() if not math.isnan(value)}
-        values |= numbers
-        records = [_record(step, signature)]
+        step, content, values = whole.step, whole.content, dict(whole.values)
+        records = [_record(step, whole.signature)]
         batch = content.batch()
         if batch.groups and step > 0:
             instruments = Instruments(decode=_undecodable)
             measured = self._monitor.measure(step, batch, self._settings, instruments)
             values |= {k: v for k, v in measured.values.items() if k.startswith("text/")}
             records += measured.records
-        self._situate(numbers)
+        self._situate(whole.names)
         alarms = self._monitor.judge(step, values)
         self._writer.commit_step(
             metrics=[
@@ -144,7 +175,7 @@ class Keeper:
                     step=step,
                     phase="train" if step else "eval",
                     policy_version=None,
-                    wall_time=wall_time,
+                    wall_time=whole.wall_time,
                     values=values,
                 )
             ],

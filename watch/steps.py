@@ -82,6 +82,15 @@ class Sources:
         is_at_once = has_numbers or self.rollouts.is_closed_kind
         return quiet_s >= (waits.line_quiet_s if is_at_once else waits.quiet_s)
 
+    def is_read(self, step: int, waits: Waits, now: float) -> bool:
+        """Whether the metrics of a step were read, although more of the step may come."""
+        told = self.of_step(step) - {ROLLOUTS}
+        if not told or self.is_behind:
+            return False
+        if any(self._newest(name) > step for name in told):
+            return True
+        return now - max(map(self._changed_at, told)) >= waits.line_quiet_s
+
     def _grown(self, names: AbstractSet[str]) -> set[str]:
         """Those of the sources that grow with every step; files read whole come when they come."""
         grown = {

@@ -6,16 +6,19 @@
         time.sleep(watch.rest_s)
     watch.close()
 
-A look reads what is new, writes and judges the steps that are complete, and takes steps back that
-the trainer has trained again. How far each file was read stands beside the run in `watch.json`, so
-that the next watch of the same path goes on from there.
+A look reads what is new, tells of each step that it has read, and hands the complete ones over to
+a thread that judges and writes them (`judging`): a look waits neither for a measure nor for the
+disk. It takes steps back that the trainer has trained again. How far each file was read stands
+beside the run in `watch.json`, so that the next watch of the same path goes on from there.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
+import queue
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +36,8 @@ from echoscope.text.amounts import counted
 
 from .address import Address
 from .folder import ROLLOUTS, Changes, Folder
-from .keeping import Keeper
+from .judging import CaughtUp, Failed, Judge, Judged, Mended, TakenBack
+from .keeping import Keeper, whole_step
 from .pipe import Pipe
 from .rollouts import KEPT_STEPS
 from .steps import Sources, Waits
@@ -42,12 +46,15 @@ logger = logging.getLogger("echoscope.watch")
 
 LOOK_S = 0.2
 """Between two looks."""
+MAX_LOOK_S = 0.5
+"""... and at most, where a look costs much."""
 SHARE = 0.02
-"""Of a core that looks may take where a folder has very many files: longer rests then."""
+"""Of a core that looks may take while nothing is written."""
 STATE_NAME = "watch.json"
 _STATE_S = 2.0
 _TRY_AGAIN_S = 10.0
 OnStep = Callable[[int, Mapping[str, float]], None]
+OnJudged = Callable[[int, Mapping[str, float], Verdict], None]
 OnAlarms = Callable[[Sequence[Alarm], Verdict], None]
 
 
@@ -60,7 +67,9 @@ class Watch:
         run_path: The run's folder.
         settings: What is measured and which alarms are judged, and who is told of them.
         on_message: Told of what a person should know.
-        on_step: Told of each step when it was judged.
+        on_step: Told of each step as soon as it was read, with its numbers so far.
+        on_judged: Told of each step when it was judged, with the numbers that `on_step` was not
+            told of.
         on_alarms: Told of alarms when they are raised, those of the past once and together.
 
     Raises:
@@ -79,14 +88,18 @@ class Watch:
         waits: Waits | None = None,
         on_message: Callable[[str], None] = logger.warning,
         on_step: OnStep = lambda step, values: None,
+        on_judged: OnJudged = lambda step, values, verdict: None,
         on_alarms: OnAlarms = lambda alarms, verdict: None,
     ) -> None:
         self.path, self.run_path = path, run_path
         self._settings = settings or DiagnosticsConfig()
         self._waits = waits or Waits()
-        self._say, self._on_step, self._on_alarms = on_message, on_step, on_alarms
+        self._say, self._on_alarms = on_message, on_alarms
+        self._on_step, self._on_judged = on_step, on_judged
+        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """What the thread that judges has to say."""
         self._keeper = Keeper(
-            run_path, watched=_shown(path), settings=self._settings, say=on_message
+            run_path, watched=_shown(path), settings=self._settings, say=self._said.put
         )
         self._notifier = Notifier(self._settings.notify, run=run_path.name, on_message=on_message)
         stored = self._keeper.take_up()
@@ -103,7 +116,14 @@ class Watch:
         if stored is not None:
             self._folder.stored = stored.values
             self._folder.rollouts.know(stored.episodes)
-        self._resumed = self._keeper.last_step
+        self._judge = Judge(self._keeper)
+        self.last_step = self._handed = self._settled = self._resumed = self._keeper.last_step
+        """`last_step` was judged last; -1 before the first. `_handed` was handed over to be."""
+        self._has_more = False
+        """Complete steps wait because many others wait to be judged."""
+        self._shown: dict[int, set[str]] = {}
+        """Step that was told of and is not judged yet -> the names of its numbers."""
+        self._newest_shown = self._handed
         self._included: dict[int, set[str]] = {}
         """Step -> the sources it was judged by, of the newest steps."""
         self._told: set[tuple[str, int]] = {(str(r), int(s)) for r, s in state.get("told", [])}
@@ -111,20 +131,18 @@ class Watch:
         """Rule -> its alarm that is raised now."""
         self._times: list[float] = []
         self._is_behind = True
+        self._was_asked_to_catch_up = False
         self._began_at = time.time()
         self._said_waiting = False
         self._saved_at = self._save_took_s = 0.0
         self._is_dirty = self._is_waiting = False
         self._broken_at: float | None = None
+        """When writing failed last; None while the run can be written."""
+        self._was_any = stored is not None and self._resumed >= 0
         self.rest_s = LOOK_S
         """Seconds until the next look."""
         self.num_steps = 0
         """Steps that were judged."""
-
-    @property
-    def last_step(self) -> int:
-        """The last step that was judged; -1 before the first."""
-        return self._keeper.last_step
 
     @property
     def is_ended(self) -> bool:
@@ -139,67 +157,79 @@ class Watch:
     @property
     def num_judged(self) -> int:
         """Steps of the run, those of earlier watches included, as far as it has any."""
-        return self.num_steps + (self._resumed >= 0)
+        return self.num_steps + self._was_any
 
     @property
     def is_behind(self) -> bool:
         """What was there when the watch began was not read to its end yet."""
-        return self._is_behind
+        return self._is_behind or self._has_more
 
     @property
     def num_bytes_left(self) -> int:
         """What is left to read of what is there."""
         return self._folder.num_bytes_left
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a run."""
-        return self._keeper.is_open
-
     def verdict(self) -> Verdict:
-        """What is known of the run now."""
-        return self._keeper.verdict()
+        """What was known of the run after the last step that was judged."""
+        return self._judge.verdict
 
     def look(self, *, is_end: bool = False) -> None:
-        """Read what is new, and judge the steps that are complete.
+        """Read what is new, and hand over the steps that are complete.
 
         Args:
             is_end: Nothing more will be written.
         """
         started = time.thread_time()  # a busy machine is no reason to look less often
         changes = self._folder.look(is_end=is_end or self._folder.is_ended)
-        is_first = self._is_behind
-        self._is_behind &= changes.is_behind
-        self._say_where(changes)
-        try:
-            if self._recovered():
-                self._take_back(changes)
-                self._judge(changes, time.monotonic(), is_end=is_end or self._folder.is_ended)
-                if is_first and not self._is_behind:
-                    self._tell(self._open.values())
-                self._save(is_end=is_end)
-        except StoreError as error:
-            self._broken(error)
         took = time.thread_time() - started
-        self.rest_s = 0.0 if changes.is_behind else max(LOOK_S, (took / SHARE) * (took > 0.01))
+        self._say_where(changes)
+        self._take_results()
+        can_write = self._can_write()
+        if can_write:
+            self._take_back(changes)
+        self._hand(changes, is_end=is_end or self._folder.is_ended, can_write=can_write)
+        self._is_behind &= changes.is_behind or self._has_more
+        if can_write:
+            if not (self._is_behind or self._was_asked_to_catch_up):
+                self._was_asked_to_catch_up = True
+                self._judge.catch_up()
+            self._save(is_end=is_end)
+        self._take_results()
+        self.rest_s = min(MAX_LOOK_S, max(LOOK_S, took / SHARE))
         if changes.is_new or self._is_waiting:
-            self.rest_s = min(self.rest_s, LOOK_S)
+            self.rest_s = LOOK_S
+        if changes.is_behind:
+            self.rest_s = 0.0
+        elif self._has_more:
+            self.rest_s = LOOK_S / 10
+
+    def wait(self) -> None:
+        """Until what was handed over is judged and on the disk."""
+        self._judge.wait()
+        self._take_results()
 
     def close(self, status: str = "finished") -> None:
         """End the watch; the run stays. Raises nothing for what the disk does: it is said."""
+        self.wait()
         left = self._sources(is_behind=False).waiting(self.last_step)
         if left:
             steps = f"step {left[0]}" if len(left) == 1 else f"steps {left[0]} to {left[-1]}"
-            self._say(f"{steps} may not be written to the end: not judged")
+            if self._has_more:
+                self._say(f"{steps} were not judged yet: the next watch does so")
+            else:
+                self._say(f"{steps} may not be written to the end: not judged")
         late = self._folder.rollouts.num_late()
         if late:
             self._say(f"{counted(late, 'episode')} came after their step was judged: left out")
         for reason, times in self._folder.rollouts.refused.most_common(5):
             self._say(f"{counted(times, 'row')} were left out: {reason}")
-        self._notifier.close(status, self._keeper.verdict if self.is_open else None)
+        verdict = self.verdict()
+        self._notifier.close(status, (lambda: verdict) if self._keeper.is_open else None)
+        if self._broken_at is None:
+            self._save(is_end=True)
+        self._judge.end()
+        self._take_results()
         try:
-            if self.is_open:
-                self._save(is_end=True)
             self._keeper.close(status)
         except StoreError as error:
             self._say(f"the run could not be ended: {error}")
@@ -230,15 +260,15 @@ class Watch:
         if changes.repeated:
             first = min(changes.repeated.values())
             self._folder.forget(first, but=changes.repeated.keys())
-            if first <= self.last_step:
+            if first <= self._handed:
                 self._say(f"the trainer began again at step {first}: steps from there are replaced")
                 self._rewind(first)
             return
-        late = {step for step in changes.late | self._new_tellers() if step <= self.last_step}
-        if not late or not self.is_open:
+        late = {step for step in changes.late | self._new_tellers() if step <= self._handed}
+        if not late:
             return
         first = min(late)
-        kept = range(first, self.last_step + 1)
+        kept = range(first, self._handed + 1)
         if len(kept) <= KEPT_STEPS and all(map(self._folder.rollouts.is_known, kept)):
             self._say(f"numbers of step {first} came late: judged again from there")
             self._folder.rollouts.take_back(first)
@@ -258,17 +288,22 @@ class Watch:
         return out
 
     def _rewind(self, first: int) -> None:
-        self._keeper.take_back(first)
+        self._judge.take_back(first)
         self._included = {s: names for s, names in self._included.items() if s < first}
-        self._open = {rule: a for rule, a in self._open.items() if a.step < first}
-        self._resumed = min(self._resumed, self.last_step)
+        self._shown = {s: names for s, names in self._shown.items() if s < first}
+        self._handed = max(self._included, default=first - 1)
+        self._newest_shown = min(self._newest_shown, first - 1)
+        self._settled = min(self._settled, self._handed)
+        self._resumed = min(self._resumed, self._handed)
 
-    def _judge(self, changes: Changes, now: float, *, is_end: bool) -> None:
+    def _hand(self, changes: Changes, *, is_end: bool, can_write: bool) -> None:
+        """Hand over the complete steps, and tell of those that must wait."""
+        now = time.monotonic()
         sources = self._sources(is_behind=changes.is_behind)
         pace = pace_of(self._times)
-        usual: set[str] = self._included.get(self.last_step, set())
+        usual: set[str] = self._included.get(self._handed, set())
         complete: list[int] = []
-        waiting = sources.waiting(self.last_step)
+        waiting = sources.waiting(self._handed)
         for step in waiting:
             is_ended = is_end and self._folder.is_ended
             if not is_ended and not sources.is_complete(step, usual, self._waits, now, pace):
@@ -276,94 +311,145 @@ class Watch:
             complete.append(step)
             usual = sources.of_step(step)
         self._is_waiting = len(waiting) > len(complete)
-        if not complete:
-            return
-        if not self.is_open:
-            self._keeper.begin(self._folder.rollouts.trainer)
-        numbers: dict[int, dict[str, float]] = {step: {} for step in complete}
-        for source in sources.numbers.values():
-            for step, values in source.window.named(complete).items():
-                numbers[step] |= values
+        num_free = self._judge.num_free if can_write else 0
+        self._has_more = can_write and len(complete) > num_free
+        complete = complete[:num_free]
+        later = (step for step in waiting[len(complete) :] if step > self._newest_shown)
+        read = list(itertools.takewhile(lambda s: sources.is_read(s, self._waits, now), later))
+        numbers = self._numbers(sources, [*complete, *read])
         for step in complete:
-            self._commit(step, numbers[step], sources.of_step(step))
-        self._keeper.flush()
-        self._folder.settled(self.last_step)
+            self._hand_step(step, numbers[step], sources.of_step(step))
+        for step in read:
+            self._show(step, numbers[step])
+        if complete:
+            self._folder.settled(self._handed)
+            self._settled = self._handed
 
-    def _commit(self, step: int, numbers: Mapping[str, float], told: set[str]) -> None:
+    def _numbers(self, sources: Sources, steps: Sequence[int]) -> dict[int, dict[str, float]]:
+        out: dict[int, dict[str, float]] = {step: {} for step in steps}
+        for source in sources.numbers.values() if steps else ():
+            for step, values in source.window.named(steps).items():
+                out[step] |= values
+        return out
+
+    def _show(self, step: int, values: Mapping[str, float]) -> None:
+        if step > self._newest_shown:
+            self._newest_shown, self._shown[step] = step, set(values)
+            self._on_step(step, values)
+
+    def _hand_step(self, step: int, numbers: Mapping[str, float], told: set[str]) -> None:
         rollouts = self._folder.rollouts
         wall_time = self._began_at if self._is_behind else time.time()
-        alarms, values = self._keeper.commit(
+        whole = whole_step(
+            self.run_path.name,
             step,
             numbers,
             rollouts.drafts(step) if ROLLOUTS in told else (),
             rollouts.signature(step),
             wall_time,
         )
+        for why, times in whole.content.refused.items():
+            self._say(f"step {step}: {times} episodes were not taken: {why}")
+        self._show(step, whole.values)
+        self._judge.hand(whole, trainer=rollouts.trainer, is_past=self._is_behind)
         rollouts.written(step)
+        self._handed = step
         self._included[step] = told
         if len(self._included) > 2 * KEPT_STEPS:
             newest = sorted(self._included)[-KEPT_STEPS:]
             self._included = {s: self._included[s] for s in newest}
         self._times = [*self._times[-64:], wall_time]
-        self.num_steps += 1
         self._is_dirty = True
-        self._on_step(step, values)
-        for alarm in alarms:
+
+    # --- what was judged
+
+    def _take_results(self) -> None:
+        while not self._said.empty():
+            self._say(self._said.get())
+        for result in self._judge.results():
+            match result:
+                case Judged():
+                    self._take_judged(result)
+                case TakenBack(first, last_step):
+                    self._open = {rule: a for rule, a in self._open.items() if a.step < first}
+                    self.last_step = last_step
+                case CaughtUp(verdict):
+                    self._tell(self._open.values(), verdict)
+                case Failed(error):
+                    self._take_failed(error)
+                case Mended(last_step):
+                    self._take_mended(last_step)
+
+    def _take_judged(self, judged: Judged) -> None:
+        self.last_step = judged.step
+        self.num_steps += 1
+        told_of = self._shown.pop(judged.step, set())
+        more = {key: value for key, value in judged.values.items() if key not in told_of}
+        self._on_judged(judged.step, more, judged.verdict)
+        for alarm in judged.alarms:
             if alarm.state is AlarmState.RAISED:
                 self._open[alarm.rule] = alarm
             else:
                 self._open.pop(alarm.rule, None)
-        if not self._is_behind:
-            self._tell([alarm for alarm in alarms if alarm.state is AlarmState.RAISED])
+        if not judged.is_past:
+            raised = [alarm for alarm in judged.alarms if alarm.state is AlarmState.RAISED]
+            self._tell(raised, judged.verdict)
 
-    def _tell(self, alarms: Iterable[Alarm]) -> None:
+    def _tell(self, alarms: Iterable[Alarm], verdict: Verdict) -> None:
         """Tell people of what is raised, each alarm once, whatever is read again."""
         new = [a for a in alarms if (a.rule, a.step) not in self._told]
         if not new:
             return
         self._told |= {(alarm.rule, alarm.step) for alarm in new}
-        self._notifier.observe(new, self._keeper.verdict)
-        self._on_alarms(new, self._keeper.verdict())
+        self._is_dirty = True
+        self._notifier.observe(new, lambda: verdict)
+        self._on_alarms(new, verdict)
 
     # --- the disk
 
-    def _recovered(self) -> bool:
-        """Whether the run can be written (again)."""
+    def _can_write(self) -> bool:
+        """Whether the run can be written; where it could not, that is tried from time to time."""
         if self._broken_at is None:
             return True
-        if time.monotonic() - self._broken_at < _TRY_AGAIN_S:
-            return False
-        self._keeper.take_up()
-        self._folder.rollouts.take_back(self.last_step + 1)
-        self._broken_at = None
-        self._say(f"the run can be written again: it goes on after step {self.last_step}")
-        return True
+        if time.monotonic() - self._broken_at >= _TRY_AGAIN_S:
+            self._broken_at = time.monotonic()
+            self._judge.mend()
+        return False
 
-    def _broken(self, error: StoreError) -> None:
+    def _take_failed(self, error: StoreError) -> None:
         if self._broken_at is None:
             self._say(f"{error}; it is tried again every {_TRY_AGAIN_S:.0f} s")
         self._broken_at = time.monotonic()
-        try:
-            self._keeper.close("failed")
-        except StoreError:
-            logger.debug("the run that cannot be written was let go", exc_info=True)
+        self._was_asked_to_catch_up = False
+
+    def _take_mended(self, last_step: int) -> None:
+        """Steps that were handed over in vain are handed over once more."""
+        self._broken_at = None
+        self.last_step = self._handed = last_step
+        self._folder.rollouts.take_back(last_step + 1)
+        self._included = {s: names for s, names in self._included.items() if s <= last_step}
+        self._say(f"the run can be written again: it goes on after step {last_step}")
 
     def _save(self, *, is_end: bool) -> None:
         """Keep how far the files were read, once the steps from there are on the disk."""
         now = time.monotonic()
         is_early = now - self._saved_at < max(_STATE_S, self._save_took_s / SHARE)
-        if not self.is_open or not self._is_dirty or (is_early and not is_end):
+        if not self._is_dirty or (is_early and not is_end) or self._handed < self._settled:
             return
         self._saved_at, self._is_dirty = now, False
         state = {"files": self._folder.state(), "told": sorted(self._told)[-1000:]}
-        path = self.run_path / STATE_NAME
-        temporary = path.with_suffix(".tmp")
-        try:
-            temporary.write_text(json.dumps(state), encoding="utf-8")
-            os.replace(temporary, path)
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
         self._save_took_s = time.monotonic() - now
+        path = self.run_path / STATE_NAME
+        self._judge.after(lambda: _write_state(path, state))
+
+
+def _write_state(path: Path, state: Mapping[str, Any]) -> None:
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_text(json.dumps(state), encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _read_state(run_path: Path) -> dict[str, Any]:

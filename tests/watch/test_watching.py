@@ -52,6 +52,7 @@ class Followed:
         """Look, and which steps the run has now."""
         for _ in range(times):
             self.watch.look()
+            self.watch.wait()
         return self.steps()
 
     def steps(self) -> list[int]:
