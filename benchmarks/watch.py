@@ -1,21 +1,22 @@
-"""How soon `echoscope watch` judges a line, and what it costs while nothing comes.
+"""How soon `echoscope watch` sees and judges a line, and what it costs while nothing comes.
 
     python benchmarks/watch.py [--megabytes 1000] [--lines 30] [--idle 60]
 
 Each case is a process of `echoscope watch --json` on files that this script writes:
 
 - a log of one line a step;
-- a folder of 1,000 files of rollouts that were written before, and a log;
+- a folder of 1,000 files of rollouts that were written before, and a log; each step adds a file;
 - a log of `--megabytes` that was there before.
 
-Latency: from the write of a line to the line that says its step was judged. Idle: processor time of
-the process over `--idle` seconds in which nothing comes.
+Seen: from the write of a line to the event `step`. Judged: to the event `judged`. Idle: processor
+time of the process over `--idle` seconds in which nothing comes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import queue
 import random
@@ -40,7 +41,7 @@ def line(step: int) -> str:
 
 
 class Watched:
-    """A process of `echoscope watch` and the times at which it has judged steps."""
+    """A process of `echoscope watch` and the times at which it has seen and judged steps."""
 
     def __init__(self, path: Path, run: Path) -> None:
         self._process = subprocess.Popen(
@@ -49,23 +50,25 @@ class Watched:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-        self._seen: queue.Queue[tuple[int, float]] = queue.Queue()
+        self._events: queue.Queue[tuple[str, int, float]] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for text in self._process.stdout:
             event = json.loads(text)
-            if event["event"] == "step":
-                self._seen.put((event["step"], time.monotonic()))
+            if event["event"] in ("step", "judged"):
+                self._events.put((event["event"], event["step"], time.monotonic()))
 
-    def judged_at(self, step: int, timeout_s: float) -> float:
-        """When a step was judged; on the monotonic clock."""
-        deadline = time.monotonic() + timeout_s
+    def seen_and_judged(self, step: int, timeout_s: float) -> tuple[float, float]:
+        """When a step was seen and when it was judged; on the monotonic clock."""
+        deadline, seen_at = time.monotonic() + timeout_s, math.nan
         while True:
-            found, at = self._seen.get(timeout=max(0.1, deadline - time.monotonic()))
-            if found == step:
-                return at
+            name, found, at = self._events.get(timeout=max(0.1, deadline - time.monotonic()))
+            if (name, found) == ("step", step):
+                seen_at = at
+            elif (name, found) == ("judged", step):
+                return seen_at, at
 
     def processor_s(self) -> float:
         """Processor time so far, user and system."""
@@ -124,9 +127,9 @@ def measure(
         started = time.monotonic()
         try:
             if last:
-                watched.judged_at(last, 3600.0)
+                watched.seen_and_judged(last, 3600.0)
                 print(f"{name}: {last:,} steps were read in {time.monotonic() - started:.1f} s")
-            delays = []
+            seen, judged = [], []
             for number in range(arguments.lines):
                 time.sleep(random.Random(number).uniform(2.0, 4.0))
                 last += 1
@@ -135,13 +138,16 @@ def measure(
                 with log.open("a") as file:
                     file.write(line(last))
                 written = time.monotonic()
-                delays.append(watched.judged_at(last, 60.0) - written)
+                seen_at, judged_at = watched.seen_and_judged(last, 60.0)
+                seen.append(seen_at - written)
+                judged.append(judged_at - written)
             time.sleep(5.0)
             before = watched.processor_s()
             time.sleep(arguments.idle)
             share = (watched.processor_s() - before) / arguments.idle
             print(
-                f"{name}: latency p50 {statistics.median(delays):.2f} s, max {max(delays):.2f} s; "
+                f"{name}: seen p50 {statistics.median(seen):.2f} s, max {max(seen):.2f} s; "
+                f"judged p50 {statistics.median(judged):.2f} s, max {max(judged):.2f} s; "
                 f"idle {100 * share:.2f} % of a core; memory {watched.memory_mib():.0f} MiB; "
                 f"load {os.getloadavg()[0]:.1f}",
                 flush=True,

@@ -223,7 +223,7 @@ def _show(verdict: Verdict) -> None:
     confidence = f"  (confidence {verdict.confidence}: {verdict.rests_on})"
     console.print(Text(verdict.state.value, style=f"bold {colour}") + Text(confidence, "dim"))
     for line in verdict.text.split("\n"):
-        console.print(Text(printable(line)), soft_wrap=line.startswith("  "))
+        console.print(Text(printable(line)), soft_wrap=line.startswith("  ") or None)
     if verdict.evidence:
         table = Table("metric", "before", "after", "about", "steps", box=None, header_style="dim")
         for found in verdict.evidence:

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from echoscope.watch.watching import Watch
 
     from .watch_view import View
+
+
+class Severity(StrEnum):
+    WARNING = "warning"
+    CRITICAL = "critical"
 
 
 def watch(
@@ -40,7 +46,7 @@ def watch(
         bool, typer.Option("--once", help="Read what is there, judge it and end.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line: steps, alarms, the verdict.")
+        bool, typer.Option("--json", help="One JSON object a line: steps, verdicts, alarms.")
     ] = False,
     on_alarm: Annotated[
         list[str] | None,
@@ -65,23 +71,38 @@ def watch(
         typer.Option("--config", help="A YAML file with `diagnostics`: notify, alarms."),
     ] = None,
     severity: Annotated[
-        str | None, typer.Option("--severity", help="The mildest alarm told: warning or critical.")
+        Severity | None,
+        typer.Option(
+            "--severity",
+            help="The mildest alarm that --notify and --on-alarm count. Default: critical, or what "
+            "--config says.",
+        ),
     ] = None,
     map_: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="NAME=KEY", help="As for `echoscope diagnose`."),
+        typer.Option(
+            "--map",
+            metavar="NAME=KEY",
+            help="Meaning of a column, such as ent=policy/entropy. Repeat for more.",
+        ),
     ] = None,
-    quiet: Annotated[
+    step_wait: Annotated[
         float,
         typer.Option(
-            "--quiet",
+            "--step-wait",
             min=0.5,
             metavar="SECONDS",
-            help="A step of rollouts without metrics is complete when nothing came for so long.",
+            help="Only for rollouts that are written row by row, without metrics: the newest step "
+            "is complete when nothing was written for so long.",
         ),
     ] = 10.0,
     fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="As for `echoscope diagnose`.")
+        FailOn,
+        typer.Option(
+            "--fail-on",
+            help="collapse: exit code 3 for collapsing, collapsed and not learning. "
+            "watch: for watch as well.",
+        ),
     ] = FailOn.COLLAPSE,
 ) -> None:
     """Follow the growing files of another trainer: verdict, alarms and dashboard, live.
@@ -90,7 +111,9 @@ def watch(
     'command:kill -INT PID' can. Ctrl-C ends the watch, not the trainer. The run that is written
     stays, and the next watch of PATH goes on with it.
 
-    Exit codes as of `echoscope diagnose`; 3 where --on-alarm exit ended it.
+    Exit codes: 0 healthy, converged or watch. 1 an option has a wrong value. 2 an unknown option or
+    choice. 3 collapsing, collapsed or not learning, or --on-alarm exit ended it. 4 with --once,
+    PATH does not exist. 5 too early to tell, or no step was read.
     """
     from echoscope.watch.acting import Acting, parse_actions
     from echoscope.watch.steps import Waits
@@ -124,9 +147,10 @@ def watch(
             run,
             settings=settings,
             mapping=names,
-            waits=Waits(quiet_s=quiet),
+            waits=Waits(quiet_s=step_wait),
             on_message=view.message,
             on_step=view.step,
+            on_judged=view.judged,
             on_alarms=on_alarms,
         )
         view.watch = following
@@ -193,7 +217,7 @@ def _mapping(words: list[str] | tuple[str, ...]):  # type: ignore[no-untyped-def
 
 
 def _settings(
-    config: Path | None, notify: list[str] | tuple[str, ...], severity: str | None
+    config: Path | None, notify: list[str] | tuple[str, ...], severity: Severity | None
 ) -> DiagnosticsConfig:
     from echoscope.core.config.loading import load_diagnostics
     from echoscope.diagnostics.config import DiagnosticsConfig, NotifyConfig
@@ -203,7 +227,7 @@ def _settings(
     told = settings.notify.model_dump(mode="json")
     told["targets"] = [*told["targets"], *map(_target, notify)]
     if severity is not None:
-        told["severity"] = severity
+        told["severity"] = severity.value
     return settings.model_copy(update={"notify": checked(NotifyConfig, told, ("notify",))})
 
 

@@ -62,6 +62,9 @@ class View:
         shown = [f"{name} {value}" for name, value in of_step(values)]
         self.message(f"step {step:>5}  {'  '.join(shown)}")
 
+    def judged(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
+        """Alarms say what is worth a line."""
+
     def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:
         for alarm in alarms:
             self.message(alarm_words(alarm))
@@ -95,6 +98,10 @@ class JsonView(View):
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         self._print({"event": "step", "step": step, "metrics": dict(values)})
+
+    def judged(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
+        state, metrics = verdict.state.value, dict(values)
+        self._print({"event": "judged", "step": step, "state": state, "metrics": metrics})
 
     def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:
         for alarm in alarms:
@@ -136,7 +143,12 @@ class LiveView(View):
         self._link = text
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
-        self._step, self._heard_at, self._words = (step, values), time.monotonic(), ("", "")
+        self._step, self._heard_at = (step, values), time.monotonic()
+
+    def judged(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
+        if self._step is not None and self._step[0] == step:
+            self._step = step, {**self._step[1], **values}
+        self._words = verdict.state.value, verdict.text.partition("\n")[0]
 
     def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:
         for alarm in alarms:
@@ -149,7 +161,6 @@ class LiveView(View):
 
     def end(self, verdict: Verdict) -> None:
         """The lines of the end come below the panel; see `viewed`."""
-        self._words = ("", "")
         self.verdict = verdict
 
     def __rich__(self) -> RenderableType:
@@ -175,9 +186,6 @@ class LiveView(View):
             for left, right in zip(cells[::2], cells[1::2], strict=True):
                 table.add_row(*(Text(word) for word in (*left, *right)))
             parts.append(table)
-            if watch is not None and watch.num_judged and not self._words[0]:
-                verdict = watch.verdict()
-                self._words = (verdict.state.value, verdict.text.partition("\n")[0])
             state, sentence = self._words
             if state:
                 style = f"bold {_COLOURS.get(state, 'red')}"

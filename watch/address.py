@@ -27,9 +27,12 @@ class Address(Folder):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.is_there = True
         self._ask_at = 0.0
         self._was_answered = False
+
+    @property
+    def is_there(self) -> bool:
+        return True
 
     def look(self, *, is_end: bool = False) -> Changes:
         """Ask where it is time to.

@@ -1,16 +1,17 @@
 """The files of a path that another trainer writes, and what was new in them at the last look.
 
-A look costs one `stat` a file. Only what was added to a file is read; a file that is written at
-once (Parquet, a JSON document, TensorBoard's events) is read again when it has changed.
+A look costs one `stat` a file that changed lately (`rota`). Only what was added to a file is read;
+a file that is written at once (Parquet, a JSON document, TensorBoard's events) is read again when
+it has changed.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,17 @@ from typing import Any
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.records import MetricsFileError
+from echoscope.diagnostics.read.table import MetricTable
 from echoscope.store.importers.format import Format
-from echoscope.store.importers.lines import BadJsonError, json_of
-from echoscope.store.importers.sources import JsonLines, SourceError, files_of, source_of
+from echoscope.store.importers.lines import BadJsonError
+from echoscope.store.importers.sources import JsonLines, SourceError, source_of
 from echoscope.store.importers.survey import format_of
-from echoscope.store.log.layout import Layout
 
+from .kinds import FileKind, is_known_suffix, kind_of
+from .listing import Listing, shown
 from .numbers import YOUNG_BYTES, TextNumbers, lines_of_text
 from .rollouts import Rollouts, rows_of_lines
+from .rota import Rota
 from .tail import Place, Tail, lines_in
 from .window import News, Row, Window
 
@@ -33,25 +37,31 @@ ROLLOUTS = "rollouts"
 """All files of rollouts together, among the names of sources."""
 LOOK_BYTES = 32 << 20
 """Read in one look at most."""
+MAX_AT_ONCE_BYTES = 1 << 20
+"""A larger file that must be read whole is read in a thread of its own."""
 MAX_WHOLE_BYTES = 64 << 20
 """A larger file of metrics that must be read whole is refused."""
+LOOK_S = 0.2
+"""Between two looks."""
 OPEN_S = 60.0
-"""A file that did not change for so long is closed ..."""
-OLD_S = 2.0
-"""... and looked at only so often."""
-_LATE_NS = 2_000_000_000
-"""A folder that changed so lately may change again without another time of change."""
+"""A file that did not change for so long is closed."""
 REST = 20.0
 """A file that must be read whole is read again after so many times what reading it took."""
-_PLAIN = frozenset(
-    {".log", ".txt", ".out", ".err", ".csv", ".tsv", ".jsonl", ".ndjson", ".json", ""}
-)
-"""In a folder, text with these endings is looked at."""
-_TABLES = frozenset({".sqlite", ".sqlite3", ".db"})
-_NO_METRICS = frozenset(
-    {"config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
-    | {"generation_config.json", "adapter_config.json", "vocab.json", "merges.txt"}
-)
+
+
+_WHY_UNREAD = {
+    FileKind.UNKNOWN: "empty, or its first line is not written to the end",
+    FileKind.NUMBERS: "no line with the metrics of a step",
+    FileKind.EPISODES: "no rollout of a known format",
+    FileKind.WHOLE: "neither metrics nor rollouts",
+}
+
+
+def _why_unread(path: Path, kind: FileKind) -> str:
+    if kind is not FileKind.NOTHING:
+        return _WHY_UNREAD[kind]
+    is_named = is_known_suffix(path)
+    return f"not read in a folder, because of its {'name' if is_named else f'ending {path.suffix}'}"
 
 
 @dataclass(slots=True)
@@ -76,8 +86,7 @@ class _File:
     tail: Tail
     name: str
     """Relative to what is watched."""
-    kind: str = ""
-    """numbers, episodes, whole, nothing; empty while that is not known."""
+    kind: FileKind = FileKind.UNKNOWN
     form: Format | None = None
     """Of the row that was read last."""
     written_at: float = 0.0
@@ -87,9 +96,11 @@ class _File:
     took_s: float = 0.0
     is_due: bool = False
     """It changed and was not read yet."""
-    next_at: float = 0.0
-    """When it is looked at again."""
     is_gone: bool = False
+    problem: str = ""
+    """Why it could not be read."""
+    reading: Future[MetricTable] | None = None
+    """It is being read whole."""
 
 
 @dataclass(slots=True)
@@ -99,6 +110,8 @@ class Changes:
     is_new: bool = False
     is_behind: bool = False
     """More is there than was read."""
+    is_reading: bool = False
+    """A file is being read whole for the first time."""
     repeated: dict[str, int] = field(default_factory=dict)
     """Source -> the step at which it says that the trainer began again."""
     late: set[int] = field(default_factory=set)
@@ -135,18 +148,17 @@ class Folder:
         self.path = path
         self.numbers: dict[str, Numbers] = {}
         self.rollouts = Rollouts(path)
-        self.is_there = False
         self.is_ended = False
         """Nothing more will come."""
-        self._own, self._mapping, self._say = own.resolve(), mapping, say
+        self._mapping, self._say = mapping, say
+        self._listing = Listing(path, own=own, say=self._say_once)
         self._line_quiet_s = line_quiet_s
         self._state: Mapping[str, Any] = state
         self._files: dict[Path, _File] = {}
         self._spool = tempfile.TemporaryDirectory(prefix="echoscope-watch-")
         self._problems: set[str] = set()
-        self._listed: list[Path] = []
-        self._folders: dict[str, int] = {}
-        """Folders that were listed, with their times of change."""
+        self._rota = Rota(LOOK_S)
+        self._readers = ThreadPoolExecutor(1, thread_name_prefix="whole files")
         self.stored: Mapping[int, Mapping[str, float]] = {}
         """Numbers of the steps that the run has, after a restart."""
         self.num_bytes_left = 0
@@ -154,7 +166,28 @@ class Folder:
     def close(self) -> None:
         for file in self._files.values():
             file.tail.close()
+        self._readers.shutdown(cancel_futures=True)
         self._spool.cleanup()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is something at the path."""
+        return self._listing.is_there
+
+    @property
+    def has_any(self) -> bool:
+        """Whether a row of metrics or of rollouts was read."""
+        return bool(self.rollouts.num_rows) or any(
+            numbers.window.newest >= 0 for numbers in self.numbers.values()
+        )
+
+    def unread(self) -> list[tuple[str, str]]:
+        """The names of the files of which nothing was read, each with the reason."""
+        return [
+            (file.name, file.problem or _why_unread(path, file.kind))
+            for path, file in sorted(self._files.items())
+            if not file.is_gone
+        ]
 
     def look(self, *, is_end: bool = False) -> Changes:
         """Read what is new.
@@ -165,22 +198,25 @@ class Folder:
         changes = Changes()
         budget = LOOK_BYTES
         self.num_bytes_left = 0
+        listed = self._listing.changed()
+        if listed is not None:
+            kept = (path for path, file in self._files.items() if not file.is_gone)
+            self._rota.enter([*listed, *kept], time.monotonic())
         now = time.monotonic()
-        for path in self._paths():
+        for path in self._rota.files if is_end else self._rota.due(now, self._is_unread):
             file = self._files.get(path)
             if file is None:
-                name = self._shown(path)
+                name = shown(path, self.path)
                 file = self._files[path] = _File(Tail(path, self._place(name)), name)
-            if now < file.next_at and not is_end:
-                continue
             try:
                 budget -= self._look_at(path, file, changes, budget, is_end=is_end)
             except FileNotFoundError:
                 self._gone(path, file)
             except (OSError, MetricsFileError) as error:
                 reason = error.strerror if isinstance(error, OSError) else ""
-                self._say_once(f"{self._shown(path)}: {reason or error}")
-                file.kind = file.kind or "nothing"
+                file.problem = reason or str(error)
+                self._say_once(f"{shown(path, self.path)}: {file.problem}")
+                file.kind = file.kind or FileKind.NOTHING
         repeated = self.rollouts.trained_again()
         if repeated is not None:
             changes.note(ROLLOUTS, News(first_repeated=repeated))
@@ -193,15 +229,15 @@ class Folder:
             name, place = file.name, file.tail.place
             entry: dict[str, Any] = {"kind": file.kind, "inode": place.inode}
             offset = place.offset
-            if file.kind == "numbers" and name in self.numbers:
+            if file.kind is FileKind.NUMBERS and name in self.numbers:
                 numbers = self.numbers[name]
                 if numbers.text is None or numbers.text.is_young or numbers.text.counts_rows:
                     continue  # read again from its start
                 offset, entry["grammar"] = min(numbers.safe, offset), numbers.text.grammar
-            elif file.kind == "episodes":
+            elif file.kind is FileKind.EPISODES:
                 waiting = self.rollouts.first_waiting(name)
                 offset = offset if waiting is None else min(offset, waiting)
-            elif file.kind == "whole":
+            elif file.kind is FileKind.WHOLE:
                 if self.rollouts.first_waiting(name) is not None or name in self.numbers:
                     continue
                 entry["seen"] = list(file.tail.seen)
@@ -236,61 +272,9 @@ class Folder:
 
     # --- files
 
-    def _paths(self) -> list[Path]:
-        """The files to look at. Folders are listed again where one of them has changed."""
-        if not self._has_other_files():
-            return self._listed
-        listed: dict[Path, None] = {}
-        try:
-            is_folder = self.path.is_dir()
-            self.is_there = is_folder or self.path.exists()
-            for path, problem in files_of(self.path) if self.is_there else ():
-                if problem:
-                    self._say_once(f"{self._shown(path)}: {problem}")
-                elif not is_folder or self._is_looked_at(path):
-                    listed[path] = None
-            folders = {path.parent for path in listed} if is_folder else set()
-            # The times are those from before the listing: what came during it is listed next time.
-            before = self._folders
-            self._folders = {str(f): before.get(str(f), -1) for f in self._with_parents(folders)}
-        except OSError as error:  # a folder vanished while it was listed
-            self._say_once(f"{self.path}: {error.strerror or error}")
-            self._folders = {}
-        listed |= {path: None for path, file in self._files.items() if not file.is_gone}
-        self._listed = list(listed)
-        return self._listed
-
-    def _has_other_files(self) -> bool:
-        """Whether a folder was changed since it was listed, or so lately that it may be again."""
-        if not self._folders:
-            return True
-        is_other, now_ns = False, time.time_ns()
-        for folder, seen in self._folders.items():
-            try:
-                changed_ns = os.stat(folder).st_mtime_ns
-            except OSError:
-                return True
-            is_other |= changed_ns != seen or now_ns - changed_ns < _LATE_NS
-            self._folders[folder] = changed_ns
-        return is_other
-
-    def _with_parents(self, folders: set[Path]) -> set[Path]:
-        """The folders up to what is watched, and those that have no file yet."""
-        all_folders = {self.path} if self.path.is_dir() else set()
-        for folder in folders:
-            while folder != self.path and folder not in all_folders:
-                all_folders.add(folder)
-                folder = folder.parent
-        return all_folders | {Path(f) for f, _, _ in os.walk(self.path)} if all_folders else set()
-
-    def _is_looked_at(self, path: Path) -> bool:
-        if path in self._files:
-            return True
-        resolved = path.resolve()
-        if resolved.is_relative_to(self._own):
-            return False
-        below = itertools.takewhile(lambda folder: folder != self.path, path.parents)
-        return not any(Layout(folder).run_json.is_file() for folder in below)
+    def _is_unread(self, path: Path) -> bool:
+        file = self._files.get(path)
+        return file is None or file.is_due
 
     def _place(self, name: str) -> Place | None:
         entry = self._state.get(name)
@@ -298,18 +282,13 @@ class Folder:
             return None
         return Place(int(entry["offset"]), int(entry["inode"]), str(entry["mark"]))
 
-    def _shown(self, path: Path) -> str:
-        if path == self.path:
-            return path.name
-        return str(path.relative_to(self.path)) if path.is_relative_to(self.path) else str(path)
-
     def _say_once(self, text: str) -> None:
         if text not in self._problems and len(self._problems) < 1000:
             self._problems.add(text)
             self._say(text)
 
     def _gone(self, path: Path, file: _File) -> None:
-        if not file.is_gone and file.kind not in ("", "nothing"):
+        if not file.is_gone and file.kind not in (FileKind.UNKNOWN, FileKind.NOTHING):
             self._say(f"{file.name} is gone; it is read on where it comes back")
         file.is_gone = True
         file.tail.close()
@@ -323,60 +302,28 @@ class Folder:
         if has_changed:
             file.is_due, file.is_gone = True, False
             file.written_at = now - max(0.0, time.time() - file.tail.seen[2] / 1e9)
-        elif now - file.written_at > OPEN_S and not file.is_due:
-            file.next_at = now + OLD_S
+            self._rota.changed(path, file.written_at)
         name = file.name
-        if not file.is_due and not is_end:
+        if not file.is_due and not is_end and file.reading is None:
             self._rest(name, file, changes, now)
             return 0
         if budget <= 0:
             changes.is_behind = True
             self.num_bytes_left += max(0, file.tail.size - file.tail.place.offset)
             return 0
-        if not file.kind or (file.kind == "nothing" and has_changed):
-            file.kind = self._kind_of(path, name)
-            if file.kind == "":
+        if not file.kind or (file.kind is FileKind.NOTHING and has_changed):
+            entry = self._state.get(name)
+            if isinstance(entry, Mapping) and entry.get("kind") in set(FileKind):
+                file.kind = FileKind(entry["kind"])
+            file.kind = file.kind or kind_of(path, is_alone=path == self.path)
+            if file.kind is FileKind.UNKNOWN:
                 return 0
-        if file.kind == "whole":
+        if file.kind is FileKind.WHOLE:
             return self._read_whole(path, name, file, changes, now, is_end=is_end)
-        if file.kind == "nothing":
+        if file.kind is FileKind.NOTHING:
             file.is_due = False
             return 0
         return self._read_lines(path, name, file, changes, budget, now, is_end=is_end)
-
-    def _kind_of(self, path: Path, name: str) -> str:
-        """What a file holds, by its first bytes; empty while it is too short to tell."""
-        entry = self._state.get(name)
-        if isinstance(entry, Mapping) and entry.get("kind"):
-            return str(entry["kind"])
-        suffix = path.suffix.lower()
-        with path.open("rb") as file:
-            head = file.read(1 << 16)
-        if not head.strip():
-            return ""
-        if head.startswith(b"PAR1"):
-            return "whole"
-        is_utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-        if not is_utf16 and (b"\x00" in head or head[:2] in (b"\x1f\x8b", b"PK", b"BZ")):
-            return "whole"
-        is_alone = path == self.path
-        if not is_alone and (suffix not in _PLAIN | _TABLES or path.name in _NO_METRICS):
-            return "whole" if "tfevents" in path.name else "nothing"
-        start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-        if start[:1] in (b"{", b"[") and not is_utf16:
-            line, ends, _ = start.partition(b"\n")
-            if not ends and suffix in (".jsonl", ".ndjson") and len(head) < 1 << 16:
-                return ""  # its first line is still being written
-            try:
-                value, _ = json_of(line)
-            except BadJsonError:
-                if ends and line.strip()[-1:] not in (b"{", b"[", b","):
-                    return "numbers"
-                return "whole" if len(head) < 1 << 16 or suffix == ".json" else "episodes"
-            if isinstance(value, dict) and format_of(value) is not None:
-                return "episodes"
-            return "numbers" if isinstance(value, dict) and suffix != ".json" else "whole"
-        return "numbers"
 
     # --- reading
 
@@ -402,7 +349,7 @@ class Folder:
             if piece is None:
                 break
             num_bytes += max(1, len(piece.data))
-            if file.kind == "episodes":
+            if file.kind is FileKind.EPISODES:
                 self._episodes(path, name, file, piece.start, piece.data, piece.is_new_text)
                 self.rollouts.changed_at = max(self.rollouts.changed_at, file.written_at)
                 changes.is_new = True
@@ -417,12 +364,12 @@ class Folder:
             self.num_bytes_left += file.tail.size - file.tail.place.offset
         changes.is_behind |= is_behind and num_bytes >= budget
         file.is_due = is_behind and num_bytes >= budget
-        if file.kind == "numbers" and name in self.numbers:
+        if file.kind is FileKind.NUMBERS and name in self.numbers:
             self._rows(name, self.numbers[name], changes, file.written_at, is_quiet=is_end)
             text = self.numbers[name].text
             if text is not None and text.is_document:
                 del self.numbers[name]
-                file.kind, file.is_due = "whole", True
+                file.kind, file.is_due = FileKind.WHOLE, True
         return num_bytes
 
     def _episodes(
@@ -510,22 +457,54 @@ class Folder:
         if isinstance(entry, Mapping) and entry.get("seen") == list(file.tail.seen):
             file.is_due = False
             return 0
-        if not is_end and file.took_s and now - file.read_at < REST * file.took_s:
-            return 0  # it stays due
-        file.read_at = now
-        size = path.stat().st_size
-        try:
-            if not self._whole_episodes(path, name, file, changes):
-                self._whole_numbers(path, name, file, changes, now)
-            file.is_due = False
-        except (SourceError, BadJsonError) as error:
-            # A Parquet file has its end last: it is still being written, or damaged.
-            if now - file.written_at > OPEN_S or is_end:
-                self._say_once(f"{name}: {error}")
+        if file.reading is None:
+            if not is_end and file.took_s and now - file.read_at < REST * file.took_s:
+                return 0  # it stays due
+            file.read_at = now
+            try:
+                if self._whole_episodes(path, name, file, changes):
+                    file.is_due, file.took_s = False, time.monotonic() - now
+                    return file.tail.size
+            except (SourceError, BadJsonError) as error:
+                # A Parquet file has its end last: it is still being written, or damaged.
+                if now - file.written_at > OPEN_S or is_end:
+                    self._say_once(f"{name}: {error}")
+                    file.is_due = False
+                return file.tail.size
+            if file.tail.size > MAX_WHOLE_BYTES:
+                self._say_once(
+                    f"{name}: cannot be followed: it must be read whole, and has more than 64 MB"
+                )
                 file.is_due = False
-        else:
-            file.took_s = time.monotonic() - now
-        return size
+                return 0
+            file.is_due = False  # what is written from now on makes it due again
+            file.reading = self._readers.submit(read_metrics, path, self._mapping)
+        if file.tail.size > MAX_AT_ONCE_BYTES and not is_end and not file.reading.done():
+            changes.is_reading |= file.took_s == 0
+            return 0
+        self._take_whole(path, name, file, changes)
+        return file.tail.size
+
+    def _take_whole(self, path: Path, name: str, file: _File, changes: Changes) -> None:
+        """Take the metrics of a file that was read whole; waits where that is not done yet."""
+        assert file.reading is not None
+        reading, file.reading = file.reading, None
+        try:
+            table = reading.result()
+        except MetricsFileError as error:
+            file.problem = str(error).removeprefix(f"{path}: ")
+            if path == self.path:
+                self._say_once(str(error))
+            return
+        finally:
+            file.took_s = time.monotonic() - file.read_at
+        numbers = self.numbers.get(name)
+        if numbers is None:
+            numbers = self.numbers[name] = Numbers(window=Window(mapping=self._mapping))
+            if self.stored:
+                numbers.window.know(self.stored)
+        numbers.changed_at = max(numbers.changed_at, file.written_at)
+        self._take(name, numbers, [(s, v, 1.0) for s, v in table.rows()], True, changes)
 
     def _whole_episodes(self, path: Path, name: str, file: _File, changes: Changes) -> bool:
         source = source_of(path, Path(self._spool.name))
@@ -543,28 +522,6 @@ class Folder:
         self.rollouts.changed_at = max(self.rollouts.changed_at, file.written_at)
         changes.is_new = True
         return True
-
-    def _whole_numbers(
-        self, path: Path, name: str, file: _File, changes: Changes, now: float
-    ) -> None:
-        if path.stat().st_size > MAX_WHOLE_BYTES:
-            self._say_once(
-                f"{name}: cannot be followed: it must be read whole, and has more than 64 MB"
-            )
-            return
-        try:
-            table = read_metrics(path, self._mapping)
-        except MetricsFileError as error:
-            if path == self.path:
-                self._say_once(str(error))
-            return
-        numbers = self.numbers.get(name)
-        if numbers is None:
-            numbers = self.numbers[name] = Numbers(window=Window(mapping=self._mapping))
-            if self.stored:
-                numbers.window.know(self.stored)
-        numbers.changed_at = max(numbers.changed_at, file.written_at)
-        self._take(name, numbers, [(s, v, 1.0) for s, v in table.rows()], True, changes)
 
 
 def _mark(path: Path, offset: int) -> str:

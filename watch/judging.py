@@ -6,6 +6,7 @@ over. What came of them is taken by `results`, in that order too.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -203,10 +204,8 @@ class Judge:
             work()
         except StoreError as error:
             self._is_broken = True
-            try:
+            with contextlib.suppress(StoreError):  # the first error is the one that says why
                 self._keeper.close("failed")
-            except StoreError:
-                pass  # the error that is told says why
             self._results.put(Failed(error))
         except Exception as error:  # noqa: BLE001 - raised where the results are taken
             self._is_broken = True

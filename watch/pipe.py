@@ -30,13 +30,16 @@ class Pipe(Folder):
 
     def __init__(self, *args: Any, descriptor: int | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.is_there = True
         self._blocks: queue.Queue[bytes] = queue.Queue(_MAX_BLOCKS)
         self._torn = b""
         self._at = time.monotonic()
         self._descriptor = sys.stdin.fileno() if descriptor is None else descriptor
         self._thread = threading.Thread(target=self._read, name="standard input", daemon=True)
         self._thread.start()
+
+    @property
+    def is_there(self) -> bool:
+        return True
 
     def look(self, *, is_end: bool = False) -> Changes:
         changes, blocks, size = Changes(), [self._torn], 0

@@ -35,7 +35,7 @@ from echoscope.store.status import pace_of
 from echoscope.text.amounts import counted
 
 from .address import Address
-from .folder import ROLLOUTS, Changes, Folder
+from .folder import LOOK_S, ROLLOUTS, Changes, Folder
 from .judging import CaughtUp, Failed, Judge, Judged, Mended, TakenBack
 from .keeping import Keeper, whole_step
 from .pipe import Pipe
@@ -44,15 +44,20 @@ from .steps import Sources, Waits
 
 logger = logging.getLogger("echoscope.watch")
 
-LOOK_S = 0.2
-"""Between two looks."""
 MAX_LOOK_S = 0.5
-"""... and at most, where a look costs much."""
+"""Between two looks, where one costs much."""
 SHARE = 0.02
 """Of a core that looks may take while nothing is written."""
+MAX_NAMED = 5
+"""Files that are named where none can be followed."""
 STATE_NAME = "watch.json"
 _STATE_S = 2.0
 _TRY_AGAIN_S = 10.0
+RECOGNISED = (
+    "rollouts (JSON lines or Parquet, as verl, RAGEN, TRL and others write them), metrics (CSV, "
+    "JSON lines, TensorBoard, W&B or trackio files) or a console log with lines such as "
+    "'step:1 - actor/entropy:0.5'"
+)
 OnStep = Callable[[int, Mapping[str, float]], None]
 OnJudged = Callable[[int, Mapping[str, float], Verdict], None]
 OnAlarms = Callable[[Sequence[Alarm], Verdict], None]
@@ -133,7 +138,7 @@ class Watch:
         self._is_behind = True
         self._was_asked_to_catch_up = False
         self._began_at = time.time()
-        self._said_waiting = False
+        self._said_waiting = self._said_what = False
         self._saved_at = self._save_took_s = 0.0
         self._is_dirty = self._is_waiting = False
         self._broken_at: float | None = None
@@ -187,8 +192,11 @@ class Watch:
         can_write = self._can_write()
         if can_write:
             self._take_back(changes)
-        self._hand(changes, is_end=is_end or self._folder.is_ended, can_write=can_write)
-        self._is_behind &= changes.is_behind or self._has_more
+        may_hand = can_write and not (changes.is_reading and self._is_behind)
+        self._hand(changes, is_end=is_end or self._folder.is_ended, may_hand=may_hand)
+        self._is_behind &= changes.is_behind or changes.is_reading or self._has_more
+        if not self._is_behind:
+            self._say_what()
         if can_write:
             if not (self._is_behind or self._was_asked_to_catch_up):
                 self._was_asked_to_catch_up = True
@@ -247,6 +255,19 @@ class Watch:
             num_silent=len(silent),
         )
 
+    def _say_what(self) -> None:
+        """Once, where nothing can be followed yet: what is waited for, and what lies there."""
+        if self._said_what or self._folder.has_any or not self._folder.is_there:
+            return
+        self._said_what = True
+        unread = self._folder.unread()
+        words = f"{_shown(self.path)}: nothing to follow yet"
+        if unread:
+            named = "; ".join(f"{name}: {reason}" for name, reason in unread[:MAX_NAMED])
+            more = len(unread) - MAX_NAMED
+            words += f" in {counted(len(unread), 'file')} ({named}{f'; {more} more' * (more > 0)})"
+        self._say(f"{words}. Waiting for {RECOGNISED}.")
+
     def _say_where(self, changes: Changes) -> None:
         if not self._folder.is_there and not self._said_waiting:
             self._said_waiting = True
@@ -296,7 +317,7 @@ class Watch:
         self._settled = min(self._settled, self._handed)
         self._resumed = min(self._resumed, self._handed)
 
-    def _hand(self, changes: Changes, *, is_end: bool, can_write: bool) -> None:
+    def _hand(self, changes: Changes, *, is_end: bool, may_hand: bool) -> None:
         """Hand over the complete steps, and tell of those that must wait."""
         now = time.monotonic()
         sources = self._sources(is_behind=changes.is_behind)
@@ -311,8 +332,8 @@ class Watch:
             complete.append(step)
             usual = sources.of_step(step)
         self._is_waiting = len(waiting) > len(complete)
-        num_free = self._judge.num_free if can_write else 0
-        self._has_more = can_write and len(complete) > num_free
+        num_free = self._judge.num_free if may_hand else 0
+        self._has_more = may_hand and len(complete) > num_free
         complete = complete[:num_free]
         later = (step for step in waiting[len(complete) :] if step > self._newest_shown)
         read = list(itertools.takewhile(lambda s: sources.is_read(s, self._waits, now), later))

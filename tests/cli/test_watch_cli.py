@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -50,13 +51,13 @@ def watch(
     """Calls `echoscope watch` in the folder of the test."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*words: str, text: str | None = None) -> Called:
+    def call(*words: str, text: str | None = None, command: str = "watch") -> Called:
         given = tmp_path / "stdin"
         given.write_text(text or "")
         with given.open() as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)
             with pytest.raises(SystemExit) as ended:
-                main(lambda: app(["watch", *words]))
+                main(lambda: app([command, *words]))
         printed = capfd.readouterr()
         return Called(int(ended.value.code or 0), printed.out, printed.err)
 
@@ -83,9 +84,83 @@ def test_json_is_one_object_a_line_and_ends_with_the_verdict(
     code, out, _ = watch("train.log", "--once", "--json", "-o", "r")
     events: list[dict[str, Any]] = [json.loads(line) for line in out.splitlines()]
     assert code == 0
-    assert [e["step"] for e in events[:-1]] == list(range(1, 31))
+    assert [e["step"] for e in events if e["event"] == "step"] == list(range(1, 31))
+    assert [e["step"] for e in events if e["event"] == "judged"] == list(range(1, 31))
+    assert events[0]["event"] == "step"
     assert events[0]["metrics"]["policy/entropy"] == 1.0
     assert (events[-1]["event"], events[-1]["state"]) == ("verdict", "healthy")
+
+
+def fields_in_the_docs() -> dict[str, set[str]]:
+    """Event -> the fields that docs/watch.md tells of."""
+    text = (Path(__file__).parents[2] / "docs" / "watch.md").read_text()
+    table = text.partition("| event |")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1:-1] for row in table.splitlines()[2:]]
+    return {row[0].strip(" `"): set(re.findall(r"`(\w+)`", row[2])) for row in rows}
+
+
+def test_the_docs_tell_of_all_fields_of_the_json(tmp_path: Path, watch: Watched) -> None:
+    old(tmp_path / "train.log", verl(range(1, 60), lost_from=30))
+    _, out, _ = watch("train.log", "--once", "--json", "-o", "r")
+    printed: dict[str, set[str]] = {}
+    for line in out.splitlines():
+        event = json.loads(line)
+        printed.setdefault(event.pop("event"), set()).update(event)
+    _, out, _ = watch("r", "--json", command="diagnose")
+    documented = fields_in_the_docs()
+    assert printed.pop("verdict") - {"run"} <= json.loads(out).keys()
+    assert documented.pop("verdict") == {"run"}
+    assert printed == documented
+
+
+@pytest.mark.parametrize(("kind", "code"), [("healthy", 0), ("collapsed", 3), ("short", 5)])
+def test_the_exit_code_is_that_of_the_verdict(
+    tmp_path: Path, watch: Watched, kind: str, code: int
+) -> None:
+    lost_from = 30 if kind == "collapsed" else 1000
+    old(tmp_path / "train.log", verl(range(1, 4 if kind == "short" else 60), lost_from=lost_from))
+    assert watch("train.log", "--once").code == code
+
+
+def test_a_line_in_a_pipe_is_not_wrapped(tmp_path: Path, watch: Watched) -> None:
+    old(tmp_path / "train.log", verl(range(1, 31)))
+    lines = watch("train.log", "--once").out.splitlines()
+    (not_checked,) = [line for line in lines if line.startswith("Not checked:")]
+    assert not_checked.endswith("(`--json` lists them).")
+    assert len(not_checked) > 140
+
+
+def test_an_empty_folder_says_what_it_waits_for(tmp_path: Path, watch: Watched) -> None:
+    (tmp_path / "outputs").mkdir()
+    code, out, _ = watch("outputs", "--once")
+    assert code == 5
+    assert out.splitlines()[0] == (
+        f"{tmp_path / 'outputs'}: nothing to follow yet. Waiting for rollouts (JSON lines or "
+        "Parquet, as verl, RAGEN, TRL and others write them), metrics (CSV, JSON lines, "
+        "TensorBoard, W&B or trackio files) or a console log with lines such as "
+        "'step:1 - actor/entropy:0.5'."
+    )
+    assert out.count("nothing to follow yet") == 1
+
+
+def test_files_that_cannot_be_followed_are_named_with_the_reason(
+    tmp_path: Path, watch: Watched
+) -> None:
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"a": 1}')
+    (folder / "model.pt").write_bytes(b"weights")
+    (folder / "notes.txt").write_text("hello\n")
+    (folder / "train.log").touch()
+    for number in range(3):
+        (folder / f"z{number}.md").write_text("words\n")
+    out = watch("outputs", "--once").out
+    assert (
+        ": nothing to follow yet in 7 files (config.json: not read in a folder, because of its "
+        "name; model.pt: not read in a folder, because of its ending .pt; notes.txt: no line with "
+        "the metrics of a step; train.log: empty, or its first line is not written to the end; "
+        "z0.md: not read in a folder, because of its ending .md; 2 more). Waiting for"
+    ) in out
 
 
 def test_standard_input_ends_with_the_trainer(tmp_path: Path, watch: Watched) -> None:
@@ -145,7 +220,6 @@ def test_ctrl_c_ends_with_the_verdict(tmp_path: Path, watch: Watched) -> None:
     [
         (("x", "--on-alarm", "stop"), "--on-alarm is 'stop', but must be notify, exit or command"),
         (("x", "--notify", "slack:NOT_SET"), "NOT_SET"),
-        (("x", "--severity", "bad"), "notify.severity"),
         (("x", "--map", "a=b/c"), "b/c"),
         (("wandb:me/run",), "write wandb:ENTITY/PROJECT/RUN"),
     ],
@@ -155,9 +229,19 @@ def test_what_cannot_be_watched_like_that_is_one_sentence(
 ) -> None:
     Path("x").touch()
     code, _, errors = watch(*words, "--once")
-    assert code in (1, 2)
+    assert code == 1
     assert sentence in errors
     assert len(errors.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--severity", "--fail-on"])
+def test_an_option_with_choices_names_them(watch: Watched, option: str) -> None:
+    code, _, errors = watch("x", option, "bad")
+    assert code == 2
+    assert "'bad' is not one of" in errors
+    _, out, _ = watch("--help")
+    assert "<warning|critical>" in out
+    assert "<collapse|watch>" in out
 
 
 def test_nothing_to_read_is_said_and_writes_no_run(tmp_path: Path, watch: Watched) -> None:
