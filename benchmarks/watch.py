@@ -126,9 +126,8 @@ def measure(
         watched = Watched(path, Path(place) / "run")
         started = time.monotonic()
         try:
-            if last:
-                watched.seen_and_judged(last, 3600.0)
-                print(f"{name}: {last:,} steps were read in {time.monotonic() - started:.1f} s")
+            watched.seen_and_judged(last, 3600.0)  # starting the program is not measured
+            print(f"{name}: {last:,} steps were judged in {time.monotonic() - started:.1f} s")
             seen, judged = [], []
             for number in range(arguments.lines):
                 time.sleep(random.Random(number).uniform(2.0, 4.0))
@@ -167,8 +166,8 @@ def main() -> None:
         root = Path(place)
         if arguments.only in (None, "log"):
             log = root / "train.log"
-            log.touch()
-            measure("a log", log, log, 0, arguments)
+            log.write_text(line(1))
+            measure("a log", log, log, 1, arguments)
         if arguments.only in (None, "folder"):
             folder = root / "outputs"
             for step in range(1, 1001):

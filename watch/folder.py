@@ -25,12 +25,12 @@ from echoscope.store.importers.lines import BadJsonError
 from echoscope.store.importers.sources import JsonLines, SourceError, source_of
 from echoscope.store.importers.survey import format_of
 
-from .kinds import FileKind, is_known_suffix, kind_of
-from .listing import Listing, shown
+from .files.kinds import FileKind, is_known_suffix, kind_of
+from .files.listing import Listing, shown
+from .files.rota import Rota
+from .files.tail import Place, Tail, lines_in
 from .numbers import YOUNG_BYTES, TextNumbers, lines_of_text
 from .rollouts import Rollouts, rows_of_lines
-from .rota import Rota
-from .tail import Place, Tail, lines_in
 from .window import News, Row, Window
 
 ROLLOUTS = "rollouts"
@@ -526,7 +526,7 @@ class Folder:
 
 def _mark(path: Path, offset: int) -> str:
     """The bytes before a place of a file; see `Place`."""
-    from .tail import MARK_BYTES
+    from .files.tail import MARK_BYTES
 
     try:
         with path.open("rb") as file:

@@ -13,9 +13,9 @@ import threading
 import time
 from typing import Any
 
+from .files.tail import lines_in
 from .folder import LOOK_BYTES, Changes, Folder, Numbers
 from .numbers import TextNumbers
-from .tail import lines_in
 from .window import Window
 
 NAME = "standard input"

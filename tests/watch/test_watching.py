@@ -22,8 +22,8 @@ from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import Alarm, CommandAction
 from echoscope.store.steer.steering import SteeringError, prepare
-from echoscope.watch import tail as tails
 from echoscope.watch import watching
+from echoscope.watch.files import tail as tails
 from echoscope.watch.judging import MAX_STEPS_AHEAD
 from echoscope.watch.keeping import WatchError
 from echoscope.watch.steps import Waits

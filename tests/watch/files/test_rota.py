@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from echoscope.watch.rota import LIVELY_S, MAX_CALM, NUM_KEPT, TURN_S, Rota
+from echoscope.watch.files.rota import LIVELY_S, MAX_CALM, NUM_KEPT, TURN_S, Rota
 
 LOOK_S = 0.2
 
