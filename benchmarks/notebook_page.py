@@ -107,7 +107,9 @@ def main() -> None:
     options = parser.parse_args()
     train()
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(HOME)}}).execute()
+    NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": str(NOTEBOOK.parent)}}
+    ).execute()
     with tempfile.TemporaryDirectory() as outer, sync_playwright() as playwright:
         folder = Path(outer) / "pages"
         folder.mkdir()

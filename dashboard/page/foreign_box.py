@@ -144,7 +144,7 @@ def _ways(source: Source, row: RunRow | None, key: str) -> None:
         links.link("Open the run", "live", run=row.run_id, step=None, trajectory=None, turn=None)
     if settings().is_read_only or (row is not None and not _has_grown(source, row)):
         return
-    label = "Open" if row is None else "Update"
+    label = "Import" if row is None else "Import what is new"
     name = importing.new_name(source, settings().root) if row is None else row.run_id
     if st.button(label, key=f"open_{key}", help=plain(f"Imports it as the run {name}.", 300)):
         if source.num_bytes > ASKS_ABOVE or source.is_cut:

@@ -23,7 +23,7 @@ def test_a_click_makes_a_run_of_a_folder_and_the_next_one_leads_to_it(
     shutil.copytree(FIXTURES / "verl", root / "my-verl")
     visit(page, serve(root).url)
     page.get_by_text("verl JSONL rollouts, 3 files").wait_for()
-    page.locator("[class*=st-key-foreign_]").get_by_role("button", name="Open").first.click()
+    page.locator("[class*=st-key-foreign_]").get_by_role("button", name="Import").first.click()
     page.get_by_text("opened as the run my-verl-imported").wait_for(timeout=60_000)
     until(lambda: "my-verl-imported" in str(table_rows(page)), "run in the list", page=page)
     page.get_by_text("What was imported, guessed and skipped").click()

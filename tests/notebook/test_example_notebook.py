@@ -65,6 +65,22 @@ def test_it_runs_from_top_to_bottom(tmp_path: Path) -> None:
     assert_shows_everything(executed(path, tmp_path), "made")
 
 
+def test_its_paths_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cells up to the paths, as they are shipped, where the notebook was started elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    cells = code_cells(nbformat.read(NOTEBOOK, as_version=4))
+    place, parameters = cells[0], cells[1]
+    assert parameters.metadata["tags"] == ["parameters"]
+    names: dict[str, Any] = {}
+    for cell in (place, parameters):
+        exec(compile(cell.source, "cell", "exec"), names)
+    assert Path(names["ROLLOUTS"]).is_dir()
+    assert Path.cwd() / names["RUN"] == Path(echoscope.__file__).parent / names["RUN"]
+    assert len(echoscope.Run(names["ROLLOUTS"]).trajectories()) == 4
+
+
 @pytest.mark.slow
 def test_it_runs_on_a_run_that_a_trainer_wrote(
     make_config: Callable[..., RunConfig], tmp_path: Path

@@ -228,7 +228,7 @@ def test_files_of_other_trainers_are_listed_and_open_by_a_click(
     assert "Files of other trainers" in [one.value for one in listed.subheader]
     words = " ".join(one.value for one in listed.caption).replace("\\", "")
     assert "TRL completions Parquet rollouts, 1 file" in words
-    assert [one.label for one in listed.button] == ["Open"]
+    assert [one.label for one in listed.button] == ["Import"]
     read_only = page(is_read_only=True)
     assert [one.label for one in read_only.button] == []
     assert "nothing is imported from here" in " ".join(one.value for one in read_only.caption)
