@@ -26,7 +26,7 @@ from .forms.delimited_text import NUM_SAMPLED, DelimitedText, Dialect, dialect_o
 from .forms.json_records import documents, is_notebook, notebook_lines, parsed, records_of
 from .forms.registry import form_of
 from .forms.yaml_records import MAX_YAML_LINES, looks_like_yaml, yaml_documents
-from .records import Collector, MetricsFileError, is_named, no_such_run
+from .records import Collector, MetricsFileError, is_named, no_such_run, refuse_export
 from .table import MetricTable
 
 MAX_LINE_CHARS = 32_000_000
@@ -122,6 +122,7 @@ def _read(path: Path, reading: Reading, lines: Lines) -> MetricTable:
     dialect = dialect_of(list(itertools.islice(lines(), NUM_SAMPLED)))
     if dialect is None:
         return _read_log(path, reading, lines)
+    refuse_export(path, dialect.names)
     collector, notes = _delimited(path, reading, lines, dialect)
     # Bars also draw tables, and commas also stand in sentences.
     is_plain = dialect.num_before == 0 and dialect.delimiter != "|"
@@ -242,6 +243,8 @@ def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> Metric
 def _read_json_lines(
     path: Path, collector: Collector, lines: Lines, first: object
 ) -> MetricTable | None:
+    if isinstance(first, dict):
+        refuse_export(path, first)
     entries = (line for line in lines() if line.strip())
     next(entries)
     second = next(entries, None)

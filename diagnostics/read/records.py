@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,42 @@ MAX_NOISE = 1_000
 
 class MetricsFileError(ValueError):
     """A file that no run's metrics can be read from."""
+
+
+class ExportedFileError(MetricsFileError):
+    """A file with numbers that are no metrics: an export that is not meant to be read back."""
+
+
+_INSTEAD = (
+    "Write the run with `echoscope export RUN --to messages` (or parquet, inspect, scout, duckdb) "
+    "and give that file"
+)
+_EXPORTS: tuple[tuple[frozenset[str], str], ...] = (
+    (
+        frozenset({"prompt", "chosen", "rejected"}),
+        "holds preference pairs (`prompt`, `chosen`, `rejected`), which leave out most episodes of "
+        f"a run. {_INSTEAD}",
+    ),
+    (
+        frozenset({"run_id", "prompt_key", "sibling_index", "stop_reason", "num_turns"}),
+        "is the table trajectories of `echoscope export --to csv`, which holds no replies. "
+        f"{_INSTEAD}",
+    ),
+    (
+        frozenset({"run_id", "trajectory_id", "turn", "observation", "response"}),
+        "is the table turns of `echoscope export --to csv`, whose texts are changed for "
+        f"spreadsheets. {_INSTEAD}",
+    ),
+)
+"""Keys that rows of an export have -> what the file is, and what to give instead."""
+
+
+def refuse_export(path: Path, names: Iterable[str]) -> None:
+    """Raises ExportedFileError where rows with these fields are of an export."""
+    given = frozenset(names)
+    for keys, words in _EXPORTS:
+        if keys <= given:
+            raise ExportedFileError(f"{path}: {words}")
 
 
 _WRAPPED = re.compile(

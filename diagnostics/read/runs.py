@@ -22,7 +22,7 @@ from .foreign_names import Meaning
 from .forms.wandb_file import is_kept_beside
 from .metrics_file import read_metrics
 from .names import is_ours, to_our_names
-from .records import MetricsFileError, is_named, run_names
+from .records import ExportedFileError, MetricsFileError, is_named, run_names
 from .table import MetricTable, without_infinity
 
 Progress = Callable[[int, int], None]
@@ -168,7 +168,7 @@ def _tables_or_reason(
             raise
         if isinstance(error, OSError):
             refused.add(error.strerror or str(error), str(shown))
-        elif _LOOKS_LIKE_METRICS.search(file.name):
+        elif isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
             refused.add(str(error).removeprefix(f"{file}: "), str(shown))
         return []
 

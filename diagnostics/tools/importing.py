@@ -48,7 +48,7 @@ from ..measure.evaluations import evaluation_metrics
 from ..measure.text.sampling import measure_sample, sample, steps_to_measure
 from ..read.foreign_names import Meaning
 from ..read.names import is_ours
-from ..read.records import MetricsFileError, no_such_run, run_names
+from ..read.records import ExportedFileError, MetricsFileError, no_such_run, run_names
 from ..read.runs import MetricsFolder, RunMetrics, listed, read_runs
 from ..read.table import MetricTable
 from ..read.wandb_address import is_address, read_address
@@ -346,6 +346,8 @@ def _metrics_of(
         return read_runs(
             path, mapping, skipped=skipped, needs_steps=has_rollouts, progress=scanning
         )
+    except ExportedFileError as error:
+        raise ImportingError(str(error)) from None
     except MetricsFileError as error:
         refused = Refusals()
         refused.add(str(error).removeprefix(f"{path}: "), path.name)

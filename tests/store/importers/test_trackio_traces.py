@@ -27,7 +27,8 @@ def two_runs(tmp_path: Path) -> Path:
     with closing(sqlite3.connect(file)) as database, database:
         database.execute(
             "INSERT INTO traces SELECT id || 'b', 'b', timestamp, 'lake-2', step, key, "
-            "trace_index, replace(CAST(messages AS TEXT), '6', '7'), metadata, '', log_id, space_id, spans "
+            "trace_index, replace(CAST(messages AS TEXT), '6', '7'), metadata, '', log_id, "
+            "space_id, spans "
             "FROM traces WHERE step = 1"
         )
         database.execute(
