@@ -14,7 +14,6 @@ from .formats import (
     roll,
     slime,
     tinker,
-    trackio,
     trl,
     verifiers,
     verl,
@@ -42,7 +41,7 @@ FORMATS: tuple[Format, ...] = (
     choices.PARQUET,
     choices.EVENTS,
     inspect_ai.SAMPLES,
-    trackio.TRACES,
+    openai.TRACES,
     verl.VAGEN_FOLDERS,
     openai.MESSAGES,
 )

@@ -2,14 +2,21 @@
 
 Known beside the messages: `reward` or `score`, `success` or `is_correct`, `step`, `group_id`. All
 other fields are kept.
+
+The traces of a trackio project (`spooled/trackio_traces.py`) are such messages with any metadata.
+Rewards, success and groups are read from the metadata under the same names; our export `trackio`
+writes such names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from ...records import Split, StopReason
 from ..dialogue import is_messages, read_messages
-from ..draft import Draft, number, text_of, truth, whole, without
+from ..draft import Draft, RowError, number, text_of, truth, whole, without
 from ..format import Format, Row, Where
 
 _KEYS = ("messages", "conversation", "conversations")
@@ -68,4 +75,41 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
 
 MESSAGES = Format(
     name="messages JSONL", trainer="messages", matches=_matches, drafts=_drafts, step=_step
+)
+
+
+_KNOWN_STOPS = {reason.value: reason for reason in StopReason}
+
+
+def _is_trace(row: Row) -> bool:
+    return isinstance(row.get("trackio_trace"), Mapping) and "messages" in row
+
+
+def _trace_drafts(row: Row, where: Where) -> Iterator[Draft]:
+    if not is_messages(row["messages"]):
+        raise RowError("the trace has no messages")
+    found = row.get("metadata")
+    metadata = dict(found) if isinstance(found, Mapping) else {}
+    flat = {**metadata, "messages": row["messages"]}
+    if "reward" not in flat and not math.isnan(number(flat.get("return"))):
+        flat["reward"] = flat["return"]
+    duration = number(metadata.get("duration_ms"))
+    for draft in _drafts(flat, where):
+        system = {k: v for k, v in draft.fields.items() if k == "system"}
+        yield replace(
+            draft,
+            split=Split.EVAL if metadata.get("split") == "eval" else Split.IMPORT,
+            stop_reason=_KNOWN_STOPS.get(text_of(metadata.get("stop_reason")), StopReason.UNKNOWN),
+            duration_s=None if math.isnan(duration) else duration / 1000,
+            fields={"trace": dict(row["trackio_trace"]), "metadata": metadata, **system},
+        )
+
+
+TRACES = Format(
+    name="trackio traces",
+    trainer="trackio",
+    matches=_is_trace,
+    drafts=_trace_drafts,
+    step=lambda row: whole(row["trackio_trace"].get("step")),
+    file_step=lambda where: None,
 )
