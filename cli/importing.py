@@ -124,6 +124,7 @@ def words(joint: JointReport) -> list[str]:
     from echoscope.store.importers.draft import RECONSTRUCTIONS
     from echoscope.store.log.layout import shown_path
     from echoscope.text.amounts import counted
+    from echoscope.text.titles import capitalised
 
     report = joint.written
     run = shown_path(report.path)
@@ -160,10 +161,7 @@ def words(joint: JointReport) -> list[str]:
     for reason, times in joint.rows.counts.most_common():
         place = joint.rows.places[reason]
         lines.append(f"Left out {counted(times, 'row')} of metrics: {reason} (first: {place}).")
-    refused = report.files.counts + joint.refused.counts
-    places = {**joint.refused.places, **report.files.places}
-    for reason, times in refused.most_common():
-        lines.append(f"Refused {counted(times, 'file')}: {reason} (first: {places[reason]}).")
+    lines += [f"{capitalised(sentence).rstrip('.')}." for sentence in joint.file_sentences()]
     for name, (times, place) in report.others.items():
         lines.append(
             f"Left out {counted(times, 'row')} of {name}, another trainer's format (first file: "
@@ -202,7 +200,10 @@ def _as_json(joint: JointReport) -> dict[str, Any]:
         "metrics_notes": list(joint.metrics.table.notes) if joint.metrics else [],
         "skipped_rows": dict(report.rows.counts),
         "left_out_metrics": dict(joint.rows.counts),
-        "refused_files": dict(report.files.counts + joint.refused.counts),
+        "refused_files": dict(
+            report.files.counts + joint.refused.counts + joint.left.refused.counts
+        ),
+        "passed_over_files": dict(joint.left.passed.counts),
         "left_out": {name: times for name, (times, _) in report.others.items()},
         "reconstructed": dict(report.reconstructed),
     }

@@ -27,7 +27,7 @@ from .log.durable import FileLock
 from .log.events import plain
 from .log.index import read_run_json
 from .log.layout import Layout
-from .log.starting import claim, lay_out
+from .log.starting import claim, describe, lay_out
 from .log.state import RunState
 from .query.rows import check_trajectory
 from .records import (
@@ -152,6 +152,8 @@ class RunWriter:
         path: Path,
         *,
         from_step: int,
+        config: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         queue_size: int = 4,
         rotate_every: int = 256,
         is_packing: bool = True,
@@ -160,6 +162,9 @@ class RunWriter:
 
         Steps after `from_step` that earlier attempts wrote are hidden from now on.
 
+        Args:
+            config, tags: What the run says of itself from now on; None leaves it as it is.
+
         Raises:
             NotARunError: no run there.
             RunBusyError: another process writes it.
@@ -167,7 +172,7 @@ class RunWriter:
             StoreError: the run cannot be read or written.
         """
         layout = Layout(Path(path).resolve())
-        read_run_json(layout)
+        described = read_run_json(layout)
         lock = FileLock(layout.writer_lock)
         lock.acquire(wait_s=_LOCK_PATIENCE_S)
         try:
@@ -178,6 +183,12 @@ class RunWriter:
                     f"{layout.root}: cannot resume after step {from_step}; "
                     f"the last acknowledged step is {last}"
                 )
+            if config is not None:
+                described["config"] = json.dumps(plain(config))
+            if tags is not None:
+                described["tags"] = list(tags)
+            if config is not None or tags is not None:
+                describe(layout, committer.state, described)
             committer.rewind(from_step, pid=os.getpid(), host=socket.gethostname())
         except BaseException:
             lock.release()

@@ -36,6 +36,7 @@ from .rules import reasoning as rules_reasoning
 from .rules import signal as rules_signal
 from .rules import task as rules_task
 from .rules.base import FIXED, Finding, Rule, View, describe
+from .rules.needed import logged_keys
 
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
 RULE_ORDER: tuple[str, ...] = RuleName.__args__  # type: ignore[attr-defined]
@@ -98,7 +99,7 @@ class Blindness:
 
     rule: str
     wanted: tuple[str, ...]
-    """Any one of these metrics would do."""
+    """Any one of these metrics would do, under the keys that are logged."""
     is_blind: bool
     """False: it can warn, but cannot become critical."""
 
@@ -477,7 +478,7 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
                 # One confirms: something else must agree with it.
                 had = {*seen, *(FIXED if seen & set(FIXED) else ())}
                 names = tuple(name for name in (*rule.needs, *names) if name not in had)
-            wanted = tuple(dict.fromkeys(specs[name].keys[0] for name in names))
+            wanted = logged_keys(names)
             out.append(Blindness(rule=rule.name, wanted=wanted, is_blind=is_blind))
     return out
 

@@ -8,15 +8,22 @@ from collections.abc import Collection, Sequence
 from echoscope.text.amounts import counted
 from echoscope.text.titles import in_sentence
 
+from ..catalogue import metric
 from ..metric_entry import SHARE
 from .advice.actions import Action
 from .advice.causes import Cause
+from .advice.situation import Situation
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
 from .regimes import Regime
 from .rules.base import SUCCESS, View, amount, describe
+from .rules.needed import mappable, wanting_words
 
 Onset = tuple[int | None, tuple[int, int] | None]
 
+NOTHING_READ = "nothing"
+"""Stands for the metric of a verdict where no alarm reads anything that is logged."""
+FILE = "RUN"
+"""How a source is named that is no folder of a run: its columns can be mapped."""
 MAX_EVIDENCE = 4
 MAX_CAUSES = 3
 MAX_UNSEEN = 2
@@ -62,14 +69,16 @@ def verdict_text(
     causes: Sequence[Cause],
     actions: Sequence[Action],
     unseen: Sequence[Blindness],
+    situation: Situation,
 ) -> str:
     """One paragraph a part, the most important first.
 
     Args:
         num_rows: Steps with a metric.
-        needed: Of the metric that is nearest to a verdict: its key, its rows, and the rows that
+        needed: Of the metric that is nearest to a verdict: its key, its steps, and the steps that
             a verdict needs. No key: no rule reads anything that is logged.
         nearest: Signals that are half way to an alarm, by their label.
+        situation: Of the run: a foreign one has metrics of other names.
     """
     if state is RunState.INSUFFICIENT:
         parts = [_too_little(num_rows, *needed)]
@@ -83,23 +92,46 @@ def verdict_text(
         parts += _cause_part(causes)
         parts += [_advice_part(action) for action in actions[:1]]
     open_rules = {alarm.rule for alarm in open_alarms}
-    return "\n".join([*parts, *_unseen_words(unseen, view, open_rules)])
+    return "\n".join([*parts, *_unseen_words(unseen, view, open_rules, situation)])
 
 
 def _too_little(num_rows: int, key: str, count: int, needed: int) -> str:
-    """How many rows there are, and how many a verdict needs; the metric where it lacks in some.
+    """How many steps there are, and how many with which metric a verdict needs.
 
-    >>> _too_little(10, "reward/return_mean", 10, 20)
-    'Too early to tell: a verdict needs 20 rows, and there are 10.'
+    >>> _too_little(5, "", 5, 8)
+    'Too early to tell: a verdict needs 8 steps, and there are 5.'
     >>> _too_little(30, "reward/return_mean", 1, 20)
-    'Too early to tell: a verdict needs 20 rows with reward/return_mean, and there is 1.'
+    'Too early to tell: a verdict needs 20 steps with the mean return, and there is 1.'
     """
-    if not key:
-        rows = "1 row holds" if num_rows == 1 else f"{num_rows} rows hold"
-        return f"Too early to tell, or too little logged: {rows} no metric that a rule reads."
-    rows = "rows" if count == num_rows else f"rows with {key}"
     number = "is 1" if count == 1 else f"are {count}"
-    return f"Too early to tell: a verdict needs {needed} {rows}, and there {number}."
+    if key == NOTHING_READ:
+        steps = "1 step holds" if num_rows == 1 else f"{num_rows} steps hold"
+        start = "Too early to tell, or too little is" if num_rows < needed else "Too little is"
+        return f"{start} logged: {steps} no metric that an alarm reads."
+    of = f" with the {metric(key).in_sentence}" if key else ""
+    return f"Too early to tell: a verdict needs {needed} steps{of}, and there {number}."
+
+
+_OF_REPLIES = (
+    ("Reasoning still varies and depends on", "The replies still vary and depend on"),
+    ("Reasoning varies little and still depends on", "The replies vary little and still depend on"),
+    ("The reasoning no longer depends", "The replies no longer depend"),
+    ("the reasoning of three prompts", "the replies to three prompts"),
+    ("of the reasonings share", "of the replies share"),
+    ("from the reasoning", "from the replies"),
+    ("between prompt and reasoning", "between prompt and reply"),
+)
+
+
+def of_replies(text: str) -> str:
+    """Words about the reasoning, for replies that mark none: they are judged as a whole.
+
+    >>> of_replies("prompts identified from the reasoning: 40 % of the reasonings share it")
+    'prompts identified from the replies: 40 % of the replies share it'
+    """
+    for words, instead in _OF_REPLIES:
+        text = text.replace(words, instead)
+    return text
 
 
 def verdict_parts(text: str) -> list[tuple[str, str]]:
@@ -136,7 +168,7 @@ def _healthy(measured: Sequence[str], view: View, nearest: Sequence[str]) -> str
     if success is not None and success.spec.unit == SHARE and success.high_step is not None:
         first, high = (amount(value, SHARE) for value in (success.opening, success.high))
         now = " and holds" if view.is_success_at_best else ""
-        if success.high > success.opening:
+        if success.high > success.opening and first != high:
             best = f" Success rose from {first} to {high}{now}."
     near = nearest_words(nearest)
     rest = f" {NEAREST}: {near}." if near else ""
@@ -207,13 +239,16 @@ def onset_words(onset: int | None, interval: tuple[int, int] | None) -> str:
 
 
 def _unseen_words(
-    unseen: Sequence[Blindness], view: View, open_rules: Collection[str]
+    unseen: Sequence[Blindness], view: View, open_rules: Collection[str], situation: Situation
 ) -> list[str]:
     # A fall of the mean return confirms these without a success rate.
     has_return = view["reward"].count > 0 and not view.has_success_rate
     by_return = _CONFIRMED_BY_RETURN if has_return else ()
-    wanting = [_wanting(b, view) for b in unseen if b.is_blind]
-    partly = [_wanting(b, view) for b in unseen if not b.is_blind and b.rule not in by_return]
+    blind = [b for b in unseen if b.is_blind]
+    wanting = [_wanting(b, view, situation) for b in blind]
+    partly = [
+        _wanting(b, view, situation) for b in unseen if not b.is_blind and b.rule not in by_return
+    ]
     not_yet = [
         f"{in_sentence(RULES_BY_NAME[b.rule].title)} (needs a success rate, or a clear fall of the "
         "mean return)"
@@ -225,7 +260,17 @@ def _unseen_words(
         ("Not yet confirmed", not_yet),
         ("Cannot be confirmed", partly),
     ]
-    return [f"{title}: {_few(texts)}." for title, texts in found if texts]
+    lines = [f"{title}: {_few(texts)}." for title, texts in found if texts]
+    if lines and has_foreign_names(situation) and situation.run == FILE:
+        keys = (mappable(b.wanted, situation.trainer) for b in blind[:MAX_UNSEEN])
+        key = next((key for key in keys if key), "")
+        lines[0] += f" If you log it under another name, give `--map NAME={key}`." if key else ""
+    return lines
+
+
+def has_foreign_names(situation: Situation) -> bool:
+    """Whether whoever reads a verdict knows the metrics by names of another trainer."""
+    return situation.kind == "foreign" and not situation.has_own_keys
 
 
 def _few(texts: Sequence[str]) -> str:
@@ -234,11 +279,13 @@ def _few(texts: Sequence[str]) -> str:
     return "; ".join(shown) + (f"; and {more} more (`--json` lists them)" if more > 0 else "")
 
 
-def _wanting(blind: Blindness, view: View) -> str:
+def _wanting(blind: Blindness, view: View, situation: Situation) -> str:
     """A rule, and what it lacks: any success rate where any would do, else one metric."""
     title = in_sentence(RULES_BY_NAME[blind.rule].title)
     if all(key.startswith(("eval/", "probe/")) for key in blind.wanted):
         return f"{title} (needs a success rate of an evaluation)"
     if blind.wanted[0].endswith("/success_rate") and not view.has_success_rate:
         return f"{title} (needs a success rate)"
+    if has_foreign_names(situation):
+        return f"{title} ({wanting_words(blind.wanted, situation.trainer)})"
     return f"{title} ({blind.wanted[0]} is not logged)"

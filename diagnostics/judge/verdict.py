@@ -19,7 +19,7 @@ dashboard and the report. Everything is causal: at each step only the past is kn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from .channels import CHANNELS, REWARD_AS_SUCCESS, ChannelSpec
 from .record import Evidence, Shown, Verdict
 from .regimes import Regime, RegimeTracker
 from .rules.base import describe
-from .sentences import verdict_text
+from .sentences import NOTHING_READ, of_replies, verdict_text
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
@@ -113,7 +113,7 @@ class Diagnosis:
         actions = self.engine.actions() if is_known else ()
         regime = self._regime(open_alarms)
         nearest = tuple(dict.fromkeys(channel.spec.label for channel in self.nearest()))
-        return Verdict(
+        verdict = Verdict(
             state=state,
             kinds=tuple(alarm.rule for alarm in open_alarms),
             regime=regime,
@@ -147,8 +147,10 @@ class Diagnosis:
                 causes=causes,
                 actions=actions,
                 unseen=unseen,
+                situation=self.engine.situation,
             ),
         )
+        return _about_replies(verdict) if reads_whole_replies(self._keys) else verdict
 
     def _regime(self, open_alarms: Sequence[OpenAlarm]) -> Regime:
         """What the plane of reasoning says; undetermined where the headline contradicts it."""
@@ -173,13 +175,19 @@ class Diagnosis:
         return RunState.INSUFFICIENT if is_short or not seen else state
 
     def _needed(self) -> tuple[str, int, int]:
-        """The metric that needs fewest further rows for a verdict: its rows, and how many."""
+        """The metric that needs fewest further steps for a verdict: its steps, and how many.
+
+        No metric is named where steps of any kind are all that is missing.
+        """
         least = min(
             self._judged(), key=lambda channel: channel.spec.warmup - channel.count, default=None
         )
+        num_rows = self.engine.num_rows
         if least is None:
-            return "", self.engine.num_rows, MIN_ROWS
-        return least.key, least.count, max(least.spec.warmup, MIN_ROWS)
+            return NOTHING_READ, num_rows, MIN_ROWS
+        if MIN_ROWS - num_rows >= least.spec.warmup - least.count:
+            return "", num_rows, MIN_ROWS
+        return least.key, least.count, least.spec.warmup
 
     def _judged(self) -> list[Channel]:
         """Channels that some rule needs, and that were measured."""
@@ -205,7 +213,8 @@ class Diagnosis:
             return "none", counted(self.engine.num_rows, "step")
         measured = self.kinds
         steps = counted(self.engine.num_rows, "step")
-        over = f"{counted(len(measured), 'kind')} of signals over {steps}"
+        kinds = counted(len(measured), "kind")
+        over = f"{kinds} of {'signal' if len(measured) == 1 else 'signals'} over {steps}"
         if state.is_collapse:
             names = {name for alarm in self.engine.open_alarms for name in alarm.channels}
             moved = [name for name in names if self.engine.channels[name].stands_out]
@@ -258,6 +267,31 @@ class Diagnosis:
         self.engine.restore(state["engine"])
         self.regimes.restore(state["regimes"])
         self._keys = dict.fromkeys(state["keys"])
+
+
+def reads_whole_replies(keys: Collection[str]) -> bool:
+    """Whether text was measured, and no reply marks its reasoning.
+
+    >>> reads_whole_replies(["text/dependence"])
+    True
+    >>> reads_whole_replies(["text/dependence", "text/closed_reasoning_frac"])
+    False
+    """
+    has_reasoning = any(key.startswith("info/") or key in _REASONING_KEYS for key in keys)
+    return any(key.startswith("text/") for key in keys) and not has_reasoning
+
+
+_REASONING_KEYS = ("rollout/reasoning_closed_frac", "text/closed_reasoning_frac")
+
+
+def _about_replies(verdict: Verdict) -> Verdict:
+    return replace(
+        verdict,
+        text=of_replies(verdict.text),
+        nearest=tuple(map(of_replies, verdict.nearest)),
+        evidence=tuple(replace(e, words=of_replies(e.words)) for e in verdict.evidence),
+        actions=tuple(replace(a, text=of_replies(a.text)) for a in verdict.actions),
+    )
 
 
 def _onset(

@@ -40,6 +40,13 @@ _UNICODE = (
 )
 """Byte order marks: PowerShell writes what it redirects as UTF-16."""
 
+NO_TEXT = "is binary, and not of TensorBoard, trackio or W&B"
+NOT_METRICS = (
+    "holds no metrics of a run: neither a CSV header, nor JSON, nor lines with a known name such "
+    "as `step:1 - reward:0.5`, `{'reward': 0.5}` or `reward=0.5`"
+)
+"""Why a file is no metrics; the same file may hold rollouts (see `unread.py`)."""
+
 Mapped = Mapping[str, Meaning]
 
 
@@ -88,7 +95,7 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
         return form.read(path, reading.mapping, reading.run)
     encoding = next((name for mark, name in _UNICODE if head.startswith(mark)), "utf-8")
     if b"\x00" in head and encoding != "utf-16":
-        raise MetricsFileError(f"{path}: is binary, and not of TensorBoard, trackio or W&B")
+        raise MetricsFileError(f"{path}: {NO_TEXT}")
 
     def lines() -> Iterator[str]:
         with opened(path) as file:
@@ -164,10 +171,7 @@ def _log_of(path: Path, reading: Reading, lines: Lines) -> Collector | None:
 def _read_log(path: Path, reading: Reading, lines: Lines) -> MetricTable:
     best = _log_of(path, reading, lines)
     if best is None:
-        raise MetricsFileError(
-            f"{path}: holds no metrics of a run: neither a CSV header, nor JSON, nor lines with a "
-            "known name such as `step:1 - reward:0.5`, `{'reward': 0.5}` or `reward=0.5`"
-        )
+        raise MetricsFileError(f"{path}: {NOT_METRICS}")
     return best.finish()
 
 

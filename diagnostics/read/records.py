@@ -440,11 +440,14 @@ class Collector:
             raise MetricsFileError(f"{self.path}: no row with a step was found ({self.kind})")
         if not self._steps and not self.known and not self.mapping:
             shown = ", ".join(list(self.names)[:6])
-            first = next(iter(self.names))
+            first = next((name for name in self.names if name in self._numeric), "")
+            ways = (
+                f"; say what they are: --map NAME=step for the steps, and --map "
+                f"'{first}=rollout/success_rate' or --map '{first}=reward/return_mean'"
+            )
             raise MetricsFileError(
-                f"{self.path}: neither steps nor a known metric among {shown}; say what they are: "
-                f"--map NAME=step for the steps, and --map '{first}=rollout/success_rate' or "
-                f"--map '{first}=reward/return_mean'"
+                f"{self.path}: neither steps nor a known metric among {shown}"
+                + (ways if first else ", and no column holds numbers")
             )
         if not self._steps:
             why = f"{self._fractions} holds fractions" if self._fractions else "no step is written"

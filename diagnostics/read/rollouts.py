@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 
 _FEW_STEPS = 8
-_BINARY = (b"SQLite", b"PAR1", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x1f\x8b")
+_BINARY = (
+    *(b"SQLite", b"PAR1", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x1f\x8b"),
+    *(b"BZh", b"\xfd7zXZ", b"\x80"),
+)
+_ENDINGS = (".pkl", ".pickle", ".pt", ".yaml", ".yml")
+"""Of files whose first bytes do not tell: old pickles, and groups in YAML."""
 _ORDINARY = (
     ("rollout/success_rate", "success is {:.0%}"),
     ("reward/return_mean", "the mean return is {:.3g}"),
@@ -88,7 +93,12 @@ def of_another_trainer(
         )
         opened = open_source(report.path, progress=progress, rescore=rescore)
         shown = shlex.quote(str(path))
-        notes = (*notes_of(report, shown), *opened.table.notes, *_now(opened.table))
+        notes = (
+            *notes_of(report, shown),
+            *_without_success(opened.table, report.written.trainer),
+            *opened.table.notes,
+            *_now(opened.table),
+        )
         yield replace(
             opened,
             name=shown,
@@ -110,7 +120,8 @@ def _may_hold_rollouts(path: Path) -> bool:
         head = file.read(64)
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     is_utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-    return start in (b"{", b"[") or is_utf16 or head.startswith(_BINARY)
+    is_known = is_utf16 or head.startswith(_BINARY) or head[8:12] == b"DUCK"
+    return is_known or start in (b"{", b"[") or path.suffix.lower() in _ENDINGS
 
 
 def notes_of(joint: JointReport, path: str) -> list[str]:
@@ -128,20 +139,12 @@ def notes_of(joint: JointReport, path: str) -> list[str]:
     ]
     if joint.metrics is not None:
         notes += joint.metrics.table.notes
-    notes += [
-        f"metrics not read: {place}: {why}" for why, place in list(joint.refused.places.items())[:3]
-    ]
     if report.rows.total:
         reason, times = report.rows.counts.most_common(1)[0]
         more = "" if len(report.rows.counts) == 1 else " and for other reasons"
         skipped = counted(report.rows.total, "row")
         notes.append(f"skipped {skipped}: {reason} ({times}){more}")
-    if report.files.total:
-        reason, times = report.files.counts.most_common(1)[0]
-        place = report.files.places[reason]
-        more = "" if len(report.files.counts) == 1 else "; others for other reasons"
-        refused = counted(report.files.total, "file")
-        notes.append(f"refused {refused}: {reason} ({times}, first: {place}){more}")
+    notes += joint.file_sentences()
     notes += [
         f"left out {counted(times, 'row')} of {name}, another trainer's format"
         for name, (times, _) in report.others.items()
@@ -150,8 +153,25 @@ def notes_of(joint: JointReport, path: str) -> list[str]:
     return notes
 
 
+_SUCCESS_FIELDS = {"verl": "`acc`, `success` or `is_correct`"}
+"""Trainer -> the fields of a row that say whether an episode succeeded."""
+
+
+def _without_success(table: MetricTable, trainer: str) -> list[str]:
+    """What is said where rollouts have rewards and say no success."""
+    keys = table.keys()
+    if "reward/return_mean" not in keys or any(key.endswith("success_rate") for key in keys):
+        return []
+    fields = _SUCCESS_FIELDS.get(trainer, "")
+    where = f" (no field {fields})" if fields else ""
+    return [f"the rows do not say which episodes succeeded{where}: the mean return is judged"]
+
+
 def _now(table: MetricTable) -> list[str]:
     """The last step in words, where there are too few steps for a verdict on their course."""
+    from ..judge.sentences import of_replies
+    from ..judge.verdict import reads_whole_replies
+
     if not 0 < table.num_rows < _FEW_STEPS:
         return []
     last = {key: float(values[-1]) for key, values in table.columns.items()}
@@ -160,7 +180,9 @@ def _now(table: MetricTable) -> list[str]:
     if _is_known(last, chance) and _is_known(last, accuracy):
         parts.append(_RETRIEVED.format(last[accuracy], last[chance]))
     step = int(np.asarray(table.steps)[-1])
-    return [f"at step {step}: {'; '.join(parts)}"] if parts else []
+    said = "; ".join(parts)
+    said = of_replies(said) if reads_whole_replies(table.keys()) else said
+    return [f"at step {step}: {said}"] if parts else []
 
 
 def _is_known(values: Mapping[str, float], key: str) -> bool:

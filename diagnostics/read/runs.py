@@ -20,7 +20,7 @@ from echoscope.store.records import FloatArray64, IntArray64
 from ..judge.advice.actions import trainer_of
 from .foreign_names import Meaning
 from .forms.wandb_file import is_kept_beside
-from .metrics_file import read_metrics
+from .metrics_file import NO_TEXT, NOT_METRICS, read_metrics
 from .names import is_ours, to_our_names
 from .records import ExportedFileError, MetricsFileError, is_named, run_names
 from .table import MetricTable, without_infinity
@@ -36,17 +36,25 @@ _LOOKS_LIKE_METRICS = re.compile(
     re.IGNORECASE,
 )
 """Names of files that should hold metrics: why one cannot be read is worth saying."""
+NO_KNOWN_COLUMN = (
+    "no column has a known name; give the file by itself, with --map NAME=KEY for its columns"
+)
 _TOLERANCE = 0.02
 """A console rounds, so that two files may say the same with this relative difference."""
 _FEWEST_QUANTITIES = 2
 """Quantities under other names in two files that must differ before the files are of two runs. One
 is not enough: a reward before and after the KL penalty is two columns of one run."""
-_NO_METRICS = frozenset(
+_OF_WANDB = "kept by W&B beside its run"
+_BY_ENDING = "code, pictures, weights or documents, by their ending"
+_NO_DATA = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
-    | {".sh", ".toml", ".lock", ".duckdb", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"}
-    | {".parquet", ".eval", ".bin", ".npz", ".npy", ".ipynb"}
+    | {".sh", ".toml", ".lock", ".bin", ".npz", ".npy", ".ipynb"}
+)
+_NO_METRICS = _NO_DATA | frozenset(
+    {".duckdb", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".parquet", ".eval"}
 )
 """Endings of files that hold no metrics in any form that is read."""
+_GENERIC = (NO_TEXT, NOT_METRICS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +78,8 @@ class MetricsFolder:
     """Files that look like metrics and cannot be read or used."""
     read: tuple[str, ...] = ()
     """Files that a run was made of."""
+    passed: Mapping[str, str] = field(default_factory=dict)
+    """Files of a folder that hold no metrics -> why; "" where nothing more is known."""
 
     def run(self, name: str) -> RunMetrics | None:
         """The run that a user means; None where there is none of this name."""
@@ -129,11 +139,12 @@ def read_runs(
     refused = Refusals()
     pieces: list[_Piece] = []
     counted: list[_Piece] = []
-    candidates = list(_candidates(path, skipped, refused))
+    passed: dict[str, str] = {}
+    candidates = list(_candidates(path, skipped, refused, passed))
     total = sum(size for _, _, size in candidates)
     done = 0
     for file, shown, size in candidates:
-        for table in _tables_or_reason(file, shown, mapping or {}, refused, path.is_dir()):
+        for table in _tables_or_reason(file, shown, mapping or {}, refused, passed, path.is_dir()):
             piece = _Piece(file=shown, table=table, columns=_own_columns(table))
             (counted if table.is_counted else pieces).append(piece)
         done += size
@@ -150,6 +161,7 @@ def read_runs(
         runs=tuple(_merged(run, path, mapping or {}, name) for run, name in runs),
         refused=refused,
         read=tuple(dict.fromkeys(str(piece.file) for piece in pieces)),
+        passed=passed,
     )
 
 
@@ -158,11 +170,16 @@ def _tables_or_reason(
     shown: PurePath,
     mapping: Mapping[str, Meaning],
     refused: Refusals,
+    passed: dict[str, str],
     is_of_folder: bool,
 ) -> list[MetricTable]:
     """The tables of a file; a file of a folder that has none is refused if it should have some."""
     try:
-        return _tables(file, mapping, is_alone=not is_of_folder)
+        tables = _tables(file, mapping, is_alone=not is_of_folder)
+        if is_of_folder and (why := _why_no_metrics(tables[0])):
+            passed[str(shown)] = why
+            return []
+        return tables
     except (MetricsFileError, OSError) as error:
         if not is_of_folder:
             raise
@@ -170,11 +187,14 @@ def _tables_or_reason(
             refused.add(error.strerror or str(error), str(shown))
         elif isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
             refused.add(str(error).removeprefix(f"{file}: "), str(shown))
+        else:
+            reason = str(error).removeprefix(f"{file}: ")
+            passed[str(shown)] = "" if reason in _GENERIC else reason
         return []
 
 
 def _candidates(
-    path: Path, skipped: Collection[str], refused: Refusals
+    path: Path, skipped: Collection[str], refused: Refusals, passed: dict[str, str]
 ) -> Iterator[tuple[Path, PurePath, int]]:
     """Files that may hold metrics, in natural order, and their sizes in bytes."""
     number = 0
@@ -182,11 +202,13 @@ def _candidates(
         shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
         if problem:
             refused.add(problem, str(shown))
-        elif (
-            str(shown) not in skipped
-            and file.suffix.lower() not in _NO_METRICS
-            and not is_kept_beside(file)
-        ):
+        elif str(shown) in skipped:
+            continue
+        elif path.is_dir() and file.suffix.lower() in _NO_METRICS:
+            passed[str(shown)] = _BY_ENDING if file.suffix.lower() in _NO_DATA else ""
+        elif is_kept_beside(file):
+            passed[str(shown)] = _OF_WANDB
+        else:
             number += 1
             if number > MAX_METRICS_FILES:
                 refused.add(f"more than {MAX_METRICS_FILES:,} files without rollouts", str(shown))
@@ -199,7 +221,7 @@ def _candidates(
 
 
 def _tables(file: Path, mapping: Mapping[str, Meaning], *, is_alone: bool) -> list[MetricTable]:
-    """One table a run; empty where the file of a folder holds no metric that a rule reads."""
+    """One table a run; of the first alone, where it is no metrics of a training run."""
     names = mapping
     try:
         first = read_metrics(file, names)
@@ -208,10 +230,16 @@ def _tables(file: Path, mapping: Mapping[str, Meaning], *, is_alone: bool) -> li
             raise
         names = {}  # a column that is mapped stands in another file
         first = read_metrics(file)
-    is_metrics = any(map(is_ours, first.keys()))
-    if not is_alone and (not is_metrics or (first.is_counted and first.num_rows < 2)):
-        return []
+    if not is_alone and _why_no_metrics(first):
+        return [first]
     return [first, *(read_metrics(file, names, run=run) for run in first.runs if run != first.run)]
+
+
+def _why_no_metrics(table: MetricTable) -> str:
+    """Why the table of a file in a folder is not taken for metrics; "" where it is."""
+    if not any(map(is_ours, table.keys())):
+        return NO_KNOWN_COLUMN
+    return "a single row without a step" if table.is_counted and table.num_rows < 2 else ""
 
 
 def _own_columns(table: MetricTable) -> dict[str, FloatArray64]:

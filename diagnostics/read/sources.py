@@ -168,7 +168,7 @@ def open_source(
         if not path.is_dir():
             if rescore is not None:
                 raise MetricsFileError(f"{path}: is no stored run, so it has nothing to score")
-            return _of_table(read_metrics(path, mapping, run=run))
+            return _of_table(_of_file(path, mapping, run))
         from echoscope.store.log.layout import Layout
 
         if not Layout(path).run_json.is_file():
@@ -200,7 +200,9 @@ def open_source(
 
 def _of_table(table: MetricTable) -> Opened:
     trainer = trainer_of(list(table.sources.values()))
-    return Opened(table=table, situation=Situation(trainer=trainer))
+    num_own = sum(key == source for key, source in table.sources.items())
+    has_own_keys = 2 * num_own > len(table.sources)
+    return Opened(table=table, situation=Situation(trainer=trainer, has_own_keys=has_own_keys))
 
 
 _LIVE = ("live", "waiting", "paused", "stale")
@@ -231,6 +233,20 @@ def situation_of(run: RunReader, name: str) -> Situation:
     )
 
 
+def _of_file(path: Path, mapping: Mapping[str, Meaning] | None, run: str) -> MetricTable:
+    """The metrics of a file.
+
+    Raises:
+        MetricsFileError: it holds none; the reason, as `echoscope import` says it.
+    """
+    try:
+        return read_metrics(path, mapping, run=run)
+    except MetricsFileError as error:
+        from .unread import file_unread  # knows the formats of rollouts, which metrics do without
+
+        raise MetricsFileError(file_unread(path, str(error))) from None
+
+
 def _of_folder(
     folder: Path, mapping: Mapping[str, Meaning] | None, run: str, progress: Progress | None
 ) -> MetricTable:
@@ -251,21 +267,17 @@ def _of_folder(
     if not inside:
         raise MetricsFileError(f"{folder}: is empty")
     found = read_runs(folder, mapping, progress=progress)
+    from .unread import file_sentences, folder_unread, leftover_of, reasons_of
+
+    left = leftover_of(folder, found)
     if not found.runs:
-        refused = [f"{file}: {why}" for why, file in found.refused.places.items()]
-        why = f" ({'; '.join(refused[:3])})" if refused else ""
-        raise MetricsFileError(
-            f"{folder}: holds no run, no metrics and no rollouts{why}. What can be judged: a run's "
-            "folder (with run.json); metrics (CSV, JSON, trainer_state.json, a console log, files "
-            "of TensorBoard, trackio or W&B); or the rollouts of a trainer (`echoscope import "
-            "--help`)"
-        )
+        raise MetricsFileError(folder_unread(folder, reasons_of(found, left)))
     if not run and len(found.runs) > 1:
         raise MetricsFileError(found.choice(folder))
     chosen = found.run(run) if run else found.runs[0]
     if chosen is None:
         raise MetricsFileError(f"{folder}: {no_such_run(run, found.names())}")
-    notes = [f"not read: {file}: {why}" for why, file in list(found.refused.places.items())[:3]]
+    notes = file_sentences((found.refused, left.refused), left.passed)
     return replace(chosen.table, notes=(*chosen.table.notes, *notes))
 
 

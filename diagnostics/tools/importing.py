@@ -18,7 +18,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -51,6 +51,14 @@ from ..read.names import is_ours
 from ..read.records import ExportedFileError, MetricsFileError, no_such_run, run_names
 from ..read.runs import MetricsFolder, RunMetrics, listed, read_runs
 from ..read.table import MetricTable
+from ..read.unread import (
+    Leftover,
+    file_sentences,
+    file_unread,
+    folder_unread,
+    leftover_of,
+    reasons_of,
+)
 from ..read.wandb_address import is_address, read_address
 
 _CLOCKS = ("_timestamp", "timestamp", "wall_time", "wall time", "time")
@@ -91,11 +99,18 @@ class JointReport:
     """Rows of metrics that were left out."""
     num_measured: int = 0
     """Steps that were added whose text was measured."""
+    left: Leftover = field(default_factory=Leftover)
+    """Files that hold neither rollouts nor metrics, or that cannot be read as either."""
 
     @property
     def path(self) -> Path:
         """The run's folder."""
         return self.written.path
+
+    def file_sentences(self) -> list[str]:
+        """What became of the files that were not imported, and why."""
+        refused = (self.written.files, self.refused, self.left.refused)
+        return file_sentences(refused, self.left.passed)
 
 
 def import_path(
@@ -166,13 +181,16 @@ def import_path(
             skipped = [name for name in folder.read if name not in both]
             rest = survey(path, Path(spool), scanning, skipped=skipped, run=run)
         with closing(rest) if rest else nullcontext():
+            left = leftover_of(path, folder, None if rest is None else rest.without_rows)
+            if chosen is None and (rest is None or not len(rest.steps_R)):
+                raise ImportingError(_unread(path, folder, left, rest))
             conflict = "" if run else _of_two_trainers(chosen, rest)
             if conflict and needs_one_run:
                 raise ImportingError(f"{path}: {conflict}")
             if conflict and chosen is not None:
                 folder.refused.add(conflict, listed(chosen.files))
                 chosen = None
-            return import_metrics(
+            report = import_metrics(
                 chosen,
                 str(path),
                 run_path,
@@ -182,6 +200,17 @@ def import_path(
                 is_packing,
                 is_measuring,
             )
+            return replace(report, left=left)
+
+
+def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey | None) -> str:
+    """Why nothing of a path can be imported."""
+    if not path.is_dir():
+        return file_unread(path, next(iter(folder.refused.counts), ""))
+    reasons = reasons_of(folder, left)
+    for refusals in (rest.refused_files, rest.refused_rows) if rest else ():
+        reasons = {name: why for why, names in refusals.names.items() for name in names} | reasons
+    return folder_unread(path, reasons)
 
 
 def import_metrics(

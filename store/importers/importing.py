@@ -200,7 +200,16 @@ def import_surveyed(
             is_packing=is_packing,
         )
     else:
-        writer = RunWriter.resume(run_path, from_step=start - 1, is_packing=is_packing)
+        info = open_run(run_path).info()
+        before = info.config.get("imported")
+        now = _brought_up_to_date(before, _description(source, found, beside))
+        writer = RunWriter.resume(
+            run_path,
+            from_step=start - 1,
+            config={**info.config, "imported": now},
+            tags=tuple(dict.fromkeys((*info.tags, *([trainer] if trainer else [])))),
+            is_packing=is_packing,
+        )
     with writer:
         _write_steps(writer, found, merger, digests, start, report, writing, measure)
     if stored is None and not report.num_kept and not report.num_steps_with_numbers:
@@ -235,6 +244,16 @@ def _description(source: str, found: Survey, beside: Beside) -> dict[str, Any]:
         "left_out": {name: times for name, (times, _) in found.others.items()},
         **({"metrics": dict(beside.description)} if beside.steps else {}),
     }
+
+
+def _brought_up_to_date(before: Any, now: dict[str, Any]) -> dict[str, Any]:
+    """What a run says of its import once more was imported: what these files do not say is kept."""
+    if not isinstance(before, Mapping):
+        return now
+    formats = sorted({*before.get("formats", ()), *now["formats"]})
+    lasting = ("trainer", "num_files", "num_rows", "metrics")
+    kept = {key: before[key] for key in lasting if key in before and not now.get(key)}
+    return {**now, **kept, "formats": formats}
 
 
 def _stored_steps(run_path: Path, found: Survey) -> dict[int, str] | None:

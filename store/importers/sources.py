@@ -26,6 +26,7 @@ from .lines import BadJsonError, as_utf8, json_of, lines_of
 from .spooled.joined import (
     is_event,
     is_groups_yaml,
+    is_text_beside,
     text_beside,
     write_events,
     write_groups,
@@ -525,6 +526,13 @@ def _is_document(path: Path) -> bool:
     except BadJsonError:
         return False
     return True
+
+
+def is_read_with_another(path: Path) -> bool:
+    """Whether a file is no source by itself, because its content belongs to the file beside it."""
+    if path.name == "metrics.json":
+        return path.with_name("messages.json").is_file()
+    return is_text_beside(path)
 
 
 def _beside(path: Path) -> dict[str, Any]:

@@ -30,6 +30,8 @@ BLOCK_BYTES = 32 << 20
 MAX_STEP = 99_999_999
 _NO_STEP = -1
 _EXAMPLES = 200
+MAX_NAMED = 4
+"""Places that are kept of each reason."""
 _ROWS_LOOKED_AT = 20
 _UNKNOWN = "a row of no known format"
 
@@ -43,12 +45,17 @@ class Refusals:
 
     counts: Counter[str] = field(default_factory=Counter)
     places: dict[str, str] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict)
+    """Reason -> the first places, `MAX_NAMED` at most."""
 
     def add(self, reason: str, place: str, times: int = 1) -> None:
         if len(self.counts) >= _EXAMPLES and reason not in self.counts:
             reason = "another reason"
         self.counts[reason] += times
         self.places.setdefault(reason, place)
+        named = self.names.setdefault(reason, [])
+        if len(named) < MAX_NAMED:
+            named.append(place)
 
     @property
     def total(self) -> int:
@@ -88,6 +95,8 @@ class Survey:
     """Where the step is that of the file's name."""
     num_unclean: int = 0
     """Rows with bytes that are not UTF-8."""
+    without_rows: frozenset[str] = frozenset()
+    """Files that hold no row of a known format, and that were not refused."""
 
     def steps(self) -> Iterator[tuple[int, range]]:
         """Each step with the rows it has."""
@@ -143,6 +152,50 @@ def is_rollouts(path: Path, spool: Path, run: str = "") -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the first rows of a file say."""
+
+    is_rollouts: bool = False
+    """One of them is of a known format."""
+    problem: str = ""
+    """Why no row can be read; "" where one can, or where the file is of another kind."""
+    keys: tuple[str, ...] = ()
+    """Of the first row, where no row is of a known format."""
+
+
+def look(file: Path, spool: Path, run: str = "") -> Look:
+    """Look at the first rows of a file.
+
+    Args:
+        spool: A folder for unpacked copies.
+        run: Whose, where the file holds those of several.
+    """
+    keys: tuple[str, ...] = ()
+    problem = ""
+    try:
+        source = source_of(file, spool, run)
+        if source is None:
+            return Look()
+        with contextlib.closing(source):
+            for row in itertools.islice(source.scan(), _ROWS_LOOKED_AT):
+                if isinstance(row.value, dict):
+                    if format_of(row.value):
+                        return Look(is_rollouts=True)
+                    keys = keys or tuple(map(str, row.value))
+                problem = problem or row.problem
+    except OSError as error:
+        return Look(problem=error.strerror or str(error))
+    except (SourceError, BadJsonError) as error:
+        return Look(problem=str(error))
+    return Look(keys=keys) if keys or not problem else Look(problem=no_row(problem))
+
+
+def no_row(problem: str) -> str:
+    """What is said of a file whose rows have nothing but problems, by the commonest."""
+    return f"no row can be read: {problem}"
+
+
 def holds_rollouts(file: Path, spool: Path, run: str = "") -> bool:
     """Whether one of the first rows of a file is of a known format; False where none can be read.
 
@@ -150,19 +203,7 @@ def holds_rollouts(file: Path, spool: Path, run: str = "") -> bool:
         spool: A folder for unpacked copies.
         run: Whose, where the file holds those of several.
     """
-    try:
-        source = source_of(file, spool, run)
-        if source is None:
-            return False
-        with contextlib.closing(source):
-            for seen, row in enumerate(source.scan()):
-                if isinstance(row.value, dict) and format_of(row.value):
-                    return True
-                if seen >= _ROWS_LOOKED_AT:
-                    break
-    except (SourceError, BadJsonError, OSError):
-        return False
-    return False
+    return look(file, spool, run).is_rollouts
 
 
 def survey(
@@ -191,6 +232,7 @@ def survey(
     done = 0
     total = sum(_size(file) for file, problem in found_files if not problem)
     firsts: dict[int, str] = {}
+    without_rows: set[str] = set()
     for file, problem in found_files:
         shown = str(file.relative_to(path)) if path.is_dir() else file.name
         where = Where(path=PurePath(shown))
@@ -203,12 +245,15 @@ def survey(
         length = len(rows.step)
         try:
             source = source_of(file, spool, run)
+            is_kept = False
             if source is not None:
                 is_kept, unclean = _scan(source, where, len(files), rows, refused_rows, firsts)
                 num_unclean += unclean
                 if is_kept:
                     files.append(SurveyedFile(where=where, source=source))
                 source.close()
+            if not is_kept:
+                without_rows.add(shown)
         except (SourceError, BadJsonError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             refused_files.add(reason or str(error), shown)
@@ -216,7 +261,9 @@ def survey(
         done += _size(file)
         if progress:
             progress(done, total)
-    return _planned(rows, files, refused_rows, refused_files, num_unclean, firsts)
+    planned = _planned(rows, files, refused_rows, refused_files, num_unclean, firsts)
+    planned.without_rows = frozenset(without_rows)
+    return planned
 
 
 def nothing_surveyed() -> Survey:
@@ -276,7 +323,7 @@ def _scan(
         for reason, times in own.counts.items():
             refused.add(reason, own.places[reason], times)
     elif own.counts and _UNKNOWN not in own.counts:
-        raise SourceError(f"no row can be read: {own.counts.most_common(1)[0][0]}")
+        raise SourceError(no_row(own.counts.most_common(1)[0][0]))
     return is_kept, unclean
 
 

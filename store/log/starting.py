@@ -7,8 +7,10 @@ is written last; what lies there before is taken away by the next start.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ..errors import RunBusyError, RunExistsError, StoreWriteError
 from .durable import FileLock, replace_file, sync_folder, to_checked_json_bytes
@@ -69,6 +71,19 @@ def lay_out(layout: Layout, state: RunState, lock: FileLock) -> Journal:
         lock.release()
         raise _cannot_start(layout, error) from error
     return journal
+
+
+def describe(layout: Layout, state: RunState, description: Mapping[str, Any]) -> None:
+    """Write what a run says of itself anew; the next piece of its journal repeats it.
+
+    Raises:
+        StoreWriteError: the disk refuses.
+    """
+    state.description = {key: value for key, value in description.items() if key != "format"}
+    try:
+        replace_file(layout.run_json, to_checked_json_bytes(state.description))
+    except OSError as error:
+        raise StoreWriteError(f"{layout.run_json}: cannot be written: {error.strerror}") from error
 
 
 def _require_free(layout: Layout) -> None:

@@ -176,7 +176,7 @@ def test_c14_finding_c1_a_young_run_is_told_when_it_will_be_judged(
     run = hold("young")
     run.advance(5)
     visit(page, f"{dashboard.url}/live?run=young")
-    words = re.compile(r"^Too early to tell: a verdict needs 8 rows, and there are 5\.$")
+    words = re.compile(r"^Too early to tell: a verdict needs 8 steps, and there are 5\.$")
     page.get_by_text(words).first.wait_for()
     assert "more characters" not in text_of(page)
 

@@ -86,8 +86,8 @@ def test_a_folder_that_is_neither_says_what_is_read(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
     result = runner.invoke(app, ["diagnose", str(tmp_path)])
     assert result.exit_code == 4
-    assert "no metrics and no rollouts. What can be judged: a run's folder" in result.stderr
-    assert "trainer_state.json, a console log, files of TensorBoard" in result.stderr
+    assert "holds neither rollouts nor metrics of a known form, and no run" in result.stderr
+    assert "a console log with lines such as `step:1 - reward:0.5`, files of" in result.stderr
 
 
 def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:

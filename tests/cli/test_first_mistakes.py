@@ -33,8 +33,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["diagnose", "nosuch.log"], "error: nosuch.log: no such file or folder"),
         (["diagnose", "empty"], "error: empty: is empty"),
         (["import", "empty"], "error: empty: is empty"),
-        (["diagnose", "notes"], "notes: holds no run, no metrics and no rollouts. What can be"),
-        (["import", "notes"], "notes: holds neither rollouts nor metrics of a known form."),
+        (
+            ["diagnose", "notes"],
+            "notes: holds neither rollouts nor metrics of a known form",
+        ),
+        (
+            ["import", "notes"],
+            "notes: holds neither rollouts nor metrics of a known form",
+        ),
         (
             ["import", "logs/m.csv", "--run", "a"],
             "holds no run 'a'; its runs are: m.csv",

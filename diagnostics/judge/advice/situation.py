@@ -38,6 +38,8 @@ class Situation:
     """Evaluation step to success."""
     trainer: str = ""
     """Who wrote a foreign file, where its columns tell: `verl` or `trl`."""
+    has_own_keys: bool = False
+    """Most columns of a foreign file are named by our keys."""
 
     def setting(self, key: str) -> Any:
         """The value at a dotted key; None where there is none."""

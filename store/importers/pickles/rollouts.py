@@ -19,7 +19,10 @@ from echoscope.text.strict_json import json_value
 from .machine import Machine, Name, PickleError, Stranger, unwrapped
 from .torch_files import of_bytes, packed_tensors, read_pickled
 
-NO_ROLLOUTS = "a pickle that holds neither a batch of RAGEN nor samples of slime"
+NO_ROLLOUTS = (
+    "a pickle that holds neither a batch of RAGEN nor samples of slime. No other pickle is read: "
+    "write its content as JSON lines or CSV"
+)
 _SUMMED = ("rm_scores", "original_rm_scores", "token_level_scores", "token_level_rewards")
 """Rewards of each token. They are added up to one of the episode."""
 _MAX_ROWS = 1_000_000

@@ -20,6 +20,7 @@ from ..lines import BadJsonError, json_of, lines_of
 MAX_DOCUMENT = 32 << 20
 _MAX_DEPTH = 100
 _SUMMARIES = "_rollout_summaries.jsonl"
+_TREE = "_logtree.json"
 _TAG = re.compile(r"<[^>]{0,200}>")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -112,9 +113,15 @@ def text_beside(path: Path) -> Path | None:
     """The file that holds the text of some of the episodes of a file of summaries."""
     if not path.name.endswith(_SUMMARIES):
         return None
-    beside = path.with_name(path.name.removesuffix(_SUMMARIES) + "_logtree.json")
+    beside = path.with_name(path.name.removesuffix(_SUMMARIES) + _TREE)
     is_there = beside.is_file() and not beside.is_symlink()
     return beside if is_there and beside.stat().st_size <= MAX_DOCUMENT else None
+
+
+def is_text_beside(path: Path) -> bool:
+    """Whether a file holds the text of a file of summaries beside it."""
+    summaries = path.with_name(path.name.removesuffix(_TREE) + _SUMMARIES)
+    return path.name.endswith(_TREE) and summaries.is_file()
 
 
 def write_summaries(path: Path, beside: Path, target: Path) -> None:

@@ -181,8 +181,10 @@ def test_b1_a_row_of_lost_episodes_is_chance(rate: float) -> None:
 def test_b1_too_few_rows_name_the_same_metric_each_time() -> None:
     """The first in the order of the channels, of those that need as many rows."""
     keys = ("policy/entropy", "rollout/response_length_mean", "rollout/action_valid_frac")
+    seen = observed(6, lambda s: dict.fromkeys(keys, 0.5 + s) if s < 2 else {})
+    assert "needs 5 steps with the valid actions, and there are 2." in seen.verdict().text
     seen = observed(6, lambda s: dict.fromkeys(keys, 0.5 + s) if s < 4 else {})
-    assert "rows with rollout/action_valid_frac, and there are 4" in seen.verdict().text
+    assert "a verdict needs 8 steps, and there are 6." in seen.verdict().text, "8 of any kind"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,10 @@ def test_b1_too_few_rows_name_the_same_metric_each_time() -> None:
     [
         ("policy/entropy", "entropy explosion (needs a success rate)"),
         ("reward/return_mean", "success dropped (needs a success rate)"),
-        ("eval/lake/success_rate", "success dropped (rollout/success_rate is not logged)"),
+        (
+            "eval/lake/success_rate",
+            "success dropped (needs training success: `rewards/accuracy_reward/mean` of TRL)",
+        ),
         ("rollout/success_rate", ""),
         ("reward/success_rate", ""),
     ],
@@ -262,8 +267,8 @@ def test_b2_two_kinds_of_signals_earn_no_high_confidence(tmp_path: Path) -> None
     assert (verdict.state, verdict.confidence) == (RunState.HEALTHY, "medium")
     assert verdict.rests_on == (
         "2 kinds of signals over 60 steps; "
-        "in labelled runs, 4.2 % of the steps that looked like this one were followed by a "
-        "collapse within 20 steps"
+        "in labelled runs, a collapse followed within 20 steps after 4.2 % of the steps that "
+        "looked like this one, and after 3.0 % of all steps without an alarm"
     )
 
 

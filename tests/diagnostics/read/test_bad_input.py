@@ -211,7 +211,7 @@ def test_text_and_nothing_else_is_insufficient(tmp_path: Path) -> None:
     path.write_text("step,comment,lr\n" + "".join(f"{s},fine,1e-6\n" for s in range(60)))
     verdict = diagnose(path)
     assert verdict.state is RunState.INSUFFICIENT
-    assert "no metric that a rule reads" in verdict.text
+    assert "no metric that an alarm reads" in verdict.text
 
 
 @pytest.mark.no_cover  # measuring it takes three times as long as the test

@@ -536,7 +536,7 @@ def test_b5_too_few_rows_are_said_with_how_many_are_needed(
     tmp_path: Path, num_rows: int, words: str
 ) -> None:
     path = written(tmp_path, "step,reward\n" + "".join(f"{s},{s + 2}\n" for s in range(num_rows)))
-    said = f"Too early to tell: a verdict needs 20 rows, and there {words}."
+    said = f"Too early to tell: a verdict needs 20 steps with the mean return, and there {words}."
     assert diagnose(path).text.splitlines()[0] == said
 
 

@@ -94,6 +94,26 @@ def test_rollouts_that_come_after_the_metrics_of_their_step_are_added_to_it(tmp_
     import_path(tmp_path / "in", tmp_path / "run")
     assert episodes(tmp_path / "run") == {3: 2}
     assert numbers(tmp_path / "run")[3]["policy/entropy"] == 1.0
+    info = open_run(tmp_path / "run").info()
+    imported = info.config["imported"]
+    assert (imported["formats"], imported["num_files"], imported["num_rows"]) == (
+        ["verl JSONL"],
+        1,
+        2,
+    )
+    assert imported["metrics"]["files"] == ["log.jsonl"]
+    assert info.tags == ("imported", "verl")
+
+
+def test_metrics_that_come_after_the_rollouts_are_in_the_configuration(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "a", range(1, 3))
+    import_path(tmp_path / "a", tmp_path / "run")
+    write_metrics(tmp_path / "b" / "log.jsonl", [{"step": s, "entropy": 1.0} for s in (3, 4)])
+    import_path(tmp_path / "b", tmp_path / "run")
+    imported = open_run(tmp_path / "run").info().config["imported"]
+    assert (imported["formats"], imported["num_rows"]) == (["verl JSONL"], 4)
+    assert imported["metrics"]["files"] == ["log.jsonl"]
+    assert imported["trainer"] == "verl"
 
 
 def test_a_key_has_one_source_in_all_steps(tmp_path: Path) -> None:
@@ -195,7 +215,7 @@ def test_rollouts_of_one_trainer_and_metrics_of_another_are_not_joined(tmp_path:
     with pytest.raises(ImportingError, match=sentence):
         import_path(tmp_path / "in", tmp_path / "run")
     notes = diagnose(tmp_path / "in").notes
-    assert any(re.search(f"metrics not read: trainer_state.json: {sentence}", n) for n in notes)
+    assert any(re.search(f"refused trainer_state.json: {sentence}", n) for n in notes)
     import_path(tmp_path / "in", tmp_path / "run", run="in")
     assert sorted(numbers(tmp_path / "run")) == [1, 2, 3, 4], "somebody named the run"
 

@@ -1,0 +1,116 @@
+"""Which metrics an alarm rule needs, and how somebody logs one: the one owner of both.
+
+The table of rules in docs/alarms.md, `could_not_see` in JSON and the last lines of a verdict name
+the same metrics (a test compares them). A file of another trainer has columns of its own, so there
+a metric is named in words, with the columns that are read as it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from ...catalogue import metric
+from ...metric_entry import SHARE
+from ..channels import CHANNELS, SOURCES
+
+TAG = "TAG"
+"""Stands for the name of an evaluation, or of an environment."""
+_LOGGED: Mapping[str, tuple[str, ...]] = {"optim/non_finite": ("loss/*", "optim/*")}
+"""What a rule reads that is made of whatever there is."""
+_KEYS = {
+    spec.name: next((key for key in spec.keys if not key.startswith("probe/")), spec.keys[0])
+    for spec in CHANNELS
+}
+"""Channel -> the metric of it that most runs log: few have probe tasks."""
+
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "rollout/success_rate": {"trl": "rewards/accuracy_reward/mean"},
+    f"eval/{TAG}/success_rate": {"verl": "val-core/TAG/acc/mean@1"},
+    "reward/return_mean": {"verl": "critic/score/mean", "trl": "reward"},
+    "reward/group_std_mean": {"trl": "reward_std"},
+    "reward/zero_std_frac": {"trl": "frac_reward_zero_std"},
+    "policy/entropy": {"verl": "actor/entropy", "trl": "entropy"},
+    "rollout/length_limited_frac": {
+        "verl": "response_length/clip_ratio",
+        "trl": "completions/clipped_ratio",
+    },
+    "rollout/format_valid_frac": {"trl": "rewards/format_reward/mean"},
+    "optim/grad_norm": {"verl": "actor/grad_norm", "trl": "grad_norm"},
+    "policy/ref_kl": {"verl": "actor/kl_loss", "trl": "kl"},
+}
+"""Metric -> trainer -> the column of its that is read as the metric."""
+_TRAINERS = {"verl": "verl", "trl": "TRL"}
+_OF_ROLLOUTS = ("text/", "info/")
+_USUAL = ("rollout/action_valid_frac", "rollout/success_rate")
+"""What most trainers of agents log, in one column or another."""
+
+
+def logged_keys(channels: Iterable[str]) -> tuple[str, ...]:
+    """The stored metrics that these channels are made of; any one channel's would do.
+
+    >>> logged_keys(["staleness", "success_eval"])
+    ('rollout/staleness_mean', 'eval/TAG/success_rate')
+    """
+    found: dict[str, None] = {}
+    for name in channels:
+        key = _KEYS[name]
+        made_of = _LOGGED.get(key) or SOURCES.get(key, (key,))[:1]
+        found.update(dict.fromkeys(one.replace("/*/", f"/{TAG}/") for one in made_of))
+    return tuple(found)
+
+
+def in_table(keys: Sequence[str]) -> str:
+    """Keys as a table of the docs has them: the families of reasoning are one entry.
+
+    >>> in_table(["info/first_turn/x", "info/all_turns/x", "text/y"])
+    '`info/FAMILY/x`, `text/y`'
+    """
+    families = (re.sub(r"^info/(?:first_turn|all_turns)/", "info/FAMILY/", key) for key in keys)
+    named = (re.sub(r"^gradient/\w+/", "gradient/TERM/", key) for key in families)
+    return ", ".join(f"`{key}`" for key in dict.fromkeys(named))
+
+
+def wanting_words(keys: Sequence[str], trainer: str) -> str:
+    """What somebody who watches a file of another trainer has to log, in words.
+
+    Args:
+        keys: Any one of these metrics would do (`logged_keys`).
+        trainer: Whose names the file has: `verl`, `trl`, or "" where nobody's are known.
+
+    >>> wanting_words(["policy/entropy"], "trl")
+    'needs the entropy per token: `entropy` of TRL'
+    >>> wanting_words(["rollout/reasoning_closed_frac", "rollout/action_valid_frac"], "")
+    'needs the share of valid actions'
+    """
+    if all(key.startswith(_OF_ROLLOUTS) for key in keys):
+        return "needs the text of rollouts"
+    best = _best(keys, trainer)
+    entry = metric(best.replace(TAG, "*"))
+    words = entry.in_sentence
+    if "success" not in words:
+        words = f"the share of {words}" if entry.unit == SHARE else f"the {words}"
+    columns = _columns(best, trainer)
+    return f"needs {words}" + (f": {columns}" if columns else "")
+
+
+def mappable(keys: Sequence[str], trainer: str) -> str:
+    """The metric of `wanting_words` as `--map NAME=KEY` takes it; "" where no column can be it."""
+    best = _best(keys, trainer)
+    is_none = best.startswith(_OF_ROLLOUTS) or "*" in best
+    return "" if is_none else best.replace(TAG, "all")
+
+
+def _best(keys: Sequence[str], trainer: str) -> str:
+    """The metric that a file of another trainer most likely has."""
+    known = (key for key in keys if _columns(key, trainer))
+    usual = (key for key in keys if key in _USUAL)
+    return next(known, None) or next(usual, keys[0])
+
+
+def _columns(key: str, trainer: str) -> str:
+    """The columns that are read as a metric: of one trainer where it is known, else of each."""
+    known = COLUMNS.get(key, {})
+    if trainer:
+        known = {trainer: known[trainer]} if trainer in known else {}
+    return ", ".join(f"`{name}` of {_TRAINERS[of]}" for of, name in known.items())

@@ -1,0 +1,148 @@
+"""Why a file or folder was not read, in words: the one owner of these sentences.
+
+`echoscope diagnose` and `echoscope import` say the same of the same file: the reason, and the way
+out. What a file holds is told by reading its first rows, as rollouts and as metrics.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from echoscope.store.importers.registry import FORMATS
+from echoscope.store.importers.sources import is_read_with_another
+from echoscope.store.importers.survey import Refusals, look
+from echoscope.text.amounts import counted
+
+from .metrics_file import NO_TEXT, NOT_METRICS
+from .runs import MetricsFolder
+
+NEITHER = "neither rollouts nor metrics of a known form"
+MAX_REASONS = 6
+"""Reasons for which files were refused, or passed over, that a report lists."""
+MAX_SHOWN = 4
+"""Files that one sentence names."""
+MAX_KEYS = 6
+"""Keys of a row that one sentence names."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Leftover:
+    """Files of a folder that no run was made of."""
+
+    refused: Refusals = field(default_factory=Refusals)
+    """Files of rollouts that cannot be read."""
+    passed: Refusals = field(default_factory=Refusals)
+    """Files that hold neither rollouts nor metrics, with the reason."""
+
+
+def file_sentences(refused: Iterable[Refusals], passed: Refusals) -> list[str]:
+    """What became of files that were not taken, each reason once, for notes and reports.
+
+    Args:
+        refused: Files that should hold something and cannot be read.
+        passed: Files that hold neither rollouts nor metrics.
+    """
+    pairs = [("refused", found) for found in refused] + [("passed over", passed)]
+    said = []
+    for verb, found in pairs:
+        reasons = found.counts.most_common()
+        for why, times in reasons[:MAX_REASONS]:
+            said.append(f"{verb} {_files(found, why, times)}: {why}")
+        rest = sum(times for _, times in reasons[MAX_REASONS:])
+        said += [f"{verb} {counted(rest, 'file')} more for other reasons"] if rest else []
+    return said
+
+
+def _files(found: Refusals, reason: str, times: int) -> str:
+    """The first files of a reason by name, and how many there are."""
+    names = found.names[reason]
+    if times == 1:
+        return names[0]
+    rest = " ..." if times > len(names) else ""
+    return f"{counted(times, 'file')} ({', '.join(names)}{rest})"
+
+
+def leftover_of(
+    folder: Path, metrics: MetricsFolder, without_rows: Collection[str] | None = None
+) -> Leftover:
+    """What became of the files of a folder that are not metrics.
+
+    Args:
+        without_rows: Files in which a survey found no rows of rollouts, relative to the folder;
+            the survey has refused what cannot be read. None: there was no survey, so each file is
+            looked at.
+    """
+    out = Leftover()
+    with tempfile.TemporaryDirectory(prefix="echoscope-unread-") as spool:
+        for name, reason in metrics.passed.items():
+            if is_read_with_another(folder / name):
+                continue
+            if without_rows is not None:
+                if name in without_rows:
+                    out.passed.add(reason or NEITHER, name)
+                continue
+            problem = look(folder / name, Path(spool)).problem
+            if problem:
+                out.refused.add(problem, name)
+            else:
+                out.passed.add(reason or NEITHER, name)
+    return out
+
+
+def file_unread(path: Path, metrics_reason: str) -> str:
+    """Why a file holds neither rollouts nor metrics that can be read: one sentence, with a way out.
+
+    Args:
+        metrics_reason: Why it cannot be read as metrics.
+    """
+    reason = metrics_reason.removeprefix(f"{path}: ")
+    with tempfile.TemporaryDirectory(prefix="echoscope-unread-") as spool:
+        seen = look(path, Path(spool))
+    if seen.problem:
+        return f"{path}: {seen.problem}"
+    if seen.keys:
+        keys = ", ".join(seen.keys[:MAX_KEYS]) + (" ..." if len(seen.keys) > MAX_KEYS else "")
+        rows = f"If its rows are rollouts: no format that is read has the keys {keys}; {_formats()}"
+        if reason == NOT_METRICS:
+            return f"{path}: holds no metrics of a known form. {rows}"
+        return f"{path}: {reason}. {rows}"
+    if reason in (NOT_METRICS, NO_TEXT):
+        return f"{path}: holds {NEITHER}. {_what_is_read()}"
+    return f"{path}: {reason}"
+
+
+def folder_unread(folder: Path, reasons: Mapping[str, str]) -> str:
+    """Why nothing in a folder can be read: one sentence for the first files, and the way out.
+
+    Args:
+        reasons: File, relative to the folder -> why it was not taken.
+    """
+    shown = [f"{name}: {why}" for name, why in list(reasons.items())[:MAX_SHOWN]]
+    more = len(reasons) - len(shown)
+    files = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+    why = f" ({files})" if files else ""
+    return f"{folder}: holds {NEITHER}, and no run{why}. {_what_is_read()}"
+
+
+def reasons_of(metrics: MetricsFolder, left: Leftover) -> dict[str, str]:
+    """File -> why it was not taken, what was refused first; for `folder_unread`."""
+    found: dict[str, str] = {}
+    for refusals in (left.refused, metrics.refused, left.passed):
+        for why, names in refusals.names.items():
+            found |= {name: why for name in names if name not in found}
+    return found
+
+
+def _what_is_read() -> str:
+    trainers = ", ".join(dict.fromkeys(known.trainer for known in FORMATS))
+    return (
+        "What is read: metrics (CSV, JSON, a console log with lines such as `step:1 - reward:0.5`, "
+        f"files of TensorBoard, trackio or W&B) and rollouts of {trainers}; {_formats()}"
+    )
+
+
+def _formats() -> str:
+    return "docs/importing.md lists the formats"
