@@ -62,8 +62,11 @@ _CHART_COLUMN = re.compile(r"^(?P<run>.*\S) - (?P<name>\S.*)$")
 
 
 _BY_WORDS = 400
-_MEAN_OF = re.compile(r"(?:mean|avg|average)[ _(/]*(?:last[ _]*)?\d+\)?", re.IGNORECASE)
-"""`mean100`, `avg_10`: what is averaged over so many episodes goes without saying."""
+_MEAN_OF = re.compile(
+    r"(?:(?:train|training|rollout)[/_. ])?(?:mean|avg|average)[ _(/]*(?:last[ _]*)?\d+\)?",
+    re.IGNORECASE,
+)
+"""`mean100`, `train/avg_10`: what is averaged over so many episodes goes without saying."""
 
 
 def of_words(name: str) -> Meaning | None:
