@@ -180,6 +180,8 @@ def _read_yaml(path: Path, reading: Reading, lines: Lines) -> MetricTable | None
     if not looks_like_yaml(list(itertools.islice(lines(), NUM_SAMPLED))):
         return None
     values = yaml_documents("\n".join(itertools.islice(lines(), MAX_YAML_LINES)))
+    if any(isinstance(v, list) and any(isinstance(entry, str) for entry in v) for v in values):
+        return None  # a printed list, whose bare lines say the steps: `- Step 3/40`
     collector = Collector(path=str(path), kind="yaml", mapping=reading.mapping, run=reading.run)
     widest = 0
     for value in values:

@@ -343,6 +343,12 @@ def test_b5_steps_that_begin_again_with_each_epoch_are_counted_on(tmp_path: Path
     assert table.columns[RETURN][[0, 10, 20]].tolist() == [1.5, 2.5, 3.5]
 
 
+def test_a_log_of_bullets_is_no_yaml(tmp_path: Path) -> None:
+    table = read(tmp_path, "".join(f"- Step {s}/99\n- reward: {s}.5\n" for s in range(8)))
+    assert table.steps.tolist() == list(range(8))
+    assert table.columns[RETURN].tolist() == [s + 0.5 for s in range(8)]
+
+
 def test_b5_a_log_without_steps_counts_its_rows_and_says_so(tmp_path: Path) -> None:
     table = read(tmp_path, "".join(map(trl, STEPS)))
     assert table.steps.tolist() == list(STEPS)
