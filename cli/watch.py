@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from echoscope.watch.watching import Watch
 
     from .watch_view import View
+
+_VARIABLE = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
 
 
 class Severity(StrEnum):
@@ -223,9 +226,10 @@ def _settings(
     from echoscope.diagnostics.config import DiagnosticsConfig, NotifyConfig
     from echoscope.diagnostics.tools.setting_errors import checked
 
+    targets = [*map(_target, notify)]
     settings = DiagnosticsConfig() if config is None else load_diagnostics(file=config)[1]
     told = settings.notify.model_dump(mode="json")
-    told["targets"] = [*told["targets"], *map(_target, notify)]
+    told["targets"] = [*told["targets"], *targets]
     if severity is not None:
         told["severity"] = severity.value
     return settings.model_copy(update={"notify": checked(NotifyConfig, told, ("notify",))})
@@ -236,8 +240,31 @@ def _target(words: str) -> dict[str, str]:
 
     >>> _target("slack:SLACK_HOOK"), _target("desktop")
     ({'kind': 'slack', 'url_env': 'SLACK_HOOK'}, {'kind': 'desktop'})
+
+    Raises:
+        SettingError: it is none.
     """
+    from echoscope.diagnostics.tools.setting_errors import SettingError
+
     kind, _, value = words.partition(":")
-    if kind == "command":
+    if words == "desktop":
+        return {"kind": kind}
+    if kind == "command" and value:
         return {"kind": kind, "command": value}
-    return {"kind": kind, "url_env": value} if value else {"kind": kind}
+    if kind in ("slack", "discord", "teams", "webhook"):
+        if _VARIABLE.fullmatch(value):
+            return {"kind": kind, "url_env": value}
+        raise SettingError(  # what stands there may be a secret
+            f"--notify {kind}: takes the NAME of an environment variable that holds the address, "
+            f"such as --notify {kind}:MY_HOOK; run: export MY_HOOK=ADDRESS"
+        )
+    if kind == "email":
+        raise SettingError(
+            "--notify takes no email: a mail needs a host and a sender; give them in a file with "
+            "--config (docs/alarms.md)"
+        )
+    given = "an address" if "://" in words else repr(words[:80])
+    raise SettingError(
+        f"--notify is {given}, but must be desktop, command:COMMAND, or slack:, discord:, "
+        "teams: or webhook: with the name of an environment variable, such as slack:SLACK_HOOK"
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from echoscope.diagnostics.tools.setting_errors import shown
 from echoscope.store.importers.dialogue import read_messages
 from echoscope.store.importers.draft import Draft, DraftTurn, Place, RowError, trajectory_of
 from echoscope.store.importers.importing import outcome_of
@@ -19,6 +21,7 @@ from echoscope.store.records import (
     Trajectory,
     TrajectoryOutcome,
 )
+from echoscope.text.wrapping import in_one_line
 
 FORMAT = "recorder"
 
@@ -54,15 +57,20 @@ def draft_of(episode: Episode) -> Draft:
     """The episode's turns with their rewards.
 
     Raises:
-        RowError: it has no reply of the policy, or another number of rewards than turns.
+        RowError: it has no reply of the policy, another number of rewards than turns, or something
+            that is not what the argument takes.
     """
-    dialogue = read_messages(episode.messages)
+    messages = episode.messages
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
+        kind = type(messages).__name__
+        raise RowError(f"messages is a {kind}, but must be a list of messages")
+    dialogue = read_messages(messages)
     turns: Sequence[DraftTurn] = dialogue.turns
     if not turns:
         raise RowError("it has no message of the assistant")
-    rewards = episode.turn_rewards
-    if rewards is not None and len(rewards) != len(turns):
-        raise RowError(f"it has {len(turns)} replies, but {len(rewards)} turn_rewards")
+    reward, rewards = _number("reward", episode.reward), _rewards(episode, len(turns))
+    if episode.success not in (None, True, False):
+        raise RowError(f"success is {shown(episode.success)}, but must be True, False or None")
     if episode.tokens is not None:
         _set_tokens(turns, episode.tokens)
     draft = Draft(
@@ -70,21 +78,51 @@ def draft_of(episode: Episode) -> Draft:
         prompt=dialogue.prompt,
         group=episode.group,
         split=Split.EVAL if episode.is_eval else Split.IMPORT,
-        env=episode.env,
+        env="" if episode.env is None else str(episode.env),
         final_observation=dialogue.final_observation,
         stop_reason=StopReason.UNKNOWN,
-        is_success=episode.success,
+        is_success=None if episode.success is None else bool(episode.success),
         fields=dict(episode.fields),
     )
     if rewards is None:
-        draft.set_episode_reward(float(episode.reward))
-    else:
-        for turn, reward in zip(turns, rewards, strict=True):
-            turn.reward = float(reward)
+        draft.set_episode_reward(reward)
+        return draft
+    total = sum(rewards)
+    if abs(reward - total) > 1e-6 * max(1.0, abs(total)):  # an unknown reward is not different
+        raise RowError(f"its reward is {reward:g}, but its turn_rewards add up to {total:g}")
+    for turn, earned in zip(turns, rewards, strict=True):
+        turn.reward = earned
     return draft
 
 
+def _number(name: str, value: Any) -> float:
+    """A number of Python, NumPy or torch; NaN for None.
+
+    Raises:
+        RowError: it is none.
+    """
+    try:
+        return math.nan if value is None else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise RowError(f"{name} is {shown(value)}, but must be one number") from None
+
+
+def _rewards(episode: Episode, num_turns: int) -> list[float] | None:
+    """The rewards of the turns; None where only that of the episode is known."""
+    given = episode.turn_rewards
+    if given is None:
+        return None
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise RowError(f"turn_rewards is {shown(given)}, but must be a list of numbers")
+    rewards = [_number(f"turn_rewards[{turn}]", value) for turn, value in enumerate(given)]
+    if len(rewards) != num_turns:
+        raise RowError(f"it has {num_turns} replies, but {len(rewards)} turn_rewards")
+    return rewards
+
+
 def _set_tokens(turns: Sequence[DraftTurn], tokens: Sequence[TurnTokens]) -> None:
+    if not isinstance(tokens, Sequence) or any(not isinstance(t, TurnTokens) for t in tokens):
+        raise RowError("tokens must be a list of TurnTokens, one entry a turn")
     if len(tokens) != len(turns):
         raise RowError(f"it has {len(turns)} replies, but {len(tokens)} tokens")
     for turn, given in zip(turns, tokens, strict=True):
@@ -93,7 +131,7 @@ def _set_tokens(turns: Sequence[DraftTurn], tokens: Sequence[TurnTokens]) -> Non
             turn.response_tokens = np.asarray(given.reply, dtype=np.int32)
             if given.logprobs is not None:
                 turn.logprobs = np.asarray(given.logprobs, dtype=np.float32)
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise RowError(f"its tokens cannot be read: {error}") from error
 
 
@@ -133,6 +171,9 @@ class StepEpisodes:
             trajectory = trajectory_of(draft, place, format_name)
         except RowError as error:
             self.refused[str(error)] += 1
+            return
+        except Exception as error:  # noqa: BLE001 - one odd episode must not cost its step
+            self.refused[in_one_line(error)] += 1
             return
         self.trajectories.append(trajectory)
         outcome = outcome_of(draft, trajectory)

@@ -5,11 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from echoscope.diagnostics.tools.setting_errors import SettingError, shown
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
 from echoscope.store.steer.steering import NO_CHANGE, SteeringError, check_settings
 
 OnSet = Callable[[Mapping[str, Any]], None]
 OnCheckpoint = Callable[[], None]
+
+
+_TYPES = ("null", "boolean", "string", "integer", "number", "array", "object")
+_EXAMPLE = '{"lr": {"type": "number", "exclusiveMinimum": 0, "value": 1e-5}}'
+
+
+def _checked_live(live: Any) -> dict[str, dict[str, Any]]:
+    """Copies of the schemas, each of which its own value fits."""
+    if not isinstance(live, Mapping):
+        raise SettingError(f"live is {shown(live)}, but must be a dict such as {_EXAMPLE}")
+    for key, schema in live.items():
+        if not isinstance(schema, Mapping) or "value" not in schema:
+            raise SettingError(
+                f"live[{key!r}] is {shown(schema)}, but must be a JSON Schema with the present "
+                f"value, such as {_EXAMPLE}"
+            )
+        kinds = schema.get("type", [])
+        for kind in [kinds] if isinstance(kinds, str) else kinds:
+            if kind not in _TYPES:
+                raise SettingError(
+                    f"live[{key!r}] has the type {shown(kind)}, but must have one of "
+                    f"{', '.join(_TYPES)}"
+                )
+        try:
+            check_settings(live, {key: schema["value"]})
+        except SteeringError as error:
+            raise SettingError(f"live[{key!r}] does not allow its own value: {error}") from None
+    return {str(key): dict(schema) for key, schema in live.items()}
 
 
 class Orders:
@@ -19,6 +48,9 @@ class Orders:
         live: JSON Schema of each setting that may change, with its `value`.
         on_set: told of checked new values; None where the trainer cannot change settings.
         on_checkpoint: writes a checkpoint; None where the trainer cannot on demand.
+
+    Raises:
+        SettingError: `live` is no JSON Schema with a value, or stands without `on_set`.
     """
 
     def __init__(
@@ -27,7 +59,10 @@ class Orders:
         on_set: OnSet | None,
         on_checkpoint: OnCheckpoint | None,
     ) -> None:
-        self.live = {key: dict(schema) for key, schema in live.items()}
+        self.live = _checked_live(live)
+        if bool(self.live) != (on_set is not None):
+            given, lacks = ("live", "on_set") if self.live else ("on_set", "live")
+            raise SettingError(f"{given}= needs {lacks}=, or nothing can be set from outside")
         self._on_set, self._on_checkpoint = on_set, on_checkpoint
         self.is_paused = False
         self.should_stop = False

@@ -19,6 +19,7 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import operator
 import os
 import sys
 import threading
@@ -26,27 +27,34 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from echoscope.diagnostics.config import AlarmConfig, DiagnosticsConfig, NotifyConfig
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.diagnostics.sinks.settings import SinksConfig
-from echoscope.diagnostics.tools.setting_errors import checked
+from echoscope.diagnostics.tools.setting_errors import SettingError, argument, checked, shown
 from echoscope.store.importers.draft import Draft
 from echoscope.store.records import SettingsRecord
 from echoscope.store.steer.steering import CONTROLS
 from echoscope.store.writer import STATUSES
+from echoscope.text.strict_json import json_value
 
 from .episodes import Episode, TurnTokens
 from .orders import OnCheckpoint, OnSet, Orders
 from .scoring import Scoring, ScoringConfig, Spoken
 from .writing import AcksJob, CloseJob, FlushJob, StepJob, WritingThread
 
+M = TypeVar("M", bound=BaseModel)
+
 logger = logging.getLogger("echoscope.recorder")
 
 MAX_WAITING = 20_000
 """Calls that wait for the writing thread; further episodes are dropped, and counted."""
+MAX_STEP_EPISODES = 100_000
+"""Episodes of one step: they are held in memory until `step` ends it. Further ones are dropped."""
 _PAUSE_S = 0.1
 _CLOSE_S = 60.0
 """How long `close` waits for what is still to be written."""
@@ -64,7 +72,8 @@ class Recorder:
     Args:
         path: the run's folder. An earlier run there goes on: steps from the first one that is
             recorded now replace its own.
-        config: what the run was started with; shown, never interpreted. Keep secrets out.
+        config: what the run was started with; shown, never interpreted. What JSON cannot hold is
+            shown as text. Keep secrets out.
         live: settings that may change while the run goes on, as JSON Schema with the present
             `value`: `{"lr": {"type": "number", "exclusiveMinimum": 0, "value": 1e-5}}`.
         on_set: called in `step` with checked new values of `live`.
@@ -83,8 +92,8 @@ class Recorder:
             `echoscope.recorder`.
 
     Raises:
-        SettingError: a wrong setting in `alarms`, `notify` or `scoring`, or a policy that cannot
-            score; a ValueError of one sentence.
+        SettingError: an argument, or a setting in `live`, `alarms`, `notify`, `sinks` or `scoring`,
+            is wrong, or the policy cannot score; a ValueError of one sentence.
         NotifyError: a target of `notify` cannot be told.
         SinkError: the package of a sink is not installed.
         StoreError: the folder holds something else, such as a run that was imported or that
@@ -109,34 +118,45 @@ class Recorder:
         scoring: Mapping[str, Any] | None = None,
         on_message: Callable[[str], None] | None = None,
     ) -> None:
-        self.path = Path(path)
+        self.path = _checked_path(path)
+        if not isinstance(name, str):
+            raise SettingError(f"name is {shown(name)}, but must be text")
+        if total_steps is not None and (not isinstance(total_steps, int) or total_steps < 1):
+            raise SettingError(
+                f"total_steps is {shown(total_steps)}, but must be a whole number above 0, or None"
+            )
+        if config is not None and not isinstance(config, Mapping):
+            raise SettingError(f"config is {shown(config)}, but must be a dict such as vars(args)")
         self._say = on_message or logger.warning
-        self._orders = Orders(live or {}, on_set, on_checkpoint)
+        self._orders = Orders({} if live is None else live, on_set, on_checkpoint)
         self._last_step: int | None = None
         self._status = ""
         self._total_steps = total_steps
+        self._num_open = 0
+        """Episodes since the last step."""
         self._num_dropped = 0
         """Episodes that never reached the thread."""
         self._process = os.getpid()
         self._scoring = self._scorer(policy, tokenizer, scoring)
-        settings = DiagnosticsConfig(alarms=checked(AlarmConfig, alarms or {}, ("alarms",)))
+        settings = DiagnosticsConfig(alarms=_argument(AlarmConfig, "alarms", alarms))
+        shown_config = json_value(dict(config or {}))
         self._thread = WritingThread(
             self.path,
             name=name or self.path.name,
-            config=dict(config or {})
+            config=shown_config
             | ({} if total_steps is None else {"steps": total_steps})
             | {"recorded": True, CONTROLS: self._orders.actions},
             live=self._orders.live,
             settings=settings,
             notifier=Notifier(
-                checked(NotifyConfig, notify or {}, ("notify",)),
+                _argument(NotifyConfig, "notify", notify),
                 run=self.path.name,
                 on_message=self._say,
             ),
             mirror=Mirror(
-                checked(SinksConfig, sinks or {}, ("sinks",)),
+                _argument(SinksConfig, "sinks", sinks),
                 run_path=self.path,
-                run_config=dict(config or {}),
+                run_config=shown_config,
                 on_message=self._say,
             ),
             on_message=self._say,
@@ -146,8 +166,15 @@ class Recorder:
     def _scorer(
         self, policy: Any, tokenizer: Any, scoring: Mapping[str, Any] | None
     ) -> Scoring | None:
-        config = checked(ScoringConfig, scoring or {}, ("scoring",))
+        config = _argument(ScoringConfig, "scoring", scoring)
         if policy is None:
+            given = {"tokenizer": tokenizer, "scoring": scoring}
+            unused = [name for name, value in given.items() if value is not None]
+            if unused:
+                raise SettingError(
+                    f"{unused[0]}= needs policy=, the model that is measured; without a policy "
+                    f"leave {unused[0]}= out"
+                )
             return None
         return Scoring(policy, tokenizer, config, run_id=self.path.name, say=self._say)
 
@@ -250,7 +277,8 @@ class Recorder:
                 understood; `docs/metrics-guide.md` has the list ("Names in other trainers").
 
         Raises:
-            ValueError: the step does not come after the last one, or the recorder is closed.
+            ValueError: the step is no whole number or does not come after the last one, `metrics`
+                is no mapping, or the recorder is closed.
         """
         self.record(step, metrics)
         self.obey(step)
@@ -258,14 +286,17 @@ class Recorder:
     def record(self, step: int, metrics: Mapping[str, Any] | None = None) -> None:
         """Write a step's episodes and numbers; arguments and errors as of `step`."""
         self._require_open()
-        if self._last_step is not None and step <= self._last_step:
-            raise ValueError(f"step is {step}, but must come after step {self._last_step}")
-        self._last_step = step
+        number, values = _step_number(step), {} if metrics is None else metrics
+        if self._last_step is not None and number <= self._last_step:
+            raise ValueError(f"step is {number}, but must come after step {self._last_step}")
+        if not isinstance(values, Mapping):
+            raise ValueError(f"metrics is {shown(metrics)}, but must be a dict of numbers")
+        self._last_step, self._num_open = number, 0
         if not self._is_own_process:
             self._drop(_FORKED.format(os.getpid()))
             return
-        measured = None if self._scoring is None else self._scoring.take(step)
-        self._thread.put(StepJob(step, numbers_of(metrics or {}), time.time(), measured))
+        measured = None if self._scoring is None else self._scoring.take(number)
+        self._thread.put(StepJob(number, numbers_of(values), time.time(), measured))
 
     def obey(self, step: int) -> None:
         """Obey commands between two steps.
@@ -295,8 +326,15 @@ class Recorder:
             self._drop(_FORKED.format(os.getpid()))
             return False
         if self._thread.num_jobs >= MAX_WAITING:
-            self._drop("the disk is too slow: episodes are dropped")
+            self._drop(f"the disk is too slow: {MAX_WAITING} calls wait; episodes are dropped")
             return False
+        if self._num_open >= MAX_STEP_EPISODES:
+            self._drop(
+                f"{MAX_STEP_EPISODES} episodes without a call of step: further episodes are "
+                "dropped until step is called"
+            )
+            return False
+        self._num_open += 1
         return True
 
     @property
@@ -373,6 +411,32 @@ class Recorder:
     ) -> None:
         interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
         self.close("" if kind is None else "interrupted" if interrupted else "failed")
+
+
+def _argument(model: type[M], name: str, value: Any) -> M:
+    """Settings that the caller gave as a dict, or the defaults for None.
+
+    Raises:
+        SettingError: names the first wrong key as the caller wrote it.
+    """
+    return checked(model, {} if value is None else value, (name,), place=argument)
+
+
+def _step_number(step: Any) -> int:
+    """The step as an int of Python: trainers count with NumPy's and torch's as well."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"step is {shown(step)}, but must be a whole number, 0 or more")
+    return number
+
+
+def _checked_path(path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike) or not str(path).strip():
+        raise SettingError(f"path is {shown(path)}, but must be a folder such as 'runs/mine'")
+    return Path(path)
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:

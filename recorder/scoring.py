@@ -43,6 +43,7 @@ from echoscope.store.records import (
     Turn,
 )
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
+from echoscope.text.wrapping import in_one_line
 
 from .episodes import Episode, StepEpisodes, TurnTokens
 
@@ -138,7 +139,7 @@ class Scoring:
         try:
             measured = self._measure(step, is_before_update)
         except Exception as error:  # noqa: BLE001 - the training goes on, and it is said
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            reason = in_one_line(error)
             self._say_once(reason, f"recorder: step {step}: I(X;Z) was not measured: {reason}")
             measured = Measured()
         self._last_s = self._clock() - began

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from echoscope.diagnostics.tools.setting_errors import SettingError
 from echoscope.store.importers.draft import Draft, RowError
 from echoscope.store.importers.format import Where
 from echoscope.store.importers.formats.trl import COMPLETIONS
@@ -35,11 +36,16 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         score: measure I(X;Z) with the model that trains, within the budget of `scoring`. TRL gives
             the text after the update, so what would be H(Z|X) is stored as a cross-entropy.
         settings: further arguments of `Recorder`, such as `alarms`, `notify` and `scoring`.
+
+    Raises:
+        SettingError: `scoring` without `score=True`.
     """
 
     def __init__(
         self, path: str | Path | None = None, *, score: bool = False, **settings: Any
     ) -> None:
+        if "scoring" in settings and not score:
+            raise SettingError("scoring= needs score=True, which measures the model that trains")
         self._is_scored = score
         self._path = None if path is None else Path(path)
         self._settings = settings

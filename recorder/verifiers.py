@@ -18,6 +18,7 @@ from typing import Any
 from echoscope.store.importers.draft import RowError
 from echoscope.store.importers.format import Where
 from echoscope.store.importers.formats.verifiers import EPISODES, LEGACY
+from echoscope.text.wrapping import in_one_line
 
 from .recorder import Recorder
 
@@ -57,7 +58,7 @@ class EpisodeHook:
                     draft.group = group
                 self._recorder.draft(draft)
         except Exception as error:  # noqa: BLE001 - the rollouts go on, and it is said
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            reason = in_one_line(error)
             if reason not in self._said:
                 self._said.add(reason)
                 self._recorder.say(f"recorder: an episode of verifiers was not recorded: {reason}")

@@ -45,6 +45,7 @@ from echoscope.store.records import (
 from echoscope.store.steer.commands import Mailbox, post
 from echoscope.store.writer import RunWriter
 from echoscope.text.amounts import counted
+from echoscope.text.wrapping import in_one_line
 
 from .episodes import Episode, StepEpisodes
 
@@ -198,9 +199,14 @@ class WritingThread:
                 self.problem = ""
 
 
-def in_one_line(error: BaseException) -> str:
-    """An error for a person who reads a log."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JudgedStep:
+    """A step as it is written."""
+
+    metrics: StepMetrics
+    content: StepEpisodes
+    records: list[DiagnosticRecord]
+    alarms: list[Alarm]
 
 
 def _undecodable(tokens: IntArray) -> str:
@@ -322,8 +328,12 @@ class _Work:
                 self._mirror.close(status)
 
     def _end(self, status: str) -> None:
-        if self._waiting and (self._writer is not None or self._refusal):
-            self._say(f"recorder: {len(self._waiting)} episodes of no step were not written")
+        if self._waiting:
+            self.num_lost += len(self._waiting)
+            self._say(
+                f"recorder: {counted(len(self._waiting), 'episode')} after the last step: not "
+                "written, because no step followed"
+            )
         if self._refusal is not None:
             self._reopen()
         if self._writer is not None:
@@ -336,71 +346,82 @@ class _Work:
         self._writer.close(status=status)
 
     def _commit(self, step: StepJob) -> None:
-        """Write a step, and then tell others of it."""
+        """Write a step, and tell others of it whether or not the folder takes it."""
         waiting, self._waiting = self._waiting, []
         try:
-            alarms = self._write(step, waiting)
+            if self._writer is None and self._refusal is None:
+                self._resume(step.number)
+            judged = self._judged(step, waiting)
         except BaseException:
             self.num_lost += 1 + len(waiting)
             raise
-        self._last_step = step.number
-        self._beside("tell people", lambda: self._tell_people(alarms))
-        for alarm in alarms:
-            self._say(f"{alarm.severity.value}: {alarm.message}")
-        self._act_on(alarms)
+        num_taken = len(judged.content.trajectories)
+        self.num_lost += len(waiting) - num_taken
+        try:
+            self._write(judged)
+            self._last_step = step.number
+        except BaseException:
+            self.num_lost += 1 + num_taken
+            raise
+        finally:
+            self._tell(judged.alarms)
 
-    def _write(self, step: StepJob, waiting: list[Episode | Draft]) -> list[Alarm]:
-        """Hand a step to the writer; the alarms that it raised or cleared."""
-        if self._writer is None and self._refusal is None:
-            self._resume(step.number)
+    def _judged(self, step: StepJob, waiting: list[Episode | Draft]) -> _JudgedStep:
+        """The step with what is measured of it and the alarms that it raised or cleared."""
         content = StepEpisodes(step.number)
         for episode in waiting:
             content.add(episode)
         for why, times in content.refused.items():
-            self._say(f"recorder: step {step.number}: {times} episodes were not written: {why}")
+            were = "was" if times == 1 else "were"
+            self._say(
+                f"recorder: step {step.number}: {counted(times, 'episode')} {were} not written: "
+                f"{why}"
+            )
         values, records = self._measured(step, content)
-        alarms = self._monitor.judge(step.number, values)
-        if self._refusal is not None:
-            self._reopen()
-        metrics = [
-            StepMetrics(
+        return _JudgedStep(
+            metrics=StepMetrics(
                 run_id=self._path.name,
                 step=step.number,
                 phase="train" if step.number else "eval",
                 policy_version=None,
                 wall_time=step.at,
                 values=values,
-            )
-        ]
-        self._writing(
-            lambda: self._hand_to_writer(metrics, content, alarms, records),
+            ),
+            content=content,
+            records=records,
+            alarms=self._monitor.judge(step.number, values),
         )
+
+    def _write(self, judged: _JudgedStep) -> None:
+        """Hand a step to the writer, and its copy to the sinks."""
+        if self._refusal is not None:
+            self._reopen()
+        self._writing(partial(self._hand_to_writer, judged))
         assert self._writer is not None
-        written = self._writer.acknowledged_step
+        written, content = self._writer.acknowledged_step, judged.content
         self._unwritten = {s: n for s, n in self._unwritten.items() if s > written}
-        self._unwritten[step.number] = 1 + len(waiting)
+        self._unwritten[judged.metrics.step] = 1 + len(content.trajectories)
         self._mirror.step(
-            metrics,
+            [judged.metrics],
             trajectories=content.trajectories,
-            alarms=alarms,
+            alarms=judged.alarms,
             verdict=self._monitor.diagnosis.verdict,
         )
-        return alarms
 
-    def _hand_to_writer(
-        self,
-        metrics: list[StepMetrics],
-        content: StepEpisodes,
-        alarms: list[Alarm],
-        records: list[DiagnosticRecord],
-    ) -> None:
+    def _tell(self, alarms: list[Alarm]) -> None:
+        self._beside("tell people", lambda: self._tell_people(alarms))
+        for alarm in alarms:
+            self._say(f"{alarm.severity.value}: {alarm.message}")
+        self._act_on(alarms)
+
+    def _hand_to_writer(self, judged: _JudgedStep) -> None:
         assert self._writer is not None
         self._writer.commit_step(
-            metrics=metrics,
-            trajectories=content.trajectories,
-            outcomes=content.outcomes,
-            alarms=alarms,
-            diagnostics=records,
+            metrics=[judged.metrics],
+            trajectories=judged.content.trajectories,
+            outcomes=judged.content.outcomes,
+            alarms=judged.alarms,
+            diagnostics=judged.records,
         )
 
     def _measured(
@@ -425,10 +446,10 @@ class _Work:
         self._notifier.observe(alarms, self._monitor.diagnosis.verdict)
 
     def _beside(self, what: str, do: Callable[[], None]) -> None:
-        """Something that happens after a step is written, and must not count against it."""
+        """Something that happens beside the writing of a step, and must not count against it."""
         try:
             do()
-        except Exception as error:  # noqa: BLE001 - the step is written, and it is said
+        except Exception as error:  # noqa: BLE001 - the step counts, and it is said
             self._trouble(f"cannot {what}: {in_one_line(error)}")
 
     def _act_on(self, alarms: list[Alarm]) -> None:

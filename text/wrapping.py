@@ -1,4 +1,4 @@
-"""Lines of text that fit a width."""
+"""Text in lines that fit, and in one line."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ def wrapped(line: str, width: int) -> list[str]:
     if len(line) <= width:
         return [line]
     return textwrap.wrap(line, width, break_on_hyphens=False) or [""]
+
+
+def in_one_line(error: BaseException, most: int = 300) -> str:
+    """An error with its kind, for a person who reads a log.
+
+    >>> in_one_line(ValueError("no\\n room"))
+    'ValueError: no room'
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Literal
 from urllib.parse import quote_plus
 
@@ -162,6 +163,19 @@ def _for_discord(message: Message) -> str:
     link = f"\n{message.link}" if message.link else ""
     text = re.sub(r"([\\*_~`|<>\[\]#@:-])", r"\\\1", message.plain().removesuffix(link))
     return text[: 2000 - len(link)] + link
+
+
+def for_desktop(message: Message) -> tuple[str, str]:
+    """Title and body of a notice, as `notify-send` takes them.
+
+    The body is markup for the desktop, and before that `notify-send` reads backslashes as C does.
+    """
+    link = [message.link] if message.link else []
+    text = "".join(
+        char if char.isprintable() or char == "\n" else " "
+        for char in "\n".join([*message.lines(), *link])
+    )
+    return message.title, escape(text[:MAX_CHARS], quote=False).replace("\\", "\\\\")
 
 
 def _card(message: Message) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ..config import (
     NotifyTarget,
     WebhookTarget,
 )
-from .message import Message, body
+from .message import Message, body, for_desktop
 
 _MAX_ANSWER = 2000
 """Bytes of an answer that are read: its first words explain a refusal."""
@@ -52,27 +52,31 @@ def sender(target: NotifyTarget, environ: Mapping[str, str], timeout_s: float) -
         NotifyError: a variable is not set, or the machine lacks what the target needs.
     """
     if isinstance(target, WebhookTarget):
-        url = _secret(target.url_env, environ)
+        url = _secret(target.url_env, "address", target, environ)
         if not url.startswith(("http://", "https://")):
             raise NotifyError(
-                f"{target.url_env} holds no address: it must begin with https:// or http://"
+                f"the environment variable {target.url_env} must hold the address of the target "
+                f"{target.kind}, which begins with https:// or http://"
             )
         return lambda message: _post(url, body(target.kind, message), timeout_s)
     if isinstance(target, EmailTarget):
         login = None
         if target.user_env is not None and target.password_env is not None:
-            login = _secret(target.user_env, environ), _secret(target.password_env, environ)
+            login = (
+                _secret(target.user_env, "user", target, environ),
+                _secret(target.password_env, "password", target, environ),
+            )
         return lambda message: _mail(target, login, message, timeout_s)
     if isinstance(target, CommandTarget):
         return lambda message: _run(["/bin/sh", "-c", target.command], message, environ, timeout_s)
     path = shutil.which("notify-send", path=environ.get("PATH"))
     if path is None:
-        raise NotifyError("the target desktop needs notify-send (Debian: libnotify-bin)")
+        raise NotifyError(
+            "the target desktop needs the program notify-send, which is not on the PATH; install "
+            "it (Debian: apt install libnotify-bin), or take another target"
+        )
     return lambda message: _run(
-        [path, "--app-name=Echoscope", "--", message.title, "\n".join(message.lines())],
-        message,
-        environ,
-        timeout_s,
+        [path, "--app-name=Echoscope", "--", *for_desktop(message)], message, environ, timeout_s
     )
 
 
@@ -85,10 +89,13 @@ def name_of(target: NotifyTarget) -> str:
     return "desktop" if isinstance(target, DesktopTarget) else "command"
 
 
-def _secret(name: str, environ: Mapping[str, str]) -> str:
+def _secret(name: str, what: str, target: NotifyTarget, environ: Mapping[str, str]) -> str:
     value = environ.get(name, "").strip()
     if not value:
-        raise NotifyError(f"diagnostics.notify names {name}, but no such variable is set")
+        raise NotifyError(
+            f"the target {target.kind} takes its {what} from the environment variable {name}, "
+            f"which is not set; run: export {name}={what.upper()}"
+        )
     return value
 
 

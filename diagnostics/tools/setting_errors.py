@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -20,6 +20,19 @@ _SECRETS = {
 }
 """Settings that name an environment variable: an example of a name, what does not belong there,
 and what the variable holds."""
+_FORMS = {
+    "sender": "an address such as me@example.com",
+    "to": "an address such as me@example.com",
+    "dashboard_url": "an address such as http://gpu-box:8501",
+}
+"""Settings with a pattern, and what it means."""
+_KINDS_OF_VALUES = {
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+"""Errors of pydantic that name a Python type, and what a person writes in YAML or Python."""
 _UNNAMED = {"url": "url_env", "user": "user_env", "password": "password_env"}
 """Keys that people write for a secret itself, and the setting that they mean."""
 
@@ -28,11 +41,35 @@ class SettingError(ValueError):
     """A setting is wrong; the message names the value, the rule and the way out."""
 
 
-def checked(model: type[M], values: Any, path: Sequence[str]) -> M:
+Place = Callable[[Sequence[str]], str]
+"""Where a setting stands, as the person who set it wrote it."""
+
+
+def dotted(parts: Sequence[str]) -> str:
+    """A place in a recipe, or on the command line.
+
+    >>> dotted(["notify", "targets", "0", "kind"])
+    'notify.targets.0.kind'
+    """
+    return ".".join(parts)
+
+
+def argument(parts: Sequence[str]) -> str:
+    """A place in an argument of a Python function.
+
+    >>> argument(["notify", "targets", "0", "kind"])
+    'notify["targets"][0]["kind"]'
+    """
+    first, *rest = parts
+    return first + "".join(f"[{part}]" if part.isdecimal() else f'["{part}"]' for part in rest)
+
+
+def checked(model: type[M], values: Any, path: Sequence[str], place: Place = dotted) -> M:
     """The values as a model.
 
     Args:
         path: where the values stand, for the sentence: ("alarms",) for `alarms.actions`.
+        place: how that is written: `dotted` in a recipe, `argument` in Python.
 
     Raises:
         SettingError: names the first wrong key, its value and the rule.
@@ -40,40 +77,59 @@ def checked(model: type[M], values: Any, path: Sequence[str]) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise SettingError(describe(error, model, path)) from None
+        raise SettingError(describe(error, model, path, place)) from None
 
 
-def describe(error: ValidationError, root: type[BaseModel], path: Sequence[str] = ()) -> str:
+def describe(
+    error: ValidationError,
+    root: type[BaseModel],
+    path: Sequence[str] = (),
+    place: Place = dotted,
+) -> str:
     """The first error of a model `root`, which stands at `path`, in a sentence."""
     errors = error.errors()
     secrets = [e for e in errors if e["type"] == "extra_forbidden" and e["loc"][-1] in _UNNAMED]
     first = (secrets or errors)[0]
     loc = [str(part) for part in first["loc"]]
-    key = ".".join([*path, *_plain(loc, root)])
+    parts = [*path, *_plain(loc, root)]
+    key = place(parts)
     if first["type"] == "extra_forbidden":
         known = field_names(loc[:-1], root)
         meant = _UNNAMED.get(loc[-1])
         if meant in known:
-            return f"unknown key {key!r}; {_name_not_value(meant, meant)}"
-        return f"unknown key {key!r}{did_you_mean(loc[-1], known)}"
+            return f"unknown key {_quoted(key)}; {_name_not_value(meant, meant)}"
+        return f"unknown key {_quoted(key)}{did_you_mean(loc[-1], known)}"
     if first["type"] == "missing":
-        is_typed = not path or path[0] == "diagnostics"
+        is_typed = place is dotted and (not path or path[0] == "diagnostics")
+        if loc[-1] in _SECRETS:
+            example, value, word = _SECRETS[loc[-1]]
+            return (
+                f"{key} is missing: the NAME of an environment variable that holds {value}, such "
+                f"as {example}; run: export {example}={word}"
+            )
         return f"{key} is missing" + (
             f"; give it in the recipe or as {key}=VALUE" if is_typed else ""
         )
     if first["type"] == "union_tag_invalid":
         tag = first["ctx"]["tag"]
-        return f"{key}.kind is {tag!r}, but must be one of {', '.join(_tags(first))}"
+        kinds = ", ".join(_tags(first))
+        return f"{place([*parts, 'kind'])} is {tag!r}, but must be one of {kinds}"
     if first["type"] == "union_tag_not_found" and isinstance(first["input"], Mapping):
-        return f"{key}.kind is missing, but must be one of {', '.join(_kinds_at(loc, root))}"
+        kinds = ", ".join(_kinds_at(loc, root))
+        return f"{place([*parts, 'kind'])} is missing, but must be one of {kinds}"
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     if loc[-1:] == ["[key]"] and first["type"] == "literal_error":
-        name = ".".join(key.split(".")[:-1])
-        return f"unknown key {name!r}{did_you_mean(loc[-2], _quoted(first['ctx']['expected']))}"
+        name = _quoted(place(parts[:-1]))
+        return f"unknown key {name}{did_you_mean(loc[-2], _choices(first['ctx']['expected']))}"
     if loc and loc[-1] in _SECRETS:  # what stands there may be a secret
         return _name_not_value(key, loc[-1])
-    rule = first["msg"][0].lower() + first["msg"][1:]
+    rule = _rule(first["msg"])
+    if first["type"] in _KINDS_OF_VALUES:
+        rule = f"must be {_KINDS_OF_VALUES[first['type']]}"
+    setting = next((part for part in reversed(loc) if not part.isdecimal()), "")
+    if first["type"] == "string_pattern_mismatch" and setting in _FORMS:
+        rule = f"must be {_FORMS[setting]}"
     is_address = "targets" in loc and "://" in str(first["input"])
     return f"{key} is {'an address' if is_address else shown(first['input'])}, but {rule}"
 
@@ -86,11 +142,28 @@ def _name_not_value(key: str, setting: str) -> str:
     )
 
 
+def _rule(message: str) -> str:
+    """What pydantic demands, to stand after "but".
+
+    >>> _rule("Input should be greater than 0")
+    'must be greater than 0'
+    >>> _rule("Tuple should have at least 1 item after validation, not 0")
+    'must have at least 1 item'
+    """
+    rule = message[0].lower() + message[1:]
+    rule = re.sub(r"^(input|string|list|tuple|dictionary) should ", "must ", rule)
+    return re.sub(r" after validation, not \d+$", "", rule.replace(" should ", " must ", 1))
+
+
 def _tags(first: Any) -> list[str]:
     return [tag.strip("'") for tag in first["ctx"]["expected_tags"].split(", ")]
 
 
-def _quoted(text: str) -> list[str]:
+def _quoted(key: str) -> str:
+    return key if '"' in key else f"'{key}'"
+
+
+def _choices(text: str) -> list[str]:
     return re.findall(r"'([^']*)'", text)
 
 

@@ -36,7 +36,7 @@ def test_a_target_that_fails_is_exit_code_1(
     ("words", "expected"),
     [
         (["notify", "test", "demo"], "diagnostics.notify.targets is empty"),
-        (["train", "demo", TARGET], "names ECHOSCOPE_TEST_HOOK, but no such variable is set"),
+        (["train", "demo", TARGET], "environment variable ECHOSCOPE_TEST_HOOK, which is not set"),
         (
             ["train", "demo", "diagnostics.notify.targets=[{kind: pigeon}]"],
             "diagnostics.notify.targets",

@@ -128,7 +128,7 @@ def test_a_world_beside_the_user(
     [
         (("frozenlake",), "unknown recipe 'frozenlake'; did you mean 'frozen_lake'?"),
         (("frozen_lake", "optim.lrr=1"), "unknown key 'optim.lrr'; did you mean 'lr'?"),
-        (("frozen_lake", "steps=none"), "steps is 'none', but input should be a valid integer"),
+        (("frozen_lake", "steps=none"), "steps is 'none', but must be a valid integer"),
         (("frozen_lake", "extra"), "'extra' is not KEY=VALUE"),
         (("frozen_lake", "model.path=./nowhere"), "no model folder './nowhere'"),
         (("--config", "./nowhere.yaml"), "cannot read nowhere.yaml: No such file or directory"),

@@ -219,7 +219,12 @@ def test_ctrl_c_ends_with_the_verdict(tmp_path: Path, watch: Watched) -> None:
     ("words", "sentence"),
     [
         (("x", "--on-alarm", "stop"), "--on-alarm is 'stop', but must be notify, exit or command"),
-        (("x", "--notify", "slack:NOT_SET"), "NOT_SET"),
+        (("x", "--notify", "slack:NOT_SET"), "run: export NOT_SET=ADDRESS"),
+        (("x", "--notify", "slack"), "--notify slack: takes the NAME of an environment variable"),
+        (("x", "--notify", "slack:https://h/x"), "such as --notify slack:MY_HOOK; run: export"),
+        (("x", "--notify", "https://h/x"), "--notify is an address, but must be desktop, command"),
+        (("x", "--notify", "pigeon:X"), "--notify is 'pigeon:X', but must be desktop, command"),
+        (("x", "--notify", "email:a@b.c"), "--notify takes no email: a mail needs a host"),
         (("x", "--map", "a=b/c"), "b/c"),
         (("wandb:me/run",), "write wandb:ENTITY/PROJECT/RUN"),
     ],
@@ -231,6 +236,7 @@ def test_what_cannot_be_watched_like_that_is_one_sentence(
     code, _, errors = watch(*words, "--once")
     assert code == 1
     assert sentence in errors
+    assert "h/x" not in errors  # an address may be a secret
     assert len(errors.strip().splitlines()) == 1
 
 

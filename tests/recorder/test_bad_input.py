@@ -109,7 +109,6 @@ def has_boxes() -> bool:
 needs_boxes = pytest.mark.skipif(not has_boxes(), reason="bubblewrap cannot start here")
 
 
-@pytest.mark.slow
 @needs_boxes
 def test_a_disk_without_room(tmp_path: Path) -> None:
     """A file system of 2 MB, filled while the run goes on."""
@@ -133,7 +132,6 @@ def test_a_disk_without_room(tmp_path: Path) -> None:
     python(script, tmp_path / "run", wrap=(*IN_A_BOX, *small))
 
 
-@pytest.mark.slow
 @needs_boxes
 def test_a_folder_that_may_only_be_read(tmp_path: Path) -> None:
     """A new run is refused at its start; a run that goes on trains without being recorded."""
@@ -312,6 +310,39 @@ def test_an_alarm_stops_a_run_whose_folder_takes_no_command(tmp_path: Path) -> N
     assert any("an alarm's stop goes past the folder" in line for line in said)
     assert steps_of(path)[-1] == step
     assert open_run(path).info().status == "stopped"
+
+
+def test_an_alarm_on_a_full_disk_is_told_and_stops_the_run(tmp_path: Path) -> None:
+    """The steps of the collapse are lost, and everybody hears of it all the same."""
+    script = """
+    from echoscope.diagnostics.bench.synthetic_runs import make
+    recorder = Recorder(
+        path, alarms={"actions": {"ENTROPY_EXPLOSION": "stop"}}, on_message=said.append,
+        notify={
+            "targets": [{"kind": "command", "command": "exit 7"}],
+            "attempts": 1,
+            "severity": "warning",
+        },
+    )
+    rows = [(step, values) for step, values in make("entropy_explosion", 0).table.rows() if step]
+    for step, values in rows:
+        if step == 5:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50, -1))
+        recorder.step(step, values)
+        recorder.flush()
+        if recorder._thread.commands:
+            break
+    recorder.obey(step)
+    assert recorder.should_stop, said
+    resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+    recorder.close()
+    assert recorder.num_lost == step - 4, (recorder.num_lost, step)
+    assert any(line.startswith("warning: Entropy explosion") for line in said), said
+    assert "could not tell command: ended with code 7" in said, said
+    assert any("an alarm's stop goes past the folder" in line for line in said), said
+    """
+    python(script, tmp_path / "run")
+    assert steps_of(tmp_path / "run") == [1, 2, 3, 4]
 
 
 def test_a_message_that_cannot_be_made_costs_no_step(

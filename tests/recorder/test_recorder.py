@@ -16,6 +16,7 @@ import pytest
 import echoscope
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.recorder import recorder as recorder_module
 from echoscope.recorder.recorder import Recorder, numbers_of
 from echoscope.recorder.writing import named
 from echoscope.store.errors import StoreError, StoreWriteError
@@ -258,7 +259,25 @@ def test_a_full_disk_does_not_end_the_training(path: Path, monkeypatch: pytest.M
     [
         ({"messages": []}, "it has no message of the assistant"),
         ({"messages": [{"text": "x"}]}, "a message has no role"),
+        ({"messages": None}, "messages is a NoneType, but must be a list of messages"),
+        ({"messages": "hello"}, "messages is a str, but must be a list of messages"),
         ({"messages": messages(0), "turn_rewards": [1.0]}, "it has 2 replies, but 1 turn_rewards"),
+        ({"messages": messages(0), "turn_rewards": 3}, "turn_rewards is 3, but must be a list of"),
+        (
+            {"messages": messages(0), "turn_rewards": [0.5, "a"]},
+            "turn_rewards[1] is 'a', but must be one number",
+        ),
+        (
+            {"messages": messages(0), "reward": 1.0, "turn_rewards": [0.5, 0.25]},
+            "its reward is 1, but its turn_rewards add up to 0.75",
+        ),
+        ({"messages": messages(0), "reward": "good"}, "reward is 'good', but must be one number"),
+        ({"messages": messages(0), "reward": [1, 2]}, "reward is [1, 2], but must be one number"),
+        (
+            {"messages": messages(0), "success": "yes"},
+            "success is 'yes', but must be True, False or None",
+        ),
+        ({"messages": messages(0), "tokens": [3, 4]}, "tokens must be a list of TurnTokens"),
     ],
 )
 def test_an_episode_that_is_none_is_said_and_the_others_are_kept(
@@ -269,8 +288,85 @@ def test_an_episode_that_is_none_is_said_and_the_others_are_kept(
         recorder.episode(**episode)
         recorder.episode(messages(1), reward=1.0)
         recorder.step(1)
-    assert f"recorder: step 1: 1 episodes were not written: {why}" in said
+    (line,) = said
+    assert line.startswith(f"recorder: step 1: 1 episode was not written: {why}")
+    assert recorder.num_lost == 1
     assert len(open_run(path).trajectories_of_step(1)) == 1
+
+
+def test_what_an_argument_may_be(path: Path) -> None:
+    import torch
+
+    odd: dict[str, Any] = {"reward": torch.tensor([2.0]), "env": None, "success": np.bool_(True)}
+    with Recorder(path) as recorder:
+        recorder.episode(messages(0), **odd)
+        recorder.episode(messages(0), reward=0.75, turn_rewards=[None, 0.5])
+        recorder.episode(messages(0), reward=0.75, turn_rewards=np.array([0.25, 0.5]))
+        recorder.step(np.int64(1))
+    first, unknown, whole = open_run(path).trajectories_of_step(1)
+    assert (first.episode_return, first.is_success, first.env_id) == (2.0, True, "")
+    assert math.isnan(unknown.turns[0].reward)
+    assert [turn.reward for turn in whole.turns] == [0.25, 0.5]
+
+
+def test_episodes_after_the_last_step_are_counted(path: Path) -> None:
+    said: list[str] = []
+    with Recorder(path, on_message=said.append) as recorder:
+        recorder.step(1)
+        recorder.episode(messages(0))
+    assert recorder.num_lost == 1
+    assert said == [
+        "recorder: 1 episode after the last step: not written, because no step followed"
+    ]
+
+
+def test_episodes_that_no_step_ends_are_bounded(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "MAX_STEP_EPISODES", 3)
+    said: list[str] = []
+    with Recorder(path, on_message=said.append) as recorder:
+        for _ in range(5):
+            recorder.episode(messages(0))
+        recorder.step(1)
+        recorder.episode(messages(0))
+        recorder.step(2)
+    assert recorder.num_lost == 2
+    assert said == [
+        "recorder: 3 episodes without a call of step: further episodes are dropped until step is "
+        "called"
+    ]
+    assert [len(open_run(path).trajectories_of_step(step)) for step in (1, 2)] == [3, 1]
+
+
+def test_a_writing_thread_that_is_held_up_holds_up_nobody(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first message of the thread waits, as a disk that hangs would."""
+    monkeypatch.setattr(recorder_module, "MAX_WAITING", 4)
+    goes_on, said = threading.Event(), []
+
+    def wait(text: str) -> None:
+        said.append(text)
+        if "step 1" in text:
+            goes_on.wait(20)
+
+    recorder = Recorder(path, on_message=wait)
+    recorder.episode([])
+    recorder.step(1)
+    until(lambda: bool(said))
+    for step in (2, 3):
+        for _ in range(4):
+            recorder.episode(messages(0))
+        recorder.step(step, {"loss": 1.0})
+    assert recorder.problem == "the disk is too slow: 4 calls wait; episodes are dropped"
+    goes_on.set()
+    recorder.close()
+    assert recorder.num_lost == 1 + 4  # the empty one of step 1, and those of step 3
+    run = open_run(path)
+    assert [len(run.trajectories_of_step(step)) for step in (1, 2, 3)] == [0, 4, 0]
+    rows = run.sql("SELECT step FROM metrics WHERE key = 'loss' ORDER BY step").to_pylist()
+    assert [row["step"] for row in rows] == [2, 3]
 
 
 def test_steps_count_up(path: Path) -> None:
@@ -370,16 +466,60 @@ def test_a_closed_recorder_takes_nothing(path: Path) -> None:
     [
         (
             {"alarms": {"actoins": {"LOW_SUCCESS": "stop"}}},
-            "unknown key 'alarms.actoins'; did you mean 'actions'?",
+            "unknown key alarms[\"actoins\"]; did you mean 'actions'?",
         ),
         (
             {"alarms": {"actions": {"LOW_SUCESS": "stop"}}},
-            "unknown key 'alarms.actions.LOW_SUCESS'; did you mean 'LOW_SUCCESS'?",
+            'unknown key alarms["actions"]["LOW_SUCESS"]; did you mean \'LOW_SUCCESS\'?',
         ),
         (
             {"notify": {"targets": [{"kind": "slack", "url": "https://secret"}]}},
-            "unknown key 'notify.targets.0.url'; url_env must be the NAME of an environment "
+            'unknown key notify["targets"][0]["url"]; url_env must be the NAME of an environment '
             "variable, such as SLACK_HOOK, not the address; run: export SLACK_HOOK=ADDRESS",
+        ),
+        (
+            {"notify": {"targets": [{"kind": "slack"}]}},
+            'notify["targets"][0]["url_env"] is missing: the NAME of an environment variable that '
+            "holds the address, such as SLACK_HOOK; run: export SLACK_HOOK=ADDRESS",
+        ),
+        (
+            {"notify": {"targets": [{"kind": "pigeon"}]}},
+            'notify["targets"][0]["kind"] is \'pigeon\', but must be one of webhook, slack, '
+            "discord, teams, email, command, desktop",
+        ),
+        (
+            {"notify": {"targets": [{"kind": "slack", "url_env": "ECHOSCOPE_NOT_SET"}]}},
+            "the target slack takes its address from the environment variable ECHOSCOPE_NOT_SET, "
+            "which is not set; run: export ECHOSCOPE_NOT_SET=ADDRESS",
+        ),
+        (
+            {"notify": {"targets": {"kind": "slack"}}},
+            "notify[\"targets\"] is {'kind': 'slack'}, but must be a list",
+        ),
+        (
+            {"notify": {"dashboard_url": "gpu:8501"}},
+            "notify[\"dashboard_url\"] is 'gpu:8501', but must be an address such as "
+            "http://gpu-box:8501",
+        ),
+        ({"alarms": "stop"}, "alarms is 'stop', but must be a mapping"),
+        ({"sinks": {"wndb": {}}}, "unknown key sinks[\"wndb\"]; did you mean 'wandb'?"),
+        (
+            {"scoring": {"budget_frac": 0.1}},
+            "scoring= needs policy=, the model that is measured; without a policy leave scoring= "
+            "out",
+        ),
+        ({"config": 3}, "config is 3, but must be a dict such as vars(args)"),
+        ({"total_steps": 0}, "total_steps is 0, but must be a whole number above 0, or None"),
+        ({"live": LR}, "live= needs on_set=, or nothing can be set from outside"),
+        ({"on_set": print}, "on_set= needs live=, or nothing can be set from outside"),
+        (
+            {"live": {"lr": {"type": "number", "exclusiveMinimum": 0, "value": 0}}},
+            "live['lr'] does not allow its own value: lr is 0, but must be more than 0",
+        ),
+        (
+            {"live": {"lr": {"type": "numbr", "value": 0}}},
+            "live['lr'] has the type 'numbr', but must have one of null, boolean, string, integer, "
+            "number, array, object",
         ),
     ],
 )
@@ -389,6 +529,25 @@ def test_a_wrong_setting_is_one_sentence(
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         Recorder(path, **settings)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("step", ["1", 1.5, -1, None])
+def test_a_step_is_a_number_that_counts(step: Any, path: Path) -> None:
+    with Recorder(path) as recorder:
+        with pytest.raises(
+            ValueError, match=r"^step is .*, but must be a whole number, 0 or more$"
+        ):
+            recorder.step(step)
+        with pytest.raises(ValueError, match=r"^metrics is \[3\], but must be a dict of numbers$"):
+            recorder.step(1, [3])  # type: ignore[arg-type]
+        recorder.step(1)
+
+
+def test_a_configuration_of_any_objects_is_shown(path: Path) -> None:
+    with Recorder(path, config={"out": Path("a/b"), "seeds": (1, 2), "betas": np.ones(2)}):
+        pass
+    config = open_run(path).info().config
+    assert (config["out"], config["seeds"], config["betas"]) == ("a/b", [1, 2], [1.0, 1.0])
 
 
 def test_a_reward_that_nobody_knows_stays_unknown(path: Path) -> None:

@@ -6,8 +6,10 @@ import email
 import email.policy
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,16 +82,26 @@ def test_an_address_is_never_told(box: Mailbox) -> None:
     assert name_of(HOOK) == "webhook (HOOK)"
 
 
+NOT_SET = (
+    "the target webhook takes its address from the environment variable HOOK, which is not set; "
+    "run: export HOOK=ADDRESS"
+)
+
+
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({}, "names HOOK, but no such variable is set"),
-        ({"HOOK": " "}, "names HOOK, but no such variable is set"),
-        ({"HOOK": "file:///etc/passwd"}, "HOOK holds no address"),
+        ({}, NOT_SET),
+        ({"HOOK": " "}, NOT_SET),
+        (
+            {"HOOK": "file:///etc/passwd"},
+            "the environment variable HOOK must hold the address of the target webhook, which "
+            "begins with https:// or http://",
+        ),
     ],
 )
 def test_what_cannot_be_sent_is_refused_at_the_start(environ: dict[str, str], words: str) -> None:
-    with pytest.raises(NotifyError, match=words):
+    with pytest.raises(NotifyError, match=f"^{re.escape(words)}$"):
         sender(HOOK, environ, 1.0)
 
 
@@ -149,12 +161,57 @@ def test_a_command_that_hangs_ends_with_all_that_it_started(tmp_path: Path) -> N
     assert not mark.exists()
 
 
-def test_the_desktop(tmp_path: Path) -> None:
-    with pytest.raises(NotifyError, match="needs notify-send"):
-        sender(DesktopTarget(kind="desktop"), {"PATH": str(tmp_path)}, 5.0)
-    tool, out = tmp_path / "notify-send", tmp_path / "out"
-    tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "{out}"\n', encoding="utf-8")
+DESKTOP = DesktopTarget(kind="desktop")
+
+
+@pytest.fixture
+def desktop(tmp_path: Path) -> dict[str, str]:
+    """An environment with a `notify-send` that writes its arguments, one a NUL, to `out`."""
+    tool = tmp_path / "notify-send"
+    tool.write_text('#!/bin/sh\nprintf "%s\\0" "$@" > "${0%/*}/out"\n', encoding="utf-8")
     tool.chmod(0o755)
-    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    sender(DesktopTarget(kind="desktop"), environ, 5.0)(MESSAGE)
-    assert MESSAGE.title in out.read_text(encoding="utf-8").splitlines()
+    return {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+def arguments(folder: Path) -> list[str]:
+    return (folder / "out").read_text(encoding="utf-8").split("\0")[:-1]
+
+
+def test_the_desktop(tmp_path: Path, desktop: dict[str, str]) -> None:
+    sender(DESKTOP, desktop, 5.0)(MESSAGE)
+    body = f"{MESSAGE.text}\n{MESSAGE.link}"
+    assert arguments(tmp_path) == ["--app-name=Echoscope", "--", MESSAGE.title, body]
+
+
+def test_words_of_the_policy_are_no_options_and_no_markup(
+    tmp_path: Path, desktop: dict[str, str]
+) -> None:
+    """The title is plain text. The body is markup, and its backslashes are read before that."""
+    message = replace(
+        MESSAGE,
+        title="--urgency=critical <b>",
+        text='<a href="x">a</a> & "b" \\n \0 \x1b[31m',
+        link="http://h/diagnosis?run=a&b",
+    )
+    sender(DESKTOP, desktop, 5.0)(message)
+    assert arguments(tmp_path)[1:] == [
+        "--",
+        "--urgency=critical <b>",
+        '&lt;a href="x"&gt;a&lt;/a&gt; &amp; "b" \\\\n    [31m\nhttp://h/diagnosis?run=a&amp;b',
+    ]
+
+
+def test_a_desktop_that_refuses_says_why(tmp_path: Path, desktop: dict[str, str]) -> None:
+    tool = tmp_path / "notify-send"
+    tool.write_text("#!/bin/sh\necho no display >&2\nexit 1\n", encoding="utf-8")
+    with pytest.raises(SendError, match=r"^ended with code 1: no display$"):
+        sender(DESKTOP, desktop, 5.0)(MESSAGE)
+
+
+def test_a_machine_without_notify_send(tmp_path: Path) -> None:
+    sentence = (
+        "the target desktop needs the program notify-send, which is not on the PATH; install it "
+        "(Debian: apt install libnotify-bin), or take another target"
+    )
+    with pytest.raises(NotifyError, match=f"^{re.escape(sentence)}$"):
+        sender(DESKTOP, {"PATH": str(tmp_path)}, 5.0)
