@@ -123,7 +123,9 @@ def test_samples_are_whole_groups_first(run: Path, monkeypatch: pytest.MonkeyPat
 def test_b8_a_folder_that_is_no_run_names_only_what_exists(tmp_path: Path) -> None:
     """No command that is not there: this run once named `import` before there was one."""
     (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
-    with pytest.raises(MetricsFileError, match="holds neither rollouts nor metrics of a known form, and no run") as caught:
+    with pytest.raises(
+        MetricsFileError, match="holds neither rollouts nor metrics of a known form, and no run"
+    ) as caught:
         open_source(tmp_path)
     words = str(caught.value).replace(str(tmp_path), "")
     assert set(re.findall(r"echoscope \w+", words)) <= {"echoscope import"}
