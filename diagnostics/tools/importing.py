@@ -175,7 +175,9 @@ def import_path(
                 listed(folder.read),
             )
             folder = MetricsFolder(refused=folder.refused, read=folder.read)
-        chosen = _chosen(path, folder, run, has_rollouts=bool(rollouts))
+        chosen = _chosen(
+            path, folder, run, has_rollouts=bool(rollouts), may_be_of_traces=bool(both)
+        )
         rest = None
         if rollouts or chosen is None:
             skipped = [name for name in folder.read if name not in both]
@@ -349,12 +351,12 @@ def _clock(table: MetricTable) -> FloatArray64 | None:
 
 
 def _chosen(
-    path: Path, folder: MetricsFolder, run: str, *, has_rollouts: bool
+    path: Path, folder: MetricsFolder, run: str, *, has_rollouts: bool, may_be_of_traces: bool
 ) -> RunMetrics | None:
     if run:
         chosen = folder.run(run)
-        if chosen is None and has_rollouts and not folder.runs:
-            return None  # whose traces are read
+        if chosen is None and may_be_of_traces and not folder.runs:
+            return None  # the traces name runs of their own
         if chosen is None:
             raise ImportingError(f"{path}: {no_such_run(run, folder.names())}")
         return chosen

@@ -302,6 +302,7 @@ def test_errors_of_an_import_name_the_arguments_of_run(
             "was imported from messages, and these files are of verl; name another folder with "
             "keep=",
         ),
+        (messages, {"run": "b"}, "holds no run 'b'; it names no runs: leave run= out"),
     ):
         with pytest.raises(ImportingError) as raised:
             Run(path, **arguments)
