@@ -84,7 +84,7 @@ def wanting_words(keys: Sequence[str], trainer: str) -> str:
     'needs the share of valid actions'
     """
     if all(key.startswith(_OF_ROLLOUTS) for key in keys):
-        return "needs the text of rollouts, of several prompts and replies a step"
+        return "needs the text of rollouts: several prompts and replies a step"
     best = _best(keys, trainer)
     entry = metric(best.replace(TAG, "*"))
     words = entry.in_sentence
