@@ -84,7 +84,8 @@ def wanting_words(keys: Sequence[str], trainer: str) -> str:
     'needs the share of valid actions'
     """
     if all(key.startswith(_OF_ROLLOUTS) for key in keys):
-        return "needs the text of rollouts: several prompts and replies a step"
+        key = next((key for key in keys if key.startswith("text/")), keys[0])
+        return f"needs `{key}`, which is measured from the text of rollouts"
     best = _best(keys, trainer)
     entry = metric(best.replace(TAG, "*"))
     words = entry.in_sentence

@@ -65,7 +65,8 @@ def table(**columns: float) -> MetricTable:
 def test_what_is_missing_is_named_in_words_with_a_way_out() -> None:
     text = diagnose(table(rollout__success_rate=0.5)).text
     assert "Not checked: format collapse (needs the share of replies in the right format:" in text
-    assert "template collapse (needs the text of rollouts: several prompts and replies a step)" in text
+    measured = "which is measured from the text of rollouts"
+    assert f"template collapse (needs `text/dependence`, {measured})" in text
     hint = "If you log it under another name, give `--map NAME=rollout/format_valid_frac`."
     assert hint in text
     assert wanting_words(["policy/entropy"], "verl") == (
