@@ -101,6 +101,8 @@ class RunStatus:
     """Seconds since the epoch: when it was paused, or was heard of last."""
     next_action: CommandAction | None = None
     """Of a waiting run: what happens after the current step; None before the first step."""
+    is_resumed: bool = False
+    """It had steps before the attempt that waits for its first one."""
 
     @property
     def is_imported(self) -> bool:
@@ -126,7 +128,7 @@ class RunStatus:
         if self.status is not Status.WAITING:
             return self.status.value
         if self.next_action is None:
-            return f"waiting for its first step{lasts}"
+            return f"waiting for its {'next' if self.is_resumed else 'first'} step{lasts}"
         verb = "pauses" if self.next_action is CommandAction.PAUSE else "stops"
         return f"waiting for the current step, then {verb} (asked{by})"
 
@@ -169,7 +171,7 @@ def status_of(
         who, since = pause.command, pause.answered_at
         return RunStatus(status=Status.PAUSED, by=who.issued_by, reason=who.reason, since=since)
     if is_starting:
-        return RunStatus(status=Status.WAITING, since=heard_at)
+        return RunStatus(status=Status.WAITING, since=heard_at, is_resumed=attempt > 1)
     limit = max(STALE_LEAST_S, STALE_STEPS * step_s) if math.isfinite(step_s) else STALE_UNKNOWN_S
     if now - heard_at > limit:
         return RunStatus(status=Status.STALE, since=heard_at)

@@ -6,6 +6,7 @@ figure = line_chart([curve], axis, marks, LineOptions(smooth=0.6), title="Policy
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -426,16 +427,24 @@ def _has_legend(curves: Sequence[Curve]) -> bool:
 
 
 def _legend_rows(curves: Sequence[Curve]) -> int:
-    """How many rows a legend takes in the narrowest chart: plotly breaks it, and tells nobody."""
+    """How many rows a legend takes in the narrowest chart: plotly breaks it, and tells nobody.
+
+    Where not all names fit in one row, each gets the room of the widest, unless some are a group of
+    their own: then a row takes as many as fit.
+    """
     if not _has_legend(curves):
         return 0
-    rows, used = 1, 0.0
-    names = [one.name for one in curves]
-    names += [EACH_STEP] if any(one.level is not None for one in curves) else []
-    for name in names:
-        width = 48 + 6 * min(len(name), 80)
+    is_grouped = any(one.level is not None for one in curves)
+    names = [one.name for one in curves] + ([EACH_STEP] if is_grouped else [])
+    widths = [48 + 6 * min(len(name), 80) for name in names]
+    if sum(widths) <= _NARROWEST:
+        return 1
+    if not is_grouped:
+        return math.ceil(len(widths) / max(1, _NARROWEST // max(widths)))
+    rows, used = 1, 0
+    for width in widths:
         if used and used + width > _NARROWEST:
-            rows, used = rows + 1, 0.0
+            rows, used = rows + 1, 0
         used += width
     return rows
 

@@ -21,6 +21,8 @@ from .verdict_box import apply_button
 
 MAX_FACTS = 3
 """Pieces of evidence in the bar; the page Diagnosis has all of them."""
+_TYPED = re.compile("`([^`]*)`")
+"""What advice shows as a thing that is typed."""
 STYLE = """<style>
 [class*="st-key-verdict_bar_"] { min-height: 9.5rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.45rem 0.9rem 0.35rem; gap: 0.1rem; }
@@ -97,10 +99,11 @@ def _to_do(run_id: str, found: Verdict) -> str:
 
 def _html(headline: str, facts: Sequence[str], to_do: str) -> str:
     spans = "".join(f"<span>{escape(fact, 200)}</span>" for fact in facts)
+    typed = _TYPED.sub(r"<code>\1</code>", escape(to_do, 400))
     return (
         f'<div class="es-headline" title="{escape(headline, 600)}">{escape(headline, 600)}</div>'
         f'<div class="es-facts">{spans}</div>'
-        f'<div class="es-do" title="{escape(to_do, 400)}">{escape(to_do, 400)}</div>'
+        f'<div class="es-do" title="{escape(to_do, 400)}">{typed}</div>'
     )
 
 

@@ -86,6 +86,11 @@ def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
             "waiting",
             "waiting for its first step for 30 s",
         ),
+        (
+            RunStatus(status=Status.WAITING, since=NOW - 30, is_resumed=True),
+            "waiting",
+            "waiting for its next step for 30 s",
+        ),
         (judged("running", heard_at=NOW - 59), "live", "live"),
         (judged("running", heard_at=NOW - 240), "stale", "stale, no news for 4 min"),
         (judged("running", heard_at=NOW - 240, step_s=30.0), "live", "live"),

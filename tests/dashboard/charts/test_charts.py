@@ -467,6 +467,14 @@ def test_c14_finding_c9_one_part_of_a_chart_has_its_name_in_a_legend() -> None:
     assert not charts.line_chart([one_curve([1.0, 2.0])], STEP_AXIS).layout.showlegend
 
 
+def test_a_legend_that_takes_several_rows_leaves_them_free_below_the_title() -> None:
+    """Seen in Chromium at 1,280 pixels: each name gets the room of the widest."""
+    names = ("all solved", "all failed", "with signal: rewards differ")
+    three = [one_curve([1.0, 2.0], name=name) for name in names]
+    assert charts.line_chart(three, STEP_AXIS).layout.margin.t == 36 + 3 * 20
+    assert charts.line_chart(three[:2], STEP_AXIS).layout.margin.t == 36 + 1 * 20
+
+
 def test_a_resumed_run_is_marked_where_the_new_attempt_begins() -> None:
     (found,) = rewind_marks(table_of_steps(attempt=[1, 2, 2]))
     assert (found.step, found.kind) == (2.0, MarkKind.REWIND)
