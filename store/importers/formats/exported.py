@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...query.rows import outcome_from_rows, trajectory_from_rows
 from ...records import (
     FinishReason,
     Span,
@@ -75,6 +74,9 @@ def _step(row: Row) -> int | None:
 
 
 def _draft_of_rows(rows: Mapping[str, Any]) -> Draft:
+    # Not at the start: it needs pyarrow, and a metrics file does without.
+    from ...query.rows import outcome_from_rows, trajectory_from_rows
+
     row, tokens = rows["trajectory"], rows["tokens"]
     # Pictures are not read from the file, and their places in the prompt mean nothing without them.
     tokens = [{**entry, **dict.fromkeys(_PICTURES)} for entry in tokens]
