@@ -115,19 +115,20 @@ def _look(draw: Callable[[], object], has_news: Callable[[], bool]) -> Callable[
     """News is asked for when a part is drawn by itself, and never while the page is being drawn.
 
     A page that takes longer to draw than the news to come would begin anew for ever and never
-    reach its end.
+    reach its end. The part is drawn first: a click on one of its buttons holds for this drawing
+    alone, and would be lost if the page began anew before the button was reached.
     """
     is_alone = False
 
     def look() -> None:
         nonlocal is_alone
-        if is_alone and has_news():
+        was_alone, is_alone = is_alone, True
+        guarded(draw)
+        if was_alone and has_news():
             # Streamlit looks for requests here: who has just chosen another page goes there, and is
             # not brought back by what comes next.
             st.empty()
             st.rerun()
-        is_alone = True
-        draw()
 
     return look
 
