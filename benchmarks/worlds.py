@@ -117,8 +117,12 @@ def server() -> Iterator[None]:
     """What `remote` plays, in a process beside."""
     env_id, *params = SERVED
     options = [text for param in params for text in ("--params", param)]
-    child = subprocess.Popen([sys.executable, "-m", "echoscope", "envs", "serve", env_id, *options])
+    command = [sys.executable, "-u", "-m", "echoscope", "envs", "serve", env_id, *options]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
+        assert child.stdout is not None
+        if not child.stdout.readline().startswith("serving "):
+            raise SystemExit(f"the server of {env_id} did not start: nothing is recorded of it")
         yield
     finally:
         child.terminate()
