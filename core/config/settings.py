@@ -110,7 +110,15 @@ class ContextConfig(FrozenModel):
         3600, ge=8, le=MAX_TOKENS, description="Longest prompt of a turn."
     )
     on_long_prompt: Literal["end", "drop_oldest"] = Field(
-        "end", description="End the episode, or drop whole oldest turns."
+        "end", description="End the episode, or drop whole oldest turns (see drop_to)."
+    )
+    drop_to: float = Field(
+        1.0,
+        ge=0.1,
+        le=1,
+        description="A prompt that drops turns is cut to this share of max_prompt_tokens. Below 1 "
+        "it drops more at once and less often: most prompts then continue the one before, which "
+        "samples and trains faster, and show fewer turns.",
     )
     max_response_tokens: int = Field(
         400, ge=1, le=MAX_TOKENS, description="Longest reply of a turn; a longer one is cut."
@@ -135,6 +143,15 @@ class ContextConfig(FrozenModel):
         description="How the model spells tool calls: hermes (Qwen, Hermes), llama (Llama 3.x), "
         "or as its chat template says. Only for environments with tools.",
     )
+
+    @model_validator(mode="after")
+    def _drops_where_it_may(self) -> ContextConfig:
+        if self.drop_to < 1 and self.on_long_prompt != "drop_oldest":
+            raise ValueError(
+                f"drop_to is {self.drop_to:g}, but on_long_prompt is {self.on_long_prompt}, which "
+                "drops no turns: set context.on_long_prompt=drop_oldest, or context.drop_to=1"
+            )
+        return self
 
 
 class SamplingConfig(FrozenModel):

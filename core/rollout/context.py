@@ -85,6 +85,8 @@ class Conversation:
         self._head = self._opening(config.system) + chat.encode(self._instructions)
         self._users: list[_UserTurn] = []
         self._responses: list[IntArray] = []
+        self._first_kept = 0
+        """The oldest turn that no prompt has dropped for its length."""
 
     def prompt(self, observation: str | Observation, *, last_reward: float | None = None) -> Prompt:
         """The prompt of the next turn.
@@ -103,13 +105,14 @@ class Conversation:
         user = self._first(seen) if turn == 0 else self._later(seen, last_reward)
         self._users.append(replace(user, image=self._image(seen)))
         window = self._config.history_turns
-        first = 0 if window is None else max(0, turn + 1 - window)
+        first = self._first_kept if window is None else max(self._first_kept, turn + 1 - window)
         tokens = self._assemble(first)
         limit = self._config.max_prompt_tokens
-        if self._config.on_long_prompt == "drop_oldest":
-            while len(tokens) > limit and first < turn:
+        if self._config.on_long_prompt == "drop_oldest" and len(tokens) > limit:
+            while len(tokens) > limit * self._config.drop_to and first < turn:
                 first += 1
                 tokens = self._assemble(first)
+            self._first_kept = first
         ids = np.array(tokens, np.int32)
         shown = () if self._images is None else self._images.shown_in(ids)
         return Prompt(tokens=ids, first_turn=first, fits=len(ids) <= limit, images=shown)

@@ -89,6 +89,7 @@ class Session:
         self._loaded = shelf.take(path)
         self.state = self._loaded.world.reset()
         self._commands: list[str] = []
+        self._plan: list[str] | None = None
 
     def step(self, command: str) -> bool:
         """Whether the command changed the world."""
@@ -97,12 +98,19 @@ class Session:
         before = _facts(self.state), self.state.get("score") or 0
         self.state, _, _ = self._loaded.world.step(command)
         self._commands.append(command)
+        # Whoever follows the plan needs no second search: the games answer the same every time.
+        self._plan = self._plan[1:] if self._plan and self._plan[0] == command else None
         return before != (_facts(self.state), self.state.get("score") or 0)
 
     def plan(self) -> list[str]:
         """Commands that win from here."""
         if self._loaded.infos.policy_commands:
             return list(self.state["policy_commands"] or ())
+        if self._plan is None:
+            self._plan = self._searched_plan()
+        return list(self._plan)
+
+    def _searched_plan(self) -> list[str]:
         # The planner takes a while, so it is asked only here, in a second copy of the game.
         copy = self._shelf.take(self.path)
         try:

@@ -68,7 +68,11 @@ def test_an_episode_by_its_planner(kitchens: str) -> None:
     ]  # fmt: skip
     world.step("Go To  countertop 1")  # a detour
     assert (world.solve() or [])[0] == "go to drawer 1"
-    results = [world.step(command) for command in world.solve() or []]
+    results, rest = [], world.solve() or []
+    while rest:  # a plan that is followed loses its first command, and no other one changes
+        results.append(world.step(rest[0]))
+        assert world.solve() == rest[1:]
+        rest = rest[1:]
     assert [result.reward for result in results] == [0, 0, 0, 0, 0, 10]
     assert [result.success for result in results] == [False] * 5 + [True]
     assert world.solve() == []
