@@ -160,7 +160,7 @@ class Figures:
                 lambda found: drawn.information_curve(*found),
             ),
             "posterior": (self._posterior, drawn.posterior_matrix),
-            "group_map": (self._groups, lambda found: drawn.group_map(data.group_grid(found))),
+            "group_map": (self._groups, drawn.group_map),
             "gradients": (self._gradients, drawn.gradient_bars),
             "alarms": (self._alarms, lambda found: timeline(found, self._last_step)),
         }
@@ -198,9 +198,8 @@ class Figures:
 
     def _groups(self) -> pd.DataFrame | None:
         steps = data.thin(tables.trajectory_steps(self.run), data.MAX_GROUP_STEPS)
-        groups = tables.groups(self.run, steps)
-        known = groups.dropna(subset=["return_mean"]) if len(groups) else groups
-        return None if known.empty else known
+        grid = data.group_grid(tables.groups(self.run, steps))
+        return None if grid.empty else grid
 
     def _gradients(self) -> pd.DataFrame | None:
         steps = tables.diagnostic_steps(self.run, "gradients")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -233,17 +234,18 @@ def group_map(grid: pd.DataFrame) -> go.Figure:
     steps = np.sort(grid["step"].unique())
     ranks = np.arange(int(grid["rank"].max()) + 1)
     place = {step: column for column, step in enumerate(steps.tolist())}
-    top = float(grid["reward_std"].max()) or 1.0
+    spreads = grid["reward_std"].fillna(0.0)
+    top = float(spreads.max()) or 1.0
     for kind in GROUP_KINDS:
         part = grid[grid["kind"] == kind]
         words, color = _KINDS[kind]
         rows = part["rank"].to_numpy(), part["step"].map(place).to_numpy()
-        spread = part["reward_std"].to_numpy() / top
+        spread = spreads[part.index].to_numpy() / top
         z = np.full((len(ranks), len(steps)), np.nan)
         z[rows] = 0.45 + 0.55 * spread if kind == "mixed" else 1.0
         text = np.full(z.shape, "", dtype=object)
         text[rows] = [
-            f"group {index}: {words}, return {mean:.2f}, reward std {std:.2f}"
+            f"group {index}: {words}, return {_shown(mean)}, reward std {_shown(std)}"
             for index, mean, std in zip(
                 part["group_index"], part["return_mean"], part["reward_std"], strict=True
             )
@@ -280,6 +282,10 @@ def group_map(grid: pd.DataFrame) -> go.Figure:
         legend=_LEGEND,
     )
     return figure
+
+
+def _shown(value: float) -> str:
+    return "unknown" if math.isnan(value) else f"{value:.2f}"
 
 
 def tiers(series: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> go.Figure:

@@ -153,20 +153,24 @@ def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
     """Groups by step, sorted so that the heat map reads as a stack.
 
     Args:
-        groups: step, group_index, reward_std, return_mean, success_frac (NaN where not known).
+        groups: What `tables.groups` gives.
 
     Returns:
         step, rank (0 at the bottom), group_index, kind (see GROUP_KINDS), reward_std, return_mean.
-        Groups of which neither spread nor success is known are left out.
+        A trajectory without siblings is left out, and so is a group of which neither the rewards
+        nor the success are known.
     """
-    out = groups.copy()
-    has_spread = out["reward_std"].fillna(0.0) > 0
+    if groups.empty:
+        return groups
+    out = groups[groups["num_trajectories"] > 1].copy()
+    # Without rewards, success tells a mixed group; where all rewards are equal nothing is learned.
+    has_both = out["reward_std"].isna() & out["success_frac"].between(0, 1, inclusive="neither")
+    has_spread = (out["reward_std"] > 0) | has_both
     kind = np.where(has_spread, "mixed", "constant")
     is_flat = ~has_spread
     kind = np.where(is_flat & (out["success_frac"] == 1.0), "solved", kind)
     kind = np.where(is_flat & (out["success_frac"] == 0.0), "hopeless", kind)
     out["kind"] = kind
-    # Nothing is known of the spread of a trajectory alone, or of groups without rewards.
     out = out[out["reward_std"].notna() | (out["kind"] != "constant")]
     order = {name: place for place, name in enumerate(GROUP_KINDS)}
     out["order"] = out["kind"].map(order)

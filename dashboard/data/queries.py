@@ -416,7 +416,7 @@ def diagnostics(run_id: str, step: int) -> list[DiagnosticRecord]:
 
 
 def groups_of(run_id: str, steps: Sequence[int]) -> pd.DataFrame:
-    """step, group_index, reward_std, return_mean, success_frac of the groups of some steps."""
+    """A row per group of some steps, as `tables.groups` has it."""
     wanted = tuple(steps)
     return _answer("groups", run_id, lambda run: tables.groups(run, wanted), (wanted,))
 

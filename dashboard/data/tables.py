@@ -63,7 +63,7 @@ def series(
 
 
 _GROUPS = """
-SELECT step, group_index, stddev_samp(episode_return) AS reward_std,
+SELECT step, group_index, count(*) AS num_trajectories, stddev_samp(episode_return) AS reward_std,
        avg(episode_return) AS return_mean, avg(is_success::INT) AS success_frac
 FROM trajectories WHERE split IN ('train', 'import') AND list_contains($1, step)
 GROUP BY step, group_index ORDER BY step, group_index
@@ -76,7 +76,11 @@ def most_points(last_step: int) -> int | None:
 
 
 def groups(run: RunReader, steps: Sequence[int]) -> pd.DataFrame:
-    """step, group_index, reward_std, return_mean, success_frac of the groups of some steps."""
+    """A row per group of some steps, by step.
+
+    Columns step, group_index, num_trajectories, reward_std, return_mean, success_frac: NaN where
+    the trajectories do not say.
+    """
     if not steps:
         return pd.DataFrame()
     frame: pd.DataFrame = run.sql(_GROUPS, [tuple(steps)]).to_pandas()

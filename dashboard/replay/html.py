@@ -81,8 +81,13 @@ def _number(value: float | None) -> str:
     return f"{value:+.3g}" if is_known and value else "0" if is_known else NONE
 
 
-def _known(value: int | None) -> str:
-    return NONE if value is None else str(value)
+def _earned(value: float) -> str:
+    return "unknown" if math.isnan(value) else _number(value)
+
+
+def _fact_of(name: str, value: str | float | None, form: str = "{}") -> list[str]:
+    """A fact; none where the value is not known."""
+    return [] if value is None else [fact(name, form.format(value), css="es-long")]
 
 
 def _flag(value: bool | None, true: str, false: str) -> list[str]:
@@ -102,26 +107,28 @@ def trajectory_facts(
     *,
     advantage: float | None = None,
 ) -> str:
-    """Everything about an episode that fits one line or two; a `<div>`."""
+    """Everything that is known about an episode, in a line or two; a `<div>`."""
     terms = {k: v for k, v in trajectory.reward_terms.items() if v or k == "env"}
+    shown = outcome.advantage if outcome else advantage
+    is_foreign = trajectory.split is Split.IMPORT  # what its file does not hold is left out
     parts = [
         success_badge(trajectory.is_success),
         _kept_badge(trajectory, outcome),
-        fact("return", _number(trajectory.episode_return), hint="environment, format and shaping"),
-        *(fact(name, _number(value)) for name, value in list(terms.items())[:12]),
-        fact("advantage", _number(outcome.advantage if outcome else advantage)),
+        fact("return", _earned(trajectory.episode_return), hint="environment, format and shaping"),
+        *(fact(k, _number(v)) for k, v in list(terms.items())[:12] if len(terms) > 1),
+        *([] if is_foreign and shown is None else [fact("advantage", _number(shown))]),
         *_ended(trajectory),
         fact("turns", str(trajectory.num_turns)),
-        fact("tokens", f"{trajectory.num_sampled_tokens:,}"),
-        fact("time", NONE if trajectory.duration_s is None else f"{trajectory.duration_s:.2g} s"),
-        fact("task", f"{trajectory.tag} ({trajectory.env_id})"),
-        fact("group", f"{trajectory.group_index}, sibling {trajectory.sibling_index}"),
-        fact("policy version", _known(trajectory.policy_version)),
-        fact(
-            "seeds",
-            f"{_known(trajectory.env_seed)} / {_known(trajectory.noise_seed)}",
-            css="es-long",
+        *_fact_of("tokens", trajectory.num_sampled_tokens or None, "{:,}"),
+        *_fact_of("time", trajectory.duration_s, "{:.2g} s"),
+        *_fact_of("task", trajectory.tag or None),
+        *_fact_of(
+            "environment", trajectory.env_id if trajectory.env_id != trajectory.tag else None
         ),
+        fact("group", f"{trajectory.group_index}, sibling {trajectory.sibling_index}"),
+        *_fact_of("policy version", trajectory.policy_version),
+        *_fact_of("seed of the task", trajectory.env_seed),
+        *_fact_of("seed of the environment's randomness", trajectory.noise_seed),
         *(
             _badge(f"reconstructed: {words}", "plain")
             for words in reconstructions(trajectory.extra).values()
@@ -141,7 +148,7 @@ def headline(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
     is_foreign = trajectory.split is Split.IMPORT  # what its file does not hold is left out
     parts = [
         success_badge(trajectory.is_success),
-        fact("return", _number(trajectory.episode_return), hint="environment, format and shaping"),
+        fact("return", _earned(trajectory.episode_return), hint="environment, format and shaping"),
         *([] if is_foreign and advantage is None else [fact("advantage", _number(advantage))]),
         _kept_badge(trajectory, outcome),
         fact("", turns),
@@ -179,7 +186,7 @@ def turn_facts(turn: Turn) -> str:
     ends = _ENDS.get(turn.finish_reason, turn.finish_reason.value)
     parts = [
         *([fact("executed", actions or "none", css="es-long")] if says_actions else []),
-        fact("reward", "unknown" if math.isnan(turn.reward) else _number(turn.reward)),
+        fact("reward", _earned(turn.reward)),
         *([fact("format penalty", _number(turn.format_penalty))] if turn.format_penalty else []),
         *(fact(name, _number(value)) for name, value in list(turn.shaping.items())[:8]),
         *_flag(turn.is_valid, _badge("valid", "good"), _badge("not valid", "bad")),
@@ -385,7 +392,7 @@ def sibling_card(
     parts = [
         '<div class="es-facts">',
         success_badge(trajectory.is_success),
-        fact("return", _number(trajectory.episode_return)),
+        fact("return", _earned(trajectory.episode_return)),
         *([] if is_foreign and advantage is None else [fact("advantage", _number(advantage))]),
         *_ended(trajectory),
         "</div>",

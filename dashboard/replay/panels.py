@@ -225,7 +225,7 @@ def siblings_panel(run_id: str, trajectory: Trajectory, turn: int) -> None:
 def _return_words(returns: pd.Series[float]) -> str:
     if not len(returns):
         return "no return is known"
-    spread = f", standard deviation {returns.std(ddof=0):.3g}" if len(returns) > 1 else ""
+    spread = f", standard deviation {returns.std(ddof=1):.3g}" if len(returns) > 1 else ""
     return f"return {returns.mean():.3g}{' on average' * bool(spread)}{spread}"
 
 

@@ -98,7 +98,8 @@ def _cells(row: Mapping[str, Any], extra: Extra) -> dict[str, str | None]:
         "advantage": _number(row["advantage"], _FORMS["advantage"]),
         "update": kept_word(row["kept"], row["split"]),
         "turns": _number(row["num_turns"], _FORMS["turns"]),
-        "tokens": _number(row["num_sampled_tokens"], _FORMS["tokens"]),
+        # A reply has a token at least: 0 means that nobody counted.
+        "tokens": _number(row["num_sampled_tokens"] or None, _FORMS["tokens"]),
         "ended": visible(str(row["stop_reason"]), 60),
         "dropped": visible(dropped, 200) if isinstance(dropped, str) else None,
         "group": _number(row["group_index"], _FORMS["group"]),

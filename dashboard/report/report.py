@@ -236,9 +236,9 @@ def _curves(page: _Page, run_id: str) -> None:
 def _diagnosis(page: _Page, run_id: str) -> None:
     path = regime_path(queries.series(run_id, REGIME_KEYS, phase="train"))
     steps = thin(queries.trajectory_steps(run_id), MAX_GROUP_STEPS)
-    groups = queries.groups_of(run_id, steps)
+    grid = group_grid(queries.groups_of(run_id, steps))
     measured = queries.diagnostic_steps(run_id, "information")
-    if path is None and groups.empty and not measured:
+    if path is None and grid.empty and not measured:
         return
     page.heading("Reasoning and rewards")
     page.parts.append('<div class="grid">')
@@ -251,8 +251,8 @@ def _diagnosis(page: _Page, run_id: str) -> None:
         if shown:
             figure = diagnosis_charts.information_curve(shown, {}, {})
             page.figure(figure, "Information curve")
-    if not groups.empty:
-        page.figure(diagnosis_charts.group_map(group_grid(groups)), "Groups by their rewards")
+    if not grid.empty:
+        page.figure(diagnosis_charts.group_map(grid), "Groups by their rewards")
     page.parts.append("</div>")
     page.words(
         "Regime plane: where reasonings vary (right) and depend on their prompt (up). Curve: nats "

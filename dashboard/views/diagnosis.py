@@ -37,6 +37,9 @@ TIERS = (
     ("text/dependence", "dependence / threshold (text)"),
     ("info/first_turn/dependence", "dependence / threshold (model)"),
 )
+MODEL_ELSEWHERE = (
+    "I(X;Z) and H(Z|X) by the model were not measured: the weights are with the other trainer."
+)
 EXAMPLES = 3
 EXAMPLE_CHARS = 900
 STYLE = """<style>
@@ -96,8 +99,8 @@ def _not_measured(run_id: str) -> None:
         )
     else:
         ui.empty(
-            "The verdict above is judged from the text and the rewards of the rollouts. I(X;Z) and "
-            "H(Z|X) by the model were not measured: the weights are with the other trainer."
+            "The verdict above is judged from the text and the rewards of the rollouts. "
+            + MODEL_ELSEWHERE
         )
 
 
@@ -291,6 +294,9 @@ def _information(run_id: str, step: int) -> None:
     shown = [one for one in families.values() if len(one.curve)]
     if not shown:
         reasons = "; ".join(f"{one.family}: {one.problem}" for one in families.values())
+        if record is None and origin_of(queries.info(run_id).config) is not Origin.TRAINED:
+            ui.empty(MODEL_ELSEWHERE)
+            return
         ui.empty(f"Not available at step {step}. {reasons}".strip())
         return
     known = _values_at(run_id, step, "info/")
@@ -405,7 +411,8 @@ def _groups(run_id: str) -> None:
     grid = data.group_grid(groups)
     if grid.empty:
         ui.empty(
-            "No group has two trajectories with a known reward, so there is no spread to show."
+            "No group has two trajectories with a known reward or success, so no group can "
+            "be compared."
         )
         return
     figures.show(

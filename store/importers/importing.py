@@ -479,7 +479,7 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
     stds = list(_group_stds(own))
     values = {
         "reward/return_mean": float(known.mean()) if known.size else math.nan,
-        "reward/return_std": float(known.std()) if known.size else math.nan,
+        "reward/return_std": float(known.std(ddof=1)) if known.size > 1 else math.nan,
         "reward/return_min": float(known.min()) if known.size else math.nan,
         "reward/return_max": float(known.max()) if known.size else math.nan,
         "reward/group_std_mean": float(np.mean(stds)) if stds else math.nan,
@@ -506,4 +506,4 @@ def _group_stds(trajectories: Sequence[Trajectory]) -> Iterator[float]:
             groups.setdefault(trajectory.group_index, []).append(trajectory.episode_return)
     for values in groups.values():
         if len(values) > 1:
-            yield float(np.std(values))
+            yield float(np.std(values, ddof=1))

@@ -129,16 +129,33 @@ def test_the_template_comes_with_slots_and_places() -> None:
 def test_groups_stand_in_a_stack_by_what_became_of_them() -> None:
     groups = pd.DataFrame(
         {
-            "step": [1, 1, 1, 1, 2],
-            "group_index": [0, 1, 2, 3, 0],
+            "step": [1, 1, 1, 1, 1],
+            "group_index": [0, 1, 2, 3, 4],
+            "num_trajectories": [8, 8, 8, 8, 1],
             "reward_std": [0.0, 0.5, 0.0, 0.0, np.nan],
-            "return_mean": [1.0, 0.5, 0.0, 0.3, 0.0],
-            "success_frac": [1.0, 0.5, 0.0, np.nan, 0.5],
+            "return_mean": [1.0, 0.5, 0.0, 0.3, 1.0],
+            "success_frac": [1.0, 0.5, 0.0, np.nan, 1.0],
         }
     )
     grid = group_grid(groups)
     assert grid["kind"].tolist() == ["hopeless", "constant", "mixed", "solved"]
-    assert grid["rank"].tolist() == [0, 1, 2, 3], "step 2: no reward is known, so no spread"
+    assert grid["rank"].tolist() == [0, 1, 2, 3], "a trajectory alone is no group"
+
+
+def test_groups_without_rewards_stand_by_their_success() -> None:
+    groups = pd.DataFrame(
+        {
+            "step": [1, 1, 1],
+            "group_index": [0, 1, 2],
+            "num_trajectories": [2, 2, 2],
+            "reward_std": [np.nan, np.nan, np.nan],
+            "return_mean": [np.nan, np.nan, np.nan],
+            "success_frac": [0.5, 0.0, np.nan],
+        }
+    )
+    grid = group_grid(groups)
+    assert grid[["group_index", "kind"]].to_numpy().tolist() == [[1, "hopeless"], [0, "mixed"]]
+    assert group_grid(pd.DataFrame()).empty, "a run without trajectories"
 
 
 @given(st.integers(1, 300), st.integers(2, 50))

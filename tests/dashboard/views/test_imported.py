@@ -2,25 +2,149 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from shown_figures import ShownFigure, shown_figures
 from streamlit.testing.v1 import AppTest
 
+from echoscope.dashboard.data import queries
 from echoscope.dashboard.report.report import make_report
-from echoscope.store.importers.importing import import_run
+from echoscope.diagnostics.tools.importing import import_path
 
 OpenPage = Callable[..., AppTest]
 FIXTURES = Path(__file__).parents[2] / "store" / "importers" / "fixtures"
-FORMATS = ("ragen", "verl", "tinker")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What the pages show of a fixture, worked out by hand from its file."""
+
+    verdict: str
+    """Needs 8 steps; a fixture has one or two."""
+    summary: str
+    """Of the newest step."""
+    rows: tuple[tuple[str | None, ...], ...]
+    """return, success, advantage, update, turns, group of the trajectories of that step."""
+    talk: tuple[str, ...]
+    """All pieces of text of its first trajectory."""
+    groups: tuple[str, ...] = ()
+    """Of every step; a trajectory alone is no group."""
+
+
+ONE = "Too early to tell: a verdict needs 8 steps, and there is 1."
+TWO = "Too early to tell: a verdict needs 8 steps, and there are 2."
+SHOWN = {
+    # The functions' rewards add up: 1.0 + 0.5, 0 + 0, 1.0, 0. The std of (1.5, 0) is 1.5 / 2**0.5.
+    "trl": Shown(
+        verdict=ONE,
+        summary="Step 5 of 5, imported. 4 trajectories: mean return 0.625, 4 kept of 4.",
+        rows=(
+            ("1.5", "unknown", "+0.70", "kept", "1", "0"),
+            ("0", "unknown", "-0.70", "kept", "1", "0"),
+            ("1", "unknown", "+0.70", "kept", "1", "1"),
+            ("0", "unknown", "-0.70", "kept", "1", "1"),
+        ),
+        talk=(
+            *("Observation of turn 0", "P"),
+            *("Turn 0", "reward", "+1.5", "<think>", "reasoning", "a", "</think>", "x"),
+        ),
+        groups=(
+            "group 1: mixed, return 0.50, reward std 0.71",
+            "group 0: mixed, return 0.75, reward std 1.06",
+        ),
+    ),
+    # One reward for the whole episode; example 3 was played twice, example 4 once.
+    "verifiers": Shown(
+        verdict=ONE,
+        summary="Step 0 of 0, imported. 3 trajectories: mean return 0.233.",
+        rows=(
+            ("0.7", "unknown", None, "unknown", "2", "0"),
+            ("0", "unknown", None, "unknown", "1", "0"),
+            ("0", "unknown", None, "unknown", "1", "1"),
+        ),
+        talk=(
+            *("Observation of turn 0", "Guess"),
+            *("Turn 0", "<think>", "reasoning", "a", "</think>", "crane"),
+            *("Observation of turn 1", "GXX", "Turn 1", "reward", "+0.7", "caper"),
+        ),
+        groups=("group 0: mixed, return 0.35, reward std 0.49",),
+    ),
+    # The conversation of step 4 has no reward; step 3 is tested below.
+    "messages": Shown(
+        verdict=TWO,
+        summary="Step 4 of 4, imported. 1 trajectory: no return in the data.",
+        rows=((None, "unknown", None, "unknown", "1", "0"),),
+        talk=(
+            *("Observation of turn 0", "Board A\n[image_url]", "Turn 0", "reward", "unknown"),
+            *("<think>", "reasoning", "because", "</think>", "up"),
+        ),
+    ),
+    # The reward of the first reply was never written, so the return of its episode is not known.
+    "ragen": Shown(
+        verdict=ONE,
+        summary="Step 0 of 0, imported. 3 trajectories: 2 solved of 3, mean return 0.8 of 1 with a "
+        "known one.",
+        rows=(
+            (None, "solved", None, "unknown", "2", "0"),
+            (None, "failed", None, "unknown", "1", "0"),
+            ("0.8", "solved", None, "unknown", "2", "1"),
+        ),
+        talk=(
+            *("Observation of turn 0", "S1", "Turn 0", "action", "Down", "reward", "unknown"),
+            *("<think>", "reasoning", "down first", "</think>"),
+            *("<answer>", "answer", "Down", "</answer>"),
+            *("Observation of turn 1", "S2", "Turn 1", "action", "Right, Up", "reward", "+10.9"),
+            *("<think>", "reasoning", "then right", "</think>"),
+            *("<answer>", "answer", "Right || Up", "</answer>"),
+            *("Observation after the last turn", "S3"),
+        ),
+        groups=("group 0: mixed, return unknown, reward std unknown",),
+    ),
+    "verl": Shown(
+        verdict=TWO,
+        summary="Step 10 of 10, imported. 2 trajectories: 1 solved of 2, mean return 0.5.",
+        rows=(
+            ("1", "solved", None, "unknown", "2", "0"),
+            ("0", "failed", None, "unknown", "1", "0"),
+        ),
+        talk=(
+            *("Observation of turn 0", "What is 2 + 3?"),
+            *("Turn 0", "<think>", "reasoning", "add", "</think>"),
+            "\n<tool_call>calc</tool_call>",
+            *("Observation of turn 1", "<tool_response>5</tool_response>"),
+            *("Turn 1", "reward", "+1", "The answer is 5."),
+        ),
+        groups=("group 0: mixed, return 0.50, reward std 0.71",),
+    ),
+    # Summaries hold numbers and no text: 0.5 of the first turn, 1.0 of the end.
+    "tinker": Shown(
+        verdict=ONE,
+        summary="Step 3 of 3, imported. 2 trajectories: mean return 1.5.",
+        rows=(
+            ("1.5", "unknown", None, "unknown", "2", "0"),
+            ("1.5", "unknown", None, "unknown", "2", "0"),
+        ),
+        talk=(
+            *("Turn 0", "reward", "+0.5", "the file holds no text of this turn"),
+            *("Turn 1", "reward", "+1", "the file holds no text of this turn"),
+        ),
+        groups=("group 0: no spread, return 1.50, reward std 0.00",),
+    ),
+}
 
 
 @pytest.fixture(scope="module")
 def imported_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("imported")
-    for name in FORMATS:
-        import_run(FIXTURES / name, root / name)
+    for name in SHOWN:
+        import_path(FIXTURES / name, root / name, is_packing=False)
     return root
 
 
@@ -28,23 +152,103 @@ def html_of(page: AppTest) -> str:
     return "".join(element.proto.body for element in page.get("html"))
 
 
-@pytest.mark.parametrize("view", ["live", "diagnosis", "evaluations"])
-def test_pages_of_an_imported_run(view: str, imported_root: Path, open_page: OpenPage) -> None:
-    page = open_page(view, imported_root, run="verl")
-    assert not page.exception
+def talk_of(page: AppTest) -> tuple[str, ...]:
+    """Every piece of text of the conversation that the page Replay shows."""
+    (talk,) = [e.proto.body for e in page.get("html") if 'class="es-talk"' in e.proto.body]
+    return tuple(html.unescape(piece) for piece in re.split(r"<[^>]*>", talk) if piece.strip())
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_episodes_of_each_format_are_replayed(
+def rows_of(page: AppTest) -> tuple[tuple[str | None, ...], ...]:
+    columns = ["return", "success", "advantage", "update", "turns", "group"]
+    cells = page.dataframe[0].value[columns].to_numpy(dtype=object)
+    return tuple(tuple(None if pd.isna(cell) else cell for cell in row) for row in cells)
+
+
+def figure_of(page: AppTest, key: str) -> ShownFigure | None:
+    """A chart by its place; None where it is not on the page."""
+    figures = shown_figures(page)
+    return next((figures[name] for name in figures if name.endswith(f"-{key}")), None)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_newest_step_of_each_format_is_replayed(
     name: str, imported_root: Path, open_page: OpenPage
 ) -> None:
     page = open_page("replay", imported_root, run=name)
     assert not page.exception
-    text = "the file holds no text of this turn" if name == "tinker" else "Observation of turn 0"
-    assert text in html_of(page)
-    assert "empty response" not in html_of(page), "nobody said so"
-    assert "not valid" not in html_of(page), "nobody said so"
-    assert "nan" not in html_of(page).lower().replace("tenant", "")
+    assert page.caption[0].value.replace("\\", "") == SHOWN[name].summary
+    assert rows_of(page) == SHOWN[name].rows
+    assert set(page.dataframe[0].value["tokens"]) == {None}, "no file says how many"
+    assert talk_of(page) == SHOWN[name].talk
+    (details,) = [box for box in page.get("popover") if box.proto.popover.label == "Details"]
+    known = "".join(element.proto.body for element in details.get("html"))
+    for word in ("none", "nan", "tokens", "seed"):
+        assert word not in known.lower(), "nobody said so"
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_verdict_and_groups_of_each_format(
+    name: str, imported_root: Path, serve_root: Callable[..., None], open_page: OpenPage
+) -> None:
+    serve_root(imported_root)
+    queries.verdict(name, wait_s=60)  # the page shows it as soon as it is there
+    page = open_page("diagnosis", imported_root, run=name)
+    assert not page.exception
+    assert page.text[0].value == SHOWN[name].verdict
+    shown = figure_of(page, "groups")
+    traces = [] if shown is None else json.loads(shown.text)["data"]
+    texts = [trace["text"] for trace in traces if trace["type"] == "heatmap"]
+    assert (
+        tuple(cell for text in texts for row in text for cell in row if cell) == SHOWN[name].groups
+    )
+    nothing = "No group has two trajectories with a known reward or success"
+    assert (nothing in texts_of(page)) == (shown is None)
+
+
+# The mean of 1.5, 0, 1, 0 and of 1.5 / 2**0.5, 1 / 2**0.5; the mean of 0.7, 0, 0 and 0.7 / 2**0.5.
+@pytest.mark.parametrize(
+    ("name", "earned", "spread"),
+    [
+        ("trl", "0.625 reward at step 5", "0.8839 reward at step 5"),
+        ("verifiers", "0.2333 reward at step 0", "0.495 reward at step 0"),
+        ("messages", "1.5 reward at step 3", ""),
+    ],
+)
+def test_rewards_and_their_spread_are_on_the_page_live(
+    name: str, earned: str, spread: str, imported_root: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", imported_root, run=name)
+    assert not page.exception
+    words = [figure.head["alt"] for figure in shown_figures(page).values()]
+    assert len([text for text in words if f"Return. Return: {earned}," in text]) == 1
+    spreads = [text for text in words if "Reward std within groups" in text]
+    assert len(spreads) == bool(spread)
+    assert all(f": {spread}," in text for text in spreads)
+
+
+def test_an_earlier_step_has_its_own_reward_success_and_tool_call(
+    imported_root: Path, open_page: OpenPage
+) -> None:
+    page = open_page("replay", imported_root, run="messages", step="3")
+    assert rows_of(page) == (("1.5", "solved", None, "unknown", "2", "0"),)
+    assert talk_of(page) == (
+        *("Observation of turn 0", "Board A", "Turn 0"),
+        *("<think>", "reasoning", "left is free", "</think>"),
+        *("<answer>", "answer", "left", "</answer>"),
+        *("Observation of turn 1", "Board B", "Turn 1", "reward", "+1.5"),
+        '<tool_call>{"name": "move", "arguments": {"to": "up"}}</tool_call>',
+        *("call", "move", "to", '"up"', "result", "moved"),
+        *("Observation after the last turn", "moved"),
+    )
+
+
+def test_evaluation_of_an_imported_run(imported_root: Path, open_page: OpenPage) -> None:
+    """One task, solved: Wilson's interval of 1 of 1 begins at 1 / (1 + 1.96**2) = 0.207."""
+    page = open_page("evaluations", imported_root, filter="verl")
+    assert not page.exception
+    (row,) = page.dataframe[0].value.to_dict("records")
+    shown = {name: row[name] for name in ("run", "step", "success", "95 % interval")}
+    assert shown == {"run": "verl", "step": 10, "success": 100.0, "95 % interval": "21 to 100 %"}
 
 
 def test_guesses_are_named_on_the_page(imported_root: Path, open_page: OpenPage) -> None:

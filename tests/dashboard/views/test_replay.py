@@ -113,9 +113,9 @@ class TestRecordedRun:
         lines = [e.proto.body for e in page.get("html") if "es-facts" in e.proto.body]
         assert "return" in lines[0]
         assert "advantage" in lines[0]
-        assert "seeds" not in lines[0]
+        assert "seed of the task" not in lines[0]
         (details,) = [box for box in page.get("popover") if box.proto.popover.label == "Details"]
-        assert any("seeds" in e.proto.body for e in details.get("html"))
+        assert any("seed of the task" in e.proto.body for e in details.get("html"))
 
     @pytest.mark.parametrize("heat", ["logprob", "advantage", "ratio"])
     def test_heats_of_a_trained_step(
