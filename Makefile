@@ -81,7 +81,7 @@ test-8bit: install  ## 8-bit optimizer states, with bitsandbytes in build/8bit
 
 test-trl: install  ## TRL with our callback, watched without it, and training on our exports (downloads 25 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trl]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recorder/test_trl.py tests/watch/test_trl.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recorder/test_trl.py tests/watch/test_trl.py tests/dashboard/views/test_trl.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/store/exporters/test_peers.py -k "trl or datasets"
 
 test-notify: install  ## Messages about alarms: a recipe that collapses, servers that fail, the desktop

@@ -206,4 +206,5 @@ def _as_json(joint: JointReport) -> dict[str, Any]:
         "passed_over_files": dict(joint.left.passed.counts),
         "left_out": {name: times for name, (times, _) in report.others.items()},
         "reconstructed": dict(report.reconstructed),
+        "sentences": words(joint),
     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from echoscope.dashboard.data.foreign import is_of_documents
 from echoscope.diagnostics.judge.channels import known_keys
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.names import MetricNameError, parse_map
@@ -146,6 +147,11 @@ def _must_be_there(place: Path) -> None:
     if not place.is_dir() or Layout(place).run_json.is_file():
         return
     runs = sorted(inner.name for inner in place.iterdir() if Layout(inner).run_json.is_file())
+    if not runs and is_of_documents(place):
+        raise NotARunError(
+            f"{place}: most of its files are texts or code, so no trainer wrote this folder. Name "
+            "the file or folder in it that you mean"
+        )
     if runs:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         raise NotARunError(

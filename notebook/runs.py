@@ -9,10 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from echoscope.dashboard.charts.curated import eval_keys
 from echoscope.dashboard.charts.tiles import training_success
 from echoscope.dashboard.data import tables
 from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.labels import value_words
+from echoscope.diagnostics.catalogue import metric
 from echoscope.store.errors import NotARunError, StoreError
 from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_of, row_status
 from echoscope.store.reader import open_run
@@ -23,10 +25,12 @@ from . import html
 from .judgement import table_html
 from .run import Run
 
+SUCCESS = "rollout/success_rate"
 MAX_SHOWN = 50
 """Runs of a card."""
 _COLUMNS = (
-    *("run", "status", "step", "steps", "success", "alarm", "alarm_severity", "alarm_step"),
+    *("run", "status", "step", "steps", "success", "success_metric"),
+    *("alarm", "alarm_severity", "alarm_step"),
     *("environment", "algorithm", "model", "parent", "started", "tags", "note", "problem"),
 )
 
@@ -65,10 +69,11 @@ class Runs:
     def table(self) -> pd.DataFrame:
         """The runs, one row each.
 
-        Columns: run, status, step, steps (planned), success (in training, the last that is
-        known; of metrics without success, the mean reward between 0 and 1), alarm (the worst
-        that is open), alarm_severity, alarm_step, environment, algorithm, model, parent, started
-        (UTC), tags, note, and problem (why a run cannot be read; empty otherwise).
+        Columns: run, status, step, steps (planned), success (the last that is known),
+        success_metric (which one it is: success in training; without it the mean reward between 0
+        and 1; without both the success in evaluation), alarm (the worst that is open),
+        alarm_severity, alarm_step, environment, algorithm, model, parent, started (UTC), tags,
+        note, and problem (why a run cannot be read; empty otherwise).
         """
         now = time.time()
         frame = pd.DataFrame([_entry(row, now) for row in self._rows()], columns=list(_COLUMNS))
@@ -117,12 +122,14 @@ def _entry(row: RunRow, now: float) -> dict[str, Any]:
             details = details_of(row)
         except StoreError as error:
             problem = str(error)
+    key, success = ("", None) if problem else _success(row)
     return {
         "run": row.run_id,
         "status": "unreadable" if problem else row_status(row, details, now).status.value,
         "step": row.last_step if row.last_step >= 0 else None,
         "steps": row.num_steps,
-        "success": None if problem else _success(row),
+        "success": success,
+        "success_metric": key,
         "alarm": details.alarm_rule,
         "alarm_severity": details.alarm_severity,
         "alarm_step": details.alarm_step,
@@ -137,20 +144,31 @@ def _entry(row: RunRow, now: float) -> dict[str, Any]:
     }
 
 
-def _success(row: RunRow) -> float | None:
-    """The success that the run's card shows; None where its card shows none."""
+def _success(row: RunRow) -> tuple[str, float | None]:
+    """The success of a run, with the metric that it is; ("", None) where it has none."""
     if row.success_rate is not None:
-        return row.success_rate
+        return SUCCESS, row.success_rate
     if row.last_step < 0:
-        return None
+        return "", None
     # Seldom: the last step did not measure success. The run itself has to be asked.
     try:
         run = open_run(row.path)
-        points = tables.series(run, [training_success(run.metric_keys())])
+        known = run.metric_keys()
+        keys = [key for key in (training_success(known), *eval_keys(known)) if key]
+        points = tables.series(run, keys).dropna(subset=["value"]) if keys else pd.DataFrame()
     except StoreError:
-        return None
-    known = points.dropna(subset=["value"])
-    return None if known.empty else float(known.sort_values("step")["value"].iloc[-1])
+        return "", None
+    for key in keys if len(points) else ():
+        values = points[points["key"] == key].sort_values("step")["value"]
+        if len(values):
+            return key, float(values.iloc[-1])
+    return "", None
+
+
+def _success_words(key: str, value: float) -> str:
+    """The value, and what it is where it is no success in training."""
+    words = value_words(key, value)
+    return words if key == SUCCESS else f"{words} ({metric(key).in_sentence})"
 
 
 def _shown(table: pd.DataFrame) -> list[dict[str, str]]:
@@ -164,7 +182,7 @@ def _shown(table: pd.DataFrame) -> list[dict[str, str]]:
                 "run": str(row["run"]),
                 "status": str(row["status"]),
                 "step": "" if row["step"] is pd.NA else str(row["step"]),
-                "success": value_words("rollout/success_rate", success) if is_known else "",
+                "success": _success_words(row["success_metric"], success) if is_known else "",
                 "open alarm": str(row["alarm"]).replace("_", " ").lower(),
                 "environment": str(row["environment"]),
                 "started": "" if row["started"] is pd.NaT else f"{row['started']:%Y-%m-%d %H:%M}",

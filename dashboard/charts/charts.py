@@ -29,6 +29,7 @@ from ..data.curves import (
     downsample,
     full_range,
     smoothed,
+    steady_fence,
 )
 from ..escaping import visible
 from . import theme
@@ -49,6 +50,7 @@ _HOVER_WIDTH = 36
 """Characters a line of what hovering shows, so that it fits beside the cursor."""
 _LEAST_NATS = 1e-4
 """Divergences below it are rounding errors: a chart does not blow them up to its height."""
+_ARROWS = "Arrows at the edge: values beyond the axis; a double-click shows them."
 _GRID = "rgba(128,128,128,0.18)"
 _LINE = "rgba(128,128,128,0.45)"
 
@@ -76,6 +78,8 @@ class LineOptions:
     log_y: bool = False
     clip: bool = False
     """Outliers do not set the range of the y axis."""
+    is_steady: bool = False
+    """Early outliers do not set it either; an arrow at the edge stands for each."""
     max_points: int = 1_200
     height: int = 246
     zoom: Zoom | None = None
@@ -127,8 +131,16 @@ def line_spec(
     ]
     for trace in [trace for trace in traces if trace.get("name") == EACH_STEP][1:]:
         trace["showlegend"] = False
+    axes = _y_axes(left, right, axis, options)
+    for side, yaxis in ((left, "y"), (right, "y2")):
+        limits = _steady_range(side, axis, options)
+        if limits is not None:
+            axes[yaxis.replace("y", "yaxis")]["range"] = limits
+            beyond = [_beyond(one, axis, limits, yaxis) for one in side]
+            traces += beyond
+            help = f"{help} {_ARROWS}"
     named = drawn if options.has_legend else []
-    layout = _layout(axis, options) | _y_axes(left, right, axis, options) | _legend(named)
+    layout = _layout(axis, options) | axes | _legend(named)
     if axis.kind == "step" and not options.zoom:
         layout["xaxis"] |= _whole_steps(drawn)
     notes = []
@@ -314,6 +326,48 @@ def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[s
     if limits is not None:
         out["range"] = limits
     return out
+
+
+def _steady_range(
+    curves: Sequence[Curve], axis: Axis, options: LineOptions
+) -> tuple[float, float] | None:
+    """The range of an axis that leaves early outliers out; None where nothing is left out."""
+    if not options.is_steady or options.zoom or options.clip or options.log_y or not curves:
+        return None
+    steps = np.concatenate([one.steps for one in curves])
+    values = np.concatenate([one.values for one in curves])
+    fence = steady_fence(values[np.argsort(steps, kind="stable")])
+    if fence is None:
+        return None
+    known = _in_sight(curves, axis, options)
+    return full_range(known[(known >= fence[0]) & (known <= fence[1])], log_y=False)
+
+
+def _beyond(one: Curve, axis: Axis, limits: tuple[float, float], yaxis: str) -> Trace:
+    """An arrow at the edge for each value outside of the axis; the outermost with its number."""
+    low, high = limits
+    at = np.flatnonzero(np.isfinite(one.values) & ((one.values < low) | (one.values > high)))
+    values = one.values[at]
+    form = "{:.0%}" if one.unit == SHARE else "{:.3g}"
+    outermost = {int(found) for found in (values.argmin(), values.argmax())} if len(at) else set()
+    words = [
+        ("\u2191" if value > high else "\u2193") + f" {form.format(value)}" * (place in outermost)
+        for place, value in enumerate(values.tolist())
+    ]
+    inset = 0.04 * (high - low)
+    return scatter(
+        x=axis.at(one.steps[at]),
+        y=np.where(values > high, high - inset, low + inset),
+        customdata=values,
+        text=words,
+        mode="text",
+        textposition="middle right",
+        textfont={"color": one.color, "size": 11},
+        hovertemplate=f"{figure_text(one.name, width=200, limit=80)} "
+        "<b>%{customdata:.4~g}</b>, beyond the axis<extra></extra>",
+        showlegend=False,
+        yaxis=yaxis,
+    )
 
 
 def _axis_unit(one: Curve) -> str:

@@ -84,6 +84,7 @@ class Snapshot:
             smooth=self.controls.smooth,
             clip=self.controls.clip,
             log_y=name in self.controls.logged,
+            is_steady=name == EVIDENCE,
             zoom=self.controls.zoom,
             onset=self.onset,
         )

@@ -270,6 +270,35 @@ def full_range(values: FloatArray64, *, log_y: bool) -> tuple[float, float] | No
     return _range(values, (0.0, 1.0), 0.05, log_y=log_y)
 
 
+NEWEST = 0.1
+"""Share of the values, but three at least, that are always in sight."""
+
+
+def steady_fence(values: FloatArray64) -> tuple[float, float] | None:
+    """Between which values most of a curve lies, where a few others would squeeze it flat.
+
+    The middle 90 % of the values with their own height above and below. None where the axis would
+    not be half as high, or where one of the newest values lies outside: what happens now is seen.
+
+    Args:
+        values: (N,), the oldest first; NaN where nothing was measured.
+
+    >>> steady_fence(np.array([90.0] + 20 * [1.0, 2.0]))
+    (0.0, 3.0)
+    >>> steady_fence(np.array(20 * [1.0, 2.0] + [90.0]))
+    """
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return None
+    low = float(np.quantile(known, 0.05, method="higher"))
+    high = float(np.quantile(known, 0.95, method="lower"))
+    fence = 2 * low - high, 2 * high - low
+    inside = (known >= fence[0]) & (known <= fence[1])
+    is_current = inside[-max(3, round(NEWEST * len(known))) :].all()
+    pays = inside.any() and np.ptp(known[inside]) < 0.5 * np.ptp(known)
+    return fence if low < high and is_current and pays else None
+
+
 def _range(
     values: FloatArray64, quantiles: tuple[float, float], margin: float, *, log_y: bool
 ) -> tuple[float, float] | None:

@@ -20,6 +20,8 @@ from pathlib import Path
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import is_ours
 from echoscope.diagnostics.read.records import MetricsFileError
+from echoscope.diagnostics.tools.importing import runs_of
+from echoscope.store.importers.importing import ImportingError
 from echoscope.store.importers.lines import BadJsonError
 from echoscope.store.importers.sources import SourceError, natural, source_of
 from echoscope.store.importers.survey import format_of
@@ -46,6 +48,9 @@ _NO_DATA = frozenset(
 )
 
 
+_DOCUMENTS = frozenset({".md", ".rst", ".html", ".css", ".js", ".py", ".tex", ".pdf"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A folder or file of another trainer. Names come from the disk: hostile."""
@@ -54,6 +59,8 @@ class Source:
     format: str = ""
     """Of its rollouts, `verl JSONL`; empty where it has none that are known."""
     has_metrics: bool = False
+    runs: tuple[str, ...] = ()
+    """Names of the runs whose metrics it holds, where they are several."""
     num_files: int = 0
     num_bytes: int = 0
     newest: float = 0.0
@@ -152,6 +159,18 @@ def is_source(path: Path) -> bool:
     return _read(_counted(path)).is_known
 
 
+def is_of_documents(path: Path) -> bool:
+    """Whether most files of a folder are texts and code: then no trainer wrote it.
+
+    A log or a table among them is an example or a result, which somebody must ask for by its name.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    files = _files(path) if path.is_dir() else []
+    return 2 * sum(file.suffix.lower() in _DOCUMENTS for file in files) > len(files)
+
+
 _PARTS = re.compile(
     r"rollout|val|eval|train|test|episode|completion|step|iter|traj|log|metric|sample|output"
     r"|result|wandb|tensorboard|tb$|[0-9]+$"
@@ -221,6 +240,8 @@ def _children(path: Path) -> list[Path]:
 
 def _read(source: Source) -> Source:
     """The same with what the first rows of its first files say."""
+    if is_of_documents(source.path):
+        return source
     patterns: set[tuple[str, str]] = set()
     name, has_metrics = "", False
     with tempfile.TemporaryDirectory(prefix="echoscope-look-") as spool:
@@ -241,11 +262,23 @@ def _read(source: Source) -> Source:
         path=source.path,
         format=name,
         has_metrics=has_metrics,
+        runs=_runs(source) if has_metrics else (),
         num_files=source.num_files,
         num_bytes=source.num_bytes,
         newest=source.newest,
         is_cut=source.is_cut,
     )
+
+
+def _runs(source: Source) -> tuple[str, ...]:
+    """The runs of which one must be chosen; none of one run, or of more than a look reads."""
+    if source.is_cut or source.num_bytes > MAX_READ_BYTES:
+        return ()
+    try:
+        names = runs_of(source.path)
+    except (ImportingError, OSError, ValueError):
+        return ()
+    return names if len(names) > 1 else ()
 
 
 def _format(file: Path, spool: Path) -> str:

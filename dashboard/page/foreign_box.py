@@ -14,7 +14,7 @@ from ..data import queries
 from ..data.foreign import Source
 from ..escaping import visible
 from ..steer import importing
-from ..steer.importing import Import, ImportRefusedError
+from ..steer.importing import Import, ImportRefusedError, ImportReport
 from ..web.settings import settings
 from ..words import plain
 from . import links
@@ -66,7 +66,7 @@ def has_sources() -> bool:
 
 def fingerprint() -> tuple[object, ...]:
     """Changes when the page has to be drawn again: a source appeared, an import began or ended."""
-    known = tuple((str(one.path), one.is_known) for one in queries.foreign_sources())
+    known = tuple((str(one.path), one.is_known, one.runs) for one in queries.foreign_sources())
     return known, importing.is_importing()
 
 
@@ -74,11 +74,12 @@ def begin_given(sources: Sequence[Source], rows: Sequence[RunRow]) -> None:
     """Import what the command line named: who types a path asks for it."""
     given = settings().sources
     for source in sources:
-        is_new = source.path in given and source.is_known
+        # Of several runs a person chooses one.
+        is_new = source.path in given and source.is_known and not source.runs
         if is_new and importing.import_of(source) is None and not settings().is_read_only:
             row = importing.run_of(source, rows)
             if row is None or _has_grown(source, row):
-                _start(source, row)
+                _start(source, row, "")
 
 
 def _source(source: Source, rows: Sequence[RunRow]) -> None:
@@ -86,8 +87,9 @@ def _source(source: Source, rows: Sequence[RunRow]) -> None:
     with st.container(border=True, key=f"foreign_{key}", gap="small"):
         line = st.container(horizontal=True, vertical_alignment="center")
         line.text(visible(source.path.name, 120))
-        begun = importing.import_of(source)
-        row = importing.run_of(source, rows)
+        run = _choice(source, key) if source.runs and not source.problem else ""
+        begun = importing.import_of(source, run)
+        row = importing.run_of(source, rows, run)
         line.caption(plain(words_of(source, row), 600))
         if source.problem:
             return
@@ -96,15 +98,46 @@ def _source(source: Source, rows: Sequence[RunRow]) -> None:
             _progress(begun, key)
             return
         with line:
-            _ways(source, row, key)
-        if st.session_state.get(_ASKED) == str(source.path):
-            _confirm(source, row, key)
-        if report is not None and report.problem:
-            st.error(plain(report.problem, 1_000))
-        elif report is not None:
-            with st.expander("What was imported, guessed and skipped"):
-                for sentence in report.sentences:
-                    st.text(visible(sentence, 500))
+            _ways(source, row, key, run)
+        if st.session_state.get(_ASKED) == (str(source.path), run):
+            _confirm(source, row, key, run)
+        if report is not None:
+            _outcome(report)
+
+
+def _choice(source: Source, key: str) -> str:
+    """Which of several runs the line is about."""
+    chosen = st.selectbox(
+        "Run",
+        source.runs,
+        key=f"run_{key}",
+        format_func=lambda name: visible(name, 120),
+        help="The files hold the metrics of several runs. Each is imported into a run of its own.",
+    )
+    return str(chosen)
+
+
+def _outcome(report: ImportReport) -> None:
+    """What an import did; that something was not taken stands in the open, the reasons below."""
+    if report.problem:
+        st.error(plain(report.problem, 1_000))
+        return
+    if left := left_words(report):
+        st.warning(left)
+    with st.expander("What was imported, guessed and skipped"):
+        for sentence in report.sentences:
+            st.text(visible(sentence, 500))
+
+
+def left_words(report: ImportReport) -> str:
+    """What an import did not take, in numbers; empty where it took everything.
+
+    >>> left_words(ImportReport(is_done=True, num_refused=1, num_skipped=1_200))
+    'Not imported: 1 file and 1200 rows. The reasons are listed below.'
+    """
+    counts = ((report.num_refused, "file"), (report.num_skipped, "row"))
+    parts = [counted(number, noun) for number, noun in counts if number]
+    return f"Not imported: {' and '.join(parts)}. The reasons are listed below." if parts else ""
 
 
 def words_of(source: Source, row: RunRow | None) -> str:
@@ -118,7 +151,8 @@ def words_of(source: Source, row: RunRow | None) -> str:
     if source.problem:
         return source.problem
     kinds = [f"{source.format} rollouts"] if source.format else []
-    kinds += ["metrics"] if source.has_metrics else []
+    kinds += [f"metrics of {counted(len(source.runs), 'run')}"] if source.runs else []
+    kinds += ["metrics"] if source.has_metrics and not source.runs else []
     more = "more than " if source.is_cut else ""
     files = f"{more}{counted(source.num_files, 'file')}, {data_size(source.num_bytes)}"
     if row is None:
@@ -132,30 +166,30 @@ def words_of(source: Source, row: RunRow | None) -> str:
 
 def _has_grown(source: Source, row: RunRow) -> bool:
     """Whether files were written since the run was made of them."""
-    begun = importing.import_of(source)
+    begun = importing.import_of(source, row.source_run if source.runs else "")
     if begun is not None and begun.report().is_done and not begun.report().problem:
         return begun.source.extent != source.extent
     return source.newest > row.updated_at
 
 
-def _ways(source: Source, row: RunRow | None, key: str) -> None:
+def _ways(source: Source, row: RunRow | None, key: str, run: str) -> None:
     """A link to the run, and the button that makes it or brings it up to date."""
     if row is not None and not row.problem:
         links.link("Open the run", "live", run=row.run_id, step=None, trajectory=None, turn=None)
     if settings().is_read_only or (row is not None and not _has_grown(source, row)):
         return
     label = "Import" if row is None else "Import what is new"
-    name = importing.new_name(source, settings().root) if row is None else row.run_id
+    name = importing.new_name(source, settings().root, run) if row is None else row.run_id
     if st.button(label, key=f"open_{key}", help=plain(f"Imports it as the run {name}.", 300)):
         if source.num_bytes > ASKS_ABOVE or source.is_cut:
-            st.session_state[_ASKED] = str(source.path)
+            st.session_state[_ASKED] = str(source.path), run
         else:
-            _start(source, row)
+            _start(source, row, run)
         st.rerun()
 
 
-def _confirm(source: Source, row: RunRow | None, key: str) -> None:
-    name = importing.new_name(source, settings().root) if row is None else row.run_id
+def _confirm(source: Source, row: RunRow | None, key: str, run: str) -> None:
+    name = importing.new_name(source, settings().root, run) if row is None else row.run_id
     st.text(
         f"{data_size(source.num_bytes)} are read and stored as the run {visible(name, 120)} under "
         f"{visible(str(settings().root), 200)}. You can go on with other pages meanwhile."
@@ -163,18 +197,17 @@ def _confirm(source: Source, row: RunRow | None, key: str) -> None:
     with st.container(horizontal=True):
         is_wanted = st.button("Import", key=f"import_{key}", type="primary")
         if is_wanted:
-            _start(source, row)
+            _start(source, row, run)
         if is_wanted or st.button("Not now", key=f"not_{key}"):
             st.session_state.pop(_ASKED, None)
             st.rerun()
 
 
-def _start(source: Source, row: RunRow | None) -> None:
+def _start(source: Source, row: RunRow | None, run: str) -> None:
     root = settings().root
+    name = importing.new_name(source, root, run) if row is None else row.run_id
     try:
-        importing.start(
-            source, importing.new_name(source, root) if row is None else row.run_id, root
-        )
+        importing.start(source, name, root, run)
     except ImportRefusedError as error:
         st.error(plain(str(error), 400))
 

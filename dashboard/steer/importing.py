@@ -6,6 +6,7 @@ where it stopped. Only sources that the dashboard found itself are imported: a b
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -26,6 +27,7 @@ MAX_LIVE = 2
 """Imports of one dashboard at once."""
 NICENESS = 5
 _TAIL_BYTES = 65_536
+MAX_REPORT_BYTES = 64 << 20
 _UNFIT = re.compile(r"[^A-Za-z0-9._]+")
 _SUFFIXES = (".zst", ".gz", ".bz2", ".xz", ".zip", ".jsonl", ".json", ".parquet", ".eval", ".csv")
 
@@ -43,6 +45,10 @@ class ImportReport:
     """Why it failed, one sentence; empty while all is well."""
     sentences: tuple[str, ...] = ()
     """What it did, once it has ended."""
+    num_refused: int = 0
+    """Files that should hold something and were not taken."""
+    num_skipped: int = 0
+    """Rows of its other files that were not taken."""
     stage: str = ""
     share: float | None = None
     """How much of the stage is done, from 0 to 1; None where that is not known."""
@@ -54,6 +60,8 @@ class Import:
 
     source: Source
     """As it was when the import began."""
+    run: str
+    """Which of the runs of the source; "" where it holds one."""
     run_id: str
     process: subprocess.Popen[bytes]
     output: int
@@ -78,9 +86,7 @@ class Import:
                 problem = "it was stopped; open the source again to go on"
             self._report = ImportReport(is_done=True, problem=problem[:2_000])
         else:
-            sentences = [line for line in _tail(self.output).split("\n") if line.strip()]
-            kept = tuple(line[:500] for line in sentences if not line.startswith("Next: "))
-            self._report = ImportReport(is_done=True, sentences=kept)
+            self._report = _told(_tail(self.output, most=MAX_REPORT_BYTES))
         os.close(self.output)
         os.close(self.errors)
         return self._report
@@ -91,15 +97,15 @@ class Import:
             self.process.terminate()
 
 
-_imports: dict[Path, Import] = {}
-"""The newest of each source."""
+_imports: dict[tuple[Path, str], Import] = {}
+"""The newest of each source and run."""
 _lock = threading.Lock()
 
 
-def import_of(source: Source) -> Import | None:
-    """The import of a source that this dashboard started last."""
+def import_of(source: Source, run: str = "") -> Import | None:
+    """The import of a source, or of one of its runs, that this dashboard started last."""
     with _lock:
-        return _imports.get(source.path)
+        return _imports.get((source.path, run))
 
 
 def is_importing() -> bool:
@@ -111,26 +117,30 @@ def is_importing() -> bool:
 def forget() -> None:
     """Forget imports that have ended."""
     with _lock:
-        ended = [path for path, one in _imports.items() if one.process.poll() is not None]
-        for path in ended:
-            _imports.pop(path).report()
+        ended = [key for key, one in _imports.items() if one.process.poll() is not None]
+        for key in ended:
+            _imports.pop(key).report()
 
 
-def run_of(source: Source, rows: Iterable[RunRow]) -> RunRow | None:
-    """The run that was made of a source, the newest if there are several."""
+def run_of(source: Source, rows: Iterable[RunRow], run: str = "") -> RunRow | None:
+    """The run that was made of a source, or of one of its runs; the newest if there are several."""
     path = source.path.resolve()
-    return next((row for row in rows if row.source and Path(row.source).resolve() == path), None)
+    made = (row for row in rows if row.source and Path(row.source).resolve() == path)
+    return next((row for row in made if run in ("", row.source_run)), None)
 
 
-def new_name(source: Source, root: Path) -> str:
+def new_name(source: Source, root: Path, run: str = "") -> str:
     """The folder under the root for the run of a source: named after it, and not there yet.
 
     >>> new_name(Source(path=Path("/data/my run.jsonl")), Path("/nowhere"))
     'my-run'
+    >>> new_name(Source(path=Path("/data/chart.csv")), Path("/nowhere"), "seed 1")
+    'chart-seed-1'
     """
     name = source.path.resolve().name
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
+    name = f"{name}-{run}" if run else name
     name = _UNFIT.sub("-", name).strip("-.")[:100] or "run"
     if not (root / name).exists():
         return name
@@ -138,20 +148,24 @@ def new_name(source: Source, root: Path) -> str:
     return next(one for one in names if not (root / one).exists())
 
 
-def start(source: Source, run_id: str, root: Path) -> Import:
+def start(source: Source, run_id: str, root: Path, run: str = "") -> Import:
     """Import a source into a run under the root, or add what is new in it.
+
+    Args:
+        run: Which of the runs of the source.
 
     Raises:
         ImportRefusedError: too many are going on, or the system refuses.
     """
     with _lock:
-        old = _imports.get(source.path)
+        old = _imports.get((source.path, run))
         if old is not None and old.process.poll() is None:
             return old
         if sum(one.process.poll() is None for one in _imports.values()) >= MAX_LIVE:
             raise ImportRefusedError(f"{MAX_LIVE} imports are going on; wait until one has ended")
         output, errors = _nameless(), _nameless()
-        words = [sys.executable, "-P", "-m", "echoscope", "import"]
+        words = [sys.executable, "-P", "-m", "echoscope", "import", "--json"]
+        words += [f"--run={run}"] if run else []
         words += [f"--output={(root / run_id).absolute()}", "--", str(source.path.absolute())]
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -165,9 +179,28 @@ def start(source: Source, run_id: str, root: Path) -> Import:
             )
         except (OSError, ValueError) as error:
             raise ImportRefusedError(f"the import was not started: {error}") from error
-        begun = Import(source=source, run_id=run_id, process=process, output=output, errors=errors)
-        _imports[source.path] = begun
+        begun = Import(
+            source=source,
+            run=run,
+            run_id=run_id,
+            process=process,
+            output=output,
+            errors=errors,
+        )
+        _imports[source.path, run] = begun
     return begun
+
+
+def _told(output: str) -> ImportReport:
+    """The report that an import printed, without its last sentence: what to type next."""
+    report = json.loads(output)
+    num_skipped = [*report["skipped_rows"].values(), *report["left_out_metrics"].values()]
+    return ImportReport(
+        is_done=True,
+        sentences=tuple(line[:500] for line in report["sentences"][:-1]),
+        num_refused=sum(report["refused_files"].values()),
+        num_skipped=sum([*num_skipped, *report["left_out"].values()]),
+    )
 
 
 def _environment() -> dict[str, str]:
@@ -183,7 +216,7 @@ def _nameless() -> int:
     return descriptor
 
 
-def _tail(descriptor: int) -> str:
+def _tail(descriptor: int, *, most: int = _TAIL_BYTES) -> str:
     size = os.fstat(descriptor).st_size
-    start = max(0, size - _TAIL_BYTES)
+    start = max(0, size - most)
     return os.pread(descriptor, size - start, start).decode("utf-8", "replace")

@@ -159,14 +159,7 @@ def import_path(
         return import_metrics(metrics, str(path), run_path, writing=writing, is_packing=is_packing)
     check_paths(path, run_path)
     with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
-        is_alone = not path.is_dir()
-        rollouts = _with_rollouts(path, Path(spool), run)
-        both = {n for n in rollouts if holds_metrics_too(path if is_alone else path / n)}
-        if is_alone and rollouts and not both:
-            folder = MetricsFolder()
-        else:
-            alone = [name for name in rollouts if name not in both]
-            folder = _metrics_of(path, mapping, alone, bool(rollouts), scanning)
+        rollouts, folder, both = _joined(path, Path(spool), run, mapping, scanning)
         is_unclear = len(folder.runs) > 1 and not run
         if is_unclear and not needs_one_run and rollouts:
             folder.refused.add(
@@ -203,6 +196,37 @@ def import_path(
                 is_measuring,
             )
             return replace(report, left=left)
+
+
+def runs_of(path: Path) -> tuple[str, ...]:
+    """Names of the runs whose metrics a path holds, the one with most rows first.
+
+    Where there are several, `import_path` must be told which one to import.
+
+    Raises:
+        ImportingError: it is no export that can be read.
+        OSError: it cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="echoscope-look-") as spool:
+        folder = _joined(path, Path(spool), "", None, None)[1]
+    return tuple(folder.names())
+
+
+def _joined(
+    path: Path,
+    spool: Path,
+    run: str,
+    mapping: Mapping[str, Meaning] | None,
+    scanning: Progress | None,
+) -> tuple[list[str], MetricsFolder, set[str]]:
+    """Files with rollouts, the metrics of all others, and the files that hold both."""
+    is_alone = not path.is_dir()
+    rollouts = _with_rollouts(path, spool, run)
+    both = {n for n in rollouts if holds_metrics_too(path if is_alone else path / n)}
+    if is_alone and rollouts and not both:
+        return rollouts, MetricsFolder(), both
+    alone = [name for name in rollouts if name not in both]
+    return rollouts, _metrics_of(path, mapping, alone, bool(rollouts), scanning), both
 
 
 def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey | None) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from made_run import add_steps, make_run, open_writer
 
+import echoscope
 from echoscope import Run, Runs
 from echoscope.diagnostics.read.names import MetricNameError
 from echoscope.notebook import frames
@@ -48,6 +49,13 @@ def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "demo", 1)
     with pytest.raises(NotARunError, match=r"holds runs \(demo\).*Runs\("):
         Run(tmp_path / "runs")
+
+
+def test_a_folder_of_documents_is_not_read_for_the_log_of_an_example_in_it() -> None:
+    docs = Path(echoscope.__file__).parent / "docs"
+    with pytest.raises(NotARunError, match="most of its files are texts or code"):
+        Run(docs)
+    assert len(Run(docs / "examples" / "verl.log").metrics())
 
 
 def test_files_that_nothing_reads_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -363,9 +363,19 @@ def test_runs_show_the_success_that_their_cards_show(tmp_path: Path) -> None:
     Run(FIXTURES / "verl", keep=tmp_path / "verl")
     write_run(tmp_path / "by-reward", range(3), lambda step: {REWARD_AS_SUCCESS: step / 4})
     write_run(tmp_path / "none", range(3), lambda step: {"policy/entropy": 1.0})
+    write_run(tmp_path / "evaluated", range(3), lambda step: {"eval/all/success_rate": step / 10})
     table = Runs(tmp_path).table().set_index("run")
     shown = {name: None if value != value else value for name, value in table["success"].items()}
-    assert shown == {"messages": 1.0, "verl": 0.5, "by-reward": 0.5, "none": None}
+    assert shown == {
+        "messages": 1.0,
+        "verl": 0.5,
+        "by-reward": 0.5,
+        "evaluated": 0.2,
+        "none": None,
+    }
+    assert table.loc["evaluated", "success_metric"] == "eval/all/success_rate"
+    assert table.loc["none", "success_metric"] == ""
+    assert "20 % (evaluation success)" in repr(Runs(tmp_path))
     assert "Training success  100 %" in repr(Run(tmp_path / "messages"))
     assert "Training success  50 %" in repr(Run(tmp_path / "by-reward"))
 

@@ -1,6 +1,8 @@
 """A small GRPO run of TRL in a process of its own, without a line of Echoscope.
 
-    python tests/shared/trl_process.py FOLDER STEPS [SECONDS_A_STEP] >FOLDER/train.log
+    python tests/shared/trl_process.py FOLDER STEPS [SECONDS_A_STEP [SAME_FROM]] >FOLDER/train.log
+
+From the step SAME_FROM on all replies earn the same, so that there is nothing more to learn.
 
 TRL prints its numbers and writes its completions to FOLDER/completions, as in anyone's training.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 import string
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from datasets import Dataset
@@ -21,6 +24,7 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
     TrainerCallback,
+    TrainerState,
 )
 from trl import GRPOConfig, GRPOTrainer
 
@@ -52,8 +56,21 @@ def policy() -> Qwen2ForCausalLM:
     )
 
 
-def share_of_a(completions: list[str], **_: Any) -> list[float]:
-    return [text.count("a") / max(len(text), 1) for text in completions]
+class ShareOfA(TrainerCallback):
+    """The reward: the share of the letter a; the same for all from a step on."""
+
+    __name__ = "share_of_a"
+
+    def __init__(self, same_from: int) -> None:
+        self._same_from, self._step = same_from, 0
+
+    def on_step_begin(self, _: Any, state: TrainerState, *__: Any, **___: Any) -> None:
+        self._step = state.global_step + 1
+
+    def __call__(self, completions: list[str], **_: Any) -> list[float]:
+        if self._step >= self._same_from:
+            return [0.5] * len(completions)
+        return [text.count("a") / max(len(text), 1) for text in completions]
 
 
 class Slow(TrainerCallback):
@@ -66,7 +83,10 @@ class Slow(TrainerCallback):
         time.sleep(self._seconds)
 
 
-def main(folder: str, steps: int, seconds: float) -> None:
+def grpo(
+    folder: str, steps: int, same_from: int, callbacks: Sequence[TrainerCallback]
+) -> GRPOTrainer:
+    """A trainer of four prompts; from a step on all replies earn the same."""
     arguments = GRPOConfig(
         output_dir=folder,
         max_steps=steps,
@@ -82,15 +102,20 @@ def main(folder: str, steps: int, seconds: float) -> None:
         seed=0,
         log_completions=True,
     )
-    GRPOTrainer(
+    reward = ShareOfA(same_from)
+    return GRPOTrainer(
         model=policy(),
-        reward_funcs=share_of_a,
+        reward_funcs=reward,
         args=arguments,
         train_dataset=Dataset.from_dict({"prompt": ["left", "right", "up", "down"]}),
         processing_class=tokenizer(),
-        callbacks=[Slow(seconds)],
-    ).train()
+        callbacks=[reward, *callbacks],
+    )
+
+
+def main(folder: str, steps: str, seconds: str = "0", same_from: str = "1000000") -> None:
+    grpo(folder, int(steps), int(same_from), [Slow(float(seconds))]).train()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0.0)
+    main(*sys.argv[1:])

@@ -12,16 +12,23 @@ import pytest
 
 pytest.importorskip("trl", reason="needs TRL: make test-trl")
 
+from echoscope.dashboard.data import queries
+from echoscope.dashboard.steer.steering import send_command
+from echoscope.dashboard.web.settings import DashboardSettings, configure
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
+from echoscope.store.records import CommandAction
+from echoscope.store.status import Status
+from echoscope.store.steer.steering import SteeringError
 from echoscope.watch.watching import Watch
 
 PROGRAM = Path(__file__).parent.parent / "shared" / "trl_process.py"
-STEPS = 12
+STEPS, SAME_FROM = 20, 8
 
 
 def test_a_run_of_trl_is_watched_while_it_trains(tmp_path: Path) -> None:
-    folder, run = tmp_path / "outputs", tmp_path / "run"
+    folder, run = tmp_path / "outputs", tmp_path / "runs" / "trl"
+    configure(DashboardSettings(root=run.parent))
     said: list[str] = []
     steps: list[int] = []
     watch = Watch(folder, run, on_message=said.append, on_step=lambda step, _: steps.append(step))
@@ -30,7 +37,7 @@ def test_a_run_of_trl_is_watched_while_it_trains(tmp_path: Path) -> None:
     log = folder / "train.log"
     with log.open("wb") as output:
         trainer = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(folder), str(STEPS), "0.5"],
+            [sys.executable, str(PROGRAM), str(folder), str(STEPS), "0.5", str(SAME_FROM)],
             stdout=output,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
@@ -43,13 +50,14 @@ def test_a_run_of_trl_is_watched_while_it_trains(tmp_path: Path) -> None:
             if trainer.poll() is None:
                 num_live = len(steps)
             time.sleep(watch.rest_s)
+        assert not any("began again" in line or "late" in line for line in said), said
+        shows_on_the_dashboard("trl")
     finally:
         trainer.kill()
         trainer.wait()
     watch.close()
     assert steps == list(range(1, STEPS + 1))
     assert num_live >= STEPS // 2
-    assert not any("began again" in line or "late" in line for line in said)
     stored = open_run(run)
     assert stored.info().status == "finished"
     assert stored.info().config["trainer"] == "TRL"
@@ -62,3 +70,23 @@ def test_a_run_of_trl_is_watched_while_it_trains(tmp_path: Path) -> None:
         logged = dict(zip(keys.tolist(), values.tolist(), strict=True))[step]
         assert logged == pytest.approx(mean, abs=1e-3)
     assert "policy/entropy" in stored.metric_keys()
+
+
+def shows_on_the_dashboard(run_id: str) -> None:
+    """What its pages read of a run that is watched: steps, reward, verdict, alarm, and no stop."""
+    (row,) = queries.runs()
+    assert (row.run_id, queries.row_status(row).status) == (run_id, Status.LIVE)
+    table = queries.step_table(run_id)
+    assert table["step"].tolist() == list(range(1, STEPS + 1))
+    rewards = queries.series(run_id, ["reward/return_mean"]).set_index("step")["value"]
+    for step in (1, STEPS):
+        listed = queries.listing(run_id, step)
+        assert rewards[step] == pytest.approx(listed["episode_return"].mean(), abs=1e-3)
+    assert rewards[STEPS] == 0.5
+    verdict = queries.verdict(run_id, wait_s=60)
+    assert (verdict.last_step, verdict.kinds) == (STEPS, ())
+    (alarm,) = [one for one in queries.open_alarms(run_id) if one.rule == "STARVED_SIGNAL"]
+    assert SAME_FROM < alarm.step <= STEPS
+    with pytest.raises(SteeringError, match="Echoscope follows the files of TRL and cannot send"):
+        send_command(run_id, CommandAction.STOP, {}, "anna", "")
+    assert queries.commands(run_id) == []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.dashboard.data.curves import clipped_range, downsample, smoothed
+from echoscope.dashboard.data.curves import clipped_range, downsample, smoothed, steady_fence
 
 VALUES = st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_size=1, max_size=300)
 
@@ -85,3 +85,14 @@ def test_a_logarithmic_range_leaves_out_what_has_no_logarithm() -> None:
 @pytest.mark.parametrize("values", [[], [1.0], [2.0, 2.0], [np.nan, np.inf]])
 def test_nothing_to_range_over(values: list[float]) -> None:
     assert clipped_range(np.array(values), log_y=False) is None
+
+
+def test_a_high_first_step_does_not_set_the_range_and_a_late_one_does() -> None:
+    """The middle 90 % is 1 to 2; with its height above and below it is 0 to 3."""
+    usual = np.tile([1.0, 2.0], 20)
+    assert steady_fence(np.concatenate([[90.0], usual])) == (0.0, 3.0)
+    assert steady_fence(np.concatenate([usual, [90.0]])) is None, "it is what happens now"
+    assert steady_fence(np.concatenate([[2.5], usual])) is None, "within the fence"
+    assert steady_fence(np.concatenate([[90.0], np.ones(40)])) is None, "nothing to enlarge"
+    assert steady_fence(np.repeat([5.0, 1.0], [4, 36])) is None, "a tenth of all is no outlier"
+    assert steady_fence(np.array([np.nan])) is None

@@ -50,6 +50,16 @@ def test_a_look_says_what_each_folder_and_file_is(tmp_path: Path) -> None:
     assert not found["notes"].is_known
 
 
+def test_runs_of_one_file_are_named_for_a_choice(tmp_path: Path) -> None:
+    """A chart of W&B, a column a run: the run with more rows is named first."""
+    rows = ["Step,short - actor/entropy,long one - actor/entropy", "1,0.5,0.4", "2,,0.3"]
+    (tmp_path / "chart.csv").write_text("\n".join(rows))
+    (tmp_path / "one.csv").write_text("step,actor/entropy\n1,0.5\n2,0.4\n")
+    found = look(tmp_path)
+    assert found["chart.csv"].runs == ("long one", "short")
+    assert (found["one.csv"].is_known, found["one.csv"].runs) == (True, ())
+
+
 def test_runs_are_no_sources(tmp_path: Path) -> None:
     import_run(FIXTURES / "verl", tmp_path / "a-run", is_packing=False)
     (tmp_path / "more").mkdir()

@@ -55,6 +55,35 @@ def test_a_source_that_holds_nothing_is_refused_in_a_sentence(tmp_path: Path) ->
     assert not (tmp_path / "odd-imported").exists()
 
 
+def test_each_run_of_a_file_is_imported_into_a_run_of_its_own(tmp_path: Path) -> None:
+    rows = ["Step,seed 0 - actor/entropy,seed 1 - actor/entropy", "1,0.5,0.4", "2,0.6,0.3"]
+    (tmp_path / "chart.csv").write_text("\n".join(rows))
+    source = source_of(tmp_path, "chart.csv")
+    for run in source.runs:
+        name = importing.new_name(source, tmp_path, run)
+        assert ended(importing.start(source, name, tmp_path, run)).problem == ""
+    listed = RunList(tmp_path).rows()
+    made = {run: importing.run_of(source, listed, run) for run in ("seed 0", "seed 1")}
+    assert {run: row and row.run_id for run, row in made.items()} == {
+        "seed 0": "chart-seed-0",
+        "seed 1": "chart-seed-1",
+    }
+    assert importing.run_of(source, listed, "seed 2") is None
+
+
+def test_what_is_not_taken_is_counted(tmp_path: Path) -> None:
+    """The second line is no JSON, and the second file is no Parquet."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    row = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'
+    (folder / "chat.jsonl").write_text(f"{row}\n{{broken\n{row}\n")
+    (folder / "torn.parquet").write_bytes(b"PAR1 and then nothing")
+    report = ended(importing.start(source_of(tmp_path, "files"), "files-imported", tmp_path))
+    assert (report.problem, report.num_skipped, report.num_refused) == ("", 1, 1)
+    assert [line for line in report.sentences if line.startswith("Skipped 1 row")]
+    assert [line for line in report.sentences if line.startswith("Refused torn.parquet")]
+
+
 def test_names_of_runs_are_fit_and_free(tmp_path: Path) -> None:
     def name(of: str) -> str:
         return importing.new_name(Source(path=Path("/data") / of), tmp_path)

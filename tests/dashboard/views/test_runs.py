@@ -232,3 +232,15 @@ def test_files_of_other_trainers_are_listed_and_open_by_a_click(
     read_only = page(is_read_only=True)
     assert [one.label for one in read_only.button] == []
     assert "nothing is imported from here" in " ".join(one.value for one in read_only.caption)
+
+
+def test_a_file_of_several_runs_offers_the_choice(tmp_path: Path, open_page: OpenPage) -> None:
+    rows = ["Step,<b>first - actor/entropy,second - actor/entropy", "1,0.5,0.4", "2,0.4,"]
+    (tmp_path / "chart.csv").write_text("\n".join(rows))
+    page = looked_at(open_page("runs", tmp_path))
+    (choice,) = [one for one in page.selectbox if one.label == "Run"]
+    assert choice.options == ["<b>first", "second"]
+    words = " ".join(one.value for one in page.caption).replace("\\", "")
+    assert "metrics of 2 runs, 1 file" in words
+    (button,) = [one for one in page.button if one.label == "Import"]
+    assert button.help.replace("\\", "") == "Imports it as the run chart-b-first."
