@@ -293,15 +293,7 @@ def series(
     *,
     max_points: int | None = tables.MAX_POINTS,
 ) -> pd.DataFrame:
-    """Metrics over the run: columns step, key, value; by key, then step.
-
-    A run with more steps than `max_points` is cut into equal ranges of steps, of which the lowest,
-    the highest and the last finite value are given, each at its own step: spikes stay, and an
-    average is never made up.
-
-    Args:
-        phase: "train" or "eval"; None for both.
-        max_points: Points per key at most, roughly; None for all.
+    """Metrics over the run, as `tables.series` has them, with the keys as categories.
 
     Raises:
         Problem: more than MAX_KEYS keys, or the run cannot be read.

@@ -84,7 +84,8 @@ def shows_on_the_dashboard(run_id: str) -> None:
         assert rewards[step] == pytest.approx(listed["episode_return"].mean(), abs=1e-3)
     assert rewards[STEPS] == 0.5
     verdict = queries.verdict(run_id, wait_s=60)
-    assert (verdict.last_step, verdict.kinds) == (STEPS, ())
+    assert verdict.last_step == STEPS
+    assert "STARVED_SIGNAL" in verdict.kinds
     (alarm,) = [one for one in queries.open_alarms(run_id) if one.rule == "STARVED_SIGNAL"]
     assert SAME_FROM < alarm.step <= STEPS
     with pytest.raises(SteeringError, match="Echoscope follows the files of TRL and cannot send"):
