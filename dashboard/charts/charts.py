@@ -50,7 +50,7 @@ _HOVER_WIDTH = 36
 """Characters a line of what hovering shows, so that it fits beside the cursor."""
 _LEAST_NATS = 1e-4
 """Divergences below it are rounding errors: a chart does not blow them up to its height."""
-_ARROWS = "Arrows at the edge: values beyond the axis; a double-click shows them."
+_ARROWS = "An arrow at the edge stands for values beyond the axis; a double-click shows them."
 _GRID = "rgba(128,128,128,0.18)"
 _LINE = "rgba(128,128,128,0.45)"
 
@@ -79,7 +79,7 @@ class LineOptions:
     clip: bool = False
     """Outliers do not set the range of the y axis."""
     is_steady: bool = False
-    """Early outliers do not set it either; an arrow at the edge stands for each."""
+    """Early outliers do not set it either; an arrow at the edge stands for them."""
     max_points: int = 1_200
     height: int = 246
     zoom: Zoom | None = None
@@ -344,27 +344,29 @@ def _steady_range(
 
 
 def _beyond(one: Curve, axis: Axis, limits: tuple[float, float], yaxis: str) -> Trace:
-    """An arrow at the edge for each value outside of the axis; the outermost with its number."""
+    """What lies above and below the axis, in words at the edge where its outermost value stands."""
     low, high = limits
-    at = np.flatnonzero(np.isfinite(one.values) & ((one.values < low) | (one.values > high)))
-    values = one.values[at]
     form = "{:.0%}" if one.unit == SHARE else "{:.3g}"
-    outermost = {int(found) for found in (values.argmin(), values.argmax())} if len(at) else set()
-    words = [
-        ("\u2191" if value > high else "\u2193") + f" {form.format(value)}" * (place in outermost)
-        for place, value in enumerate(values.tolist())
-    ]
     inset = 0.04 * (high - low)
+    found = []
+    for is_out, outermost, arrow, edge in (
+        (one.values > high, np.nanargmax, "\u2191", high - inset),
+        (one.values < low, np.nanargmin, "\u2193", low + inset),
+    ):
+        number = int(is_out.sum())
+        if number:
+            place = int(outermost(one.values))
+            value = form.format(one.values[place])
+            words = value if number == 1 else f"{number} values, outermost {value}"
+            found.append((one.steps[place], edge, f"{arrow} {words}"))
     return scatter(
-        x=axis.at(one.steps[at]),
-        y=np.where(values > high, high - inset, low + inset),
-        customdata=values,
-        text=words,
+        x=axis.at([step for step, _, _ in found]),
+        y=np.array([edge for _, edge, _ in found]),
+        text=[words for _, _, words in found],
         mode="text",
         textposition="middle right",
         textfont={"color": one.color, "size": 11},
-        hovertemplate=f"{figure_text(one.name, width=200, limit=80)} "
-        "<b>%{customdata:.4~g}</b>, beyond the axis<extra></extra>",
+        hoverinfo="skip",
         showlegend=False,
         yaxis=yaxis,
     )

@@ -1,7 +1,7 @@
 """The verdict on a page: what is the matter, the evidence, what to do, and a button that does it.
 
-Its first lines are at most as high as five lines, so that the charts below stay in sight; all of
-the verdict is one click away.
+Each of its three parts takes two lines at most, so that the charts below stay in sight; all of the
+verdict is one click away.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _STYLE = """<style>
 .st-key-verdict_apply button, .st-key-verdict_apply button p { white-space: normal;
   height: auto; overflow-wrap: anywhere; }
 @media (min-width: 800px) {
-  .st-key-verdict_top { flex: none; max-height: 8.4rem; overflow: hidden; }
+  .st-key-verdict_top { flex: none; }
   .st-key-verdict_do { min-height: 2.5rem; }
   .st-key-verdict_top [data-testid=stMarkdown] p,
-  .st-key-verdict_top [data-testid=stText] { display: -webkit-box; overflow: hidden;
+  .st-key-verdict_top [data-testid=stText] > span { display: -webkit-box; overflow: hidden;
     -webkit-box-orient: vertical; -webkit-line-clamp: 2; }
 }
 </style>"""

@@ -503,18 +503,19 @@ def test_the_onset_is_a_stretch_behind_the_curves() -> None:
 
 def test_an_early_outlier_is_an_arrow_at_the_edge_of_its_axis() -> None:
     """The right curve lies between 1 and 2, a twentieth more is shown; the left has no outlier."""
-    usual = [1.0, 2.0] * 10
+    usual = [1.0, 2.0] * 20
     curves = [
         one_curve([0.5, *usual]),
-        one_curve([90.0, *usual], key="reward/return_mean", name="Return", is_right=True),
+        one_curve([80.0, 90.0, *usual], key="reward/return_mean", name="Return", is_right=True),
     ]
     options = charts.LineOptions(is_steady=True)
     figure = charts.line_chart(curves, STEP_AXIS, (), options, title="Evidence", help="About.")
     assert figure.layout.yaxis.range is None
     assert figure.layout.yaxis2.range == pytest.approx((0.95, 2.05))
     (arrows,) = traces(figure, mode="text")
-    assert (arrows.yaxis, list(arrows.x), list(arrows.text)) == ("y2", [1], ["\u2191 90"])
-    assert "Arrows at the edge" in figure.layout.annotations[0].hovertext.replace("<br>", " ")
+    assert (arrows.yaxis, list(arrows.x)) == ("y2", [2])
+    assert list(arrows.text) == ["\u2191 2 values, outermost 90"]
+    assert "An arrow at the edge" in figure.layout.annotations[0].hovertext.replace("<br>", " ")
 
 
 @pytest.mark.parametrize("seen", [{"zoom": (0.0, 9.0)}, {"clip": True}, {"log_y": True}])
