@@ -23,7 +23,8 @@ def parts(verdict: Verdict) -> str:
     out = []
     for title, words in rows:
         text, _, command = words.partition("\n  ")
-        lines = [capitalised(line) for line in text.split("; ")]
+        pieces = text.split("; ") if title == "Evidence" else [text]
+        lines = [capitalised(piece) for piece in pieces]
         shown = "<br>".join(escape(line, 2000) for line in lines)
         typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""
         out.append(f"<dt>{escape(title)}</dt><dd>{shown}{typed}</dd>")

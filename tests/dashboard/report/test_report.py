@@ -131,7 +131,8 @@ def test_c14_finding_c20_the_verdict_is_said_in_parts() -> None:
         "Evidence: success: 9 % (step 30); reward std: 0 (step 31).\n"
         "Also: too little learning signal.\n"
         "Likely cause: luck.\n"
-        "What to do: Go back to checkpoint 20.\n  echoscope ctl runs/a branch optim.lr=0.0001",
+        "What to do: No setting cures this; go back to checkpoint 20.\n"
+        "  echoscope ctl runs/a branch optim.lr=0.0001",
     )
     parts = Elements(verdict_html.parts(verdict))
     said = [one for one in parts.words if one.strip()]
@@ -139,7 +140,7 @@ def test_c14_finding_c20_the_verdict_is_said_in_parts() -> None:
         *("What", "Echo trap. It repeats itself."),
         *("Since when", "Between steps 23 and 37"),
         *("Evidence", "Success: 9 % (step 30)", "Reward std: 0 (step 31)."),
-        *("What to do", "Go back to checkpoint 20."),
+        *("What to do", "No setting cures this; go back to checkpoint 20."),
         "echoscope ctl runs/a branch optim.lr=0.0001",
         *("Also", "Too little learning signal."),
     ]
