@@ -45,7 +45,8 @@ from echoscope.text.strict_json import json_value
 from .episodes import Episode, TurnTokens
 from .orders import OnCheckpoint, OnSet, Orders
 from .scoring import Scoring, ScoringConfig, Spoken
-from .writing import AcksJob, CloseJob, FlushJob, StepJob, WritingThread
+from .steps import AcksJob, StepJob
+from .writing import CloseJob, FlushJob, WritingThread
 
 M = TypeVar("M", bound=BaseModel)
 

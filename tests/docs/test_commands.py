@@ -75,7 +75,7 @@ ONLY_PARSED = {
     "ctl snooze": "needs an open alarm",
 }
 ONLY_IMPORTED = {
-    "recorder.md": "needs a training loop of the reader: tests/recorder has one",
+    "recorder.md": "needs a training loop of the reader: tests/recorder runs its blocks in one",
     "sinks.md": "needs wandb: make test-sinks",
     "gradients.md": "needs a policy and the rollouts of a step in memory",
     "text.md": "the second block needs a model and a tokenizer in memory",

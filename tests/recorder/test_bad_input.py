@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from echoscope.diagnostics.bench.synthetic_runs import make
-from echoscope.recorder import writing
+from echoscope.recorder import steps
 from echoscope.recorder.recorder import Recorder
 from echoscope.store.errors import StoreWriteError
 from echoscope.store.log.verify import verify
@@ -25,7 +25,6 @@ from echoscope.store.reader import open_run
 HEAD = """
 import os, resource, sys, time
 from pathlib import Path
-from echoscope.recorder import writing
 from echoscope.recorder.recorder import Recorder
 path = Path(sys.argv[1])
 said = []
@@ -62,7 +61,6 @@ def steps_of(path: Path) -> list[int]:
 
 
 FULL = """
-writing.RETRY_S = 0.1
 recorder = Recorder(path, on_message=said.append)
 train(recorder, 1)
 assert recorder.flush()
@@ -74,7 +72,7 @@ assert WHY in recorder.problem, recorder.problem
 assert recorder.num_lost == 8, recorder.num_lost
 assert sum(WHY in line for line in said) == 1, said
 make_room()
-time.sleep(0.2)
+recorder._thread._steps._retry_at = 0.0  # RETRY_S seconds later
 for step in range(6, 9):
     train(recorder, step)
     assert recorder.flush(), recorder.problem
@@ -165,7 +163,7 @@ def test_a_file_in_place_of_the_folder_is_refused_at_the_start(tmp_path: Path) -
 def test_a_folder_that_is_taken_away_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "RETRY_S", 0.0)
+    monkeypatch.setattr(steps, "RETRY_S", 0.0)
     said: list[str] = []
     recorder = Recorder(tmp_path / "run", on_message=said.append)
     recorder.step(1)

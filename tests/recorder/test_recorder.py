@@ -18,7 +18,7 @@ from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.recorder import recorder as recorder_module
 from echoscope.recorder.recorder import Recorder, numbers_of
-from echoscope.recorder.writing import named
+from echoscope.recorder.steps import named
 from echoscope.store.errors import StoreError, StoreWriteError
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import RunReader, open_run

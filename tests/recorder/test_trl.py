@@ -16,6 +16,7 @@ pytest.importorskip("trl", reason="needs TRL: make test-trl")
 
 import torch
 from datasets import Dataset
+from page_blocks import python_block
 from tokenizers import Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
@@ -107,6 +108,42 @@ def train(
     )
     trainer.train()
     return trainer
+
+
+def test_the_lines_of_the_page(tmp_path: Path) -> None:
+    """docs/recorder.md as printed; `...` stands there for what the reader's own script has."""
+    block = python_block("recorder.md", "GRPOTrainer(")
+    block = block.replace("    ...,\n", "    **mine,\n").replace("(..., log", "(**arguments, log")
+    arguments = {"max_steps": 2, "per_device_train_batch_size": PROMPTS * GROUP}
+    arguments |= {"num_generations": GROUP, "max_completion_length": 6, "use_cpu": True}
+    names: dict[str, Any] = {
+        "GRPOConfig": GRPOConfig,
+        "GRPOTrainer": GRPOTrainer,
+        "arguments": {**arguments, "output_dir": str(tmp_path), "report_to": []},
+        "mine": {
+            "model": policy(),
+            "reward_funcs": share_of_a,
+            "train_dataset": Dataset.from_dict({"prompt": ["left", "right", "up", "down"]}),
+            "processing_class": tokenizer(),
+        },
+    }
+    exec(block, names)
+    names["trainer"].train()
+    run = open_run(tmp_path / "echoscope")
+    assert (run.info().status, run.info().last_step) == ("finished", 2)
+    assert len(run.trajectories_of_step(2)) == PROMPTS * GROUP
+
+
+@pytest.mark.parametrize("words", ['"runs/grpo-2")', '"dashboard_url"'])
+def test_the_callbacks_of_the_page(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLACK_HOOK", "https://hooks.slack.com/services/T/B/x")
+    block = python_block("recorder.md", words)
+    callback = eval(block, {"EchoscopeCallback": EchoscopeCallback})
+    train(tmp_path / "out", 1, callback, is_chat=False)
+    assert open_run(tmp_path / "runs" / "grpo-2").info().last_step == 1
 
 
 @pytest.mark.parametrize("is_chat", [False, True])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from page_blocks import python_block
 
 from echoscope.recorder.recorder import Recorder
 from echoscope.recorder.verifiers import EpisodeHook
@@ -100,8 +102,9 @@ def test_an_environment_of_verifiers_hands_over_its_episodes(tmp_path: Path) -> 
             trace.record_metric("num_words", 3.0)
             return vf.Episode(env=vf.EnvInfo(id="played"), task=seed, traces=[trace], ok=True)
 
+    env = Played()
+
     async def rollouts(hook: EpisodeHook) -> None:
-        env = Played()
         for number in (0, 1):
             task = vf.Task(WireTaskData(idx=number, prompt=f"task {number}"))
             for slot in env.slots(task, n=3):
@@ -113,8 +116,15 @@ def test_an_environment_of_verifiers_hands_over_its_episodes(tmp_path: Path) -> 
         for step in (1, 2):
             asyncio.run(rollouts(hook))
             recorder.step(step, {"loss": 1.0})
+        # The same by the lines of docs/recorder.md, which stand in a coroutine.
+        (slot,) = env.slots(vf.Task(WireTaskData(idx=0, prompt="task 0")), n=1)
+        names = {"recorder": recorder, "env": env, "slot": slot, "ctx": None}
+        block = python_block("recorder.md", "run_slot(")
+        code = compile(block, "recorder.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        asyncio.run(eval(code, names | {"step": 3, "metrics": {"loss": 1.0}}))
     assert told == []
     run = open_run(tmp_path / "run")
+    assert [t.episode_return for t in run.trajectories_of_step(3)] == [1.25]
     for step in (1, 2):
         rows = run.trajectories_of_step(step)
         assert [t.group_index for t in rows] == [0, 0, 0, 1, 1, 1]

@@ -7,10 +7,12 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from page_blocks import python_block
 
 from echoscope.recorder.verl import EchoscopeTracking, TrainingStoppedError
 from echoscope.store.reader import RunReader, open_run
@@ -121,17 +123,23 @@ def test_a_stop_ends_the_training_where_that_is_wanted(tmp_path: Path) -> None:
 # -- verl itself ---------------------------------------------------------------------------------
 
 
-def test_verls_own_tracking_calls_it(tmp_path: Path) -> None:
+def test_verls_own_tracking_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines that docs/recorder.md adds to `fit`, below verl's own logger."""
     tracking = pytest.importorskip("verl.utils.tracking", reason="needs verl: make test-peers")
+    monkeypatch.chdir(tmp_path)
     logger = tracking.Tracking("project", "experiment", default_backend=["console"], config={})
-    logger.logger["echoscope"] = EchoscopeTracking(tmp_path / "run")
+    trainer = SimpleNamespace(rollout_data_dir="rollouts")
+    fit = SimpleNamespace(config=SimpleNamespace(trainer=trainer))
+    exec(python_block("recorder.md", "raise_on_stop=True"), {"logger": logger, "self": fit})
     for step in (1, 2):
+        dump(tmp_path / "rollouts", step, [1.0, 0.0])
         logger.log(data={"actor/entropy": 0.5, "training/global_step": step}, step=step)
     logger.finish()
     logger.logger["echoscope"].finish()
-    run = open_run(tmp_path / "run")
+    run = open_run(tmp_path / "runs" / "verl-1")
     assert run.info().last_step == 2
     assert stored(run, 2)["policy/entropy"] == 0.5
+    assert [t.turns[0].response for t in run.trajectories_of_step(2)] == ["go 0", "go 1"]
 
 
 class Letters:
@@ -158,7 +166,9 @@ def test_verls_own_batch_has_its_tokens_log_probs_and_groups(tmp_path: Path) -> 
         non_tensors={"uid": np.array(["a", "a", "b", "b"], dtype=object)},
     )
     made = EchoscopeTracking(tmp_path / "run")
-    made.rollouts(batch, Letters())
+    names = {"logger": SimpleNamespace(logger={"echoscope": made}), "batch": batch}
+    block = python_block("recorder.md", ".rollouts(batch")
+    exec(block, names | {"self": SimpleNamespace(tokenizer=Letters())})
     made.log(data={"loss": 1.0}, step=1)
     made.finish()
     rows = open_run(tmp_path / "run").trajectories_of_step(1)

@@ -1,0 +1,18 @@
+"""The Python that a page of the documentation prints, to be run as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import echoscope
+
+DOCS = Path(echoscope.__file__).parent / "docs"
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def python_block(page: str, words: str) -> str:
+    """The one block of a page that has some words in it."""
+    blocks = _BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
+    (found,) = [block for block in blocks if words in block]
+    return str(found)
