@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import ConfigFile, Overrides, Recipe, recipe_and_words
 from .terminal import print_json
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ app = typer.Typer(help="Show resolved settings and their schema.", no_args_is_he
 
 @app.command()
 def show(
-    recipe: Annotated[str | None, typer.Argument(help="Recipe name.")] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(help="KEY=VALUE ...")] = None,
-    file: Annotated[Path | None, typer.Option("--config", help="A YAML file.")] = None,
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    file: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML.")] = False,
 ) -> None:
     """Print the full configuration of a recipe with your changes, defaults included.
@@ -34,9 +34,8 @@ def show(
         for name in recipe_names():
             typer.echo(f"{name:<24} {recipe_description(name)}")
         return
-    if recipe is not None and "=" in recipe:
-        overrides, recipe = [recipe, *(overrides or [])], None
-    config = load_config(recipe, file=file, overrides=overrides or ())
+    recipe, words = recipe_and_words(recipe, overrides)
+    config = load_config(recipe, file=file, overrides=words)
     values = config.model_dump(mode="json")
     if as_json:
         print_json(values, indent=2)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .exit_codes import Exit, FailOn, exit_code
+from .options import FailOnOption, Meanings, MetricsRun, mapping_of
 from .terminal import Report, output_console, print_json, printable, progress_bars
 
 if TYPE_CHECKING:
@@ -17,20 +18,6 @@ if TYPE_CHECKING:
     from echoscope.diagnostics.read.sources import Rescore
     from echoscope.diagnostics.read.table import MetricTable
     from echoscope.store.reader import RunReader
-
-
-class Exit(IntEnum):
-    OK = 0
-    """Healthy, converged, or watch."""
-    USAGE = 2
-    COLLAPSE = 3
-    UNREADABLE = 4
-    INSUFFICIENT = 5
-
-
-class FailOn(StrEnum):
-    COLLAPSE = "collapse"
-    WATCH = "watch"
 
 
 def diagnose(
@@ -42,27 +29,9 @@ def diagnose(
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-    map_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="NAME=KEY",
-            help="Meaning of a column, such as ent=policy/entropy, it=step, or "
-            "bad=1-rollout/action_valid_frac. Repeat for more.",
-        ),
-    ] = None,
-    run: Annotated[
-        str,
-        typer.Option("--run", metavar="NAME", help="Which run, where metrics files hold several."),
-    ] = "",
-    fail_on: Annotated[
-        FailOn,
-        typer.Option(
-            "--fail-on",
-            help="collapse: exit code 3 for collapsing, collapsed and not learning. "
-            "watch: for watch as well.",
-        ),
-    ] = FailOn.COLLAPSE,
+    map_: Meanings = None,
+    run: MetricsRun = "",
+    fail_on: FailOnOption = FailOn.COLLAPSE,
     model: Annotated[
         str | None,
         typer.Option(
@@ -112,13 +81,11 @@ def _judged(
     every: int | None,
 ) -> Verdict:
     """The verdict, or one line and an exit code."""
-    from echoscope.diagnostics.judge.channels import known_keys
     from echoscope.diagnostics.judge.verdict import diagnose as judge
-    from echoscope.diagnostics.read.names import parse_map
 
     try:
         _require_path(path)
-        mapping = parse_map(words, known_keys())
+        mapping = mapping_of(words)
         with progress_bars() as bar:
             rescore = None
             if model is not None or checkpoint is not None:
@@ -162,18 +129,6 @@ def _exit_of(error: Exception) -> Exit | None:
         if module in sys.modules and isinstance(error, vars(sys.modules[module])[name]):
             return code
     return Exit.UNREADABLE if isinstance(error, OSError) else None  # StoreError is an OSError
-
-
-def exit_code(verdict: Verdict, fail_on: FailOn) -> Exit:
-    """The exit code that a verdict means to a script."""
-    from echoscope.diagnostics.judge.alarms import RunState
-
-    if verdict.state is RunState.INSUFFICIENT:
-        return Exit.INSUFFICIENT
-    is_failure = verdict.state.is_failure or (
-        fail_on is FailOn.WATCH and verdict.state is RunState.WATCH
-    )
-    return Exit.COLLAPSE if is_failure else Exit.OK
 
 
 def _rescore(

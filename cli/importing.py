@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import Meanings, MetricsRun, Output, mapping_of, run_name
 from .terminal import print_json, printable, progress_bars
 
 if TYPE_CHECKING:
@@ -21,26 +22,13 @@ def import_(
         Path,
         typer.Argument(help="A file or folder of another trainer: rollouts, metrics, or both."),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="RUN", help="The run's folder; default: runs/NAME."),
-    ] = None,
-    run: Annotated[
-        str,
-        typer.Option("--run", metavar="NAME", help="Which run, where metrics files hold several."),
-    ] = "",
+    output: Output = None,
+    run: MetricsRun = "",
     each: Annotated[
         bool,
         typer.Option("--each", help="Import each of several runs, into folders below RUN."),
     ] = False,
-    map_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="NAME=KEY",
-            help="Meaning of a metrics column, such as ent=policy/entropy. Repeat for more.",
-        ),
-    ] = None,
+    map_: Meanings = None,
     no_measures: Annotated[
         bool,
         typer.Option("--no-measures", help="Leave the text of rollouts unmeasured: faster."),
@@ -53,13 +41,12 @@ def import_(
     what had to be guessed is marked in the data. Metrics are joined to the rollouts by their
     steps. A second import of the same files adds nothing; one that was interrupted goes on.
     """
-    from echoscope.diagnostics.judge.channels import known_keys
-    from echoscope.diagnostics.read.names import MetricNameError, parse_map
+    from echoscope.diagnostics.read.names import MetricNameError
 
     if each and run:
         raise typer.BadParameter("--each imports all runs and --run one: give one of them")
     try:
-        mapping = parse_map(map_ or (), known_keys())
+        mapping = mapping_of(map_)
     except MetricNameError as error:
         raise typer.BadParameter(str(error)) from None
     target = output or Path("runs") / run_name(path)
@@ -106,16 +93,6 @@ def _imported(
         imported(output / (folder if folders.count(folder) == 1 else f"{folder}-{number}"), name)
         for number, (name, folder) in enumerate(zip(names, folders, strict=True), 1)
     ]
-
-
-def run_name(path: Path) -> str:
-    """The name of the run that a path is imported as."""
-    name = path.resolve().name
-    packed = (".zst", ".gz", ".bz2", ".xz", ".zip")
-    rows = (".jsonl", ".json", ".parquet", ".eval", ".csv", ".tsv", ".log", ".db", ".wandb")
-    for suffix in (*packed, *rows):
-        name = name.removesuffix(suffix)
-    return name or "imported"
 
 
 def words(joint: JointReport) -> list[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
+
+from .options import ConfigFile, Overrides, Recipe, recipe_and_words
 
 app = typer.Typer(help="Messages about alarms.", no_args_is_help=True)
 
@@ -17,13 +16,9 @@ def callback() -> None:
 
 @app.command("test")
 def send_test(
-    recipe: Annotated[
-        str | None, typer.Argument(help="Recipe name; `echoscope config show` lists them.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="KEY=VALUE ..., as for `echoscope train`.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="A YAML file.")] = None,
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    config: ConfigFile = None,
 ) -> None:
     """Send a test message to every target of diagnostics.notify, once. Exit code 1 if one fails."""
     import os
@@ -32,8 +27,7 @@ def send_test(
     from echoscope.diagnostics.notify.message import trial
     from echoscope.diagnostics.notify.sending import NotifyError, SendError, name_of, sender
 
-    words = [word for word in (recipe, *(overrides or ())) if word is not None]
-    recipe = words.pop(0) if words and "=" not in words[0] else None
+    recipe, words = recipe_and_words(recipe, overrides)
     if recipe is None and config is None:
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml")
     name, diagnostics = load_diagnostics(recipe, file=config, overrides=words)

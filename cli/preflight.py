@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import ConfigFile, Overrides, Recipe, recipe_and_words
 from .terminal import output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -26,13 +27,9 @@ class Exit(IntEnum):
 
 
 def preflight(
-    recipe: Annotated[
-        str | None, typer.Argument(help="Recipe name; `echoscope config show` lists them.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="KEY=VALUE ..., as for `echoscope train`.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="A YAML file.")] = None,
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    config: ConfigFile = None,
     groups: Annotated[
         int,
         typer.Option(
@@ -56,8 +53,7 @@ def preflight(
     from echoscope.core.run.trial import run_trial
     from echoscope.diagnostics.tools.preflight.trial import dependence_of, judge
 
-    words = [word for word in (recipe, *(overrides or ())) if word is not None]
-    recipe = words.pop(0) if words and "=" not in words[0] else None
+    recipe, words = recipe_and_words(recipe, overrides)
     if recipe is None and config is None:
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml")
     settings = load_config(recipe, file=config, overrides=words)

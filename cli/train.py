@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import ConfigFile, Overrides, Recipe, recipe_and_words
+
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
     from echoscope.core.run.observers import TrainEvents
@@ -29,13 +31,9 @@ EXIT_CODES = {"finished": 0, "stopped": 0, "failed": 1}
 
 
 def train(
-    recipe: Annotated[
-        str | None, typer.Argument(help="Recipe name; `echoscope config show` lists them.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="KEY=VALUE ..., for example optim.lr=1e-4.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="A YAML file.")] = None,
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    config: ConfigFile = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Continue this run from its last checkpoint.")
     ] = None,
@@ -64,8 +62,7 @@ def train(
     from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
-    words = [word for word in (recipe, *(overrides or ())) if word is not None]
-    recipe = words.pop(0) if words and "=" not in words[0] else None
+    recipe, words = recipe_and_words(recipe, overrides)
     if resume is not None:
         if recipe is not None or config is not None or from_run is not None or run is not None:
             raise typer.BadParameter("--resume takes only KEY=VALUE words beside it")

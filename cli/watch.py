@@ -2,46 +2,76 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .diagnose import Exit, FailOn, exit_code
+from .exit_codes import Exit, FailOn, exit_code
+from .options import FailOnOption, Meanings, Output, mapping_of, run_name
+from .watch_settings import Severity, watch_settings
 
 if TYPE_CHECKING:
-    from echoscope.diagnostics.config import DiagnosticsConfig
-    from echoscope.watch.watching import Watch
+    from echoscope.diagnostics.judge.record import Verdict
+    from echoscope.store.records import Alarm
+    from echoscope.watch.acting import Acting
+    from echoscope.watch.watching import OnAlarms, Watch
 
     from .watch_view import View
 
-_VARIABLE = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
-
-
-class Severity(StrEnum):
-    WARNING = "warning"
-    CRITICAL = "critical"
+Watched = Annotated[
+    Path,
+    typer.Argument(
+        help="What the trainer writes: a folder of rollouts, metrics and logs, one such file, "
+        "- for standard input, or wandb:ENTITY/PROJECT/RUN."
+    ),
+]
+OnAlarm = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--on-alarm",
+        metavar="ACTION",
+        help="notify: tell people (always done). exit: end with code 3. command:COMMAND: run "
+        "it by sh, with the alarm as JSON on its standard input. Repeat for more.",
+    ),
+]
+Notify = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--notify",
+        metavar="TARGET",
+        help="Who is told: slack:VARIABLE, discord:, teams: or webhook: with the environment "
+        "variable that holds the address, desktop, or command:COMMAND. Repeat for more.",
+    ),
+]
+Mildest = Annotated[
+    Severity | None,
+    typer.Option(
+        "--severity",
+        help="The mildest alarm that --notify and --on-alarm count. Default: critical, or what "
+        "--config says.",
+    ),
+]
+StepWait = Annotated[
+    float,
+    typer.Option(
+        "--step-wait",
+        min=0.5,
+        metavar="SECONDS",
+        help="Only for rollouts that are written row by row, without metrics: the newest step "
+        "is complete when nothing was written for so long.",
+    ),
+]
 
 
 def watch(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            help="What the trainer writes: a folder of rollouts, metrics and logs, one such file, "
-            "- for standard input, or wandb:ENTITY/PROJECT/RUN."
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="RUN", help="The run's folder; default: runs/NAME."),
-    ] = None,
+    path: Watched,
+    output: Output = None,
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Open the dashboard beside it.")
     ] = False,
@@ -51,62 +81,16 @@ def watch(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line: steps, verdicts, alarms.")
     ] = False,
-    on_alarm: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--on-alarm",
-            metavar="ACTION",
-            help="notify: tell people (always done). exit: end with code 3. command:COMMAND: run "
-            "it by sh, with the alarm as JSON on its standard input. Repeat for more.",
-        ),
-    ] = None,
-    notify: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--notify",
-            metavar="TARGET",
-            help="Who is told: slack:VARIABLE, discord:, teams: or webhook: with the environment "
-            "variable that holds the address, desktop, or command:COMMAND. Repeat for more.",
-        ),
-    ] = None,
+    on_alarm: OnAlarm = None,
+    notify: Notify = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", help="A YAML file with `diagnostics`: notify, alarms."),
     ] = None,
-    severity: Annotated[
-        Severity | None,
-        typer.Option(
-            "--severity",
-            help="The mildest alarm that --notify and --on-alarm count. Default: critical, or what "
-            "--config says.",
-        ),
-    ] = None,
-    map_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="NAME=KEY",
-            help="Meaning of a column, such as ent=policy/entropy. Repeat for more.",
-        ),
-    ] = None,
-    step_wait: Annotated[
-        float,
-        typer.Option(
-            "--step-wait",
-            min=0.5,
-            metavar="SECONDS",
-            help="Only for rollouts that are written row by row, without metrics: the newest step "
-            "is complete when nothing was written for so long.",
-        ),
-    ] = 10.0,
-    fail_on: Annotated[
-        FailOn,
-        typer.Option(
-            "--fail-on",
-            help="collapse: exit code 3 for collapsing, collapsed and not learning. "
-            "watch: for watch as well.",
-        ),
-    ] = FailOn.COLLAPSE,
+    severity: Mildest = None,
+    map_: Meanings = None,
+    step_wait: StepWait = 10.0,
+    fail_on: FailOnOption = FailOn.COLLAPSE,
 ) -> None:
     """Follow the growing files of another trainer: verdict, alarms and dashboard, live.
 
@@ -125,26 +109,16 @@ def watch(
     from .beside import dashboard_beside
     from .watch_view import viewed
 
-    run = output or Path("runs") / _run_name(path)
+    run = output or Path("runs") / _name_of(path)
     actions = parse_actions(on_alarm or ())
-    settings = _settings(config, notify or (), severity)
-    names = _mapping(map_ or ())
-    if once and not str(path).startswith(("-", "wandb:")) and not path.exists():
-        typer.echo(f"error: {path}: no such file or folder", err=True)
-        raise typer.Exit(Exit.UNREADABLE)
-    with ExitStack() as stack:
-        view = stack.enter_context(viewed(path, run, is_json=as_json, is_live=not once))
+    settings = watch_settings(config, notify or (), severity)
+    names = mapping_of(map_)
+    if once:
+        _require_path(path)
+    with viewed(path, run, is_json=as_json, is_live=not once) as view:
         acting = Acting(
-            actions=actions,
-            run=run.name,
-            severity=settings.notify.severity,
-            say=view.message,
+            actions=actions, run=run.name, severity=settings.notify.severity, say=view.message
         )
-
-        def on_alarms(alarms, verdict):  # type: ignore[no-untyped-def]
-            view.alarms(alarms, verdict)
-            acting(alarms, verdict)
-
         following = Watch(
             path,
             run,
@@ -154,23 +128,43 @@ def watch(
             on_message=view.message,
             on_step=view.step,
             on_judged=view.judged,
-            on_alarms=on_alarms,
+            on_alarms=_both(view.alarms, acting),
         )
         view.watch = following
-        beside = stack.enter_context(dashboard_beside(run.parent, is_wanted=dashboard))
-        if beside is not None:
-            beside.announce(view.link, run.name)
-        _follow(following, view, acting, is_once=once)
-        acting.wait()
-        if not following.num_judged:
-            view.nothing()
-            raise typer.Exit(Exit.INSUFFICIENT)
-        verdict = following.verdict()
-        view.end(verdict)
+        with dashboard_beside(run.parent, is_wanted=dashboard) as beside:
+            if beside is not None:
+                beside.announce(view.link, run.name)
+            _follow(following, view, acting, is_once=once)
+            acting.wait()
+            if not following.num_judged:
+                view.nothing()
+                raise typer.Exit(Exit.INSUFFICIENT)
+            verdict = following.verdict()
+            view.end(verdict)
     raise typer.Exit(Exit.COLLAPSE if acting.should_exit else exit_code(verdict, fail_on))
 
 
-def _follow(following: Watch, view: View, acting: object, *, is_once: bool) -> None:
+def _both(first: OnAlarms, second: OnAlarms) -> OnAlarms:
+    def told(alarms: Sequence[Alarm], verdict: Verdict) -> None:
+        first(alarms, verdict)
+        second(alarms, verdict)
+
+    return told
+
+
+def _require_path(path: Path) -> None:
+    """One line and the exit code where there is nothing to look at."""
+    if not str(path).startswith(("-", "wandb:")) and not path.exists():
+        typer.echo(f"error: {path}: no such file or folder", err=True)
+        raise typer.Exit(Exit.UNREADABLE)
+
+
+def _name_of(path: Path) -> str:
+    name = "stdin" if str(path) == "-" else run_name(path)
+    return name.removesuffix(".log").removesuffix(".txt").removesuffix(".csv") or name
+
+
+def _follow(following: Watch, view: View, acting: Acting, *, is_once: bool) -> None:
     """Until Ctrl-C, the end of standard input, an alarm that ends it, or one whole look."""
     num_idle = 0
     with _interrupted() as is_interrupted:
@@ -178,7 +172,7 @@ def _follow(following: Watch, view: View, acting: object, *, is_once: bool) -> N
             following.look()
             view.looked()
             is_over = following.is_ended and not following.is_behind
-            if acting.should_exit or is_over:  # type: ignore[attr-defined]
+            if acting.should_exit or is_over:
                 break
             num_idle = 0 if following.is_behind else num_idle + 1
             if is_once and num_idle >= 2 and not following.is_pipe:
@@ -203,68 +197,3 @@ def _interrupted() -> Iterator[threading.Event]:
         yield pressed
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _run_name(path: Path) -> str:
-    from .importing import run_name
-
-    name = "stdin" if str(path) == "-" else run_name(path)
-    return name.removesuffix(".log").removesuffix(".txt").removesuffix(".csv") or name
-
-
-def _mapping(words: list[str] | tuple[str, ...]):  # type: ignore[no-untyped-def]
-    from echoscope.diagnostics.judge.channels import known_keys
-    from echoscope.diagnostics.read.names import parse_map
-
-    return parse_map(words, known_keys())
-
-
-def _settings(
-    config: Path | None, notify: list[str] | tuple[str, ...], severity: Severity | None
-) -> DiagnosticsConfig:
-    from echoscope.core.config.loading import load_diagnostics
-    from echoscope.diagnostics.config import DiagnosticsConfig, NotifyConfig
-    from echoscope.diagnostics.tools.setting_errors import checked
-
-    targets = [*map(_target, notify)]
-    settings = DiagnosticsConfig() if config is None else load_diagnostics(file=config)[1]
-    told = settings.notify.model_dump(mode="json")
-    told["targets"] = [*told["targets"], *targets]
-    if severity is not None:
-        told["severity"] = severity.value
-    return settings.model_copy(update={"notify": checked(NotifyConfig, told, ("notify",))})
-
-
-def _target(words: str) -> dict[str, str]:
-    """A target of `--notify`.
-
-    >>> _target("slack:SLACK_HOOK"), _target("desktop")
-    ({'kind': 'slack', 'url_env': 'SLACK_HOOK'}, {'kind': 'desktop'})
-
-    Raises:
-        SettingError: it is none.
-    """
-    from echoscope.diagnostics.tools.setting_errors import SettingError
-
-    kind, _, value = words.partition(":")
-    if words == "desktop":
-        return {"kind": kind}
-    if kind == "command" and value:
-        return {"kind": kind, "command": value}
-    if kind in ("slack", "discord", "teams", "webhook"):
-        if _VARIABLE.fullmatch(value):
-            return {"kind": kind, "url_env": value}
-        raise SettingError(  # what stands there may be a secret
-            f"--notify {kind}: takes the NAME of an environment variable that holds the address, "
-            f"such as --notify {kind}:MY_HOOK; run: export MY_HOOK=ADDRESS"
-        )
-    if kind == "email":
-        raise SettingError(
-            "--notify takes no email: a mail needs a host and a sender; give them in a file with "
-            "--config (docs/alarms.md)"
-        )
-    given = "an address" if "://" in words else repr(words[:80])
-    raise SettingError(
-        f"--notify is {given}, but must be desktop, command:COMMAND, or slack:, discord:, "
-        "teams: or webhook: with the name of an environment variable, such as slack:SLACK_HOOK"
-    )

@@ -1,0 +1,81 @@
+"""Options that several commands have, each spelled once, and what follows from their words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .exit_codes import FailOn
+
+if TYPE_CHECKING:
+    from echoscope.diagnostics.read.foreign_names import Meaning
+
+Recipe = Annotated[
+    str | None, typer.Argument(help="Recipe name; `echoscope config show` lists them.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="KEY=VALUE ..., for example optim.lr=1e-4.")
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="A YAML file.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="RUN", help="The run's folder; default: runs/NAME."),
+]
+MetricsRun = Annotated[
+    str,
+    typer.Option("--run", metavar="NAME", help="Which run, where metrics files hold several."),
+]
+Meanings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="NAME=KEY",
+        help="Meaning of a metrics column, such as ent=policy/entropy, it=step, or "
+        "bad=1-rollout/action_valid_frac. Repeat for more.",
+    ),
+]
+FailOnOption = Annotated[
+    FailOn,
+    typer.Option(
+        "--fail-on",
+        help="collapse: exit code 3 for collapsing, collapsed and not learning. "
+        "watch: for watch as well.",
+    ),
+]
+
+
+def recipe_and_words(
+    recipe: str | None, overrides: Sequence[str] | None
+) -> tuple[str | None, list[str]]:
+    """The recipe and the KEY=VALUE words: where no recipe is named, the first word stands there.
+
+    >>> recipe_and_words("demo", ["steps=9"]), recipe_and_words("steps=9", None)
+    (('demo', ['steps=9']), (None, ['steps=9']))
+    """
+    words = [word for word in (recipe, *(overrides or ())) if word is not None]
+    return (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
+
+
+def mapping_of(words: Sequence[str] | None) -> dict[str, Meaning]:
+    """What the words of `--map` say of columns.
+
+    Raises:
+        MetricNameError: a word is not NAME=KEY, or the key is unknown.
+    """
+    from echoscope.diagnostics.judge.channels import known_keys
+    from echoscope.diagnostics.read.names import parse_map
+
+    return parse_map(words or (), known_keys())
+
+
+def run_name(path: Path) -> str:
+    """The name of the run that is made of a path."""
+    name = path.resolve().name
+    packed = (".zst", ".gz", ".bz2", ".xz", ".zip")
+    rows = (".jsonl", ".json", ".parquet", ".eval", ".csv", ".tsv", ".log", ".db", ".wandb")
+    for suffix in (*packed, *rows):
+        name = name.removesuffix(suffix)
+    return name or "imported"
