@@ -15,14 +15,13 @@ from typing import Any
 from echoscope.store.checkpoints import checkpoint_path, last_good_checkpoint
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
-from echoscope.store.writer import RunWriter
 
-from ..config.loading import ConfigError, live_schema, override
+from ..config.loading import ConfigError, override
 from ..config.schedule import BranchedFrom
 from ..config.settings import RunConfig
 from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
-from .launch import Closing, built_or_removed, train
+from .launch import Closing, built_or_removed, created, train
 from .observers import RemembersParent, SilentEvents, StepObserver, TrainEvents
 
 _FIXED = (
@@ -132,16 +131,7 @@ def start_branch(
     builder.check()
     model = builder.load()
     load_weights(branch.checkpoint, model.policy, model.optimizer)
-    writer = RunWriter.create(
-        run_path,
-        run_id=run_path.name,
-        config=config.model_dump(mode="json"),
-        live_knobs=live_schema(config),
-        name=config.name,
-        base_model=config.model.path,
-        tokenizer=model.chat.fingerprint,
-        parent_run_id=branch.parent_run_id,
-    )
+    writer = created(run_path, config, model, parent_run_id=branch.parent_run_id)
     with Closing(writer) as closing:
         trainer = built_or_removed(builder, model, writer)
         remembered = read_state(branch.checkpoint).observers

@@ -52,15 +52,7 @@ def start(
     builder = Builder(config, run_path, events, observers)
     builder.check()
     model = builder.load()
-    writer = RunWriter.create(
-        run_path,
-        run_id=run_path.name,
-        config=config.model_dump(mode="json"),
-        live_knobs=live_schema(config),
-        name=config.name,
-        base_model=config.model.path,
-        tokenizer=model.chat.fingerprint,
-    )
+    writer = created(run_path, config, model)
     with Closing(writer) as closing:
         trainer = built_or_removed(builder, model, writer)
         events.message(f"run {run_path}")
@@ -186,6 +178,26 @@ def train(trainer: Trainer, *, is_new: bool) -> str:
         trainer.engine.close()
         if trainer.mirror is not None:
             trainer.mirror.close(status)
+
+
+def created(
+    run_path: Path, config: RunConfig, model: Model, *, parent_run_id: str | None = None
+) -> RunWriter:
+    """The writer of a new run.
+
+    Raises:
+        RunExistsError, StoreError: the folder holds something, or cannot be written.
+    """
+    return RunWriter.create(
+        run_path,
+        run_id=run_path.name,
+        config=config.model_dump(mode="json"),
+        live_knobs=live_schema(config),
+        name=config.name,
+        base_model=config.model.path,
+        tokenizer=model.chat.fingerprint,
+        parent_run_id=parent_run_id,
+    )
 
 
 class Closing:

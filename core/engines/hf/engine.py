@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from echoscope.diagnostics.measure.information.scoring import evaluating
 from echoscope.store.records import IntArray
 
 from ...config.engine import HfEngineConfig
@@ -20,7 +21,7 @@ from .continuous import ContinuousBatch, Request
 from .decoding import DecodedRow, DecodeLoop
 from .forward import CachedForward
 from .kv_cache import COLUMN_BLOCK, RowCache
-from .model import checked_limits, evaluating, runnable, weights_stamp
+from .model import checked_limits, runnable, weights_stamp
 from .prefixes import PrefixIndex, StoredRow, plan_prefill
 
 

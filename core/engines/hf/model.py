@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from peft import PeftModel
-from torch import nn
 from transformers import PreTrainedModel
 
 from echoscope.store.records import IntArray
@@ -121,16 +119,3 @@ def _text_ids(model: PreTrainedModel, prompt: IntArray) -> IntArray:
         return prompt
     is_image = prompt >= FIRST_IMAGE_ID
     return prompt[~is_image] if embedding.images.knows(prompt[is_image]) else prompt
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards each module's own mode again."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

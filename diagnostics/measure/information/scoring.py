@@ -125,7 +125,7 @@ class ModelScorer:
         asked = [n for n, size in enumerate(longest) if size]
         for n in asked:
             self._check_length(len(prompts[n]) + longest[n])
-        with _evaluating(self._model):
+        with evaluating(self._model):
             if self._takes_trees:
                 self._takes_trees = self._score_trees(prompts, continuations, asked, out)
             if not self._takes_trees:
@@ -352,7 +352,7 @@ def _rows_of(cache: Any, rows: list[int]) -> Any:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, and afterwards each module's own mode again."""
     training = [module for module in model.modules() if module.training]
     for module in training:
