@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -230,8 +233,13 @@ def validate(values: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(describe(error, RunConfig)) from None
 
 
-def live_fields(annotation: Any = RunConfig, prefix: str = "") -> dict[str, FieldInfo]:
+@cache
+def live_fields() -> Mapping[str, FieldInfo]:
     """Dotted key to field of every setting that may change while a run is going."""
+    return MappingProxyType(_live_fields_of(RunConfig, ""))
+
+
+def _live_fields_of(annotation: Any, prefix: str) -> dict[str, FieldInfo]:
     out: dict[str, FieldInfo] = {}
     for model in models_in(annotation):
         for name, info in model.model_fields.items():
@@ -239,22 +247,24 @@ def live_fields(annotation: Any = RunConfig, prefix: str = "") -> dict[str, Fiel
             if isinstance(extra, dict) and extra.get("live"):
                 out[f"{prefix}{name}"] = info
             else:
-                out |= live_fields(info.annotation, f"{prefix}{name}.")
+                out |= _live_fields_of(info.annotation, f"{prefix}{name}.")
     return out
+
+
+@cache
+def _schema_of(key: str) -> Mapping[str, Any]:
+    """JSON Schema of a live setting: the same for every run, and slow to make."""
+    info = live_fields()[key]
+    adapter: TypeAdapter[Any] = TypeAdapter(Annotated[info.annotation, info])  # type: ignore[arg-type]
+    schema = adapter.json_schema()
+    return {name: value for name, value in schema.items() if name not in ("live", "default")}
 
 
 def live_schema(config: RunConfig) -> dict[str, Any]:
     """JSON Schema of each live setting with its present value: what a form is built from."""
     out: dict[str, Any] = {}
-    for key, info in live_fields().items():
-        try:
-            value = value_at(config, key)
-        except KeyError:
-            continue  # a setting of another kind of loss
-        adapter: TypeAdapter[Any] = TypeAdapter(Annotated[info.annotation, info])  # type: ignore[arg-type]
-        schema = adapter.json_schema()
-        out[key] = {k: v for k, v in schema.items() if k not in ("live", "default")}
-        out[key]["value"] = value
+    for key, value in live_values(config).items():  # without settings of other kinds of losses
+        out[key] = {**deepcopy(dict(_schema_of(key))), "value": value}
     if not config.selection.function:  # a rule of one's own must be there from the start
         out["selection.strategy"]["enum"].remove("custom")
     if not config.has_choice_of_tags:
