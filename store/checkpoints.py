@@ -25,6 +25,7 @@ from .log.durable import (
     to_checked_json_bytes,
     write_new_file,
 )
+from .log.index import RunIndex
 from .log.layout import MODEL_NAME, Layout
 from .reader import RunReader, open_run
 from .records import REQUESTED, Alarm, AlarmSeverity, AlarmState, CheckpointRecord
@@ -310,8 +311,14 @@ def hidden_steps(run: RunReader) -> set[int]:
     """Steps of checkpoints that only a rewound attempt wrote: the disk may still have them."""
     if run.info().attempt == 1:
         return set()
-    everything = open_run(run.path, all_attempts=True).checkpoints()
-    return {c.step for c in everything} - {c.step for c in run.checkpoints()}
+    try:
+        index = RunIndex(run.path, all_attempts=True)  # the journal alone: no database is opened
+    except OSError as error:
+        raise StoreError(f"{run.path}: cannot be read now ({error.strerror or error})") from error
+    rows = index.packed_rows("checkpoints") + index.events.table("checkpoints").to_pylist()
+    last = {row["path"]: row for row in rows}.values()
+    written = {row["step"] for row in last if not row["is_deleted"]}
+    return written - {checkpoint.step for checkpoint in run.checkpoints()}
 
 
 def requested_steps(checkpoints: Iterable[CheckpointRecord]) -> set[int]:

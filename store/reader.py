@@ -51,7 +51,7 @@ from .records import (
     TrajectoryOutcome,
     parse_trajectory_id,
 )
-from .schema import DATA_TABLES, arrow_schema
+from .schema import DATA_TABLES, TABLES, arrow_schema
 from .status import RECENT_STEPS, RUNNING, RunStatus, origin_of, pace_of, status_of
 
 _JOURNAL_ORDER = "attempt, sequence NULLS FIRST, wall_time"
@@ -215,6 +215,7 @@ class _SqlReader:
     @property
     def warnings(self) -> list[str]:
         """What could not be read and was left out, each naming its file."""
+        self._database.show(TABLES)
         return [text for index in self._database.indexes.values() for text in index.warnings]
 
 

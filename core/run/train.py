@@ -515,8 +515,11 @@ class Trainer:
 
     def _remove_surplus(self) -> None:
         steps = [step for step in self._checkpoint_steps() if step <= self.step]
+        keep = self.config.checkpoint.keep
+        if len(steps) <= keep and self.writer.attempt == 1:
+            return  # all are among the newest, and no rewind hid one
         try:
-            surplus = surplus_steps(self.run_path, steps, keep=self.config.checkpoint.keep)
+            surplus = surplus_steps(self.run_path, steps, keep=keep)
         except StoreError as error:
             self.events.message(f"no old checkpoint was deleted: {error}")
             return

@@ -125,6 +125,8 @@ class CheckedQuery:
     """As it is to be run."""
     tables: tuple[str, ...]
     """The tables of the schema that it names."""
+    is_about_tables: bool = True
+    """It may ask which tables there are, or names one that is not of the schema."""
 
 
 @lru_cache(maxsize=512)
@@ -150,6 +152,7 @@ def checked_query(query: str) -> CheckedQuery:
     return CheckedQuery(
         sql=select if explain is None else f"{_prefix(explain)}{select}",
         tables=tuple(name for name in TABLES if name in names),
+        is_about_tables=not names <= TABLES.keys(),
     )
 
 
@@ -223,7 +226,8 @@ def _prefix(explain: re.Match[str]) -> str:
 
 
 def _check(statements: list[dict[str, Any]]) -> set[str]:
-    """Refuse what is not known to read; the names of the tables, in small letters."""
+    """Refuse what is not known to read; the names after FROM, of tables and of the functions that
+    describe them, in small letters."""
     names = set()
     for node in _dicts(statements):
         expression = node.get("class")
@@ -248,6 +252,8 @@ def _check(statements: list[dict[str, Any]]) -> set[str]:
                     f"{name}() is not allowed after FROM: a query reads the tables of the run and "
                     "nothing else. SHOW TABLES lists them"
                 )
+            if name.lower().startswith(("duckdb_", "pragma_")):
+                names.add(name.lower())
     return names
 
 

@@ -111,7 +111,11 @@ class RunningQuery:
 
 
 class RunDatabase:
-    """Views over several runs, kept up to date. Cursors of one database may be used in threads."""
+    """Views over several runs, kept up to date. Cursors of one database may be used in threads.
+
+    Most readers ask for little: DuckDB is opened with the first query, and a view is made with the
+    first query that names it.
+    """
 
     def __init__(self, folder: Path, indexes: Sequence[RunIndex], memory_limit: str = "") -> None:
         self.folder = folder.resolve()
@@ -119,11 +123,12 @@ class RunDatabase:
         self._prefixes: dict[str, str] = {}
         self._files = RunFiles()
         self._memory_limit = memory_limit
-        self.connection = connect(self._files, memory_limit)
+        self._connection: duckdb.DuckDBPyConnection | None = None
         self._lock = threading.RLock()
         self._scans: dict[str, str] = {}
+        """Views that were made, and their SQL."""
         self._named: set[str] = set()
-        """Files that a view has named since `connection` was opened."""
+        """Files that a view may have named since DuckDB was opened."""
         self._runs: list[dict[str, Any]] = []
         self._pending: list[dict[str, Any]] = []
         self._mailboxes: list[int | None] = []
@@ -131,10 +136,32 @@ class RunDatabase:
         self._lookup = StepLookup()
         self._is_stale = True
         self._num_refreshes = 0
-        self._create_tables()
         for index in indexes:
             self.add(index)
         self.refresh()
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """DuckDB, opened where it is not yet. Queries run on cursors of it."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = connect(self._files, self._memory_limit)
+                self._create_tables()
+                for index in self.indexes.values():
+                    self._insert_events(index)
+                self._renew()
+            return self._connection
+
+    def show(self, names: Iterable[str]) -> None:
+        """Make the views of some tables, as of the last `refresh`.
+
+        Raises:
+            StoreError: the files keep changing.
+        """
+        with self._lock:
+            for name in names:
+                if name not in self._scans:
+                    self._refresh_view(name)
 
     def add(self, index: RunIndex) -> None:
         """Show one more run.
@@ -172,15 +199,20 @@ class RunDatabase:
             self._catch_up()
             for index in self.indexes.values():
                 self._is_stale |= index.try_again()
-            if self._is_stale:
-                self._forget_footers()
-            self._refresh_runs()
-            self._refresh_pending()
-            if self._is_stale:
-                for name in TABLES:
-                    self._refresh_view(name)
-                self._is_stale = False
-                self._num_refreshes += 1
+            if self._connection is not None:
+                self._renew()
+
+    def _renew(self) -> None:
+        """What DuckDB shows, as the files of the runs are known by now."""
+        if self._is_stale:
+            self._forget_footers()
+        self._refresh_runs()
+        self._refresh_pending()
+        if self._is_stale:
+            for name in list(self._scans):
+                self._refresh_view(name)
+            self._is_stale = False
+            self._num_refreshes += 1
 
     def run(self, query: CheckedQuery, params: Any, running: RunningQuery) -> pa.Table:
         """Run checked SQL, on a connection and in a read-only transaction of its own.
@@ -193,6 +225,7 @@ class RunDatabase:
         """
         for attempt in range(_RETRIES):
             before = self._num_refreshes
+            self.show(TABLES if query.is_about_tables else query.tables)
             try:
                 self._require_whole(query.tables)
                 with self._reading() as connection, running.on(connection):
@@ -279,15 +312,16 @@ class RunDatabase:
         if len(self._named) - len(now) <= _MAX_FORGOTTEN:
             return
         old = self.connection
+        shown = list(self._scans)
         tables = [*(f"live_{name}" for name in TABLES), "pending_commands"]
         rows = {name: old.sql(f"SELECT * FROM {name}").to_arrow_table() for name in tables}
-        self.connection = connect(self._files, self._memory_limit)
+        self._connection = connect(self._files, self._memory_limit)
         self._create_tables()
         for name, table in rows.items():
             if table.num_rows:
                 self._replace(name, table)
         old.close()
-        self._scans.clear()
+        self._scans = dict.fromkeys(shown, "")  # each is made again
         self._named = now
 
     def _scan(self, name: str) -> str:
@@ -299,6 +333,8 @@ class RunDatabase:
         return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)})"
 
     def _insert_events(self, index: RunIndex) -> None:
+        if self._connection is None:
+            return  # they wait in the index
         for name in EVENT_TABLES:
             if not index.events.is_empty(name):
                 rows = index.events.table(name)
@@ -308,6 +344,8 @@ class RunDatabase:
         index.events.clear()
 
     def _delete_events(self, index: RunIndex) -> None:
+        if self._connection is None:
+            return
         for name in EVENT_TABLES:
             self.connection.execute(f"DELETE FROM live_{name} WHERE run_id = ?", [index.run_id])
 

@@ -65,6 +65,7 @@ def seal(path: str | Path) -> Path:
 
 def _copy_tables(database: RunDatabase, target: Path) -> None:
     """Every table of a run into a new DuckDB file. What reads runs cannot write: two databases."""
+    database.show(TABLES)
     with duckdb.connect() as connection:
         connection.execute(f"ATTACH {quote(str(target))} AS sealed (STORAGE_VERSION '{STORAGE}')")
         for name in TABLES:
