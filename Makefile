@@ -23,7 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install  ## Train the shipped small policy with the dashboard beside it (HEADLESS=1: neither)
 	$(BIN)/echoscope demo $(if $(HEADLESS),--headless)
 
-FAST := -n 2 -m 'not slow and not browser and not gpu and not vllm and not ray'
+# worksteal: tests of one file stay on one worker, so that its fixtures are made once.
+FAST := -n 2 --dist worksteal -m 'not slow and not browser and not gpu and not vllm and not ray'
 
 test: install lint  ## Lint, types, and all tests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FAST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,17 @@ def dotted(path: Path) -> str:
 HOMES = {dotted(path): path for path in MODULES}
 
 
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imported_names(path: Path) -> list[tuple[int, str, str]]:
     """(line, module, name) of everything that a file takes from another module of ours."""
     package = dotted(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]
     out = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
@@ -61,10 +66,11 @@ def imported_names(path: Path) -> list[tuple[int, str, str]]:
     return [found for found in out if found[1].startswith("echoscope")]
 
 
+@cache
 def names_defined(path: Path) -> set[str]:
     """What a file defines itself: not what it imports."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -83,7 +89,7 @@ def test_a_folder_can_be_read_at_a_glance(folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
 def test_a_folder_says_its_question_and_hands_nothing_on(folder: Path) -> None:
-    tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
+    tree = tree_of(folder / "__init__.py")
     assert ast.get_docstring(tree)
     if name(folder) != COMMANDS:
         assert len(tree.body) == 1, "only a docstring: names are imported from where they stand"
@@ -100,7 +106,7 @@ def test_a_name_is_imported_from_where_it_is_defined(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_nothing_is_imported_only_to_be_handed_on(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom | ast.Import):
             for alias in node.names:
@@ -119,5 +125,5 @@ def test_every_folder_is_installed() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "dashboard" / "views").glob("*.py")), ids=name)
 def test_a_script_of_the_dashboard_imports_by_full_name(path: Path) -> None:
     """Streamlit runs a view as a script, which belongs to no package."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     assert [n.lineno for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level] == []

@@ -98,6 +98,15 @@ def train(path: Path, config_json: str) -> None:
         start(RunConfig.model_validate_json(config_json), path, Phases())
 
 
+def hold_shared_folder() -> None:
+    """A folder of weights in shared memory, until the process is killed."""
+    from echoscope.core.engines.vllm.weights import SharedFolder
+
+    folder = SharedFolder()  # its lock is held as long as the object lives
+    os.write(1, f"{folder.path}\n".encode())
+    time.sleep(3600)
+
+
 def echoscope(*words: str) -> None:
     """The command line."""
     from echoscope.cli import main

@@ -48,6 +48,7 @@ def kill_in(trainer: TrainerProcess, phase: str, step: int, delay_s: float) -> N
     while trainer.is_alive and not is_over:
         told = [line.split(" ") for line in trainer.text.split(";\n")[:-1]]
         is_over = any(int(at) >= step and name == phase for at, name in told)
+        time.sleep(0.0005)  # the trainer needs the processor
     time.sleep(delay_s)
     trainer.kill()
 

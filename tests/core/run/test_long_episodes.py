@@ -1,6 +1,6 @@
 """Episodes of 34 turns under a window of four: what a prompt shows, and which turn gets the credit.
 
-The recipe `treasure` with the shipped policy, made smaller: one group of two, three steps.
+The recipe `treasure` with the shipped policy, made smaller: one group of two, two steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from echoscope.store.reader import RunReader, open_run
 
 TURNS, WINDOW, TURN_GAMMA = 34, 4, 0.95
 SMALL = (
-    "steps=3",
+    "steps=2",
     "envs.group_size=2",
     f"envs.train=[{{env: treasure, groups: 1, max_turns: {TURNS}, max_actions_per_turn: 1}}]",
     "envs.eval=[]",
@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunReader:
 
 def test_an_episode_that_max_turns_cut_says_so(run: RunReader) -> None:
     rows = run.sql("SELECT num_turns, stop_reason FROM trajectories").to_pylist()
-    assert rows == [{"num_turns": TURNS, "stop_reason": "max_turns"}] * 6
+    assert rows == [{"num_turns": TURNS, "stop_reason": "max_turns"}] * 4
 
 
 def test_a_prompt_shows_the_last_four_turns_and_no_other(run: RunReader) -> None:
@@ -65,7 +65,7 @@ def test_a_prompt_shows_the_last_four_turns_and_no_other(run: RunReader) -> None
 def test_the_training_metrics_are_finite(run: RunReader) -> None:
     for key in ("loss/policy", "loss/value", "optim/grad_norm"):
         steps, values = run.metrics(key)
-        assert len(steps) == 3, key
+        assert len(steps) == 2, key
         assert np.isfinite(values).all(), key
 
 
