@@ -350,7 +350,7 @@ def test_a_message_that_cannot_be_made_costs_no_step(
         raise RuntimeError("no words")
 
     recorder = Recorder(tmp_path / "run", on_message=lambda text: None)
-    monkeypatch.setattr(recorder._thread._work._notifier, "observe", fail)
+    monkeypatch.setattr(recorder._thread._steps._notifier, "observe", fail)
     recorder.step(1, {"loss": 1.0})
     assert not recorder.flush()
     assert recorder.problem == "cannot tell people: RuntimeError: no words"
