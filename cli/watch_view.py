@@ -203,7 +203,7 @@ def of_step(values: Mapping[str, float]) -> list[tuple[str, str]]:
     """Names and values of the metrics that matter, as far as a step has them.
 
     >>> of_step({"policy/entropy": 0.51234, "x": 1.0})
-    [('Entropy', '0.512')]
+    [('Policy entropy', '0.512')]
     """
     success = [k for k in values if k.startswith("eval/") and k.endswith("/success_rate")]
     keys = [key for key in (*success, *SHOWN) if math.isfinite(values.get(key, math.nan))]
