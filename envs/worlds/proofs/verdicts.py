@@ -14,7 +14,8 @@ ALLOWED_AXIOMS = frozenset({"propext", "Classical.choice", "Quot.sound"})
 """Those of Lean's own logic. `sorryAx`, those of `native_decide` and new ones do not count."""
 MAX_MESSAGE_CHARS = 1_500
 _UNSOLVED = "unsolved goals"
-_PROBE = "example : True := trivial\n"
+PROBE = "example : True := trivial\n"
+"""A question that every Lean answers without an error."""
 Status = Literal["proved", "open", "rejected", "timeout"]
 
 
@@ -153,7 +154,7 @@ def read_answer(theorem: Theorem, tactics: Sequence[str], answer: LeanAnswer) ->
 
 def _answers(backend: LeanBackend, timeout_s: float) -> bool:
     try:
-        answer = backend.check("", _PROBE, timeout_s)
+        answer = backend.check("", PROBE, timeout_s)
     except (LeanTimeoutError, LeanFailedError):
         return False
     return not answer.errors

@@ -67,8 +67,8 @@ def test_a_proof_from_its_first_to_its_last_step(kimina: scripted_lean.Kimina) -
     verdicts = [judge(server, THEOREM, THEOREM.proof[:n], 1.0) for n in range(5)]
     assert [verdict.status for verdict in verdicts] == ["open"] * 4 + ["proved"]
     assert verdicts[2].text == "step : 2\n⊢ 2 to go"
-    wrong = judge(server, THEOREM, ["nope"], 1.0)
-    assert (wrong.status, wrong.text) == ("rejected", "unknown identifier 'nope'")
+    wrong = judge(server, THEOREM, ["exact nope"], 1.0)
+    assert (wrong.status, wrong.text) == ("rejected", "Unknown identifier `nope`")
 
 
 def test_what_failed_once_is_asked_again(kimina: scripted_lean.Kimina) -> None:

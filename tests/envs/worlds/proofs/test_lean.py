@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def test_an_episode_by_hand(kimina: scripted_lean.Kimina) -> None:
     assert (step.reward, step.is_effective, step.terminated) == (0.9, True, False)
     assert step.observation.text == "Proof so far:\n1. intro h\nGoals:\nstep : 1\n⊢ 3 to go"
     wrong = world.step("exact h.2")
-    assert wrong.observation.text == "Rejected: unknown identifier 'exact h.2'"
+    assert wrong.observation.text == "Rejected: Unknown identifier `h.2`"
     assert (wrong.reward, wrong.is_valid, wrong.is_effective) == (-1.1, True, False)
     assert world.solve() == ["constructor", "exact h.2", "exact h.1"]
     rewards = [world.step(tactic) for tactic in world.solve() or []]
@@ -107,9 +106,9 @@ def test_a_lie_about_the_axioms_does_not_end_the_proof(kimina: scripted_lean.Kim
 def test_a_theorem_that_lean_cannot_read_is_not_learned_from(kimina: scripted_lean.Kimina) -> None:
     kimina.respond = lambda _: {
         "env": 0,
-        "messages": [scripted_lean.message("error", 1, 0, "unknown identifier '\u211d'")],
+        "messages": [scripted_lean.message("error", 1, 0, "Unknown identifier `\u211d`")],
     }
-    with pytest.raises(EnvUnavailableError, match="cannot read the theorem made_self: unknown"):
+    with pytest.raises(EnvUnavailableError, match="cannot read the theorem made_self: Unknown"):
         started(kimina, "made_self").step("intro h")
 
 
@@ -173,18 +172,3 @@ def test_without_a_server_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatc
 def test_impossible_parameters_are_refused(params: dict[str, Any], sentence: str) -> None:
     with pytest.raises(EnvParamsError, match=sentence):
         registry.make("lean", **params)
-
-
-@pytest.mark.skipif(
-    not os.environ.get("LEAN_SERVER_API_URL"),
-    reason="no Lean here: set LEAN_SERVER_API_URL to the address of a Kimina Lean Server",
-)
-def test_a_real_lean_accepts_the_shipped_proofs_and_no_cheating() -> None:
-    world = Lean(LeanConfig())
-    for seed in range(60):
-        world.reset(seed, 0)
-        results = [world.step(tactic) for tactic in world.solve() or []]
-        assert results[-1].success is True
-    world.reset(0, 0)
-    for tactic in ("have h : False := by skip", "exact undefined_name"):
-        assert world.step(tactic).observation.text.startswith("Rejected")
