@@ -166,6 +166,17 @@ def _name_of(path: Path) -> str:
 
 def _follow(following: Watch, view: View, acting: Acting, *, is_once: bool) -> None:
     """Until Ctrl-C, the end of standard input, an alarm that ends it, or one whole look."""
+    from echoscope.watch.keeping import WatchError
+
+    try:
+        _look_on(following, view, acting, is_once=is_once)
+    except WatchError:
+        following.close("finished")
+        raise
+    following.close("finished")
+
+
+def _look_on(following: Watch, view: View, acting: object, *, is_once: bool) -> None:
     num_idle = 0
     with _interrupted() as is_interrupted:
         while not is_interrupted.is_set():
@@ -174,11 +185,11 @@ def _follow(following: Watch, view: View, acting: Acting, *, is_once: bool) -> N
             is_over = following.is_ended and not following.is_behind
             if acting.should_exit or is_over:
                 break
-            num_idle = 0 if following.is_behind else num_idle + 1
+            is_coming = following.is_behind and not following.is_unanswered
+            num_idle = 0 if is_coming else num_idle + 1
             if is_once and num_idle >= 2 and not following.is_pipe:
                 break
             is_interrupted.wait(following.rest_s)
-    following.close("finished")
 
 
 @contextmanager

@@ -47,8 +47,11 @@ OPEN_S = 60.0
 """A file that did not change for so long is closed."""
 REST = 20.0
 """A file that must be read whole is read again after so many times what reading it took."""
-
-
+RECOGNISED = (
+    "rollouts (JSON lines or Parquet, as verl, RAGEN, TRL and others write them), metrics (CSV, "
+    "JSON lines, TensorBoard, W&B or trackio files) or a console log with lines such as "
+    "'step:1 - actor/entropy:0.5'"
+)
 _WHY_UNREAD = {
     FileKind.UNKNOWN: "empty, or its first line is not written to the end",
     FileKind.NUMBERS: "no line with the metrics of a step",
@@ -173,6 +176,16 @@ class Folder:
     def is_there(self) -> bool:
         """Whether there is something at the path."""
         return self._listing.is_there
+
+    @property
+    def awaited(self) -> str:
+        """What must come before there is anything to follow."""
+        return RECOGNISED
+
+    @property
+    def is_unanswered(self) -> bool:
+        """A server was asked, and its last answer did not come."""
+        return False
 
     @property
     def has_any(self) -> bool:

@@ -53,11 +53,6 @@ MAX_NAMED = 5
 STATE_NAME = "watch.json"
 _STATE_S = 2.0
 _TRY_AGAIN_S = 10.0
-RECOGNISED = (
-    "rollouts (JSON lines or Parquet, as verl, RAGEN, TRL and others write them), metrics (CSV, "
-    "JSON lines, TensorBoard, W&B or trackio files) or a console log with lines such as "
-    "'step:1 - actor/entropy:0.5'"
-)
 OnStep = Callable[[int, Mapping[str, float]], None]
 OnJudged = Callable[[int, Mapping[str, float], Verdict], None]
 OnAlarms = Callable[[Sequence[Alarm], Verdict], None]
@@ -170,6 +165,11 @@ class Watch:
         return self._is_behind or self._has_more
 
     @property
+    def is_unanswered(self) -> bool:
+        """A server was asked and did not answer; it is asked again."""
+        return self._folder.is_unanswered
+
+    @property
     def num_bytes_left(self) -> int:
         """What is left to read of what is there."""
         return self._folder.num_bytes_left
@@ -266,7 +266,7 @@ class Watch:
             named = "; ".join(f"{name}: {reason}" for name, reason in unread[:MAX_NAMED])
             more = len(unread) - MAX_NAMED
             words += f" in {counted(len(unread), 'file')} ({named}{f'; {more} more' * (more > 0)})"
-        self._say(f"{words}. Waiting for {RECOGNISED}.")
+        self._say(f"{words}. Waiting for {self._folder.awaited}.")
 
     def _say_where(self, changes: Changes) -> None:
         if not self._folder.is_there and not self._said_waiting:

@@ -3,22 +3,30 @@
 wandb is asked in a process of its own: it starts further processes, retries for minutes, and may
 hang. Where no row comes for `timeout_s`, the process is ended. The server is that of WANDB_BASE_URL
 (default: wandb.ai), the key that of WANDB_API_KEY or `wandb login`; it is never an argument.
+
+wandb says of a server that fails that it does not take the key. So where wandb has no answer, one
+plain request without a key tells what is wrong with the server.
 """
 
 from __future__ import annotations
 
+import http.client
 import importlib.metadata
 import json
 import os
 import re
 import select
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +39,29 @@ PREFIX = "wandb:"
 TIMEOUT_S = 60.0
 PAGE = 500
 """Rows a request."""
+SILENT_S = 15.0
+"""After so long without an answer the server is asked by a plain request what is wrong."""
+_GRACE_S = 10.0
+"""The process has so much longer than `timeout_s` to say itself why there is no answer."""
+_PLAIN_S = 5.0
 _MAX_LINE = 64 << 20
 _WORKER = "from echoscope.diagnostics.read.wandb_address import main; main()"
 
 Progress = Callable[[int, int], None]
+
+
+class NoAnswerError(MetricsFileError):
+    """The server gives no usable answer now; it may give one later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRun:
+    """What a server says of a run."""
+
+    metrics: RunMetrics | None
+    """None where the run has no row yet."""
+    state: str
+    """`running`, `finished`, `failed`, `crashed`, `killed` or another word of W&B; may be empty."""
 
 
 def is_address(text: str | Path) -> bool:
@@ -78,17 +105,71 @@ def read_address(
     Raises:
         MetricsFileError: no such address, package, run, right or answer; one line.
     """
+    collector = Collector(path=address, kind="wandb", mapping=mapping or {})
+    run = _ask(address, collector, timeout_s=timeout_s, progress=progress, code=code)
+    if not collector.num_records:
+        raise MetricsFileError(f"{address}: the run has no row of metrics")
+    return _metrics(address, collector, run.name)
+
+
+def ask(
+    address: str,
+    mapping: Mapping[str, Meaning],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> ServerRun:
+    """A run that may still grow: one without rows, or without a mapped column, is no error.
+
+    Args:
+        is_wanted: asked several times a second; where it is false, the question is given up.
+
+    Raises:
+        NoAnswerError: the server does not answer now, or the question was given up.
+        MetricsFileError: no such address, package, run or right; one line.
+    """
+    collector = Collector(path=address, kind="wandb", mapping=mapping)
+    run = _ask(address, collector, timeout_s=timeout_s, is_wanted=is_wanted)
+    if not collector.num_records:
+        return ServerRun(metrics=None, state=run.state)
+    collector.mapping = {name: mapping[name] for name in mapping if name in collector.names}
+    return ServerRun(metrics=_metrics(address, collector, run.name), state=run.state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """How the server calls a run, and the state that it says the run has."""
+
+    name: str
+    state: str
+
+
+def _metrics(address: str, collector: Collector, name: str) -> RunMetrics:
+    table = replace(collector.finish([]), run=name)
+    return RunMetrics(name=name, table=table, files=(address,))
+
+
+def _ask(
+    address: str,
+    collector: Collector,
+    *,
+    timeout_s: float,
+    progress: Progress | None = None,
+    code: str = _WORKER,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> _Named:
     path = path_of(address)
     if code == _WORKER:
         _require_wandb(address)
-    collector = Collector(path=address, kind="wandb", mapping=mapping or {})
-    name = path.rpartition("/")[2]
+    run = _Named(path.rpartition("/")[2], "")
     done, of = 0, 0
-    for answer in _answers(path, timeout_s, address, code):
+    for answer in _answers(path, timeout_s, address, code, is_wanted):
         if "error" in answer:
-            raise MetricsFileError(f"{address}: {answer['error']}")
+            kind = NoAnswerError if answer.get("is_passing") else MetricsFileError
+            raise kind(f"{address}: {answer['error']}")
         if "name" in answer:
-            name, of = str(answer["name"]), int(answer["num_rows"])
+            run = _Named(str(answer["name"]), str(answer.get("state", "")))
+            of = int(answer["num_rows"])
         for row in answer.get("rows", ()):
             numbers = numbers_of_row(row)
             if numbers:
@@ -96,10 +177,7 @@ def read_address(
             done += 1
         if progress and of:
             progress(min(done, of), of)
-    if not collector.num_records:
-        raise MetricsFileError(f"{address}: the run has no row of metrics")
-    table = replace(collector.finish([]), run=name)
-    return RunMetrics(name=name, table=table, files=(address,))
+    return run
 
 
 def _require_wandb(address: str) -> None:
@@ -112,7 +190,9 @@ def _require_wandb(address: str) -> None:
         ) from None
 
 
-def _answers(path: str, timeout_s: float, address: str, code: str) -> Iterator[dict[str, Any]]:
+def _answers(
+    path: str, timeout_s: float, address: str, code: str, is_wanted: Callable[[], bool]
+) -> Iterator[dict[str, Any]]:
     """What the process says, line by line, until it has said all."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -123,7 +203,7 @@ def _answers(path: str, timeout_s: float, address: str, code: str) -> Iterator[d
             start_new_session=True,
         )
         try:
-            yield from _lines(process, timeout_s, address)
+            yield from _lines(process, timeout_s, address, is_wanted)
         finally:
             try:
                 os.killpg(process.pid, signal.SIGKILL)  # with what wandb started
@@ -135,71 +215,174 @@ def _answers(path: str, timeout_s: float, address: str, code: str) -> Iterator[d
 
 
 def _lines(
-    process: subprocess.Popen[bytes], timeout_s: float, address: str
+    process: subprocess.Popen[bytes],
+    timeout_s: float,
+    address: str,
+    is_wanted: Callable[[], bool],
 ) -> Iterator[dict[str, Any]]:
     assert process.stdout is not None
-    rest, deadline = b"", time.monotonic() + timeout_s
+    rest, deadline = b"", time.monotonic() + timeout_s + _GRACE_S
     while True:
-        ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        left_s = max(0.0, deadline - time.monotonic())
+        ready, _, _ = select.select([process.stdout], [], [], min(0.2, left_s))
+        if not is_wanted():
+            raise NoAnswerError(f"{address}: the question was given up")
         if not ready:
-            raise MetricsFileError(
-                f"{address}: W&B gave no answer within {timeout_s:g} s; is the server reached? "
-                "(WANDB_BASE_URL)"
-            )
+            if left_s:
+                continue
+            raise NoAnswerError(f"{address}: {_no_answer(timeout_s)}")
         piece = os.read(process.stdout.fileno(), 1 << 20)
         if not piece:
-            raise MetricsFileError(f"{address}: the process that asks W&B ended early")
+            raise NoAnswerError(f"{address}: the process that asks W&B ended early")
         rest += piece
         if len(rest) > _MAX_LINE:
             raise MetricsFileError(f"{address}: a page of the run is larger than 64 MB")
         *whole, rest = rest.split(b"\n")
         for line in whole:
             answer: dict[str, Any] = json.loads(line)
-            deadline = time.monotonic() + timeout_s
+            deadline = time.monotonic() + timeout_s + _GRACE_S
             yield answer
             if answer.get("is_end") or "error" in answer:
                 return
 
 
+def _no_answer(timeout_s: float) -> str:
+    return (
+        f"the server gave no answer within {timeout_s:g} s. The variable WANDB_BASE_URL names the "
+        "server; the default is wandb.ai"
+    )
+
+
+class _Speaker:
+    """What the process that asks tells the one that wants to know, a line an answer."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        self._lock = threading.Lock()
+        self._timeout_s, self._heard_at = timeout_s, time.monotonic()
+        self.server = ""
+        """Its address, once it is known."""
+        threading.Thread(target=self._watch_over, daemon=True).start()
+
+    def say(self, **answer: Any) -> None:
+        with self._lock:
+            self._heard_at = time.monotonic()
+            print(json.dumps(answer, default=str), file=self._out, flush=True)
+
+    def _watch_over(self) -> None:
+        """wandb retries silently: say what is wrong with the server long before it gives up."""
+        asked_at = 0.0
+        while True:
+            time.sleep(0.1)
+            silent_s = time.monotonic() - self._heard_at
+            is_over = silent_s >= self._timeout_s
+            if not is_over and (silent_s < SILENT_S or asked_at > self._heard_at):
+                continue
+            asked_at = time.monotonic()
+            limit_s = max(_PLAIN_S, self._timeout_s - silent_s)  # a slow server is no failure
+            reason = _trouble(self.server, limit_s) or ""
+            if self._heard_at > asked_at:
+                continue
+            if reason or is_over:
+                self.say(error=reason or _no_answer(self._timeout_s), is_passing=True)
+                return
+
+
 def main() -> None:
     """The process: ask for a run, print what it is, its rows by pages, and the end."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what wandb prints is no answer
-
-    def say(**answer: Any) -> None:
-        print(json.dumps(answer, default=str), file=out, flush=True)
-
     path, timeout_s = sys.argv[1], float(sys.argv[2])
+    speaker = _Speaker(timeout_s)
+    os.dup2(2, 1)  # what wandb prints is no answer
     try:
         import wandb
 
+        speaker.server = str(wandb.setup().settings.base_url)
+        speaker.say(is_begun=True)  # a busy machine may take long to load wandb
         api = wandb.Api(timeout=max(1, int(timeout_s)))
         run = api.run(path)
-        say(name=str(run.name or run.id), num_rows=int(run.lastHistoryStep) + 1)
+        num_rows = int(run.lastHistoryStep) + 1
+        speaker.say(name=str(run.name or run.id), num_rows=num_rows, state=str(run.state))
         rows = []
         for row in run.scan_history(page_size=PAGE, use_cache=False):
             rows.append(row)
             if len(rows) >= PAGE:
-                say(rows=rows)
+                speaker.say(rows=rows)
                 rows = []
-        say(rows=rows)
-        say(is_end=True)
+        speaker.say(rows=rows)
+        speaker.say(is_end=True)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's package; it is answered
-        say(error=_in_words(error))
+        reason = _in_words(error)
+        if reason is None or reason.startswith(_KEY):
+            trouble = _trouble(speaker.server, _PLAIN_S)
+            if trouble != "":
+                speaker.say(error=trouble or _no_answer(timeout_s), is_passing=True)
+                return
+        if reason is None:
+            text = f"W&B answers: {type(error).__name__}: {_plain(error)}"
+            speaker.say(error=text, is_passing=True)
+        else:
+            speaker.say(error=reason)
 
 
-def _in_words(error: BaseException) -> str:
-    """A refusal in one sentence. The address of the server is left out, since it may hold a key.
+def _trouble(server: str, limit_s: float) -> str | None:
+    """What is wrong with a W&B server, in one sentence. Empty where it answers as one does, or its
+    address is not known yet; None where it does not answer in time.
+
+    The request has no key: whether the key is taken is not asked.
+    """
+    if not server:
+        return ""
+    request = urllib.request.Request(
+        f"{server.rstrip('/')}/graphql",
+        data=b'{"query": "query { serverInfo { cliVersionInfo } }"}',
+        headers={"Content-Type": "application/json"},
+    )
+    where = "is the variable WANDB_BASE_URL the address of W&B?"
+    try:
+        with urllib.request.urlopen(request, timeout=limit_s) as answer:
+            json.loads(answer.read(1 << 20))
+    except urllib.error.HTTPError as error:
+        if error.code == 429:
+            return "the server takes no more questions now (HTTP 429, too many requests)"
+        if error.code >= 500:
+            return f"the server fails (HTTP {error.code})"
+        return f"the server has no W&B there (HTTP 404); {where}" if error.code == 404 else ""
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, TimeoutError):
+            return None
+        if isinstance(error.reason, ssl.SSLError):
+            return ""  # wandb may know certificates that Python does not
+        reason = error.reason.strerror if isinstance(error.reason, OSError) else error.reason
+        return f"the server cannot be reached ({reason}); {where}"
+    except TimeoutError:
+        return None
+    except ValueError:
+        return f"the answer of the server is not JSON; {where}"
+    except (OSError, http.client.HTTPException) as error:
+        return f"the server ends the connection ({type(error).__name__})"
+    return ""
+
+
+_KEY = "W&B does not take the key"
+
+
+def _plain(error: BaseException) -> str:
+    """One line. The address of the server is left out, since it may hold a key."""
+    return re.sub(r"https?://\S+", "the server", " ".join(str(error).split()))[:300]
+
+
+def _in_words(error: BaseException) -> str | None:
+    """A refusal in one sentence; None where it is none that is known.
 
     >>> _in_words(ValueError("could not find run <Run lab/ragen/x (not found)>"))
     'W&B has no such run, or the key may not see it'
     """
-    text = re.sub(r"https?://\S+", "the server", " ".join(str(error).split()))[:300]
+    text = _plain(error)
     low = text.lower()
     if "no api key" in low or "api_key" in low:
         return "W&B needs a key: set WANDB_API_KEY, or run `wandb login`"
     if type(error).__name__ == "AuthenticationError" or "permission" in low:
-        return f"W&B does not take the key ({text}): set WANDB_API_KEY, or run `wandb login`"
+        return f"{_KEY} ({text}): set WANDB_API_KEY, or run `wandb login`"
     if "could not find" in low or "not found" in low:
         return "W&B has no such run, or the key may not see it"
-    return f"W&B answers: {type(error).__name__}: {text}"
+    return None

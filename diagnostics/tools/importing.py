@@ -177,6 +177,8 @@ def import_path(
             rest = survey(path, Path(spool), scanning, skipped=skipped, run=run)
         with closing(rest) if rest else nullcontext():
             left = leftover_of(path, folder, None if rest is None else rest.without_rows)
+            for copy, original in rest.copies.items() if rest else ():
+                left.passed.add(f"a copy: all its rows are the first rows of {original}", copy)
             if chosen is None and (rest is None or not len(rest.steps_R)):
                 raise ImportingError(_unread(path, folder, left, rest))
             conflict = "" if run else _of_two_trainers(chosen, rest)

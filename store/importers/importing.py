@@ -237,7 +237,7 @@ def _description(source: str, found: Survey, beside: Beside) -> dict[str, Any]:
         "trainer": found.format.trainer if found.format else beside.trainer,
         "formats": names,
         "source": source,
-        "num_files": len(found.files),
+        "num_files": len(found.files) - len(found.copies),
         "num_rows": len(found.steps_R),
         "skipped_rows": dict(found.refused_rows.counts),
         "refused_files": dict(found.refused_files.counts),

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..records import MAX_INDEX, IntArray64
+from .copies import copies_among
 from .format import Format, Row, Where
 from .lines import BadJsonError
 from .registry import FORMATS
@@ -97,6 +98,8 @@ class Survey:
     """Rows with bytes that are not UTF-8."""
     without_rows: frozenset[str] = frozenset()
     """Files that hold no row of a known format, and that were not refused."""
+    copies: Mapping[str, str] = field(default_factory=dict)
+    """File that was left out because its rows are the first rows of another file -> that file."""
 
     def steps(self) -> Iterator[tuple[int, range]]:
         """Each step with the rows it has."""
@@ -128,6 +131,12 @@ class _Rows:
         """Forget all rows but the first ones."""
         for column in vars(self).values():
             del column[length:]
+
+    def keep(self, is_kept: NDArray[np.bool_]) -> None:
+        """Forget the other rows."""
+        for name, column in vars(self).items():
+            kept = np.frombuffer(column, dtype=column.typecode)[is_kept]
+            setattr(self, name, array.array(column.typecode, kept.tobytes()))
 
 
 def format_of(row: Row, likely: Format | None = None) -> Format | None:
@@ -227,7 +236,7 @@ def survey(
     rows = _Rows()
     files: list[SurveyedFile] = []
     refused_rows, refused_files = Refusals(), Refusals()
-    num_unclean = 0
+    unclean: list[int] = []
     found_files = list(files_of(path))
     done = 0
     total = sum(_size(file) for file, problem in found_files if not problem)
@@ -247,9 +256,9 @@ def survey(
             source = source_of(file, spool, run)
             is_kept = False
             if source is not None:
-                is_kept, unclean = _scan(source, where, len(files), rows, refused_rows, firsts)
-                num_unclean += unclean
+                is_kept, num = _scan(source, where, len(files), rows, refused_rows, firsts)
                 if is_kept:
+                    unclean.append(num)
                     files.append(SurveyedFile(where=where, source=source))
                 source.close()
             if not is_kept:
@@ -261,9 +270,42 @@ def survey(
         done += _size(file)
         if progress:
             progress(done, total)
+    copies = _without_copies(path, rows, files)
+    num_unclean = sum(num for number, num in enumerate(unclean) if number not in copies)
     planned = _planned(rows, files, refused_rows, refused_files, num_unclean, firsts)
     planned.without_rows = frozenset(without_rows)
+    planned.copies = {
+        str(files[copy].where.path): str(files[original].where.path)
+        for copy, original in copies.items()
+    }
     return planned
+
+
+def _without_copies(path: Path, rows: _Rows, files: Sequence[SurveyedFile]) -> dict[int, int]:
+    """Forget the rows of files that are copies of others; those files -> the files they copy."""
+    if len(files) < 2:
+        return {}
+    number_R = np.frombuffer(rows.file, dtype=np.int32)
+    is_evaluation = np.array([file.where.is_evaluation for file in files])
+    facts = np.stack(
+        [
+            np.frombuffer(rows.digest, dtype=np.uint64),
+            np.frombuffer(rows.step, dtype=np.int64).astype(np.uint64),
+            np.frombuffer(rows.format, dtype=np.int8).astype(np.uint64),
+            is_evaluation[number_R].astype(np.uint64),
+        ],
+        axis=1,
+    )
+    bounds = np.searchsorted(number_R, np.arange(len(files) + 1))
+    copies = copies_among(
+        [
+            (path / file.where.path, facts[first:last])
+            for file, first, last in zip(files, bounds[:-1], bounds[1:], strict=True)
+        ]
+    )
+    if copies:
+        rows.keep(~np.isin(number_R, list(copies)))
+    return copies
 
 
 def nothing_surveyed() -> Survey:

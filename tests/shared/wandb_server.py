@@ -21,6 +21,9 @@ class WandbServer:
     status: int = 200
     """Of every answer; not 200 refuses."""
     delay_s: float = 0.0
+    body: bytes | None = None
+    """Of every answer, instead of what was asked for."""
+    state: str = "finished"
     rows: list[dict[str, Any]] = field(default_factory=list)
     pages: list[tuple[int, int]] = field(default_factory=list)
     """First and last step of each page that was asked for."""
@@ -50,7 +53,7 @@ class WandbServer:
             "projectId": "1",
             "name": "lake0001",
             "displayName": "lake",
-            "state": "finished",
+            "state": self.state,
             "tags": [],
             "sweepName": None,
             "group": None,
@@ -94,7 +97,7 @@ def wandb_server() -> Iterator[WandbServer]:
                 served.authorizations.add(self.headers.get("Authorization", ""))
                 asked = json.loads(content)
                 answer = {"data": served.answer(asked["query"], asked.get("variables") or {})}
-            body = json.dumps(answer).encode()
+            body = json.dumps(answer).encode() if served.body is None else served.body
             try:
                 self.send_response(served.status)
                 self.send_header("Content-Type", "application/json")

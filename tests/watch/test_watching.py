@@ -598,37 +598,3 @@ def test_the_run_inside_the_watched_folder_is_not_watched(tmp_path: Path) -> Non
     with followed(tmp_path, tmp_path / "runs" / "mine", settings=DiagnosticsConfig()) as watch:
         assert watch.look(3) == [1]
         assert list(watch.watch._folder.numbers) == ["train.log"]
-
-
-def test_a_run_at_a_server_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from echoscope.diagnostics.read.records import Collector, MetricsFileError
-    from echoscope.diagnostics.read.runs import RunMetrics
-    from echoscope.watch import address
-
-    answers: list[int | str] = [2, "W&B gave no answer", 4]
-
-    def read(name: str, mapping: Any) -> RunMetrics:
-        answer = answers.pop(0)
-        if isinstance(answer, str):
-            raise MetricsFileError(answer)
-        collector = Collector(path=name, kind="wandb")
-        for step in range(1, answer + 1):
-            collector.add({"_step": step, "actor/entropy": 1.0 / step})
-        return RunMetrics(name="r", table=collector.finish(), files=(name,))
-
-    monkeypatch.setattr(address, "read_address", read)
-    monkeypatch.setattr(address, "ASK_S", 0.0)
-    monkeypatch.setattr(address, "SHARE", 0.0)
-    with followed(Path("wandb:lab/p/r"), tmp_path / "run") as watch:
-        assert watch.look() == [1, 2]
-        assert watch.look() == [1, 2]
-        assert watch.was_told("W&B gave no answer; it is asked again")
-        assert watch.look() == [1, 2, 3, 4]
-        assert watch.values("policy/entropy")[4] == 0.25
-        assert open_run(watch.run).info().config["watched"] == {"path": "wandb:lab/p/r"}
-
-
-def test_a_server_that_refuses_the_first_question_ends_the_watch(tmp_path: Path) -> None:
-    watch = Followed(Path("wandb:lab/run"), tmp_path / "run")
-    with pytest.raises(WatchError, match="write wandb:ENTITY/PROJECT/RUN"):
-        watch.watch.look()

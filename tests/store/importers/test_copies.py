@@ -1,0 +1,128 @@
+"""Rows of a run that stand in two files: a copy counts once, an episode that came again twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echoscope.diagnostics.tools.importing import import_path
+from echoscope.store.importers.importing import import_run
+from echoscope.store.importers.survey import survey
+from echoscope.store.reader import open_run
+
+
+def rows(*replies: str, **fields: Any) -> str:
+    return "".join(
+        json.dumps({"messages": [{"role": "assistant", "content": reply}], **fields}) + "\n"
+        for reply in replies
+    )
+
+
+def copies(folder: Path, files: dict[str, str]) -> tuple[dict[str, str], int]:
+    """The files that are left out -> the file they copy, and how many rows are left."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    found = survey(folder, folder)
+    return dict(found.copies), len(found.steps_R)
+
+
+@pytest.mark.parametrize(
+    ("files", "left_out", "num_rows"),
+    [
+        pytest.param(
+            {"a.jsonl": rows("x", "y"), "b.jsonl": rows("x", "y"), "c.jsonl": rows("z")},
+            {"b.jsonl": "a.jsonl"},
+            3,
+            id="the same rows: the later file is the copy",
+        ),
+        pytest.param(
+            {"a.jsonl": rows("x", "y"), "old/a.jsonl": rows("x", "y")},
+            {"old/a.jsonl": "a.jsonl"},
+            2,
+            id="the same rows in a folder below",
+        ),
+        pytest.param(
+            {"a.bak.jsonl": rows("x", "y"), "a.jsonl": rows("x", "y", "z")},
+            {"a.bak.jsonl": "a.jsonl"},
+            3,
+            id="the first rows: a backup of a file that grew, whichever name comes first",
+        ),
+        pytest.param(
+            {"a.jsonl": rows("x", "y"), "b.jsonl": rows("x", "y", "z"), "c.jsonl": rows("x", "y")},
+            {"a.jsonl": "b.jsonl", "c.jsonl": "b.jsonl"},
+            3,
+            id="two backups",
+        ),
+        pytest.param(
+            {"1.jsonl": rows("x", "y"), "2.jsonl": rows("x", "y")},
+            {},
+            4,
+            id="the same rows of other steps, by the files' names",
+        ),
+        pytest.param(
+            {"a.jsonl": rows("x", "y", step=1), "b.jsonl": rows("x", "y", step=2)},
+            {},
+            4,
+            id="the same rows of other steps, by the rows",
+        ),
+        pytest.param(
+            {"a.jsonl": rows("x", "y"), "val/a.jsonl": rows("x", "y")},
+            {},
+            4,
+            id="an evaluation of the same rows",
+        ),
+        pytest.param(
+            {"a.jsonl": rows("x", "y"), "b.jsonl": rows("y", "x")}, {}, 4, id="another order"
+        ),
+        pytest.param(
+            {"a.jsonl": rows("y", "z"), "b.jsonl": rows("x", "y", "z")}, {}, 5, id="the last rows"
+        ),
+        pytest.param({"a.jsonl": rows("x", "x", "y")}, {}, 3, id="again inside one file"),
+        pytest.param(
+            {"a.jsonl": rows("x"), "b.jsonl": rows("x", "y")},
+            {},
+            3,
+            id="one row that begins another file may be an episode of its own",
+        ),
+        pytest.param(
+            {"a.jsonl": rows("x"), "b.jsonl": rows("x")},
+            {"b.jsonl": "a.jsonl"},
+            1,
+            id="one row: files with the same bytes",
+        ),
+        pytest.param(
+            {"a/m.jsonl": rows("x"), "b/m.jsonl": rows("x")},
+            {},
+            2,
+            id="one row in folders of their own: attempts with the same text",
+        ),
+        pytest.param(
+            {"a.jsonl": rows("x", "x"), "b.jsonl": rows("x", "x", "x")},
+            {},
+            5,
+            id="rows that are all the same say nothing of where they come from",
+        ),
+    ],
+)
+def test_copies(
+    tmp_path: Path, files: dict[str, str], left_out: dict[str, str], num_rows: int
+) -> None:
+    assert copies(tmp_path, files) == (left_out, num_rows)
+
+
+def test_a_copy_is_named_in_the_report_and_adds_nothing_later(tmp_path: Path) -> None:
+    folder, run = tmp_path / "in", tmp_path / "run"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text(rows("x", "y", step=1))
+    import_run(folder, run)
+    (folder / "a.copy.jsonl").write_text(rows("x", "y", step=1))
+    report = import_path(folder, run)
+    assert (report.written.num_kept, report.written.num_there) == (0, 2)
+    assert report.file_sentences() == [
+        "passed over a.jsonl: a copy: all its rows are the first rows of a.copy.jsonl"
+    ]
+    assert open_run(run).info().attempt == 1
