@@ -41,8 +41,8 @@ PAGE = 500
 """Rows a request."""
 SILENT_S = 15.0
 """After so long without an answer the server is asked by a plain request what is wrong."""
-_GRACE_S = 10.0
-"""The process has so much longer than `timeout_s` to say itself why there is no answer."""
+GRACE_S = 30.0
+"""So much longer than `timeout_s` the process has to load wandb, and to say why nothing comes."""
 _PLAIN_S = 5.0
 _MAX_LINE = 64 << 20
 _WORKER = "from echoscope.diagnostics.read.wandb_address import main; main()"
@@ -221,7 +221,7 @@ def _lines(
     is_wanted: Callable[[], bool],
 ) -> Iterator[dict[str, Any]]:
     assert process.stdout is not None
-    rest, deadline = b"", time.monotonic() + timeout_s + _GRACE_S
+    rest, deadline = b"", time.monotonic() + timeout_s + GRACE_S
     while True:
         left_s = max(0.0, deadline - time.monotonic())
         ready, _, _ = select.select([process.stdout], [], [], min(0.2, left_s))
@@ -240,7 +240,7 @@ def _lines(
         *whole, rest = rest.split(b"\n")
         for line in whole:
             answer: dict[str, Any] = json.loads(line)
-            deadline = time.monotonic() + timeout_s + _GRACE_S
+            deadline = time.monotonic() + timeout_s + GRACE_S
             yield answer
             if answer.get("is_end") or "error" in answer:
                 return
@@ -276,6 +276,8 @@ class _Speaker:
             time.sleep(0.1)
             silent_s = time.monotonic() - self._heard_at
             is_over = silent_s >= self._timeout_s
+            if not self.server:
+                continue  # wandb is being loaded
             if not is_over and (silent_s < SILENT_S or asked_at > self._heard_at):
                 continue
             asked_at = time.monotonic()

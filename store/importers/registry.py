@@ -5,6 +5,7 @@ from __future__ import annotations
 from .format import Format
 from .formats import (
     choices,
+    easyr1,
     exported,
     flat_text,
     inspect_ai,
@@ -41,6 +42,7 @@ FORMATS: tuple[Format, ...] = (
     choices.PARQUET,
     choices.EVENTS,
     inspect_ai.SAMPLES,
+    easyr1.SAMPLES,
     openai.TRACES,
     verl.VAGEN_FOLDERS,
     openai.MESSAGES,

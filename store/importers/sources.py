@@ -23,6 +23,7 @@ from echoscope.text.packed_file import ERRORS as PACKED_ERRORS
 from echoscope.text.packed_file import opened, packing_of
 
 from .lines import BadJsonError, as_utf8, json_of, lines_of
+from .spooled.easyr1_log import is_generations, write_samples
 from .spooled.joined import (
     is_event,
     is_groups_yaml,
@@ -394,6 +395,10 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
     if is_groups_yaml(path, head):
         copy = _copy(spool, "yaml")
         write_groups(path, copy)
+        return JsonLines(copy)
+    if is_generations(path, head):
+        copy = _copy(spool, "generations")
+        write_samples(path, copy)
         return JsonLines(copy)
     beside = text_beside(path)
     if beside is not None:

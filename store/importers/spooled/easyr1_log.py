@@ -1,0 +1,110 @@
+"""EasyR1's `generations.log`: four labelled texts a sample, without steps.
+
+Every validation appends its samples in the same order. So where the prompts come again as before,
+the next validation begins, and its number stands for the step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ..lines import MAX_LINE_BYTES
+
+_LABELS = (b"[prompt] ", b"[output] ", b"[ground_truth] ", b"[score] ")
+_NAMES = ("prompt", "output", "ground_truth", "score")
+_BLOCK = 1 << 20
+
+
+@dataclass(slots=True)
+class _Sample:
+    """The texts of one sample, as far as they stand in the file; the first problem it has."""
+
+    texts: list[bytes]
+    problem: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.texts) == len(_LABELS) and not self.problem
+
+
+def is_generations(path: Path, head: bytes) -> bool:
+    """Whether a file begins as such a log, and its first sample has all labels in their order."""
+    if not head.removeprefix(b"\xef\xbb\xbf").startswith(_LABELS[0]):
+        return False
+    with path.open("rb") as file:
+        return next(_samples(file)).is_whole
+
+
+def write_samples(path: Path, target: Path) -> None:
+    """Write the samples as JSON lines, each with the number of its validation where there are
+    several. A sample that is not whole has the key `problem`.
+    """
+    with path.open("rb") as file:
+        period = _period([_digest(sample) for sample in _samples(file)])
+    with path.open("rb") as file, target.open("w", encoding="utf-8") as out:
+        for number, sample in enumerate(_samples(file)):
+            texts = [text.decode("utf-8", "replace") for text in sample.texts]
+            row: dict[str, object] = {"easyr1": dict(zip(_NAMES, texts, strict=False))}
+            if period:
+                row["validation"] = number // period
+            if not sample.is_whole:
+                row["problem"] = sample.problem or "the sample is not written to its end"
+            out.write(json.dumps(row) + "\n")
+
+
+def _samples(file: BinaryIO) -> Iterator[_Sample]:
+    """The samples in bounded memory: what is longer than a line may be is cut, and said."""
+    sample: _Sample | None = None
+    size = 0
+    while line := file.readline(_BLOCK):
+        number = len(sample.texts) if sample else 0
+        is_over = number == len(_LABELS)
+        if line.startswith(_LABELS[0]) and (sample is None or is_over):
+            if sample is not None:
+                yield _ended(sample)
+            sample, size, number = _Sample([]), 0, 0
+        if sample is None:
+            continue  # blank lines before the first sample
+        size += len(line)
+        if size > MAX_LINE_BYTES:
+            sample.problem = "a sample of more than 16 MB"
+        elif number < len(_LABELS) and line.startswith(_LABELS[number]):
+            sample.texts.append(line.removeprefix(_LABELS[number]))
+        elif sample.texts:
+            sample.texts[-1] += line
+    if sample is not None:
+        yield _ended(sample)
+
+
+def _ended(sample: _Sample) -> _Sample:
+    if len(sample.texts) == len(_LABELS) and not sample.texts[-1].endswith(b"\n"):
+        del sample.texts[-1]  # a score may be half written
+    sample.texts = [text.removesuffix(b"\n") for text in sample.texts]
+    return sample
+
+
+def _digest(sample: _Sample) -> bytes:
+    prompt = sample.texts[0] if sample.texts else b""
+    return hashlib.blake2b(prompt, digest_size=8).digest()
+
+
+def _period(prompts: Sequence[bytes]) -> int:
+    """After how many samples all prompts come again in their order; 0 where they never do.
+
+    >>> _period([b"a", b"b", b"a", b"b", b"a"]), _period([b"a", b"b", b"c"])
+    (2, 0)
+    """
+    borders = [0] * len(prompts)
+    border = 0
+    for place in range(1, len(prompts)):
+        while border and prompts[place] != prompts[border]:
+            border = borders[border - 1]
+        border += prompts[place] == prompts[border]
+        borders[place] = border
+    period = len(prompts) - border
+    return period if prompts and 2 * period <= len(prompts) else 0
