@@ -144,11 +144,6 @@ def words(joint: JointReport) -> list[str]:
             f"Left out {counted(times, 'row')} of {name}, another trainer's format (first file: "
             f"{place}); import that file into a run of its own."
         )
-    if report.num_unclean:
-        lines.append(
-            f"{counted(report.num_unclean, 'row')} had bytes that are not UTF-8; "
-            "they were replaced by U+FFFD."
-        )
     for name, times in report.reconstructed.most_common():
         lines.append(f"Reconstructed in {counted(times, 'episode')}: {RECONSTRUCTIONS[name]}.")
     lines.append(f"Next: echoscope diagnose {run}")

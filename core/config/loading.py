@@ -112,10 +112,13 @@ def _overridden(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str
 
 
 def _defaults() -> dict[str, Any]:
-    """Defaults of everything that has one, so that an override finds the `kind` it refines."""
+    """Defaults of everything that has one, so that an override finds the `kind` it refines.
+
+    Sinks are left out: which of them somebody names says which are on.
+    """
     out: dict[str, Any] = {}
     for name, info in RunConfig.model_fields.items():
-        if not info.is_required():
+        if not info.is_required() and name != "sinks":
             value = info.get_default(call_default_factory=True)
             out[name] = value.model_dump() if isinstance(value, BaseModel) else value
     return out

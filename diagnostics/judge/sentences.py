@@ -16,7 +16,7 @@ from .advice.situation import Situation
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
 from .regimes import Regime
 from .rules.base import SUCCESS, View, amount, describe
-from .rules.needed import mappable, wanting_words
+from .rules.needed import mapping_words, wanting_words
 
 Onset = tuple[int | None, tuple[int, int] | None]
 
@@ -262,9 +262,9 @@ def _unseen_words(
     ]
     lines = [f"{title}: {_few(texts)}." for title, texts in found if texts]
     if lines and has_foreign_names(situation) and situation.run == FILE:
-        keys = (mappable(b.wanted, situation.trainer) for b in blind[:MAX_UNSEEN])
-        key = next((key for key in keys if key), "")
-        lines[0] += f" If you log it under another name, give `--map NAME={key}`." if key else ""
+        hints = (mapping_words(b.wanted, situation.trainer) for b in blind[:MAX_UNSEEN])
+        hint = next((hint for hint in hints if hint), "")
+        lines[0] += f" {hint}" if hint else ""
     return lines
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from echoscope.store.importers.lines import conversion, wide_encoding
 from echoscope.text.amounts import counted
 from echoscope.text.packed_file import ERRORS, opened, packing_of
 
@@ -94,6 +95,8 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
     if form := form_of(head):
         return form.read(path, reading.mapping, reading.run)
     encoding = next((name for mark, name in _UNICODE if head.startswith(mark)), "utf-8")
+    if wide := wide_encoding(head):
+        raise MetricsFileError(f"{path}: seems to be text in {wide}: {conversion(wide)}")
     if b"\x00" in head and encoding != "utf-16":
         raise MetricsFileError(f"{path}: {NO_TEXT}")
 

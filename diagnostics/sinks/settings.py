@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..config import MAX_STEPS, FrozenModel
 
@@ -70,7 +71,11 @@ class TrackioSink(FrozenModel):
 
 
 class SinksConfig(FrozenModel):
-    """To which other tools a run is copied while it trains, and how much of it."""
+    """To which other tools a run is copied while it trains, and how much of it.
+
+    Who names `tensorboard` or `trackio` without `enabled` means yes. W&B may upload what the policy
+    writes, so its `mode` must be said.
+    """
 
     wandb: WandbSink = Field(default_factory=WandbSink)
     tensorboard: TensorboardSink = Field(default_factory=TensorboardSink)
@@ -93,6 +98,20 @@ class SinksConfig(FrozenModel):
     finish_s: float = Field(
         60.0, gt=0, le=3600, description="How long the end of a run waits for its sinks."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_is_on(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        wandb = values.get("wandb")
+        if isinstance(wandb, Mapping) and "mode" not in wandb:
+            raise ValueError(
+                "sinks.wandb has no mode, so nothing would be copied: set sinks.wandb.mode to "
+                "offline (a folder that `wandb sync` uploads) or online"
+            )
+        named = (n for n in ("tensorboard", "trackio") if isinstance(values.get(n), Mapping))
+        return {**values, **{name: {"enabled": True, **values[name]} for name in named}}
 
     def active(self) -> tuple[SinkName, ...]:
         """The sinks that are on."""

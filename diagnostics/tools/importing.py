@@ -31,6 +31,7 @@ from echoscope.store.importers.importing import (
     check_paths,
     import_surveyed,
 )
+from echoscope.store.importers.lines import conversion
 from echoscope.store.importers.sources import files_of, holds_metrics_too
 from echoscope.store.importers.survey import (
     MAX_STEP,
@@ -41,6 +42,7 @@ from echoscope.store.importers.survey import (
     survey,
 )
 from echoscope.store.records import FloatArray64, Trajectory
+from echoscope.text.amounts import counted
 
 from ..judge.advice.actions import trainer_of
 from ..judge.advice.situation import terms_of
@@ -110,7 +112,15 @@ class JointReport:
     def file_sentences(self) -> list[str]:
         """What became of the files that were not imported, and why."""
         refused = (self.written.files, self.refused, self.left.refused)
-        return file_sentences(refused, self.left.passed)
+        return file_sentences(refused, self.left.passed) + self._encoding_sentences()
+
+    def _encoding_sentences(self) -> list[str]:
+        num, encoding = self.written.num_unclean, self.written.encoding
+        if not num:
+            return []
+        words = f"{counted(num, 'row')} had bytes that are not UTF-8; U+FFFD stands for them"
+        way_out = f". They seem to be {encoding}: {conversion(encoding)}" if encoding else ""
+        return [words + way_out]
 
 
 def import_path(

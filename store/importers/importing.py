@@ -90,6 +90,8 @@ class ImportReport:
     """What had to be guessed -> in how many episodes."""
     num_unclean: int = 0
     """Rows with bytes that are not UTF-8."""
+    encoding: str = ""
+    """What these bytes seem to be; "" where that is not known."""
 
 
 def import_run(
@@ -184,6 +186,7 @@ def import_surveyed(
         files=found.refused_files,
         others=found.others,
         num_unclean=found.num_unclean,
+        encoding=found.encoding,
     )
     stored = _stored_steps(run_path, found)
     start = _first_difference(run_path, stored, digests)

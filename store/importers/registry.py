@@ -5,7 +5,6 @@ from __future__ import annotations
 from .format import Format
 from .formats import (
     choices,
-    easyr1,
     exported,
     flat_text,
     inspect_ai,
@@ -42,7 +41,7 @@ FORMATS: tuple[Format, ...] = (
     choices.PARQUET,
     choices.EVENTS,
     inspect_ai.SAMPLES,
-    easyr1.SAMPLES,
+    flat_text.EASYR1,
     openai.TRACES,
     verl.VAGEN_FOLDERS,
     openai.MESSAGES,

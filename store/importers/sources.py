@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from echoscope.text.packed_file import ERRORS as PACKED_ERRORS
 from echoscope.text.packed_file import opened, packing_of
 
-from .lines import BadJsonError, as_utf8, json_of, lines_of
+from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .spooled.easyr1_log import is_generations, write_samples
 from .spooled.joined import (
     is_event,
@@ -392,6 +392,8 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
         path = _unpacked(path, spool)
         with path.open("rb") as file:
             head = file.read(_SNIFF_BYTES)
+    if wide := wide_encoding(head):
+        raise SourceError(f"seems to be text in {wide}: {conversion(wide)}")
     if is_groups_yaml(path, head):
         copy = _copy(spool, "yaml")
         write_groups(path, copy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import filecmp
 import hashlib
 import itertools
 from collections import Counter
@@ -19,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..records import MAX_INDEX, IntArray64
-from .copies import copies_among
 from .format import Format, Row, Where
-from .lines import BadJsonError
+from .lines import BadJsonError, narrow_encoding
 from .registry import FORMATS
 from .sources import Source, SourceError, files_of, source_of
 
@@ -36,6 +36,8 @@ MAX_NAMED = 4
 _ROWS_LOOKED_AT = 20
 _UNKNOWN = "a row of no known format"
 
+_Facts = NDArray[np.uint64]
+"""(rows, facts): a row each, equal where the rows are the same."""
 Progress = Callable[[int, int], None]
 """Called with (done, of): bytes in the first pass, rows in the second."""
 
@@ -96,6 +98,8 @@ class Survey:
     """Where the step is that of the file's name."""
     num_unclean: int = 0
     """Rows with bytes that are not UTF-8."""
+    encoding: str = ""
+    """What these bytes seem to be; "" where that is not known."""
     without_rows: frozenset[str] = frozenset()
     """Files that hold no row of a known format, and that were not refused."""
     copies: Mapping[str, str] = field(default_factory=dict)
@@ -236,7 +240,7 @@ def survey(
     rows = _Rows()
     files: list[SurveyedFile] = []
     refused_rows, refused_files = Refusals(), Refusals()
-    unclean: list[int] = []
+    unclean: list[tuple[int, str]] = []
     found_files = list(files_of(path))
     done = 0
     total = sum(_size(file) for file, problem in found_files if not problem)
@@ -256,9 +260,11 @@ def survey(
             source = source_of(file, spool, run)
             is_kept = False
             if source is not None:
-                is_kept, num = _scan(source, where, len(files), rows, refused_rows, firsts)
+                is_kept, num_unclean, encoding = _scan(
+                    source, where, len(files), rows, refused_rows, firsts
+                )
                 if is_kept:
-                    unclean.append(num)
+                    unclean.append((num_unclean, encoding))
                     files.append(SurveyedFile(where=where, source=source))
                 source.close()
             if not is_kept:
@@ -271,8 +277,10 @@ def survey(
         if progress:
             progress(done, total)
     copies = _without_copies(path, rows, files)
-    num_unclean = sum(num for number, num in enumerate(unclean) if number not in copies)
+    taken = [found for number, found in enumerate(unclean) if number not in copies]
+    num_unclean = sum(num for num, _ in taken)
     planned = _planned(rows, files, refused_rows, refused_files, num_unclean, firsts)
+    planned.encoding = next((encoding for num, encoding in taken if num), "")
     planned.without_rows = frozenset(without_rows)
     planned.copies = {
         str(files[copy].where.path): str(files[original].where.path)
@@ -297,7 +305,7 @@ def _without_copies(path: Path, rows: _Rows, files: Sequence[SurveyedFile]) -> d
         axis=1,
     )
     bounds = np.searchsorted(number_R, np.arange(len(files) + 1))
-    copies = copies_among(
+    copies = _copies_among(
         [
             (path / file.where.path, facts[first:last])
             for file, first, last in zip(files, bounds[:-1], bounds[1:], strict=True)
@@ -306,6 +314,67 @@ def _without_copies(path: Path, rows: _Rows, files: Sequence[SurveyedFile]) -> d
     if copies:
         rows.keep(~np.isin(number_R, list(copies)))
     return copies
+
+
+def _copies_among(files: Sequence[tuple[Path, _Facts]]) -> dict[int, int]:
+    """Files whose rows are all the first rows of another file -> that file, by their numbers.
+
+    A file of rows that are all the same, such as one episode, is a copy only of a file of the same
+    folder with the same bytes: its rows may be episodes of equal text.
+
+    Args:
+        files: Path and rows of each file, in the order in which they are read.
+    """
+    longest_first = sorted(range(len(files)), key=lambda n: (-len(files[n][1]), n))
+    alike: dict[bytes, list[int]] = {}
+    for number in longest_first:
+        rows = files[number][1]
+        if len(rows):
+            alike.setdefault(rows[0].tobytes(), []).append(number)
+    out: dict[int, int] = {}
+    for numbers in alike.values():
+        if len(numbers) > 1:
+            out |= _copies_of_one_beginning(files, numbers)
+    return out
+
+
+def _copies_of_one_beginning(
+    files: Sequence[tuple[Path, _Facts]], numbers: Sequence[int]
+) -> dict[int, int]:
+    """Of files with the same first row, the longest first."""
+    lengths = sorted({len(files[number][1]) for number in numbers})
+    holder: dict[tuple[int, bytes], int] = {}
+    uniform: dict[tuple[bytes, Path], list[int]] = {}
+    out: dict[int, int] = {}
+    for number in numbers:
+        path, rows = files[number]
+        if (rows == rows[0]).all():
+            kept = uniform.setdefault((rows.tobytes(), path.parent), [])
+            same = next((n for n in kept if filecmp.cmp(files[n][0], path, shallow=False)), None)
+            if same is None:
+                kept.append(number)
+            else:
+                out[number] = same
+            continue
+        beginnings = _beginnings(rows, lengths)
+        whole = (len(rows), beginnings[len(rows)])
+        if whole in holder:
+            out[number] = holder[whole]
+            continue
+        for beginning in beginnings.items():
+            holder.setdefault(beginning, number)
+    return out
+
+
+def _beginnings(rows: _Facts, lengths: Sequence[int]) -> dict[int, bytes]:
+    """Length -> hash of so many first rows."""
+    out, done, state = {}, 0, hashlib.blake2b(digest_size=16)
+    for length in lengths:
+        if length > len(rows):
+            break
+        state.update(rows[done:length].tobytes())
+        done, out[length] = length, state.copy().digest()
+    return out
 
 
 def nothing_surveyed() -> Survey:
@@ -327,11 +396,13 @@ def _scan(
     rows: _Rows,
     refused: Refusals,
     firsts: dict[int, str],
-) -> tuple[bool, int]:
-    """Note the rows of a file; whether it has any, and how many had bytes that are not UTF-8."""
+) -> tuple[bool, int, str]:
+    """Note the rows of a file: whether it has any, how many had bytes that are not UTF-8, and what
+    those of the first seem to be.
+    """
     own = Refusals()
     likely: Format | None = None
-    is_kept, unclean = False, 0
+    is_kept, unclean, encoding = False, 0, ""
     for found in source.scan():
         place = f"{where.path}, byte {found.place}" if found.size else f"{where.path} {found.place}"
         if found.problem:
@@ -350,7 +421,9 @@ def _scan(
             own.add(f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]", place)
             continue
         likely, is_kept = known, True
-        unclean += found.is_unclean
+        if found.is_unclean:
+            encoding = encoding if unclean else narrow_encoding(found.data)
+            unclean += 1
         index = FORMATS.index(known)
         firsts.setdefault(index, str(where.path))
         rows.step.append(_NO_STEP if step is None else step)
@@ -366,7 +439,7 @@ def _scan(
             refused.add(reason, own.places[reason], times)
     elif own.counts and _UNKNOWN not in own.counts:
         raise SourceError(no_row(own.counts.most_common(1)[0][0]))
-    return is_kept, unclean
+    return is_kept, unclean, encoding
 
 
 def _planned(

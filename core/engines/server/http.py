@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -26,7 +27,7 @@ class HttpServer:
 
     Args:
         url: `http://host:port`, or with https and a path before the server's own.
-        timeout_s: how long an answer may take, connection and all.
+        timeout_s: how long a whole answer may take, connection and all.
         retries: further attempts after a failed one.
         api_key: goes along as a bearer token, if there is one.
     """
@@ -81,12 +82,7 @@ class HttpServer:
             self._abort_count += 1
             held = list(self._connections)
         for connection in held:
-            sock = connection.sock
-            if sock is not None:
-                try:
-                    sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    continue  # it had ended by itself
+            _cut(connection)
 
     def _asked(
         self,
@@ -121,32 +117,41 @@ class HttpServer:
     ) -> Any:
         deadline = time.monotonic() + timeout_s
         connection = self._connection(timeout_s)
+        # A socket's own limit begins anew with every byte that comes.
+        timer = threading.Timer(timeout_s, _cut, [connection])
+        timer.daemon = True
+        timer.start()
         try:
             payload = None if body is None else json.dumps(body)
             connection.request(method, self._parts.path.rstrip("/") + path, payload, self._headers)
+            if time.monotonic() >= deadline:
+                raise TimeoutError  # it was not connected yet when it should have been cut
             response = connection.getresponse()
             held = bytearray()
             while chunk := response.read1(_CHUNK):
                 held += chunk
-                if time.monotonic() > deadline:
+                if time.monotonic() >= deadline:
                     raise TimeoutError
                 if len(held) > MAX_ANSWER_BYTES:
                     raise _FailedError(f"answered more than {MAX_ANSWER_BYTES >> 20} MiB")
             response.read()  # nothing is left, but only this frees the connection for the next
-        except TimeoutError:
-            self._drop(connection)
-            raise _FailedError(
-                f"did not answer within {timeout_s:g} s: raise engine.timeout_s if replies take "
-                "longer, or look at the server",
-                is_worth_a_retry=True,
-            ) from None
+            if time.monotonic() >= deadline:
+                raise TimeoutError  # what was cut off may look like an end
         except (OSError, http.client.HTTPException) as error:
             self._drop(connection)
+            if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
+                raise _FailedError(
+                    f"did not answer within {timeout_s:g} s: raise engine.timeout_s if replies "
+                    "take longer, or look at the server",
+                    is_worth_a_retry=True,
+                ) from None
             reason = " ".join(str(error).split()) or type(error).__name__
             raise _FailedError(f"cannot be reached: {reason}", is_worth_a_retry=True) from None
         except BaseException:
             self._drop(connection)
             raise
+        finally:
+            timer.cancel()
         text = held.decode("utf-8", errors="replace")
         if response.status != 200:
             raise _FailedError(
@@ -183,6 +188,14 @@ class HttpServer:
         with self._lock:
             self._connections.discard(connection)
         self._local.connection = None
+
+
+def _cut(connection: http.client.HTTPConnection) -> None:
+    """End what another thread waits for."""
+    sock = connection.sock
+    if sock is not None:
+        with contextlib.suppress(OSError):  # it had ended by itself
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 class _FailedError(Exception):

@@ -87,12 +87,8 @@ def wanting_words(keys: Sequence[str], trainer: str) -> str:
         key = next((key for key in keys if key.startswith("text/")), keys[0])
         return f"needs `{key}`, which is measured from the text of rollouts"
     best = _best(keys, trainer)
-    entry = metric(best.replace(TAG, "*"))
-    words = entry.in_sentence
-    if "success" not in words:
-        words = f"the share of {words}" if entry.unit == SHARE else f"the {words}"
     columns = _columns(best, trainer)
-    return f"needs {words}" + (f": {columns}" if columns else "")
+    return f"needs {_noun(best)}" + (f": {columns}" if columns else "")
 
 
 def mappable(keys: Sequence[str], trainer: str) -> str:
@@ -100,6 +96,32 @@ def mappable(keys: Sequence[str], trainer: str) -> str:
     best = _best(keys, trainer)
     is_none = best.startswith(_OF_ROLLOUTS) or "*" in best
     return "" if is_none else best.replace(TAG, "all")
+
+
+def mapping_words(keys: Sequence[str], trainer: str) -> str:
+    """How to say which column the metric of `wanting_words` is; "" where no column can be it.
+
+    >>> mapping_words(["policy/entropy"], "")
+    'If a column NAME holds the entropy per token, give `--map NAME=policy/entropy`.'
+    """
+    key = mappable(keys, trainer)
+    if not key:
+        return ""
+    noun = _noun(_best(keys, trainer))
+    return f"If a column NAME holds {noun}, give `--map NAME={key}`."
+
+
+def _noun(key: str) -> str:
+    """A metric with its article.
+
+    >>> _noun("policy/entropy"), _noun("rollout/action_valid_frac")
+    ('the entropy per token', 'the share of valid actions')
+    """
+    entry = metric(key.replace(TAG, "*"))
+    words = entry.in_sentence
+    if "success" in words:
+        return words
+    return f"the share of {words}" if entry.unit == SHARE else f"the {words}"
 
 
 def _best(keys: Sequence[str], trainer: str) -> str:

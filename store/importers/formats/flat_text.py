@@ -1,4 +1,7 @@
-"""SkyRL, NeMo-RL and AReaL: a rollout as flat text with its special tokens."""
+"""SkyRL, NeMo-RL, AReaL and EasyR1: a rollout as flat text.
+
+EasyR1 strips the special tokens; `spooled/easyr1_log.py` has its file.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 from ...records import FinishReason, FloatArray, Split, StopReason
 from ..dialogue import has_marks, read_flat, read_messages, split_marked
 from ..draft import Draft, DraftTurn, RowError, number, sampled_runs, text_of, whole, without
-from ..format import Format, Row, Where
+from ..format import Format, Row, Where, step_key
 
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
@@ -182,6 +185,32 @@ def _no_step(row: Mapping[str, Any]) -> int | None:
     return None
 
 
+def _is_easyr1(row: Row) -> bool:
+    return isinstance(row.get("easyr1"), Mapping)
+
+
+def _easyr1_drafts(row: Row, where: Where) -> Iterator[Draft]:
+    if "problem" in row:
+        raise RowError(str(row["problem"]))
+    sample = row["easyr1"]
+    dialogue, is_guess = read_flat(sample["prompt"], sample["output"])
+    fields = without(sample, ("prompt", "output", "score"))
+    draft = Draft(
+        turns=dialogue.turns,
+        prompt=sample["prompt"],
+        final_observation=dialogue.final_observation,
+        fields=fields,
+    )
+    if dialogue.system:
+        fields["system"] = dialogue.system
+    if is_guess:
+        draft.reconstructed.add("turns")
+    if "validation" in row:
+        draft.reconstructed.add("validations")
+    draft.set_episode_reward(number(sample["score"].strip()))
+    yield draft
+
+
 SKYRL = Format(
     name="SkyRL evaluation JSONL", trainer="SkyRL", matches=_is_skyrl, drafts=_skyrl_drafts
 )
@@ -195,4 +224,12 @@ AREAL = Format(
     drafts=_areal_drafts,
     step=_no_step,
     file_step=_version_folder,
+)
+EASYR1 = Format(
+    name="EasyR1 generations",
+    trainer="EasyR1",
+    matches=_is_easyr1,
+    drafts=_easyr1_drafts,
+    step=step_key("validation"),
+    file_step=lambda where: None,
 )

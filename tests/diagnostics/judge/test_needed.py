@@ -67,7 +67,10 @@ def test_what_is_missing_is_named_in_words_with_a_way_out() -> None:
     assert "Not checked: format collapse (needs the share of replies in the right format:" in text
     measured = "which is measured from the text of rollouts"
     assert f"template collapse (needs `text/dependence`, {measured})" in text
-    hint = "If you log it under another name, give `--map NAME=rollout/format_valid_frac`."
+    hint = (
+        "If a column NAME holds the share of replies in the right format, give "
+        "`--map NAME=rollout/format_valid_frac`."
+    )
     assert hint in text
     assert wanting_words(["policy/entropy"], "verl") == (
         "needs the entropy per token: `actor/entropy` of verl"

@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from episodes import text_turn
@@ -153,6 +154,28 @@ def test_a_missing_package_is_one_sentence_before_the_run(
         SinkError, match=rf"^the sink {name} needs .*: run pip install .* leave the sink out"
     ):
         require_packages(SinksConfig.model_validate({name: on}))
+
+
+@pytest.mark.parametrize(
+    ("values", "active"),
+    [
+        ({}, ()),
+        ({"tensorboard": {}}, ("tensorboard",)),
+        ({"trackio": {"project": "lake"}}, ("trackio",)),
+        ({"tensorboard": {"enabled": False, "folder": "logs"}}, ()),
+        ({"wandb": {"mode": "disabled", "project": "lake"}}, ()),
+        ({"wandb": {"mode": "offline"}, "tensorboard": {"folder": "a"}}, ("wandb", "tensorboard")),
+    ],
+)
+def test_a_sink_that_is_named_is_on(values: dict[str, Any], active: tuple[str, ...]) -> None:
+    config = SinksConfig.model_validate(values)
+    assert config.active() == active
+    assert SinksConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+def test_wandb_without_a_mode_is_refused_before_the_run() -> None:
+    with pytest.raises(ValueError, match=r"sinks.wandb has no mode, .* offline .* or online"):
+        SinksConfig.model_validate({"wandb": {"project": "lake"}})
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from echoscope.store.importers.importing import import_run
+from echoscope.store.importers.importing import ImportingError, import_run
+from echoscope.store.importers.lines import wide_encoding
 from echoscope.store.importers.survey import survey
 
 from .conftest import FIXTURES, Imported
@@ -255,3 +256,33 @@ def test_odd_values_in_every_format(folder: str, tmp_path: Path) -> None:
     # Events of one attempt are one row.
     least = 25 if folder == "agent_lightning" else 50
     assert report.rows.total + report.num_kept + sum(n for n, _ in report.others.values()) > least
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"])
+def test_text_in_a_wide_encoding_is_refused_by_its_name(tmp_path: Path, encoding: str) -> None:
+    text = json.dumps({"messages": [{"role": "assistant", "content": "für"}]}, ensure_ascii=False)
+    (tmp_path / "rows.jsonl").write_bytes(text.encode(encoding))
+    words = rf"seems to be text in {encoding}: save it as UTF-8 \(iconv -f {encoding} -t UTF-8"
+    with pytest.raises(ImportingError, match=words):
+        import_run(tmp_path, tmp_path / "run")
+
+
+def test_numbers_of_two_bytes_are_no_text_in_a_wide_encoding() -> None:
+    assert wide_encoding(bytes([200, 0, 3, 0] * 50)) == ""
+    assert wide_encoding(b"step,reward\n1,0.5\n2,0.75\n") == ""
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "seems"),
+    [
+        ("latin-1", "Käse für", "WINDOWS-1252"),
+        ("cp1252", "“so”", "WINDOWS-1252"),
+        ("gbk", "强化学习", ""),
+    ],
+)
+def test_bytes_that_are_not_utf8_are_told_by_what_they_seem_to_be(
+    rows: Callable[..., Imported], encoding: str, text: str, seems: str
+) -> None:
+    line = json.dumps({"messages": [{"role": "assistant", "content": text}]}, ensure_ascii=False)
+    report = rows(line.encode(encoding)).report
+    assert (report.num_unclean, report.encoding) == (1, seems)
