@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from echoscope.store.importers.spooled.trackio_traces import is_sqlite
+
 from ..foreign_names import Meaning
 from ..table import MetricTable
 from .tensorboard import is_events, read_events
-from .trackio import is_sqlite, read_trackio
+from .trackio import read_trackio
 from .wandb_file import is_wandb, read_wandb_table
 
 

@@ -1,7 +1,7 @@
 """Traces of a trackio project: rows of the table `traces`, one conversation each.
 
 The table stands beside `metrics` in one SQLite database, which `diagnostics/read/forms/trackio.py`
-reads. It is opened for reading only, and may come from a stranger. Names of the columns are those
+reads through `opened_database` as well. Names of the columns are those
 of trackio 0.36 to 0.43.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +22,7 @@ MAGIC = b"SQLite format 3\x00"
 _NEEDED = frozenset({"run_name", "step", "messages", "metadata"})
 _PLAIN = ("id", "run_id", "run_name", "timestamp", "step", "key", "trace_index")
 _BUSY_S = 2.0
+"""How long to wait while the trainer commits."""
 _MOST_S = 600.0
 _STEPS_OF_WORK = 1_000_000
 """Of SQLite's machine between two looks at the clock."""
@@ -29,6 +31,46 @@ _STEPS_OF_WORK = 1_000_000
 def is_sqlite(head: bytes) -> bool:
     """Whether a file that begins so is a database of SQLite."""
     return head.startswith(MAGIC)
+
+
+@contextmanager
+def opened_database(path: Path) -> Iterator[sqlite3.Connection]:
+    """A stranger's database, for reading only and in bounded time. It may be in use: what its
+    writer has committed is read.
+
+    Raises:
+        sqlite3.Error: it is locked or damaged, or reading it takes too long.
+    """
+    address = f"file:{quote(str(path.resolve()))}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as database:
+        database.text_factory = lambda data: data.decode("utf-8", "replace")
+        end = time.monotonic() + _MOST_S
+        database.set_progress_handler(lambda: time.monotonic() > end, _STEPS_OF_WORK)
+        database.execute("PRAGMA query_only = ON")
+        database.execute("PRAGMA trusted_schema = OFF")
+        yield database
+
+
+def columns_of(database: sqlite3.Connection, table: str) -> frozenset[str]:
+    """The columns of a table; empty where there is none, or a view of that name."""
+    kinds = database.execute("SELECT type FROM sqlite_master WHERE name = ?", [table]).fetchall()
+    if kinds != [("table",)]:
+        return frozenset()
+    rows = database.execute("SELECT name FROM pragma_table_info(?)", [table]).fetchall()
+    return frozenset(name for (name,) in rows)
+
+
+def reason_of(error: sqlite3.Error) -> str:
+    """Why a database cannot be read, in words."""
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return (
+            f"the SQLite database is locked by another program for more than {_BUSY_S:.0f} s; try "
+            "again, or copy the file"
+        )
+    if "interrupted" in text:
+        return f"reading the SQLite database took more than {_MOST_S:.0f} s"
+    return f"the SQLite database is damaged: {text}"
 
 
 def write_traces(path: Path, target: Path, run: str = "") -> bool:
@@ -41,15 +83,9 @@ def write_traces(path: Path, target: Path, run: str = "") -> bool:
         BadJsonError: the database is locked or damaged; or it holds traces of several runs and
             `run` names none of them.
     """
-    address = f"file:{quote(str(path.resolve()))}?mode=ro"
     try:
-        with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as database:
-            database.text_factory = lambda data: data.decode("utf-8", "replace")
-            end = time.monotonic() + _MOST_S
-            database.set_progress_handler(lambda: time.monotonic() > end, _STEPS_OF_WORK)
-            database.execute("PRAGMA query_only = ON")
-            database.execute("PRAGMA trusted_schema = OFF")
-            columns = _columns(database)
+        with opened_database(path) as database:
+            columns = columns_of(database, "traces")
             if not columns >= _NEEDED:
                 return False
             names = [
@@ -68,17 +104,8 @@ def write_traces(path: Path, target: Path, run: str = "") -> bool:
                 )
             _write(database, columns, run or names[0], target)
     except sqlite3.Error as error:
-        raise BadJsonError(f"the SQLite database cannot be read: {error}") from None
+        raise BadJsonError(reason_of(error)) from None
     return True
-
-
-def _columns(database: sqlite3.Connection) -> frozenset[str]:
-    """The columns of the table `traces`; empty where there is none, or a view of that name."""
-    kinds = database.execute("SELECT type FROM sqlite_master WHERE name = 'traces'").fetchall()
-    if kinds != [("table",)]:
-        return frozenset()
-    rows = database.execute("SELECT name FROM pragma_table_info('traces')").fetchall()
-    return frozenset(name for (name,) in rows)
 
 
 def _write(database: sqlite3.Connection, columns: frozenset[str], run: str, target: Path) -> None:

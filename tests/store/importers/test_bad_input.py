@@ -116,7 +116,8 @@ def test_trainers_mixed_in_a_folder(tmp_path: Path) -> None:
     for name in ("ragen", "verl_v1"):
         for file in (FIXTURES / name).iterdir():
             (folder / f"{name}-{file.name}").write_bytes(file.read_bytes())
-    (folder / "extra.jsonl").write_bytes((FIXTURES / "verl_v1" / "7.jsonl").read_bytes())
+    more = (FIXTURES / "verl_v1" / "7.jsonl").read_bytes().replace(b'"step": 7', b'"step": 8')
+    (folder / "extra.jsonl").write_bytes(more)
     (folder / "config.json").write_text('{"lr": 1}')
     (folder / "notes.txt").write_text("nothing")
     report = import_run(folder, tmp_path / "run")

@@ -98,7 +98,7 @@ def test_a_project_without_traces_is_one_of_metrics(statement: str, tmp_path: Pa
 
 def test_a_damaged_project_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "lake.db").write_bytes(PROJECT.read_bytes()[:3000])
-    with pytest.raises(SourceError, match="the SQLite database cannot be read"):
+    with pytest.raises(SourceError, match="the SQLite database is "):
         source_of(tmp_path / "lake.db", tmp_path, "")
 
 
