@@ -21,7 +21,7 @@ from ..lines import MAX_LINE_BYTES, BadJsonError, json_of
 MAGIC = b"SQLite format 3\x00"
 _NEEDED = frozenset({"run_name", "step", "messages", "metadata"})
 _PLAIN = ("id", "run_id", "run_name", "timestamp", "step", "key", "trace_index")
-_BUSY_S = 2.0
+BUSY_S = 2.0
 """How long to wait while the trainer commits."""
 _MOST_S = 600.0
 _STEPS_OF_WORK = 1_000_000
@@ -42,7 +42,7 @@ def opened_database(path: Path) -> Iterator[sqlite3.Connection]:
         sqlite3.Error: it is locked or damaged, or reading it takes too long.
     """
     address = f"file:{quote(str(path.resolve()))}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as database:
+    with closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as database:
         database.text_factory = lambda data: data.decode("utf-8", "replace")
         end = time.monotonic() + _MOST_S
         database.set_progress_handler(lambda: time.monotonic() > end, _STEPS_OF_WORK)
@@ -65,7 +65,7 @@ def reason_of(error: sqlite3.Error) -> str:
     text = str(error)
     if "locked" in text or "busy" in text:
         return (
-            f"the SQLite database is locked by another program for more than {_BUSY_S:.0f} s; try "
+            f"the SQLite database is locked by another program for more than {BUSY_S:.0f} s; try "
             "again, or copy the file"
         )
     if "interrupted" in text:
