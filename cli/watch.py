@@ -176,7 +176,7 @@ def _follow(following: Watch, view: View, acting: Acting, *, is_once: bool) -> N
     following.close("finished")
 
 
-def _look_on(following: Watch, view: View, acting: object, *, is_once: bool) -> None:
+def _look_on(following: Watch, view: View, acting: Acting, *, is_once: bool) -> None:
     num_idle = 0
     with _interrupted() as is_interrupted:
         while not is_interrupted.is_set():
