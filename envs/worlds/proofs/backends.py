@@ -265,6 +265,12 @@ def shared_repl(repl: str, project: str, lake: str, memory_mb: int) -> LocalRepl
     for folder in filter(None, (repl, project)):
         if not Path(folder).is_dir():
             raise EnvParamsError(f"{shorten(folder, 200)} is no folder: build the REPL there first")
-    backend = LocalRepl(repl, project, lake, memory_mb)
+    # Lean starts in the folder of the REPL, where relative paths would mean something else.
+    backend = LocalRepl(
+        str(Path(repl).resolve()),
+        str(Path(project).resolve()) if project else "",
+        str(Path(lake).resolve()) if os.sep in lake else lake,
+        memory_mb,
+    )
     atexit.register(backend.close)
     return backend

@@ -209,14 +209,20 @@ def test_nobody_listens() -> None:
 
 
 @pytest.fixture
-def repl(tmp_path: Path) -> Iterator[LocalRepl]:
-    """lean-interact with a `lake` that runs the scripted REPL."""
+def lake(tmp_path: Path) -> Path:
+    """A `lake` that runs the scripted REPL, in the folder of that REPL."""
     pytest.importorskip("lean_interact")
     lake = tmp_path / "lake"
     lake.write_text(f'#!/bin/sh\nexec {sys.executable} {scripted_lean.__file__} "$@"\n')
     lake.chmod(lake.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "lean-toolchain").write_text("leanprover/lean4:v4.20.0\n")
-    backend = LocalRepl(str(tmp_path), "", str(lake), 4096)
+    return lake
+
+
+@pytest.fixture
+def repl(lake: Path) -> Iterator[LocalRepl]:
+    """lean-interact with that `lake`."""
+    backend = LocalRepl(str(lake.parent), "", str(lake), 4096)
     yield backend
     backend.close()
 
@@ -225,6 +231,15 @@ def test_a_proof_in_the_local_repl(repl: LocalRepl) -> None:
     verdicts = [judge(repl, THEOREM, THEOREM.proof[:n], 10.0) for n in range(5)]
     assert [verdict.status for verdict in verdicts] == ["open"] * 4 + ["proved"]
     assert repl.check("import Init", BODY, 10.0).errors == ()
+
+
+def test_folders_may_be_relative(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lake.parents[1])
+    backend = shared_repl(lake.parent.name, "", f"{lake.parent.name}/lake", 4096)
+    try:
+        assert judge(backend, THEOREM, THEOREM.proof, 10.0).status == "proved"
+    finally:
+        backend.close()
 
 
 def test_a_repl_that_hangs_dies_or_talks_nonsense_starts_anew(repl: LocalRepl) -> None:
