@@ -53,7 +53,7 @@ def file_sentences(refused: Iterable[Refusals], passed: Refusals) -> list[str]:
             said.append(f"{verb} {_files(found, why, times)}: {why}")
         rest = sum(times for _, times in reasons[MAX_REASONS:])
         said += [f"{verb} {counted(rest, 'file')} more for other reasons"] if rest else []
-    return said
+    return list(dict.fromkeys(said))  # one file may be refused as rollouts and as metrics
 
 
 def _files(found: Refusals, reason: str, times: int) -> str:

@@ -147,4 +147,4 @@ def narrow_encoding(data: bytes) -> str:
 
 def conversion(encoding: str) -> str:
     """How to convert a file, as the end of a sentence."""
-    return f"save it as UTF-8 (iconv -f {encoding} -t UTF-8 FILE > NEW)"
+    return f"save the file as UTF-8 (iconv -f {encoding} -t UTF-8 FILE > NEW)"

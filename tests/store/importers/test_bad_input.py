@@ -263,7 +263,9 @@ def test_odd_values_in_every_format(folder: str, tmp_path: Path) -> None:
 def test_text_in_a_wide_encoding_is_refused_by_its_name(tmp_path: Path, encoding: str) -> None:
     text = json.dumps({"messages": [{"role": "assistant", "content": "für"}]}, ensure_ascii=False)
     (tmp_path / "rows.jsonl").write_bytes(text.encode(encoding))
-    words = rf"seems to be text in {encoding}: save it as UTF-8 \(iconv -f {encoding} -t UTF-8"
+    words = (
+        rf"seems to be text in {encoding}: save the file as UTF-8 \(iconv -f {encoding} -t UTF-8"
+    )
     with pytest.raises(ImportingError, match=words):
         import_run(tmp_path, tmp_path / "run")
 
