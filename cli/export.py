@@ -62,6 +62,14 @@ def export(
         float,
         typer.Option(min=0, help="dpo: how much higher the chosen return must be at least."),
     ] = 0.0,
+    keep_same_actions: Annotated[
+        bool,
+        typer.Option(
+            "--keep-same-actions",
+            help="dpo: also pairs whose siblings executed the same actions. Their returns differ "
+            "by chance or by a penalty.",
+        ),
+    ] = False,
     form: Annotated[
         str, typer.Option(metavar="messages|prompt-completion", help="sft: form of a row.")
     ] = "messages",
@@ -86,6 +94,7 @@ def export(
         split=_split(split),
         best=best,
         margin=margin,
+        is_keeping_same_actions=keep_same_actions,
         form=_form(form),
     )
     with progress_bars() as bar:
@@ -143,7 +152,8 @@ def words(report: ExportReport) -> list[str]:
         )
     lines += _choice_words(report)
     for reason, times in report.skipped.items():
-        lines.append(f"Left out {counted(times, 'episode')}: {reason}.")
+        who = f"{reason.option} left out" if reason.option else "Left out"
+        lines.append(f"{who} {counted(times, 'episode')}: {reason.why}.")
     lines += [f"Missing, because the run is damaged: {text}" for text in report.missing]
     if report.lost:
         lines.append(f"{report.format} has no place for: {'; '.join(report.lost)}.")
@@ -155,8 +165,8 @@ def _choice_words(report: ExportReport) -> list[str]:
     from echoscope.text.amounts import counted
 
     choice = report.choice
-    taken = sum(choice.taken.values())
-    lines = [f"Took {taken} of {counted(choice.num_all, 'episode')} ({_splits(choice.taken)})."]
+    taken = sum(report.taken.values())
+    lines = [f"Took {taken} of {counted(choice.num_all, 'episode')} ({_splits(report.taken)})."]
     if choice.by_steps:
         lines.append(f"--steps left out {counted(choice.by_steps, 'episode')}.")
     if choice.by_split:
@@ -191,14 +201,14 @@ def _as_json(report: ExportReport) -> dict[str, Any]:
         "path": str(report.path),
         "format": report.format,
         "rows": report.num_rows,
-        "episodes": report.num_episodes,
+        "episodes": sum(report.taken.values()),
         "first_step": report.first_step,
         "last_step": report.last_step,
         "is_live": report.is_live,
         "cut": report.cut,
-        "skipped": dict(report.skipped),
+        "skipped": {reason.why: times for reason, times in report.skipped.items()},
         "episodes_in_run": report.choice.num_all,
-        "episodes_by_split": dict(report.choice.taken),
+        "episodes_by_split": dict(report.taken),
         "left_out": {
             "steps": report.choice.by_steps,
             "split": dict(report.choice.by_split),

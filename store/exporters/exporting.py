@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from ..errors import StoreError
 from ..log.durable import new_id, sync_folder
 from ..log.layout import Layout
 from ..reader import RunReader, open_run
-from .format import FACETS, ExportError, Format, Options, SplitChoice
+from .format import FACETS, SPLITS, ExportError, Format, Options, Reason, SplitChoice
 from .registry import format_named
 from .source import Choice, Progress, RunSource
 
@@ -35,20 +36,20 @@ class ExportReport:
     num_rows: int
     noun: str
     """What a row is called."""
-    num_episodes: int
-    """Episodes that were asked for."""
-    first_step: int | None
-    last_step: int | None
-    """Of the episodes."""
+    taken: Mapping[str, int]
+    """Split of the store -> episodes of it that were written."""
+    first_step: int
+    last_step: int
+    """Of the episodes that were written."""
     is_live: bool
     """The run was running: the export ends at `cut`."""
     cut: int
     """The last step that was acknowledged when the export began; -1 before the first."""
     choice: Choice
-    """How many episodes there are, and what left some of them out."""
+    """How many episodes there are, and which options left some of them out."""
     split: SplitChoice
-    skipped: Mapping[str, int]
-    """Why episodes were left out -> how many."""
+    skipped: Mapping[Reason, int]
+    """Why episodes that were asked for were left out -> how many."""
     missing: tuple[str, ...]
     """Files of the run that are damaged or gone."""
     lost: tuple[str, ...]
@@ -98,7 +99,7 @@ def export_run(
         written = chosen.write(source, temporary, settings)
         _check_same_attempt(source)
         if not written.num_rows:
-            why = "; ".join(f"{count}: {reason}" for reason, count in source.skipped.items())
+            why = "; ".join(f"{count}: {reason.why}" for reason, count in source.skipped.items())
             raise ExportError(f"{target}: no {chosen.noun} to write ({why or 'nothing matches'})")
         lost = _lost(source, chosen)
         if chosen.is_folder:
@@ -113,15 +114,17 @@ def export_run(
         ) from error
     finally:
         _remove(temporary)
-    steps = source.chosen.column("step")
+    counts = source.written()
+    steps = [step for step, _ in counts]
+    taken = Counter(split for step, split in counts.elements())
     return ExportReport(
         path=target,
         format=chosen.name,
         num_rows=written.num_rows,
         noun=chosen.noun,
-        num_episodes=source.chosen.num_rows,
-        first_step=steps[0].as_py(),
-        last_step=steps[-1].as_py(),
+        taken={split: taken[split] for split in SPLITS[source.split] if split in taken},
+        first_step=min(steps),
+        last_step=max(steps),
         is_live=source.info.status == "running",
         cut=source.cut,
         choice=source.choice,
@@ -170,6 +173,8 @@ def _check_options(options: Options, chosen: Format) -> None:
         raise ExportError(f"--margin is {options.margin}, but must be 0 or more")
     if options.margin and chosen.name != "dpo":
         raise ExportError(f"--margin belongs to --to dpo, not to --to {chosen.name}")
+    if options.is_keeping_same_actions and chosen.name != "dpo":
+        raise ExportError(f"--keep-same-actions belongs to --to dpo, not to --to {chosen.name}")
     if options.form != "messages" and chosen.name != "sft":
         raise ExportError(f"--form belongs to --to sft, not to --to {chosen.name}")
     if options.best is not None and chosen.name == "dpo":
@@ -214,7 +219,7 @@ def _check_same_attempt(source: RunSource) -> None:
 def _lost(source: RunSource, chosen: Format) -> tuple[str, ...]:
     """What the run holds and the format has no place for, in words."""
     if chosen.is_lesson:
-        return ("everything but the conversations",)
+        return ()
     lacking = [name for name in FACETS if name not in chosen.holds]
     words = []
     for name in lacking:

@@ -109,6 +109,19 @@ class ExportError(StoreError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why episodes that were asked for are left out."""
+
+    why: str
+    """A clause that fits one episode and several."""
+    option: str = ""
+    """The option that leaves them out, as the command line spells it."""
+
+
+FAILED = Reason(why="the world failed, or somebody ended the episode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Which episodes are exported, and how."""
 
@@ -123,6 +136,8 @@ class Options:
     """Of each group so many with the highest return; None for all."""
     margin: float = 0.0
     """`dpo`: by how much the chosen return must be higher at least; 0 for any difference."""
+    is_keeping_same_actions: bool = False
+    """`dpo`: also pairs of siblings that executed the same actions."""
     form: Form = "messages"
     """`sft`: whole conversations, or the prompt apart from what follows it."""
 
@@ -145,7 +160,7 @@ class Format:
     noun: str
     """What a row of it is called."""
     holds: frozenset[str]
-    """Keys of FACETS."""
+    """Keys of FACETS. Of a lesson: `loses` says what a row holds."""
     write: Callable[[RunSource, Path, Options], Written]
     """Write everything to a path that does not exist yet."""
     is_folder: bool = False

@@ -19,15 +19,16 @@ from ..errors import QueryError
 from ..models import load_detokenizer, tokenizer_folders
 from ..query.condition import FLAG, checked_condition, flags_without_prefix
 from ..reader import RunInfo, RunReader
-from ..records import StopReason
+from ..records import StopReason, parse_trajectory_id
 from ..schema import TABLES
-from .format import SPLITS, ExportError, Options, SplitChoice
+from .format import SPLITS, ExportError, Options, Reason, SplitChoice
 from .prompts import ShownPrompts, ShownTurn
 
 Row = Mapping[str, Any]
 Progress = Callable[[int, int], None]
 """Called with (episodes, of episodes)."""
 
+_DAMAGED = Reason(why="a damaged file of the run holds part of it")
 _SLICE = 128
 """Episodes that are Python objects at a time."""
 _FLAGS = flags_without_prefix(TABLES["trajectories"].column_names)
@@ -80,7 +81,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """How many episodes an export takes, and what leaves out the others.
+    """How many episodes are asked for, and what leaves out the others.
 
     An episode that several options leave out is counted under the first of them, in the order of
     the fields.
@@ -88,8 +89,6 @@ class Choice:
 
     num_all: int
     """Episodes up to the last acknowledged step."""
-    taken: Mapping[str, int]
-    """Split of the store -> episodes that are exported."""
     by_steps: int
     by_split: Mapping[str, int]
     """Split of the store -> episodes."""
@@ -109,12 +108,14 @@ class RunSource:
     cut: int = field(init=False)
     """The last step that is exported: the last acknowledged one when the export began."""
     chosen: pa.Table = field(init=False)
-    """Of each episode that is exported (step, attempt, id, split), in order."""
+    """Of each episode that is asked for (step, attempt, id, split), in order."""
     num_other_split: int = field(init=False)
     """Episodes that only the split leaves out."""
     choice: Choice = field(init=False)
-    skipped: Counter[str] = field(default_factory=Counter)
-    """Why episodes were left out -> how many."""
+    skipped: Counter[Reason] = field(default_factory=Counter)
+    """Why episodes that were asked for were left out -> how many."""
+    _left_out: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """(step, split) -> how many of the episodes that were asked for were left out."""
     _num_done: int = 0
 
     def __post_init__(self) -> None:
@@ -127,6 +128,18 @@ class RunSource:
             self.num_other_split = self._select(SPLITS[other]).num_rows
         self.chosen = wanted
         self.choice = self._choice()
+
+    def leave_out(self, reason: Reason, *rows: Row) -> None:
+        """Count episodes, given as rows with step and split, as left out for a reason."""
+        self.skipped[reason] += len(rows)
+        self._left_out.update((row["step"], row["split"]) for row in rows)
+
+    def written(self) -> Counter[tuple[int, str]]:
+        """(step, split) -> episodes that were asked for and not left out."""
+        pairs = zip(
+            *(self.chosen.column(name).to_pylist() for name in ("step", "split")), strict=True
+        )
+        return Counter(pairs) - self._left_out
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -184,10 +197,8 @@ class RunSource:
         num_matching = sum(row["num"] for row in in_steps if row["split"] in own and row["matches"])
         num_all = sum(row["num"] for row in counts)
         num_in_steps = sum(row["num"] for row in in_steps)
-        taken = Counter(self.chosen.column("split").to_pylist())
         return Choice(
             num_all=num_all,
-            taken={split: taken[split] for split in own if split in taken},
             by_steps=num_all - num_in_steps,
             by_split={split: by_split[split] for split in SPLITS["all"] if split in by_split},
             by_where=num_in_steps - by_split.total() - num_matching,
@@ -244,7 +255,8 @@ class RunSource:
         for key in keys:
             row, own = rows.get(key), turns.get(key, [])
             if row is None or len(own) != row["num_turns"]:
-                self.skipped["a damaged file of the run holds part of it"] += 1
+                split, _, _ = parse_trajectory_id(key[1])
+                self.leave_out(_DAMAGED, {"step": step, "split": split.value})
                 continue
             prompts = shown.get(key, {})
             yield Episode(

@@ -98,6 +98,34 @@ def test_the_report_counts_what_each_option_leaves_out(
     assert answer.output.splitlines()[1:-1] == lines
 
 
+def test_pairs_are_counted_by_their_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rewards = [[1.0, 0.0], [0.75, 0.5], [0.5, 0.5]]
+    made = [
+        make_trajectory(
+            Turn(index=0, observation="go", response=f"r{k}", reward=reward, actions=("up",) * k),
+            index=2 * group + k,
+            group_index=group,
+            sibling_index=k,
+            prompt_key="q",
+        )
+        for group, pair in enumerate(rewards)
+        for k, reward in enumerate(pair)
+    ]
+    with RunWriter.create(tmp_path / "run", run_id="run", config={}, is_packing=False) as writer:
+        writer.commit_step(metrics=[step_metrics("run", 1, {})], trajectories=made, outcomes=[])
+    answer = export("--to", "dpo", "-o", "pairs.jsonl", "--margin", "0.5")
+    assert answer.output.splitlines() == [
+        "pairs.jsonl: wrote 1 pair (step 1).",
+        "Took 2 of 6 episodes (in training).",
+        "--margin left out 4 episodes: the returns of the two siblings are too close.",
+        "dpo has no place for: everything but the messages, returns, steps and groups of the "
+        "pairs.",
+    ]
+
+
 def test_the_report_as_json(run: Path) -> None:
     answer = export("--to", "csv", "-o", "out", "--where", "is_success", "--json")
     value = json.loads(answer.output)

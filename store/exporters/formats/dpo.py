@@ -4,6 +4,9 @@ Siblings had the same task and the same prompt, so the better one can be preferr
 The best is paired with the worst, the second best with the second worst, and so on: each episode is
 in one pair at most. After the first prompt siblings see different things, so what is chosen and
 rejected are whole continuations.
+
+Two siblings that executed the same actions make no pair: chance or a penalty made their returns
+differ, and preferring one to the other would teach that.
 """
 
 from __future__ import annotations
@@ -14,16 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from ..dialogue import Dialogue, dialogue_of
-from ..format import Format, Options, Written
+from ..format import FAILED, Format, Options, Reason, Written
 from ..source import Episode, RunSource
 from .messages import line_of
 
-_NO_RETURN = "its return is not known"
-_FAILED = "the world failed, or somebody ended the episode"
-_ALONE = "it has no sibling with the same prompt"
-_MIDDLE = "its group has an odd number of siblings, and it is the middle one"
-_TIE = "its return is too close to that of the sibling it would be paired with"
-_SAME = "its sibling wrote the same"
+_NO_RETURN = Reason(why="the return is not known")
+_ALONE = Reason(why="there is no sibling with the same prompt")
+_MIDDLE = Reason(why="of an odd number of siblings, the middle one has no partner")
+_EQUAL = Reason(why="the returns of the two siblings are equal")
+_CLOSE = Reason(why="the returns of the two siblings are too close", option="--margin")
+_SAME_REPLIES = Reason(why="both siblings wrote the same")
+_SAME_ACTIONS = Reason(
+    why="both siblings executed the same actions, so chance or a penalty made their returns "
+    "differ (--keep-same-actions keeps them)"
+)
 
 
 def _groups(source: RunSource) -> Iterator[list[Episode]]:
@@ -44,26 +51,31 @@ def _pairs(source: RunSource, options: Options) -> Iterator[tuple[Episode, Episo
         usable = []
         for episode in siblings:
             if episode.is_failure or not episode.turns:
-                source.skipped[_FAILED] += 1
+                source.leave_out(FAILED, episode.row)
             elif episode.episode_return is None:
-                source.skipped[_NO_RETURN] += 1
+                source.leave_out(_NO_RETURN, episode.row)
             else:
                 usable.append(episode)
         if len(usable) == 1:
-            source.skipped[_ALONE] += 1
+            source.leave_out(_ALONE, usable[0].row)
             continue
         usable.sort(key=lambda e: (-(e.episode_return or 0.0), e.row["sibling_index"]))
         half = len(usable) // 2
         if len(usable) % 2:
-            source.skipped[_MIDDLE] += 1
+            source.leave_out(_MIDDLE, usable[half].row)
         for best, worst in zip(
             usable[:half], reversed(usable[-half:] if half else []), strict=True
         ):
             difference = (best.episode_return or 0.0) - (worst.episode_return or 0.0)
             if difference <= 0 or difference < options.margin:
-                source.skipped[_TIE] += 2
+                source.leave_out(_CLOSE if options.margin else _EQUAL, best.row, worst.row)
             else:
                 yield best, worst
+
+
+def _actions(episode: Episode) -> list[str]:
+    """The executed actions in order, without regard to letter case; empty where there is none."""
+    return [action.strip().casefold() for turn in episode.turns for action in turn["actions"] or ()]
 
 
 def _continuation(dialogue: Dialogue) -> list[dict[str, Any]]:
@@ -81,10 +93,14 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
             chosen, rejected = dialogue_of(best), dialogue_of(worst)
             prompt = chosen.messages[: chosen.first_reply]
             if _texts(prompt) != _texts(rejected.messages[: rejected.first_reply]):
-                source.skipped[_ALONE] += 2
+                source.leave_out(_ALONE, best.row, worst.row)
                 continue
             if _texts(_continuation(chosen)) == _texts(_continuation(rejected)):
-                source.skipped[_SAME] += 2
+                source.leave_out(_SAME_REPLIES, best.row, worst.row)
+                continue
+            has_same_actions = [] != _actions(best) == _actions(worst)
+            if has_same_actions and not options.is_keeping_same_actions:
+                source.leave_out(_SAME_ACTIONS, best.row, worst.row)
                 continue
             row = {
                 "prompt": prompt,
@@ -104,6 +120,7 @@ DPO = Format(
     name="dpo",
     noun="pair",
     holds=frozenset(),
+    loses=("everything but the messages, returns, steps and groups of the pairs",),
     is_lesson=True,
     write=_write,
     split="train",

@@ -14,10 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from ..dialogue import Dialogue, dialogue_of
-from ..format import Format, Options, Written
+from ..format import Format, Options, Reason, Written
 from ..source import Episode, RunSource
 from .parquet import ParquetRows, messages_type
 
+_NO_REPLY = Reason(why="there is no reply")
 _OWN = ("step", "prompt", "completion", "advantage", "timestamp")
 
 
@@ -81,7 +82,7 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
                 if episode.turns:
                     rows.add(_row(episode, terms))
                 else:
-                    source.skipped["it has no reply"] += 1
+                    source.leave_out(_NO_REPLY, episode.row)
         written.num_rows += rows.num_rows
     return written
 

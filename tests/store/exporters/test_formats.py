@@ -215,7 +215,7 @@ def test_the_best_of_each_group(tmp_path: Path) -> None:
 def pairs(tmp_path: Path, *group: Trajectory, margin: float = 0.0) -> tuple[list[dict], dict]:
     run = write_run(tmp_path / "run", group)
     report = export_run(run, "dpo", tmp_path / "out.jsonl", Options(margin=margin))
-    return rows_of(tmp_path / "out.jsonl"), dict(report.skipped)
+    return rows_of(tmp_path / "out.jsonl"), {r.why: times for r, times in report.skipped.items()}
 
 
 def test_the_best_sibling_is_preferred_to_the_worst(tmp_path: Path) -> None:
@@ -257,12 +257,34 @@ def test_what_makes_no_pair(tmp_path: Path) -> None:
     )
     assert len(rows) == 1
     assert skipped == {
-        "its return is too close to that of the sibling it would be paired with": 2,
-        "its sibling wrote the same": 2,
-        "it has no sibling with the same prompt": 2,
-        "its return is not known": 1,
+        "the returns of the two siblings are equal": 2,
+        "both siblings wrote the same": 2,
+        "there is no sibling with the same prompt": 2,
+        "the return is not known": 1,
         "the world failed, or somebody ended the episode": 1,
     }
+
+
+def played(index: int, reward: float, *actions: str) -> Trajectory:
+    reply = turn(0, observation="Q", response=f"r{index}", reward=reward, actions=actions)
+    return make_trajectory(reply, step=0, index=index, sibling_index=index, prompt_key="q")
+
+
+def test_siblings_that_executed_the_same_actions_make_no_pair(tmp_path: Path) -> None:
+    # Returns 1.0 > 0.75 > 0.5 > 0.25 > 0.0 > -0.1: pairs (0, 5), (1, 4), (2, 3).
+    group = [
+        *(played(0, 1.0, "left"), played(1, 0.75, "left"), played(2, 0.5)),
+        *(played(3, 0.25), played(4, 0.0, " Left "), played(5, -0.1, "left", "left")),
+    ]
+    run = write_run(tmp_path / "run", group)
+    report = export_run(run, "dpo", tmp_path / "out.jsonl")
+    returns = [(row["chosen_return"], row["rejected_return"]) for row in rows_of(report.path)]
+    assert returns == [(1.0, -0.1), (0.5, 0.25)], "without a recorded action nothing is compared"
+    assert list(report.skipped.values()) == [2]
+    assert report.taken == {"train": 4}
+    options = Options(is_keeping_same_actions=True)
+    report = export_run(run, "dpo", report.path, options, is_overwriting=True)
+    assert (report.num_rows, report.skipped) == (3, {})
 
 
 def test_a_split_keeps_tasks_of_evaluation_out_of_lessons(run: Path, tmp_path: Path) -> None:

@@ -176,7 +176,8 @@ def test_a_damaged_run_says_what_is_missing(run: Path, tmp_path: Path) -> None:
     data[len(data) // 2] ^= 0xFF
     damaged.write_bytes(data)
     report = export_run(run, "messages", tmp_path / "out.jsonl")
-    assert report.skipped == {"a damaged file of the run holds part of it": 4}
+    assert list(report.skipped.values()) == [4]
+    assert (report.taken, report.first_step, report.last_step) == ({"train": 8}, 0, 2)
     assert [damaged.name in text for text in report.missing] == [True]
     back = imported(tmp_path / "out.jsonl", tmp_path / "back")
     assert all_differences([t for t in before if t.step != 1], back) == []
