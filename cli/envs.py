@@ -215,7 +215,10 @@ def check(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Checked:
-    """What was found out about one environment. `score` is None if it has no expert."""
+    """What was found out about one environment.
+
+    `steps_per_s` is None if nothing was measured. `score` is also None if it has no expert.
+    """
 
     report: CheckReport
     score: ExpertScore | None = None
@@ -231,6 +234,8 @@ class _Checked:
     def solvable(self) -> str:
         if not self.report.is_installed:
             return ""
+        if self.steps_per_s is None:
+            return "not measured"
         if self.score is None:
             return "no expert"
         return f"{self.score.num_solved} of {self.score.num_tried}"

@@ -98,6 +98,22 @@ def test_check_all_prints_a_table_and_the_reason_of_every_skip(
     assert (skipped["expert"], skipped["steps_per_s"]) == (None, None)
 
 
+def test_a_world_whose_steps_fail_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_world.py").write_text(
+        "from echoscope.envs.worlds.bandit import Bandit\n\n\n"
+        "class Broken(Bandit):\n"
+        "    def step(self, action):\n"
+        "        raise ValueError('no step is possible')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = run("check", "broken_world:Broken", "--seeds", "2")
+    assert result.exit_code == 1
+    row = result.output.splitlines()[1].split()
+    assert [*row[:3], *row[-2:]] == ["broken_world:Broken", "yes", "FAILED", "not", "measured"]
+
+
 def test_a_failed_check_exits_with_1() -> None:
     words = ["check", "frozen_lake", "size=8", "slip=0", "min_distance=5", "--max-turns", "1"]
     words += ["--seeds", "2"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,9 @@ MAX_LISTED = 10_000
 """Actions, tools or messages in one list."""
 TOKEN_VARIABLE = "ECHOSCOPE_ENV_TOKEN"
 """Environment variable with the token, on both sides."""
+_READ_AS_ONE = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+"""Two lone surrogates that a reader of JSON takes for one character."""
+_MAX_CODE_POINT = 0x10FFFF
 _ROLES = ("system", "user", "assistant", "tool")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """JSON has no such numbers: `info` sends them as these words."""
@@ -117,6 +121,36 @@ def list_of(content: Mapping[str, Any], key: str, most: int = MAX_LISTED) -> lis
 def texts_of(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """A list of texts that can be stored."""
     return tuple(checked_text(f"an entry of {key}", each) for each in list_of(content, key))
+
+
+def write_action(action: str) -> dict[str, Any]:
+    """The fields of an action. JSON would join some lone surrogates, so their code points go along.
+
+    >>> write_action("up"), write_action("\\ud800\\udfff")["action_code_points"]
+    ({'action': 'up'}, [55296, 57343])
+    """
+    content: dict[str, Any] = {"action": action}
+    if _READ_AS_ONE.search(action):
+        content["action_code_points"] = list(map(ord, action))
+    return content
+
+
+def read_action(content: Mapping[str, Any]) -> str:
+    """The action of a request: of its code points where it has them, else of its text.
+
+    Raises:
+        ProtocolError: it has none.
+    """
+    action = text_of(content, "action")
+    if content.get("action_code_points") is None:
+        return action
+    points = list_of(content, "action_code_points", MAX_BODY_BYTES)
+    if not all(type(point) is int and 0 <= point <= _MAX_CODE_POINT for point in points):
+        raise ProtocolError(
+            f"action_code_points is {shown(points)}, but must be integers from 0 to "
+            f"{_MAX_CODE_POINT}"
+        )
+    return "".join(map(chr, points))
 
 
 def write_observation(observation: Observation) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from .protocol import (
     shown,
     text_of,
     texts_of,
+    write_action,
 )
 
 _CLOSE_S = 2.0
@@ -174,7 +175,7 @@ class Remote(TextEnv):
     def step(self, action: str) -> StepResult:
         number = self._num_steps + 1
         answer = self._ask(
-            "step", {"episode": self._episode, "number": number, "action": str(action)}
+            "step", {"episode": self._episode, "number": number, **write_action(str(action))}
         )
         with self._reading("step"):
             if integer_of(answer, "number") != number:
@@ -206,7 +207,7 @@ class Remote(TextEnv):
     def invalid_notice(self, action: str) -> str:
         if not self._has_own_notice:
             return super().invalid_notice(action)
-        answer = self._ask("notice", {"episode": self._episode, "action": str(action)})
+        answer = self._ask("notice", {"episode": self._episode, **write_action(str(action))})
         with self._reading("notice"):
             return checked_text("notice", text_of(answer, "notice"))
 

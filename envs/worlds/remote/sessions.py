@@ -36,6 +36,7 @@ from .protocol import (
     ProtocolError,
     integer_of,
     object_of,
+    read_action,
     shown,
     text_of,
     write_observation,
@@ -151,7 +152,7 @@ class Session:
     def step(self, content: Content) -> Answer:
         """Play the next action; the last one, asked for again, is not played again."""
         number = integer_of(content, "number", least=1)
-        action = text_of(content, "action")
+        action = read_action(content)
         self._check_episode(content)
         asked = ("step", number, action)
         if asked == self._asked:
@@ -180,7 +181,7 @@ class Session:
     def notice(self, content: Content) -> Answer:
         """What an observation begins with after an invalid action."""
         self._check_episode(content)
-        return {"notice": self._env.invalid_notice(text_of(content, "action"))}
+        return {"notice": self._env.invalid_notice(read_action(content))}
 
     def close(self) -> None:
         """Close the world; one that fails even there is left alone."""

@@ -81,6 +81,34 @@ def test_the_contract_holds_over_the_wire(url: str) -> None:
     assert "processes" in report.passed
 
 
+@pytest.mark.parametrize("action", ["\udfff\ud800" * 3, "\ud800\udfff", "\U0001f600", "\udfff"])
+def test_surrogates_reach_the_world_as_they_were_sampled(action: str) -> None:
+    here = registry.make("bandit")
+    with served(Served(id="bandit")) as url:
+        there = registry.make("remote", url=url)
+        assert there.reset(0, 0) == here.reset(0, 0)
+        assert there.step(action) == here.step(action)
+
+
+def test_a_client_without_code_points_is_still_understood() -> None:
+    with served(Served(id="bandit")) as url:
+        session = ask(url, "/v1/sessions", {})[1]["session"]
+        ask(url, f"/v1/sessions/{session}/reset", {"episode": 1, "seed": 0, "noise_seed": 0})
+        step = {"episode": 1, "number": 1, "action": "\ud800\udfff"}
+        status, answer = ask(url, f"/v1/sessions/{session}/step", step)
+    assert status == 200
+    assert "U000103ff" in answer["result"]["observation"]["text"]
+
+
+def test_code_points_that_are_none_are_refused(url: str) -> None:
+    session = ask(url, "/v1/sessions", {"env": "sudoku"})[1]["session"]
+    ask(url, f"/v1/sessions/{session}/reset", {"episode": 1, "seed": 0, "noise_seed": 0})
+    for points in ([0x110000], [-1], [True], "up"):
+        content = {"episode": 1, "number": 1, "action": "up", "action_code_points": points}
+        status, answer = ask(url, f"/v1/sessions/{session}/step", content)
+        assert (status, answer["error"]["kind"]) == (400, "bad_request")
+
+
 def test_the_server_may_need_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     with served(Served(id="bandit"), token="open sesame") as url:
         monkeypatch.delenv("ECHOSCOPE_ENV_TOKEN", raising=False)
