@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, SupportsIndex
 
 import numpy as np
 
@@ -30,6 +31,10 @@ EMPTY_INFO: Mapping[str, float] = MappingProxyType({})
 
 KEY_CHARS = 16
 """Length of a task's key."""
+
+NO_ACTION_NOTICE = "Invalid reply: no action found."
+WRONG_FORMAT_NOTICE = "Invalid reply: wrong format."
+"""After a reply whose actions were found and played, but whose format is wrong."""
 
 NOTICE_CHARS = 40
 """How much of an invalid action an observation repeats."""
@@ -248,7 +253,7 @@ class TextEnv(ABC):
     def invalid_notice(self, action: str) -> str:
         """What an observation begins with after an invalid action; "" if the reply had none."""
         if not action.strip():
-            return "Invalid reply: no action found."
+            return NO_ACTION_NOTICE
         return f'Invalid action "{shorten(action)}".'
 
     def task_key(self) -> str | None:
@@ -432,8 +437,17 @@ def normalise(action: str) -> str:
     return action.strip().casefold()
 
 
-def check_seed(name: str, value: int) -> int:
-    """`value` if it is an integer in [0, 2**63), else an `EnvParamsError`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_SEED:
-        raise EnvParamsError(f"{name} is {value!r}, but must be an integer in [0, 2**63)")
-    return value
+def check_seed(name: str, value: SupportsIndex) -> int:
+    """`value` as Python's int if it is an integer in [0, 2**63), NumPy's too.
+
+    Raises:
+        EnvParamsError: it is none. A boolean is none.
+    """
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool | np.bool_):
+        try:
+            seed = operator.index(value)
+        except TypeError:  # an array has `__index__`, but only that of one integer works
+            seed = -1
+        if 0 <= seed <= MAX_SEED:
+            return seed
+    raise EnvParamsError(f"{name} is {value!r}, but must be an integer in [0, 2**63)")

@@ -183,8 +183,7 @@ class FromGymnasium(TextEnv):
         self._task_key = ""
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("seed", seed)
-        value, _ = self._world.reset(seed=seed)
+        value, _ = self._world.reset(seed=check_seed("seed", seed))
         rng = np.random.Generator(np.random.PCG64(check_seed("noise_seed", noise_seed)))
         self._world.unwrapped.np_random = rng
         self._is_over, self._has_succeeded = False, False

@@ -12,6 +12,8 @@ from typing import TypeVar
 from echoscope.text.amounts import counted
 
 from ..base import (
+    NO_ACTION_NOTICE,
+    WRONG_FORMAT_NOTICE,
     EnvParamsError,
     EnvValueError,
     Message,
@@ -146,7 +148,9 @@ class TurnRunner(WorldTurns):
             if self._tools:
                 observation = self._tool_feedback(answers, has_dropped)
             else:
-                observation = checked_feedback(self._next_observation(bad, has_dropped))
+                has_actions = any(action.strip() for action in actions)
+                notices = [] if bad is None else [self._notice(bad, has_actions=has_actions)]
+                observation = checked_feedback(self._next_observation(notices, has_dropped))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - see reset
             self._fail(error)
             return self._failed(tuple(executed), reward, is_well_formed and bad is None)
@@ -189,8 +193,17 @@ class TurnRunner(WorldTurns):
                 return legal
         return action
 
-    def _next_observation(self, bad: str | None, has_dropped: bool) -> Observation:
-        notices = [] if bad is None else [self._env.invalid_notice(bad)]
+    def _notice(self, bad: str, *, has_actions: bool) -> str:
+        """What is wrong with a reply: the action `bad`, or "" where that is the format alone.
+
+        A world's own notice about a reply without an action stays as it is.
+        """
+        notice = self._env.invalid_notice(bad)
+        if has_actions and not bad:
+            return notice.replace(NO_ACTION_NOTICE, WRONG_FORMAT_NOTICE)
+        return notice
+
+    def _next_observation(self, notices: list[str], has_dropped: bool) -> Observation:
         if has_dropped:
             notices.append(f"Only the first {counted(self._max_actions, 'action')} counted.")
         return prefixed(" ".join(notices), self._state) if notices else self._state

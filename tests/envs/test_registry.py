@@ -7,6 +7,7 @@ import importlib.metadata
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from echoscope.envs import registry
@@ -201,12 +202,20 @@ def test_a_spec_checks_its_limits() -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [-1, 2**63, 1.0, True, "1"])
+@pytest.mark.parametrize(
+    "seed", [-1, 2**63, 1.0, True, "1", np.float64(1), np.True_, np.int64(-1), np.array([1, 2])]
+)
 def test_bad_seeds_are_refused(seed: Any) -> None:
     with pytest.raises(EnvParamsError, match="seed is"):
         check_seed("seed", seed)
     with pytest.raises(EnvParamsError, match="noise_seed"):
         Bandit().reset(0, seed)
+
+
+@pytest.mark.parametrize("seed", [np.int64(5), np.uint64(5), np.array(5)])
+def test_numpy_integers_are_seeds(seed: Any) -> None:
+    assert type(check_seed("seed", seed)) is int
+    assert Bandit().reset(seed, seed) == Bandit().reset(5, 5)
 
 
 def test_shorten_keeps_messages_on_one_ascii_line() -> None:

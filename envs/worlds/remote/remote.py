@@ -145,8 +145,7 @@ class Remote(TextEnv):
         return self._num_tasks
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("seed", seed)
-        check_seed("noise_seed", noise_seed)
+        seed, noise_seed = check_seed("seed", seed), check_seed("noise_seed", noise_seed)
 
         def start() -> dict[str, Any]:
             if not self._session:

@@ -88,6 +88,23 @@ def test_a_malformed_reply_with_a_good_action_is_executed_and_charged() -> None:
     assert (result.actions, result.is_valid, result.format_penalty) == ((go,), False, -0.1)
 
 
+@pytest.mark.parametrize(
+    ("actions", "notice"),
+    [
+        (["Farmer"], "Invalid reply: wrong format."),
+        ([], "Invalid reply: no action found."),
+        ([" "], "Invalid reply: no action found."),
+        (["jump"], 'Invalid action "jump".'),
+    ],
+)
+def test_a_malformed_reply_is_told_what_is_wrong(actions: list[str], notice: str) -> None:
+    turns = wrap(
+        partial(registry.make, "bandit"), TurnSettings(max_turns=2, max_actions_per_turn=1)
+    )
+    turns.reset(0, 0)
+    assert turns.step_turn(actions, False).observation.text.startswith(notice)
+
+
 def test_the_turn_limit_truncates() -> None:
     turns = stack(max_turns=2)
     assert turns.step_turn([], True).stop_reason is None
