@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -97,6 +98,8 @@ def export(
         is_keeping_same_actions=keep_same_actions,
         form=_form(form),
     )
+    # The report names damaged files: the log would only name them twice.
+    logging.getLogger("echoscope.store").addHandler(logging.NullHandler())
     with progress_bars() as bar:
         report = export_run(
             run, to, output, options, is_overwriting=overwrite, progress=bar("exporting (episodes)")
@@ -154,7 +157,7 @@ def words(report: ExportReport) -> list[str]:
     for reason, times in report.skipped.items():
         who = f"{reason.option} left out" if reason.option else "Left out"
         lines.append(f"{who} {counted(times, 'episode')}: {reason.why}.")
-    lines += [f"Missing, because the run is damaged: {text}" for text in report.missing]
+    lines += report.missing
     if report.lost:
         lines.append(f"{report.format} has no place for: {'; '.join(report.lost)}.")
     return lines + list(report.notes)
@@ -215,6 +218,7 @@ def _as_json(report: ExportReport) -> dict[str, Any]:
             "where": report.choice.by_where,
             "best": report.choice.by_best,
         },
+        "episodes_missing": report.choice.num_missing,
         "missing": report.missing,
         "lost": report.lost,
         "notes": report.notes,

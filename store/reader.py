@@ -102,6 +102,19 @@ class CommandState:
     """In seconds since the epoch."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingFile:
+    """A data file that readers leave out, because it is damaged or cannot be read."""
+
+    path: Path
+    table: str
+    num_rows: int
+    """As the journal counts them; of a file that a rewind cuts, some are hidden anyway."""
+    first_step: int
+    last_step: int
+    why: str
+
+
 def run_info(index: RunIndex) -> RunInfo:
     row = run_row(index)
     return RunInfo(
@@ -242,6 +255,21 @@ class RunReader(_SqlReader):
         """Name, status, configuration and progress."""
         self.refresh()
         return run_info(self._index)
+
+    def missing_files(self) -> list[MissingFile]:
+        """The data files that what was read so far had to leave out, table by table."""
+        return [
+            MissingFile(
+                path=self.path / file.entry.path,
+                table=table,
+                num_rows=file.entry.num_rows,
+                first_step=file.first_step,
+                last_step=file.last_step,
+                why=why,
+            )
+            for table in TABLES
+            for file, why in self._index.files_left_out(table)
+        ]
 
     def steps(self) -> pa.Table:
         """The table `steps`, in order."""

@@ -51,7 +51,7 @@ class ExportReport:
     skipped: Mapping[Reason, int]
     """Why episodes that were asked for were left out -> how many."""
     missing: tuple[str, ...]
-    """Files of the run that are damaged or gone."""
+    """What is missing, because a file of the run is damaged or gone: a sentence for each file."""
     lost: tuple[str, ...]
     """What the run holds and the format does not, in words."""
     notes: tuple[str, ...]
@@ -130,7 +130,7 @@ def export_run(
         choice=source.choice,
         split=source.split,
         skipped=dict(source.skipped),
-        missing=tuple(dict.fromkeys(reader.warnings)),
+        missing=_missing(source),
         lost=(*lost, *chosen.loses),
         notes=tuple(written.notes),
     )
@@ -194,6 +194,9 @@ def _nothing(source: RunSource) -> str:
             f"{where}: no episode of {source.split} matches, but {source.num_other_split} of "
             f"{other} do; --split {other} exports them"
         )
+    missing = _missing(source)
+    if missing:
+        return f"{where}: no episode that matches can be read. {' '.join(missing)}"
     first, last = source.steps
     if first > source.cut:
         return f"{where}: there is no step {first}; the run has steps 0 to {source.cut}"
@@ -227,6 +230,34 @@ def _lost(source: RunSource, chosen: Format) -> tuple[str, ...]:
         if source.reader.sql(f"SELECT 1 FROM ({query}) LIMIT 1").num_rows:
             words.append(sentence)
     return tuple(words)
+
+
+_ROWS_OF = {
+    "trajectories": "{count} episode{s} of {steps} {are} missing",
+    "turns": "{count} turn{s} of {steps} {are} missing",
+    "tokens": "The tokens of {count} turn{s} of {steps} are missing",
+}
+"""What is missing where a file of a table is, in words."""
+_ROWS = "{count} row{s} of {table} of {steps} {are} missing"
+
+
+def _missing(source: RunSource) -> tuple[str, ...]:
+    """A sentence for each file of the run that had to be left out, or is not as it was written."""
+    files = source.missing_files()
+    sentences = []
+    for file in files:
+        first, last = file.first_step, file.last_step
+        what = _ROWS_OF.get(file.table, _ROWS).format(
+            count=file.num_rows,
+            s="" if file.num_rows == 1 else "s",
+            are="is" if file.num_rows == 1 else "are",
+            table=file.table,
+            steps=f"step {first}" if first == last else f"steps {first} to {last}",
+        )
+        sentences.append(f"{what} ({file.path}: {file.why}).")
+    left_out = {f"{file.path}: " for file in source.reader.missing_files()}
+    others = [text for text in source.reader.warnings if not text.startswith(tuple(left_out))]
+    return (*sentences, *(f"{text}." for text in others))
 
 
 def _mark(folder: Path, chosen: Format, source: RunSource) -> None:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from ..errors import QueryError
 from ..models import load_detokenizer, tokenizer_folders
 from ..query.condition import FLAG, checked_condition, flags_without_prefix
-from ..reader import RunInfo, RunReader
+from ..reader import MissingFile, RunInfo, RunReader
 from ..records import StopReason, parse_trajectory_id
 from ..schema import TABLES
 from .format import SPLITS, ExportError, Options, Reason, SplitChoice
@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 Progress = Callable[[int, int], None]
 """Called with (episodes, of episodes)."""
 
-_DAMAGED = Reason(why="a damaged file of the run holds part of it")
+_DAMAGED = Reason(why="a damaged file of the run holds their turns")
 _SLICE = 128
 """Episodes that are Python objects at a time."""
 _FLAGS = flags_without_prefix(TABLES["trajectories"].column_names)
@@ -88,7 +88,9 @@ class Choice:
     """
 
     num_all: int
-    """Episodes up to the last acknowledged step."""
+    """Episodes up to the last acknowledged step, `num_missing` included."""
+    num_missing: int
+    """Episodes whose rows stand in a damaged file."""
     by_steps: int
     by_split: Mapping[str, int]
     """Split of the store -> episodes."""
@@ -180,6 +182,19 @@ class RunSource:
         )
         return self._rows(query, [first, last, list(splits)])
 
+    def missing_files(self) -> list[MissingFile]:
+        """Files that were left out so far and hold rows of the steps that were asked for."""
+        first, last = self.steps
+        return [
+            file
+            for file in self.reader.missing_files()
+            if file.first_step <= last and first <= file.last_step
+        ]
+
+    def _num_missing(self) -> int:
+        files = self.missing_files()
+        return sum(file.num_rows for file in files if file.table == "trajectories")
+
     def _choice(self) -> Choice:
         first, last = self.steps
         counts = self._rows(
@@ -195,11 +210,13 @@ class RunSource:
             if row["split"] not in own:
                 by_split[row["split"]] += row["num"]
         num_matching = sum(row["num"] for row in in_steps if row["split"] in own and row["matches"])
-        num_all = sum(row["num"] for row in counts)
+        num_readable = sum(row["num"] for row in counts)
         num_in_steps = sum(row["num"] for row in in_steps)
+        num_missing = self._num_missing()
         return Choice(
-            num_all=num_all,
-            by_steps=num_all - num_in_steps,
+            num_all=num_readable + num_missing,
+            num_missing=num_missing,
+            by_steps=num_readable - num_in_steps,
             by_split={split: by_split[split] for split in SPLITS["all"] if split in by_split},
             by_where=num_in_steps - by_split.total() - num_matching,
             by_best=num_matching - self.chosen.num_rows,

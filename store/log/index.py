@@ -139,10 +139,10 @@ class RunIndex:
         self.run, description_problem = describe_run(self.layout)
         self.run_id: str = self.run["run_id"]
         self.warnings: list[str] = []
-        self.bad_paths: set[str] = set()
-        """Data files, relative to the run, that are damaged and are left out."""
-        self._unreadable: dict[str, tuple[float, str]] = {}
-        """Data files that the system did not let us read: when to try again, and the warning."""
+        self.bad_paths: dict[str, str] = {}
+        """Data files, relative to the run, that are damaged and are left out -> what is wrong."""
+        self._unreadable: dict[str, tuple[float, str, str]] = {}
+        """Data files that the system did not let us read: when to try again, why, the warning."""
         self.problems: list[Problem] = []
         """What is wrong with `run.json`, the manifest and the journal. Readers show the rest."""
         self.is_checked = True
@@ -182,15 +182,15 @@ class RunIndex:
     def set_aside(self, path: str, why: str) -> None:
         """Leave a data file out for a moment: the system did not let us read it."""
         warning = f"{self.layout.root / path}: {why}; left out until it can be read"
-        self._unreadable[path] = (time.monotonic() + _RETRY_S, warning)
+        self._unreadable[path] = (time.monotonic() + _RETRY_S, why, warning)
         self.warn(warning)
 
     def try_again(self) -> bool:
         """Take files back in whose time has come; whether there was one."""
         now = time.monotonic()
-        due = [path for path, (at, _) in self._unreadable.items() if at <= now]
+        due = [path for path, (at, _, _) in self._unreadable.items() if at <= now]
         for path in due:
-            _, warning = self._unreadable.pop(path)
+            _, _, warning = self._unreadable.pop(path)
             self.warnings.remove(warning)
         return bool(due)
 
@@ -211,7 +211,20 @@ class RunIndex:
         return "grown" if records else "same"
 
     def files(self, table: str) -> list[VisibleFile]:
-        """The files that hold visible rows of a table, packs first."""
+        """The files that hold visible rows of a table and can be read, packs first."""
+        left_out = self.bad_paths.keys() | self._unreadable.keys()
+        return [file for file in self._visible(table) if file.entry.path not in left_out]
+
+    def files_left_out(self, table: str) -> list[tuple[VisibleFile, str]]:
+        """The files with visible rows of a table that are left out, and what is wrong with each."""
+        whys = self.bad_paths | {path: why for path, (_, why, _) in self._unreadable.items()}
+        return [
+            (file, whys[file.entry.path])
+            for file in self._visible(table)
+            if file.entry.path in whys
+        ]
+
+    def _visible(self, table: str) -> list[VisibleFile]:
         visible = []
         for pack in self.manifest.packs:
             limit = None if self._all_attempts else self.state.limit(pack.attempt)
@@ -232,8 +245,7 @@ class RunIndex:
                     for e in segment.files
                     if e.table == table
                 ]
-        left_out = self.bad_paths | self._unreadable.keys()
-        return [file for file in visible if file.entry.path not in left_out]
+        return visible
 
     def packed_rows(self, table: str) -> list[dict[str, Any]]:
         """Rows of an event table that are in packs. Damaged packs are left out, with a warning."""

@@ -291,7 +291,7 @@ class RunDatabase:
         bad = CHECKS.damaged((root, entry) for entry in entries)
         with self._lock:
             for _, entry, why in bad:
-                index.bad_paths.add(entry.path)
+                index.bad_paths[entry.path] = why
                 index.warn(f"{root / entry.path}: {why}; left out")
                 self._is_stale = True
         return bool(bad)
@@ -461,7 +461,7 @@ class RunDatabase:
             is_changed = self._catch_up() or is_changed
             for index, path, why in damaged:
                 if any(path == f.entry.path for name in TABLES for f in index.files(name)):
-                    index.bad_paths.add(path)
+                    index.bad_paths[path] = why
                     index.warn(f"{index.layout.root / path}: {why}; left out")
                     is_changed = self._is_stale = True
             return is_changed

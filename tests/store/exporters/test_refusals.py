@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 from made_run import add_steps, make_run, open_writer
+from stored_steps import build_trajectory
 from trajectories import make_trajectory
 
 from echoscope.diagnostics.read.metrics_file import read_metrics
@@ -169,16 +170,47 @@ def test_a_run_that_goes_back_meanwhile(tmp_path: Path) -> None:
         resumed[0].close(status="finished")
 
 
+def damage(run: Path, table: str, *, step: int) -> Path:
+    """Change a byte of a table's file of a step."""
+    (path,) = (run / "seg" / table).glob(f"*{step:08d}-*.parquet")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    return path
+
+
+def test_episodes_whose_rows_are_damaged_are_counted(run: Path, tmp_path: Path) -> None:
+    damaged = damage(run, "trajectories", step=1)
+    report = export_run(run, "messages", tmp_path / "out.jsonl")
+    assert (report.choice.num_all, report.choice.num_missing, report.taken) == (12, 4, {"train": 8})
+    why = f"4 episodes of step 1 are missing ({damaged}: its content changed after it was written)."
+    assert report.missing == (why,)
+    elsewhere = export_run(run, "messages", tmp_path / "two.jsonl", Options(first_step=2))
+    assert (elsewhere.choice.num_missing, elsewhere.missing) == (0, ())
+    options = Options(first_step=1, last_step=1)
+    assert refused(run, tmp_path / "one.jsonl", options=options).endswith(f"can be read. {why}")
+
+
+def test_damaged_tokens_leave_out_no_episode(tmp_path: Path) -> None:
+    trained = [build_trajectory(0, index) for index in range(2)]
+    run = write_run(tmp_path / "run", trained)
+    damaged = damage(run, "tokens", step=0)
+    report = export_run(run, "messages", tmp_path / "out.jsonl")
+    assert report.taken == {"train": 2}
+    assert report.missing == (
+        f"The tokens of 4 turns of step 0 are missing ({damaged}: its content changed after it was "
+        "written).",
+    )
+
+
 def test_a_damaged_run_says_what_is_missing(run: Path, tmp_path: Path) -> None:
     before = stored(run)
-    (damaged,) = (run / "seg" / "turns").glob("*00000001-*.parquet")
-    data = bytearray(damaged.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    damaged.write_bytes(data)
+    damaged = damage(run, "turns", step=1)
     report = export_run(run, "messages", tmp_path / "out.jsonl")
     assert list(report.skipped.values()) == [4]
     assert (report.taken, report.first_step, report.last_step) == ({"train": 8}, 0, 2)
-    assert [damaged.name in text for text in report.missing] == [True]
+    why = "its content changed after it was written"
+    assert report.missing == (f"4 turns of step 1 are missing ({damaged}: {why}).",)
     back = imported(tmp_path / "out.jsonl", tmp_path / "back")
     assert all_differences([t for t in before if t.step != 1], back) == []
 
