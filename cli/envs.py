@@ -45,7 +45,7 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
     from rich.table import Table
 
     from echoscope.envs import registry
-    from echoscope.envs.params import choices
+    from echoscope.envs.params import choices, described_parameters
 
     prepare("", register)
     specs, missing = registry.list_specs(), registry.unavailable()
@@ -59,7 +59,7 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
                 "max_actions_per_turn": spec.max_actions_per_turn,
                 "requires": list(spec.requires),
                 "observation_formats": list(choices(spec.config_type, "observation")),
-                "params": _parameter_types(spec.config_type),
+                "params": described_parameters(spec.config_type),
             }
             for spec in specs
         ]
@@ -77,22 +77,16 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
     Console().print(table)
 
 
-def _params_of_unavailable(env_id: str) -> dict[str, str] | None:
+def _params_of_unavailable(env_id: str) -> dict[str, Any] | None:
     """The parameters of an environment that cannot run here; None where its class cannot load."""
     from echoscope.envs import registry
     from echoscope.envs.base import EnvError
+    from echoscope.envs.params import described_parameters
 
     try:
-        return _parameter_types(registry.spec(env_id).config_type)
+        return described_parameters(registry.spec(env_id).config_type)
     except EnvError:
         return None
-
-
-def _parameter_types(config_type: type[Any]) -> dict[str, str]:
-    """The parameters of an environment and their types, as Python writes them."""
-    import dataclasses
-
-    return {field.name: str(field.type) for field in dataclasses.fields(config_type)}
 
 
 def _parameter_names(config_type: type[Any]) -> list[str]:

@@ -12,6 +12,9 @@ import typer
 from .envs import AsJson, EnvId, MaxActions, MaxTurns, Params, RegisterFile, make_group, prepare
 from .terminal import output_console, print_json, progress_bars
 
+WIDTH = 200
+"""Columns of the table of data in a file or a pipe."""
+
 
 class Split(StrEnum):
     train = "train"
@@ -78,7 +81,9 @@ def data(as_json: AsJson = False) -> None:
 
     listed = {env_id for facts in sources.SOURCES for env_id in facts.worlds}
     others = tuple(env_id for env_id in registry.BUILTIN if env_id not in listed)
-    table = Table("environments", "here", "public set", "parameters", "format", box=None)
+    table = Table(box=None)
+    for name in ("environments", "here", "public set", "parameters"):
+        table.add_column(name, overflow="fold")
     for facts in (*sources.SOURCES, sources.WorldData(worlds=others, made=sources.DRAWN)):
         here = [_plain(facts.made)] if facts.made else []
         for file in facts.shipped:
@@ -89,11 +94,16 @@ def data(as_json: AsJson = False) -> None:
             state = {True: ", present", False: ", missing", None: ""}[public.is_there]
             ways = [*public.params, *[f"${public.variable}"] * bool(public.variable)]
             name = f"{public.name} ({public.size}{state})"
-            table.add_row(*map(escape, (ids, made, name, ", ".join(ways), public.described)))
+            table.add_row(*map(escape, (ids, made, name, ", ".join(ways))))
             ids, made = "", ""
         if not facts.public:
-            table.add_row(escape(ids), escape(made), "", "", "")
-    output_console(pipe_width=200, is_wrapped=True).print(table)
+            table.add_row(escape(ids), escape(made), "", "")
+    output_console(pipe_width=WIDTH, is_wrapped=True).print(table)
+    # Not in the table: a narrow column would break an address.
+    typer.echo("\nFormat of each public set:")
+    described = {public.name: public.described for f in sources.SOURCES for public in f.public}
+    for name, text in described.items():
+        typer.echo(f"  {name}: {text}")
     typer.echo(
         "\nA public set does not ship. Fetch it from its makers and give its files as parameters: "
         "docs/environments.md."

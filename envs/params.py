@@ -54,6 +54,27 @@ def choices(config_type: type[Any], name: str) -> tuple[str, ...]:
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
+def described_parameters(config_type: type[Any]) -> dict[str, dict[str, Any]]:
+    """Each parameter's name to its `type` in words and its `default`, if it has one.
+
+    A parameter that is one of a few values also has them as `values`.
+    """
+    described: dict[str, dict[str, Any]] = {}
+    for field in dataclasses.fields(config_type):
+        if not field.init:
+            continue
+        hint = _fields(config_type)[field.name].hint  # type: ignore[arg-type]
+        facts: dict[str, Any] = {"type": describe_type(hint)}
+        if get_origin(hint) is Literal:
+            facts["values"] = list(get_args(hint))
+        if field.default is not dataclasses.MISSING:
+            facts["default"] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            facts["default"] = field.default_factory()
+        described[field.name] = facts
+    return described
+
+
 def require(condition: bool, message: str) -> None:
     """Raise `EnvParamsError(message)` unless `condition`: for `__post_init__` of configs."""
     if not condition:

@@ -26,7 +26,12 @@ def test_list() -> None:
     rows = json.loads(run("list", "--json").output)["environments"]
     sokoban = next(row for row in rows if row["id"] == "sokoban")
     assert sokoban["max_turns"] == 5
-    assert "levels" in sokoban["params"]
+    assert sokoban["params"]["symbols"] == {
+        "type": "one of 'plain', 'xsb', 'letters'",
+        "values": ["plain", "xsb", "letters"],
+        "default": "plain",
+    }
+    assert sokoban["params"]["levels"] == {"type": "a string or null", "default": None}
 
 
 def test_the_list_names_the_way_to_a_missing_package_as_written(
@@ -41,7 +46,7 @@ def test_the_list_names_the_way_to_a_missing_package_as_written(
     assert "needs bm25s, which is not installed: pip install -e '.[search]'" in run("list").output
     listed = json.loads(run("list", "--json").output)
     assert set(listed["unavailable"]) == {"search_qa", "lost"}
-    assert listed["unavailable_params"]["search_qa"]["hops"] == "int | None"
+    assert listed["unavailable_params"]["search_qa"]["hops"]["type"] == "an integer or null"
     assert listed["unavailable_params"]["lost"] is None
 
 

@@ -153,6 +153,14 @@ def test_the_readme_has_the_table_and_the_folder_the_files() -> None:
     }
 
 
+@pytest.mark.parametrize("width", [80, 200])
+def test_no_address_is_cut(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echoscope.cli.envs_data.WIDTH", width)
+    shown = run("data").output
+    addresses = [word for data in SOURCES for p in data.public for word in p.described.split()]
+    assert [word for word in addresses if word not in shown] == []
+
+
 @pytest.mark.parametrize("data", SOURCES, ids=lambda data: data.worlds[0])
 def test_named_parameters_are_those_of_the_worlds(data: Any) -> None:
     for env_id in data.worlds:
