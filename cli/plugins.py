@@ -69,9 +69,13 @@ def check(
 ) -> None:
     """Try a plug-in on made-up steps. Exit code 1 if it breaks its contract."""
     from echoscope.core.config.loading import parse_override
-    from echoscope.core.plugins.checks import check_plugin
-    from echoscope.text.user_code import search_working_folder
+    from echoscope.core.plugins.checks import KINDS, check_plugin
+    from echoscope.text.amounts import counted
+    from echoscope.text.user_code import UserCodeError, search_working_folder
 
+    kinds = (*KINDS, "environment")
+    if kind not in kinds:
+        raise UserCodeError(f"there is no kind of plug-in {kind!r}; kinds are {', '.join(kinds)}")
     search_working_folder()
     if kind == "environment":
         from . import envs
@@ -96,7 +100,7 @@ def check(
         )
     else:
         verdict = "ok" if report.is_ok else "FAILED"
-        typer.echo(f"{kind} {name}: {verdict} ({len(report.passed)} checks passed)")
+        typer.echo(f"{kind} {name}: {verdict} ({counted(len(report.passed), 'check')} passed)")
         for check_name, reason in report.failed.items():
             typer.echo(f"  failed  {check_name}: {reason}")
     if not report.is_ok:

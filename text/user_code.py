@@ -98,7 +98,11 @@ def load(kind: str, name: str) -> Callable[..., Any]:
             f"{kind} plug-in {name!r} is built into Python; name a function of your own"
         )
     if not callable(value):
-        known = [key for key, member in vars(module).items() if callable(member)]
+        known = [
+            key
+            for key, member in vars(module).items()
+            if callable(member) and inspect.getmodule(member) is module
+        ]
         raise UserCodeError(
             f"{kind} plug-in {name!r}: {module_name!r} has no function {attribute!r}"
             + did_you_mean(attribute, known)
@@ -127,12 +131,20 @@ def require_params(kind: str, name: str, params: Mapping[str, Any], num_inputs: 
     Raises:
         UserCodeError: it does not.
     """
+    known = ""
     try:
         signature = inspect.signature(loaded(kind, name))
+        names = [
+            parameter.name
+            for parameter in list(signature.parameters.values())[num_inputs:]
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        ]
+        known = f"its parameters are {', '.join(names)}" if names else "it takes no parameters"
         signature.bind(*[None] * num_inputs, **params)
     except (TypeError, ValueError) as error:
         raise UserCodeError(
             f"{kind} plug-in {name!r} does not take the params {dict(params)}: {error}"
+            + (f"; {known}" if known else "")
         ) from None
 
 

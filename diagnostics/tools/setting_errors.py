@@ -98,7 +98,9 @@ def describe(
         meant = _UNNAMED.get(loc[-1])
         if meant in known:
             return f"unknown key {_quoted(key)}; {_name_not_value(meant, meant)}"
-        return f"unknown key {_quoted(key)}{did_you_mean(loc[-1], known)}"
+        kinds = [f"{place([*parts[:-1], 'kind'])}={kind}" for kind in _kinds_with(loc, root)]
+        way_out = f"; for this key set {' or '.join(kinds)}" if kinds else ""
+        return f"unknown key {_quoted(key)}{did_you_mean(loc[-1], known)}{way_out}"
     if first["type"] == "missing":
         is_typed = place is dotted and (not path or path[0] == "diagnostics")
         if loc[-1] in _SECRETS:
@@ -204,6 +206,14 @@ def field_names(loc: Sequence[str], root: Any) -> list[str]:
 
 def _kinds_at(loc: Sequence[str], root: Any) -> list[str]:
     return [kind for model in models_in(_walk(loc, root)[1]) for kind in _kinds(model)]
+
+
+def _kinds_with(loc: Sequence[str], root: Any) -> list[str]:
+    """The other kinds that have the key at the end of the path, if what has it comes in kinds."""
+    models = models_in(_walk(loc[:-2], root)[1])
+    if len(loc) < 2 or not any(loc[-2] in _kinds(model) for model in models):
+        return []
+    return [kind for model in models if loc[-1] in model.model_fields for kind in _kinds(model)]
 
 
 def step(models: list[type[BaseModel]], annotation: Any, part: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -42,6 +43,24 @@ def test_a_check_says_what_is_wrong_and_exits_with_1() -> None:
         ["loads"],
         ["returns"],
     )
+
+
+def test_mistakes_name_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rules_of_mine.py").write_text(
+        "from collections import Counter\n\n\n"
+        "def undecided(groups, *, least=0.2):\n"
+        "    return Counter(groups)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    answer = run("check", "selection", "rules_of_mine:undecided", "leest=0.25")
+    assert answer.output.endswith(
+        "got an unexpected keyword argument 'leest'; its parameters are least\n"
+    )
+    answer = run("check", "selection", "rules_of_mine:nope")
+    assert answer.output.endswith("has no function 'nope'; known: undecided\n")
+    assert "(0 checks passed)" in answer.output
+    kinds = "kinds are advantage, loss, selection, reward, observer, environment"
+    assert kinds in str(run("check", "advants", "rules_of_mine:nope").exception)
 
 
 def test_environments_have_checks_of_their_own() -> None:

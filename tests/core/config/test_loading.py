@@ -201,7 +201,16 @@ def test_merge_leaves_both_sides_as_they_were() -> None:
         (["optim.lrr=1"], "unknown key 'optim.lrr'; did you mean 'lr'?"),
         (["selection.stategy=top_p"], "unknown key 'selection.stategy'; did you mean 'strategy'?"),
         (["envs.train.0.group=3"], "unknown key 'envs.train.0.group'; did you mean 'groups'?"),
-        (["critic.lr=1"], "unknown key 'critic.lr'; known: kind"),
+        (
+            ["critic.lr=1"],
+            "unknown key 'critic.lr'; known: kind; for this key set critic.kind=head or "
+            "critic.kind=model",
+        ),
+        (
+            ["advantage.function=m:f"],
+            "unknown key 'advantage.function'; known: eps, kind; for this key set "
+            "advantage.kind=custom",
+        ),
         (["loss.kind=gspo", "loss.clip_hgh=1"], "unknown key 'loss.clip_hgh'; did you mean"),
         (
             ["nonsense=1"],
