@@ -110,7 +110,7 @@ def _reply(
 ) -> tuple[Message, dict[str, Any]]:
     """The message of a reply, and how the entry finds the stored reply in it."""
     text = turn["response"]
-    prefix = opening or _forced_think(text)
+    prefix = opening or _forced_think(turn)
     if not calls:
         message: Message = {"role": "assistant", "content": prefix + text}
         return message, ({"prefix": len(prefix)} if prefix else {})
@@ -129,8 +129,14 @@ def _reply(
     return message, {"response": text}
 
 
-def _forced_think(text: str) -> str:
-    """What a reply lacks that begins inside its reasoning, because the prompt opened it."""
+def _forced_think(turn: Row) -> str:
+    """What a reply lacks that begins inside its reasoning, because the prompt opened it.
+
+    The place of the reasoning says so also of a reply that writes the tag once more.
+    """
+    text, start, end = turn["response"], turn["reasoning_start"], turn["reasoning_end"]
+    if start == 0 and (end == len(text) or text.startswith(THINK_CLOSE, end)):
+        return THINK_OPEN
     close = text.find(THINK_CLOSE)
     return THINK_OPEN if close >= 0 and THINK_OPEN not in text[:close] else ""
 
