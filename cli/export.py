@@ -55,13 +55,14 @@ def export(
     ] = "",
     best: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Only so many episodes of each group, those with the highest return."
-        ),
+        typer.Option(help="Only so many episodes of each group, those with the highest return."),
     ] = None,
     margin: Annotated[
         float,
-        typer.Option(min=0, help="dpo: how much higher the chosen return must be at least."),
+        typer.Option(
+            show_default="any difference above 0",
+            help="dpo: how much higher the chosen return must be at least.",
+        ),
     ] = 0.0,
     keep_same_actions: Annotated[
         bool,
@@ -85,7 +86,7 @@ def export(
     has no place for.
     """
     from echoscope.store.exporters.exporting import export_run
-    from echoscope.store.exporters.format import Options
+    from echoscope.store.exporters.format import ExportError, Options, OutputExistsError
 
     first, last = _steps(steps)
     options = Options(
@@ -101,9 +102,19 @@ def export(
     # The report names damaged files: the log would only name them twice.
     logging.getLogger("echoscope.store").addHandler(logging.NullHandler())
     with progress_bars() as bar:
-        report = export_run(
-            run, to, output, options, is_overwriting=overwrite, progress=bar("exporting (episodes)")
-        )
+        try:
+            report = export_run(
+                run,
+                to,
+                output,
+                options,
+                is_overwriting=overwrite,
+                progress=bar("exporting (episodes)"),
+            )
+        except OutputExistsError as error:
+            raise ExportError(
+                f"{error.path} exists; choose another name, or add --overwrite"
+            ) from error
     if as_json:
         print_json(_as_json(report))
         return
@@ -147,7 +158,8 @@ def words(report: ExportReport) -> list[str]:
         if report.first_step == report.last_step
         else f"steps {report.first_step} to {report.last_step}"
     )
-    lines = [f"{report.path}: wrote {counted(report.num_rows, report.noun)} ({steps})."]
+    rows = counted(report.num_rows, report.noun) + (f" of {report.whole}" if report.whole else "")
+    lines = [f"{report.path}: wrote {rows} ({steps})."]
     if report.is_live:
         lines.append(
             f"The run is live: the export ends at step {report.cut}, the last one that was "

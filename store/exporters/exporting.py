@@ -19,7 +19,16 @@ from ..errors import StoreError
 from ..log.durable import new_id, sync_folder
 from ..log.layout import Layout
 from ..reader import RunReader, open_run
-from .format import FACETS, SPLITS, ExportError, Format, Options, Reason, SplitChoice
+from .format import (
+    FACETS,
+    SPLITS,
+    ExportError,
+    Format,
+    Options,
+    OutputExistsError,
+    Reason,
+    SplitChoice,
+)
 from .registry import format_named
 from .source import Choice, Progress, RunSource
 
@@ -36,6 +45,8 @@ class ExportReport:
     num_rows: int
     noun: str
     """What a row is called."""
+    whole: str
+    """What the rows make up, counted, for example `152 samples`; empty where rows stand alone."""
     taken: Mapping[str, int]
     """Split of the store -> episodes of it that were written."""
     first_step: int
@@ -122,6 +133,7 @@ def export_run(
         format=chosen.name,
         num_rows=written.num_rows,
         noun=chosen.noun,
+        whole=written.whole,
         taken={split: taken[split] for split in SPLITS[source.split] if split in taken},
         first_step=min(steps),
         last_step=max(steps),
@@ -142,6 +154,11 @@ def _check_target(target: Path, run: Path, chosen: Format, *, is_overwriting: bo
         raise ExportError(f"there is no folder {parent}; make it first")
     if target.name in ("", ".", ".."):
         raise ExportError(f"{target} is no name of a file or folder to write; name one with -o")
+    if not target.name.endswith(chosen.suffix):
+        raise ExportError(
+            f"{target} does not end with {chosen.suffix}, and readers of {chosen.name} look for "
+            f"that ending: name it {target.with_suffix(chosen.suffix)}"
+        )
     place = parent.resolve() / target.name
     for folder in (place, *place.parents):
         if Layout(folder).run_json.is_file():
@@ -155,15 +172,21 @@ def _check_target(target: Path, run: Path, chosen: Format, *, is_overwriting: bo
         raise ExportError(f"{target} is a link; remove it, or choose another name")
     if run.resolve().is_relative_to(place.resolve()):
         raise ExportError(f"{target} holds the run itself; choose another name")
-    if not is_overwriting:
-        raise ExportError(f"{target} exists; choose another name, or add --overwrite")
-    if chosen.is_folder and not (place.is_dir() and (place / MARK).is_file()):
+    if chosen.is_folder and not place.is_dir():
         raise ExportError(
-            f"{target} is not a folder that an export wrote, so --overwrite does not replace it; "
-            "choose another name"
+            f"{target} is no folder; {chosen.name} writes a folder: choose another name"
         )
+    if chosen.is_folder and not (place / MARK).is_file():
+        raise ExportError(
+            f"{target} is a folder that no export wrote, so an export never replaces it; choose "
+            "another name"
+        )
+    if not chosen.is_folder and place.is_dir():
+        raise ExportError(f"{target} is a folder; {chosen.name} writes a file: choose another name")
     if not chosen.is_folder and not place.is_file():
-        raise ExportError(f"{target} is no file; choose another name")
+        raise ExportError(f"{target} is no regular file; choose another name")
+    if not is_overwriting:
+        raise OutputExistsError(target)
 
 
 def _check_options(options: Options, chosen: Format) -> None:
@@ -202,11 +225,11 @@ def _nothing(source: RunSource) -> str:
         return f"{where}: there is no step {first}; the run has steps 0 to {source.cut}"
     if not source.reader.sql("SELECT 1 FROM trajectories LIMIT 1").num_rows:
         return f"{where}: the run has metrics and no episodes; there is nothing to export"
-    condition = f" and --where {source.options.where!r}" if source.options.where else ""
-    return (
-        f"{where}: no episode of steps {first} to {last}{condition} matches; the run has steps "
-        f"up to {source.cut}"
-    )
+    kind = {"train": "training ", "eval": "evaluation ", "all": ""}[source.split]
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    condition = source.options.where
+    does = f"fulfils --where {condition!r}" if condition else "is there"
+    return f"{where}: no {kind}episode of {steps} {does}; the run has steps 0 to {source.cut}"
 
 
 def _check_same_attempt(source: RunSource) -> None:

@@ -108,6 +108,14 @@ class ExportError(StoreError):
     """Nothing was exported, with the reason and the way out."""
 
 
+class OutputExistsError(ExportError):
+    """The output exists, and an export may replace it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} exists; choose another name, or pass is_overwriting=True")
+        self.path = path
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
     """Why episodes that were asked for are left out."""
@@ -147,6 +155,8 @@ class Written:
     """What a format wrote: the report begins from this."""
 
     num_rows: int = 0
+    whole: str = ""
+    """What the rows make up, counted, for example `152 samples`; empty where rows stand alone."""
     notes: list[str] = field(default_factory=list)
     """Sentences for the report."""
 
@@ -164,6 +174,8 @@ class Format:
     write: Callable[[RunSource, Path, Options], Written]
     """Write everything to a path that does not exist yet."""
     is_folder: bool = False
+    suffix: str = ""
+    """The ending of a file that its readers look for; empty for any."""
     is_lesson: bool = False
     """Made for a trainer, which reads the conversations and nothing else."""
     split: SplitChoice = "all"

@@ -138,7 +138,7 @@ class Layout:
                 f"`{shown_path(meant)}`?"
             )
         if not self.root.exists():
-            raise NotARunError(f"{self.root}: no such folder")
+            raise NotARunError(f"{self.root}: no such folder; `echoscope runs list` shows the runs")
         if not self.run_json.is_file():
             raise NotARunError(
                 f"{self.root}: not a run (no run.json); `echoscope runs list` shows what there is"

@@ -153,9 +153,12 @@ def test_the_help_describes_each_format_in_a_line() -> None:
             "--to 'excel' is no format; known: csv, datasets, dpo, duckdb, inspect, messages, "
             "parquet, scout, sft, trackio, trl (`echoscope export --help` says what each is)",
         ),
+        (("--to", "sft", "-o", "out", "--best", "0"), "--best is 0, but must be 1 or more"),
+        (("--to", "dpo", "-o", "out", "--margin", "-1"), "--margin is -1.0, but must be 0 or more"),
+        (("--to", "messages", "-o", "run"), "lies inside the run"),
         (("--to", "message", "-o", "out"), "--to 'message' is no format; did you mean 'messages'?"),
     ],
-    ids=["steps", "split", "form", "format", "mistyped"],
+    ids=["steps", "split", "form", "format", "best", "margin", "run", "mistyped"],
 )
 def test_a_mistake(run: Path, words: tuple[str, ...], part: str) -> None:
     answer = export(*words)

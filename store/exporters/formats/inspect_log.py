@@ -10,11 +10,13 @@ import hashlib
 import json
 import tempfile
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from echoscope.text.amounts import counted
 from echoscope.text.strict_json import json_value
 
 from ...reader import RunInfo
@@ -106,7 +108,9 @@ def _scores(episode: Episode) -> dict[str, dict[str, Any]]:
     return scores
 
 
-def _header(info: RunInfo, source: RunSource, totals: Mapping[str, list[float]]) -> dict[str, Any]:
+def _header(
+    info: RunInfo, source: RunSource, totals: Mapping[str, list[float]], epochs: Mapping[str, int]
+) -> dict[str, Any]:
     created = datetime.fromtimestamp(info.created_at, UTC).isoformat(timespec="seconds")
     count = int(totals["episodes"][0])
     model = _model(info)
@@ -132,10 +136,10 @@ def _header(info: RunInfo, source: RunSource, totals: Mapping[str, list[float]])
             "task_version": 0,
             "task_attribs": {},
             "task_args": {},
-            "dataset": {"name": info.project or info.run_id, "samples": count},
+            "dataset": {"name": info.project or info.run_id, "samples": len(epochs)},
             "model": model,
             "model_args": {},
-            "config": {},
+            "config": {"epochs": max(epochs.values(), default=1)},
             "packages": {},
             "metadata": {"run": info.run_id, "run_status": info.status, "last_step": source.cut},
         },
@@ -152,6 +156,7 @@ def _model(info: RunInfo) -> str:
 def _write(source: RunSource, path: Path, options: Options) -> Written:
     written = Written()
     model = _model(source.info)
+    epochs: Counter[str] = Counter()
     totals = {"episodes": [0.0, 0.0], "return": [0.0, 0.0], "success": [0.0, 0.0]}
     with (
         zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive,
@@ -168,10 +173,12 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
             summaries.write(b"[" if not written.num_rows else b",")
             summaries.write(line_of(_summary(sample)))
             written.num_rows += 1
+            epochs[sample["id"]] += 1
         summaries.write(b"]" if written.num_rows else b"[]")
         _copy(summaries, archive)
-        header = json_value(_header(source.info, source, totals))
+        header = json_value(_header(source.info, source, totals, epochs))
         archive.writestr("header.json", line_of(header))
+    written.whole = counted(len(epochs), "sample")
     return written
 
 
@@ -200,7 +207,8 @@ def _copy(spool: IO[bytes], archive: zipfile.ZipFile) -> None:
 
 INSPECT = Format(
     name="inspect",
-    noun="sample",
+    noun="epoch",
     holds=ENTRY,
     write=_write,
+    suffix=".eval",
 )

@@ -128,11 +128,13 @@ def test_trl_writes_a_column_for_each_part_of_the_return(run: Path, tmp_path: Pa
 
 
 def test_an_inspect_sample_is_a_group_and_an_epoch_a_sibling(run: Path, tmp_path: Path) -> None:
-    export_run(run, "inspect", tmp_path / "out.eval")
+    report = export_run(run, "inspect", tmp_path / "out.eval")
+    assert (report.num_rows, report.noun, report.whole) == (10, "epoch", "5 samples")
     with zipfile.ZipFile(tmp_path / "out.eval") as archive:
         header = json.loads(archive.read("header.json"))
         sample = json.loads(archive.read("samples/00000001-train-00001_epoch_2.json"))
         summaries = json.loads(archive.read("summaries.json"))
+    assert (header["eval"]["dataset"]["samples"], header["eval"]["config"]["epochs"]) == (5, 2)
     assert header["results"]["total_samples"] == len(summaries) == 10
     means = {s["name"]: s["metrics"]["mean"]["value"] for s in header["results"]["scores"]}
     assert means == {"return": 1.25, "success": 0.5}

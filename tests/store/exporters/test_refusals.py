@@ -28,6 +28,8 @@ from echoscope.store.writer import RunWriter
 
 from .conftest import all_differences, imported, stored, write_run
 
+SUFFIXES = {"inspect": ".eval"}
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
@@ -49,7 +51,7 @@ def refused(run: Path, target: Path, to: str = "messages", **options: Any) -> st
 def test_an_output_that_exists(run: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     target.write_text("mine")
-    assert "--overwrite" in refused(run, target)
+    assert "is_overwriting=True" in refused(run, target)
     assert target.read_text() == "mine"
     export_run(run, "messages", target, is_overwriting=True)
     assert target.read_text() != "mine"
@@ -59,9 +61,18 @@ def test_a_folder_that_no_export_wrote_is_never_replaced(run: Path, tmp_path: Pa
     target = tmp_path / "photos"
     target.mkdir()
     (target / "wedding.png").write_text("mine")
-    assert "does not replace it" in refused(run, target, "csv", is_overwriting=True)
+    for is_overwriting in (False, True):
+        message = refused(run, target, "csv", is_overwriting=is_overwriting)
+        assert "a folder that no export wrote" in message
+        assert "messages writes a file" in refused(run, target, is_overwriting=is_overwriting)
     assert names(target) == ["wedding.png"]
-    assert "is no file" in refused(run, target, "messages", is_overwriting=True)
+    (tmp_path / "file").write_text("mine")
+    assert "csv writes a folder" in refused(run, tmp_path / "file", "csv", is_overwriting=True)
+
+
+def test_an_inspect_log_ends_as_inspect_lists_logs(run: Path, tmp_path: Path) -> None:
+    message = refused(run, tmp_path / "run.log", "inspect")
+    assert message.endswith(f"name it {tmp_path / 'run.eval'}")
 
 
 def test_a_folder_that_an_export_wrote_is_replaced(run: Path, tmp_path: Path) -> None:
@@ -103,13 +114,17 @@ def test_a_folder_that_is_not_there(run: Path, tmp_path: Path) -> None:
         (Options(where="sucess"), "did you mean 'success' or 'is_success'?"),
         (Options(where="tag = bandit"), "a text stands in single quotes: tag = 'bandit'"),
         (Options(where="step > 'abc'"), "--where \"step > 'abc'\": Conversion Error"),
-        (Options(where="episode_return > 99"), "matches; the run has steps up to 2"),
+        (
+            Options(where="tag = 'no'", split="train"),
+            "no training episode of steps 0 to 2 fulfils --where \"tag = 'no'\"; the run has",
+        ),
         (Options(first_step=7), "there is no step 7; the run has steps 0 to 2"),
         (Options(first_step=2, last_step=1), "must not end before it begins"),
         (Options(split="eval"), "--split train exports them"),
         (Options(margin=0.5), "belongs to --to dpo"),
         (Options(form="prompt-completion"), "belongs to --to sft"),
-        (Options(best=0), "must be 1 or more"),
+        (Options(best=0), "--best is 0, but must be 1 or more"),
+        (Options(margin=-1), "--margin is -1, but must be 0 or more"),
     ],
     ids=str,
 )
@@ -223,7 +238,7 @@ def test_a_full_disk_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    message = refused(run, tmp_path / "out", to)
+    message = refused(run, tmp_path / f"out{SUFFIXES.get(to, '')}", to)
     assert "No space left on device" in message
     assert "nothing was left behind" in message
 
@@ -243,7 +258,7 @@ def test_a_huge_turn(tmp_path: Path) -> None:
         tmp_path / "run", [make_trajectory(Turn(index=0, observation=text, response=text))]
     )
     for to in ("messages", "parquet", "inspect"):
-        target = tmp_path / f"out-{to}"
+        target = tmp_path / f"out-{to}{SUFFIXES.get(to, '')}"
         export_run(run, to, target)
         back = imported(target, tmp_path / f"back-{to}")
         assert back[0].turns[0].response == text
