@@ -52,6 +52,7 @@ def preflight(
     from echoscope.core.config.loading import load_config
     from echoscope.core.run.trial import run_trial
     from echoscope.diagnostics.tools.preflight.trial import dependence_of, judge
+    from echoscope.envs.checks.measure import has_expert
 
     recipe, words = recipe_and_words(recipe, overrides)
     if recipe is None and config is None:
@@ -65,11 +66,12 @@ def preflight(
             with_information=information,
             on_progress=lambda name, done, of: bar_of(name)(done, of),
         )
+    can_demonstrate = all(map(has_expert, settings.envs.train))
     result = judge(
         trial.batches,
         limits_of(settings),
         command=lambda changes: train_command(recipe, config, words, changes),
-        warm_start=warm_start_command(recipe, config),
+        warm_start=warm_start_command(recipe, config) if can_demonstrate else "",
         dependence=None if trial.information is None else dependence_of(trial.information),
         cost=trial.cost,
     )
@@ -90,7 +92,8 @@ def limits_of(settings: RunConfig) -> Limits:
         max_response_tokens=settings.context.max_response_tokens,
         temperature=settings.sampling.temperature,
         selection=settings.selection,
-        is_told_how=settings.context.instructions or settings.context.format_hint,
+        has_instructions=settings.context.instructions,
+        has_format_hint=settings.context.format_hint,
         compares_siblings=settings.compares_siblings,
     )
 

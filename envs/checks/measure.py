@@ -56,6 +56,22 @@ def expert_score(group: EnvGroup, seeds: Iterable[int]) -> ExpertScore | None:
     return ExpertScore(num_solved=num_solved, num_tried=num_tried) if has_expert else None
 
 
+def has_expert(group: EnvGroup) -> bool:
+    """Whether the scripted expert of an environment sees a way at the first task.
+
+    Raises:
+        EnvError: an unknown environment, or wrong parameters.
+    """
+    stack = wrap(partial(registry.make, group.env, **group.params), group.settings())
+    try:
+        stack.reset(0, 0)
+        return runner_of(stack).error is None and runner_of(stack).env.solve() is not None
+    except Exception:  # noqa: BLE001 - an expert that raises demonstrates nothing
+        return False
+    finally:
+        stack.close()
+
+
 def _play_expert(stack: TurnEnv, max_actions: int) -> bool:
     while moves := runner_of(stack).env.solve():
         result = stack.step_turn(moves[:max_actions], True)

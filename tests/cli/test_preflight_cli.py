@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from echoscope.cli.preflight import train_command, warm_start_command
+from echoscope.envs.checks.measure import has_expert
+from echoscope.envs.settings import EnvGroup
 
 Command = Callable[..., Any]
 
@@ -46,6 +48,11 @@ def test_mistakes(type_command: Command, words: tuple[str, ...], code: int, mess
     answer = type_command("preflight", *words)
     assert answer.code == code
     assert message in answer.err
+
+
+def test_an_expert_is_one_that_knows_a_way() -> None:
+    assert has_expert(EnvGroup(env="frozen_lake"))
+    assert not has_expert(EnvGroup(env="gymnasium", params={"env": "CliffWalking-v1"}))
 
 
 def test_commands_keep_what_was_typed() -> None:

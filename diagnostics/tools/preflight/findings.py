@@ -24,8 +24,10 @@ class Limits:
     max_response_tokens: int
     temperature: float
     selection: SelectionConfig
-    is_told_how: bool = True
-    """Whether the prompt says how to reply: `context.instructions` or `context.format_hint`."""
+    has_instructions: bool = True
+    """Whether the prompt names the actions: `context.instructions`."""
+    has_format_hint: bool = True
+    """Whether the prompt describes the format: `context.format_hint`."""
     compares_siblings: bool
     """Whether the advantage needs a spread within groups (GRPO, RLOO), or has another baseline."""
 

@@ -41,14 +41,15 @@ def find(
 
     Args:
         command: writes the train command with settings changed.
-        warm_start: the command that begins a warm start on demonstrations.
+        warm_start: the command that begins a warm start on demonstrations; "" where no expert can
+            demonstrate.
     """
     found = [
         _environment(numbers),
         _finite(numbers),
         _prompts(numbers, limits, command),
         _format(numbers, limits, command, warm_start),
-        _actions(numbers, warm_start),
+        _actions(numbers, limits, warm_start),
         _capped(numbers, limits, command),
         _no_spread(numbers, limits, command, warm_start),
         _no_success(numbers, warm_start),
@@ -57,13 +58,25 @@ def find(
         _same_replies(numbers, limits, command),
         _selection(numbers, limits, command),
         _payoff(numbers, limits, command),
-        _blind(dependence),
+        _blind(dependence, warm_start),
         _update(cost),
         _memory(cost, command),
     ]
     order = list(Level)
     known = [finding for finding in found if finding is not None]
     return tuple(sorted(known, key=lambda finding: order.index(finding.level)))
+
+
+def _advice(options: list[str], warm_start: str) -> str:
+    """The options and a warm start, as far as one is possible, in a sentence."""
+    possible = [*options, *["warm-start the policy on demonstrations"] * bool(warm_start)]
+    if not possible:
+        return (
+            "Take a stronger model. For a warm start the environment needs a scripted expert, a "
+            "method solve() (docs/environments.md)."
+        )
+    sentence = ", or ".join(possible)
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _environment(n: Numbers) -> Finding | None:
@@ -121,14 +134,14 @@ def _format(n: Numbers, limits: Limits, command: Commands, warm_start: str) -> F
     cap = limits.max_response_tokens
     cut = f" {percent(n.capped_frac)} are cut at context.max_response_tokens={cap}." * is_cut
     head = f"Only {percent(n.format_valid_frac)}" if n.format_valid_frac else "None"
-    if not limits.is_told_how:
+    if not limits.has_instructions and not limits.has_format_hint:
         # Replies that do not know the format run on to the cap: the cap is not to blame.
         return Finding(
             level=Level.STOP if is_broken else Level.WARN,
             name="broken format" if is_broken else "weak format",
             text=f"{head} of {n.num_turns} replies have the right format, and the prompt does not "
             "describe it (context.instructions=false, context.format_hint=false).",
-            advice="Describe the format in the prompt, or warm-start the policy on demonstrations.",
+            advice=_advice(["describe the format in the prompt"], warm_start),
             command=command({"context.instructions": True, "context.format_hint": True}),
         )
     return Finding(
@@ -137,15 +150,18 @@ def _format(n: Numbers, limits: Limits, command: Commands, warm_start: str) -> F
         text=f"{head} of {n.num_turns} replies have the right format.{cut}",
         advice="Allow longer replies: a reply that is cut cannot be read."
         if is_cut
-        else "Warm-start the policy on demonstrations, or show it the format "
-        "(context.format_hint=true).",
+        else _advice(
+            ["show the policy the format (context.format_hint=true)"]
+            * (not limits.has_format_hint),
+            warm_start,
+        ),
         command=command({"context.max_response_tokens": max(4 * cap, 64)})
         if is_cut
         else warm_start,
     )
 
 
-def _actions(n: Numbers, warm_start: str) -> Finding | None:
+def _actions(n: Numbers, limits: Limits, warm_start: str) -> Finding | None:
     if not n.action_valid_frac < WEAK_ACTIONS or n.format_valid_frac < BROKEN_FORMAT:
         return None
     return Finding(
@@ -153,8 +169,11 @@ def _actions(n: Numbers, warm_start: str) -> Finding | None:
         name="invalid actions",
         text=f"{percent(n.action_valid_frac)} of the replies hold an action that the environment "
         f"knows, though {percent(n.format_valid_frac)} have the right format.",
-        advice="Name the actions in the prompt (context.instructions=true), or warm-start the "
-        "policy on demonstrations.",
+        advice=_advice(
+            ["name the actions in the prompt (context.instructions=true)"]
+            * (not limits.has_instructions),
+            warm_start,
+        ),
         command=warm_start,
     )
 
@@ -208,7 +227,7 @@ def _no_spread(n: Numbers, limits: Limits, command: Commands, warm_start: str) -
             "(95 % confidence).",
             advice="Fix the other findings first: they may be the reason."
             if is_consequence
-            else "Take easier tasks, or warm-start the policy on demonstrations.",
+            else _advice(["take easier tasks"], warm_start),
             command="" if is_consequence else warm_start,
         )
     if n.num_solved == n.num_groups or n.success_rate == 1:
@@ -242,7 +261,7 @@ def _no_success(n: Numbers, warm_start: str) -> Finding | None:
         name="no success",
         text=f"None of {n.num_episodes} episodes succeeded (at most {100 * bound:.1f} % would, "
         f"95 %); {source}.",
-        advice="Take easier tasks, or warm-start the policy on demonstrations.",
+        advice=_advice(["take easier tasks"], warm_start),
         command=warm_start,
     )
 
@@ -324,7 +343,7 @@ def _payoff(n: Numbers, limits: Limits, command: Commands) -> Finding | None:
     return None
 
 
-def _blind(found: Dependence | None) -> Finding | None:
+def _blind(found: Dependence | None, warm_start: str) -> Finding | None:
     if found is None or found.problem or not found.p_value > NOT_ABOVE_CHANCE:
         return None
     return Finding(
@@ -333,7 +352,7 @@ def _blind(found: Dependence | None) -> Finding | None:
         text=f"The reasoning of the first turn does not depend measurably on the prompt "
         f"({found.num_prompts} prompts, p {found.p_value:.2g}), so a template collapse could not "
         "be detected.",
-        advice="Read some replies, or warm-start the policy.",
+        advice=_advice(["read some replies"], warm_start),
     )
 
 

@@ -40,7 +40,7 @@ def judge(
     Args:
         batches: one per trial step, at least one with at least one group.
         command: writes the train command with settings changed.
-        warm_start: the command that begins a warm start.
+        warm_start: the command that begins a warm start; "" where no expert can demonstrate.
 
     Raises:
         ValueError: there are no rollouts.

@@ -325,9 +325,28 @@ def test_no_rollouts() -> None:
 def test_b8_a_model_that_was_told_nothing_is_not_blamed_on_the_reply_cap() -> None:
     """All replies run to the cap without an answer: told how to reply, or not told."""
     rollouts = batch([[0.0] * 4] * 4, answer_chars=None, finish_reason=FinishReason.LENGTH)
-    untold = judged(rollouts, replace(LIMITS, is_told_how=False))
+    untold = judged(rollouts, replace(LIMITS, has_instructions=False, has_format_hint=False))
     found = one(untold, "broken format")
     assert "cut at" not in found.text
     assert found.command == "train context.instructions=True context.format_hint=True"
     told = one(judged(rollouts), "broken format")
     assert "context.max_response_tokens" in told.command
+
+
+def test_only_what_is_not_set_and_can_work_is_advised() -> None:
+    failed = [[0.0] * 4] * 4
+    rollouts = batch(failed, answer_chars=None)
+    hinted = replace(LIMITS, has_instructions=True, has_format_hint=False)
+    found = one(judged(rollouts, hinted), "broken format")
+    assert found.advice == (
+        "Show the policy the format (context.format_hint=true), or warm-start the policy on "
+        "demonstrations."
+    )
+    assert one(judged(rollouts), "broken format").advice == (
+        "Warm-start the policy on demonstrations."
+    )
+    # No expert: nothing that needs demonstrations, and no command.
+    found = judge([rollouts], LIMITS, command=command, warm_start="")
+    assert one(found, "broken format").advice.startswith("Take a stronger model. For a warm start")
+    assert all("warm up" not in finding.command for finding in found.findings)
+    assert all("demonstrations" not in finding.advice for finding in found.findings)
