@@ -29,7 +29,7 @@ def serve(
             "ECHOSCOPE_ENV_TOKEN."
         ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 8700,
+    port: Annotated[int, typer.Option(help="From 1 to 65535; 0 takes a free one.")] = 8700,
     max_sessions: Annotated[
         int, typer.Option(min=1, help="Worlds at once; every episode that runs needs one.")
     ] = 1024,
@@ -53,6 +53,10 @@ def serve(
 
     Prints the address once it answers. docs/remote.md describes the protocol.
     """
+    from echoscope.envs.base import EnvParamsError
+
+    if not 0 <= port <= 65_535:
+        raise EnvParamsError(f"--port is {port}, but must lie in [0, 65535]")
     for env_id in env_ids:
         prepare(env_id, register if env_id == env_ids[0] else None)
 

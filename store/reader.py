@@ -488,6 +488,7 @@ class RunsReader(_SqlReader):
                 self._database.remove(index.run_id)
                 self._refuse(index.layout.root, error, _mark_of(index.layout))
         known = {index.layout.root for index in self._database.indexes.values()}
+        new: list[tuple[RunIndex, _Mark]] = []
         for path in _run_folders(self._root):
             mark = _mark_of(Layout(path))
             if path.resolve() in known or self._refused.get(path.resolve()) == mark:
@@ -496,11 +497,18 @@ class RunsReader(_SqlReader):
                 index = RunIndex(path)
                 run_info(index)
                 pa.Table.from_pylist([run_row(index)], schema=arrow_schema("runs"))
-                self._database.add(index)
             except _BAD_RUN as error:
                 self._refuse(path.resolve(), error, mark)
             else:
-                self.unreadable.pop(path.resolve(), None)
+                new.append((index, mark))
+        # Of folders with one run id, that with the id for a name is the original.
+        for index, mark in sorted(new, key=lambda pair: pair[0].layout.root.name != pair[0].run_id):
+            try:
+                self._database.add(index)
+            except _BAD_RUN as error:
+                self._refuse(index.layout.root, error, mark)
+            else:
+                self.unreadable.pop(index.layout.root, None)
         super().refresh()
 
     def _refuse(self, path: Path, error: BaseException, mark: _Mark) -> None:

@@ -66,6 +66,8 @@ def import_named(module: str) -> ModuleType:
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        if isinstance(error, ModuleNotFoundError) and error.name == module:
+            reason += f"; run the command in the folder of {module.rpartition('.')[2]}.py"
         raise UserCodeError(f"cannot import {module!r}: {reason}") from error
 
 

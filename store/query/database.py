@@ -173,8 +173,8 @@ class RunDatabase:
             other = self.indexes.get(index.run_id)
             if other is not None:
                 raise StoreError(
-                    f"{index.layout.root}: its run id {index.run_id!r} is taken by "
-                    f"{other.layout.root}"
+                    f"{index.layout.root}: a copy of {other.layout.root}, with the same run id "
+                    f"{index.run_id!r}; move the copy to another folder of runs to open it there"
                 )
             self.indexes[index.run_id] = index
             self._prefixes[index.run_id] = self._files.add(index.layout.root)

@@ -40,6 +40,7 @@ def test_it_says_where_it_serves_and_ends_at_ctrl_c() -> None:
         (["frozen_lake", "frozen_lake"], "must be different ids"),
         (["remote"], "needs a server"),
         (["bandit", "--host", "0.0.0.0"], "refusing to listen on 0.0.0.0"),
+        (["my_nope:Guess"], "run the command in the folder of my_nope.py"),
     ],
 )
 def test_mistakes_are_one_line_errors(
@@ -51,6 +52,11 @@ def test_mistakes_are_one_line_errors(
     assert isinstance(result.exception, EnvError)
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+def test_a_port_that_is_none_is_named() -> None:
+    result = CliRunner().invoke(app, ["envs", "serve", "bandit", "--port", "99999"])
+    assert str(result.exception) == "--port is 99999, but must lie in [0, 65535]"
 
 
 def test_ctrl_c_does_not_wait_for_a_call_that_hangs() -> None:

@@ -177,13 +177,17 @@ def test_a_root_with_a_broken_run_shows_the_others(finished_run: Path) -> None:
     assert open_runs(root).sql("FROM runs").num_rows == 1
 
 
-def test_two_folders_with_one_id_are_told_apart(finished_run: Path, tmp_path: Path) -> None:
+def test_the_folder_named_like_its_run_id_is_the_original_and_the_other_a_copy(
+    finished_run: Path,
+) -> None:
     import shutil
 
-    shutil.copytree(finished_run, finished_run.parent / "copy")
+    copy = finished_run.parent / "copy"  # sorts before run-1
+    shutil.copytree(finished_run, copy)
     reader = open_runs(finished_run.parent)
-    assert len(reader.infos()) == 1
-    assert "is taken by" in next(iter(reader.unreadable.values()))
+    assert [info.path.name for info in reader.infos()] == ["run-1"]
+    assert list(reader.unreadable) == [copy.resolve()]
+    assert f"a copy of {finished_run.resolve()}, with the same run id" in reader.unreadable[copy]
 
 
 @pytest.mark.parametrize("what", ["folder", "file", "empty"])

@@ -39,14 +39,15 @@ MOVE_REWARD, BOX_REWARD, SOLVED_REWARD = -0.1, 1.0, 10.0
 class SokobanConfig:
     """Room, difficulty and observation format of `sokoban`.
 
-    `size`: [rows, columns] with the outer walls, each 3 to 16. `walls`: share of inner cells that
-    are wall (0: an open room). `min_solution`, `max_solution`: moves of the shortest solution.
+    `size`: one side, or [rows, columns], with the outer walls, each 3 to 16. `walls`: share of
+    inner cells that are wall (0: an open room). `min_solution`, `max_solution`: moves of the
+    shortest solution.
     `levels`: an XSB or Boxoban file, or a folder of them, instead of the generator (`size`,
     `boxes`, `walls` and the solution limits then do not apply). `max_states`: where generator and
     expert give up.
     """
 
-    size: tuple[int, int] = (6, 6)
+    size: int | tuple[int, int] = (6, 6)
     boxes: int = 1
     walls: float = 0.15
     min_solution: int = 2
@@ -57,10 +58,10 @@ class SokobanConfig:
     max_states: int = 200_000
 
     def __post_init__(self) -> None:
-        rows, cols = self.size
+        rows, cols = self.shape
         require(
             3 <= rows <= 16 and 3 <= cols <= 16 and max(rows, cols) >= 5,
-            f"size is {list(self.size)}, but each side must lie in [3, 16] and one be at least 5",
+            f"size is {[rows, cols]}, but each side must lie in [3, 16] and one be at least 5",
         )
         room = (rows - 2) * (cols - 2) - 2
         require(
@@ -79,10 +80,15 @@ class SokobanConfig:
         )
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    @property
     def level_settings(self) -> LevelSettings:
         """What the generator needs to know."""
         return LevelSettings(
-            shape=self.size,
+            shape=self.shape,
             boxes=self.boxes,
             walls=self.walls,
             min_solution=self.min_solution,

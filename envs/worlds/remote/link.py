@@ -102,7 +102,9 @@ class Link:
             except UnreachableError as error:
                 missed = time.monotonic() - (self._down_since or time.monotonic())
                 if not self._was_seen:
-                    raise
+                    raise UnreachableError(
+                        f"{error}; start `echoscope envs serve ENV` there, see docs/remote.md"
+                    ) from None
                 if missed >= wait_s:
                     raise UnreachableError(
                         f"{error}; it has been away for {missed:.0f} s (wait_s is {wait_s:g})"
@@ -285,6 +287,11 @@ def checked_url(url: str) -> str:
     if not is_right or not url.isascii() or not url.isprintable() or " " in url:
         raise EnvParamsError(
             f"url is {shorten(url, 100)!r}, but must look like http://127.0.0.1:8700"
+        )
+    if parts.path.rstrip("/").endswith("/v1"):
+        raise EnvParamsError(
+            f"url is {shorten(url, 100)!r}, but must be the address of the server: give the url "
+            "without /v1"
         )
     return url
 

@@ -52,7 +52,7 @@ class RemoteConfig:
     `url`: of the server. `env`: the id of the world there; null where the server has only one.
     `params`: of that world, where the server lets its clients set them. `timeout_s`: seconds that
     one answer may take. `wait_s`: seconds that new episodes wait for a server that has gone.
-    `token_env`: the environment variable with the server's token; it need not be set.
+    `token_env`: the environment variable with the server's token; only the default need not be set.
     """
 
     url: str | None = None
@@ -264,6 +264,10 @@ class Remote(TextEnv):
 
 
 def _token(variable: str) -> str:
+    if variable != TOKEN_VARIABLE and variable not in os.environ:
+        raise EnvParamsError(
+            f"token_env is {variable}, but this variable is not set: set it to the server's token"
+        )
     token = os.environ.get(variable, "").strip()
     if not token.isascii() or not token.isprintable():
         raise EnvParamsError(f"the token in {variable} must be printable ASCII")

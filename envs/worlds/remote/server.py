@@ -202,8 +202,7 @@ def serve(
     _check_served(served)
     app = make_app(served, limits, Gate(address=address, token=token))
     with open_port(address, port) as listening:
-        shown = f"[{address}]" if ":" in address else address
-        url = f"http://{shown}:{listening.getsockname()[1]}"
+        url = f"http://{_reachable(address)}:{listening.getsockname()[1]}"
 
         class Server(uvicorn.Server):
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -223,6 +222,13 @@ def serve(
         )
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(Server(config).serve(sockets=[listening]))
+
+
+def _reachable(address: str) -> str:
+    """A host that clients can write for the address that a server listens on."""
+    if address in ("0.0.0.0", "::"):  # all addresses of this machine, which is none to connect to
+        return socket.gethostname()
+    return f"[{address}]" if ":" in address else address
 
 
 def _check_token(address: str, token: str) -> None:

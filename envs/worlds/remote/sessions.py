@@ -394,7 +394,9 @@ class Sessions:
         if env_id is None and len(self._served) == 1:
             env_id = next(iter(self._served))
         if not isinstance(env_id, str) or env_id not in self._served:
-            close = did_you_mean(env_id, self._served) if isinstance(env_id, str) else ""
+            hint = did_you_mean(env_id, self._served) if isinstance(env_id, str) else ""
+            # Without a close name the hint would list all that is served a second time.
+            close = hint if hint.endswith("?") else ""
             raise RefusedError(
                 404,
                 "unknown_env",

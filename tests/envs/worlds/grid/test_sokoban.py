@@ -261,6 +261,7 @@ def test_missing_and_empty_level_files(tmp_path: Path) -> None:
     ("params", "message"),
     [
         ({"size": [4, 4]}, "one be at least 5"),
+        ({"size": 2}, r"size is \[2, 2\], but each side must lie in \[3, 16\]"),
         ({"size": [6, 17]}, r"must lie in \[3, 16\]"),
         ({"boxes": 0}, r"must lie in \[1, 8\]"),
         ({"size": [3, 6], "boxes": 3}, r"must lie in \[1, 2\]"),
@@ -274,3 +275,8 @@ def test_missing_and_empty_level_files(tmp_path: Path) -> None:
 def test_bad_parameters_are_refused(params: dict[str, Any], message: str) -> None:
     with pytest.raises(EnvParamsError, match=message):
         registry.make("sokoban", **params)
+
+
+def test_one_side_is_a_square() -> None:
+    square, room = registry.make("sokoban", size=6), registry.make("sokoban", size=[6, 6])
+    assert square.reset(0, 0) == room.reset(0, 0)

@@ -121,6 +121,21 @@ def test_the_server_may_need_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
             registry.make("remote", url=url, token_env="MY_TOKEN")
 
 
+def test_a_wrong_token_env_url_or_id_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOPE", raising=False)
+    with pytest.raises(EnvParamsError, match="token_env is NOPE, but this variable is not set"):
+        registry.make("remote", url=url, token_env="NOPE")
+    with pytest.raises(EnvParamsError, match="give the url without /v1"):
+        registry.make("remote", url=f"{url}/v1/")
+    with pytest.raises(RemoteError, match=r"env is 'xyz', which is not served here \(served: froz"):
+        registry.make("remote", url=url, env="xyz")
+
+
+def test_a_server_that_was_never_there_is_to_be_started() -> None:
+    with pytest.raises(UnreachableError, match="start `echoscope envs serve ENV` there"):
+        registry.make("remote", url=f"http://127.0.0.1:{free_port()}")
+
+
 def test_a_world_is_left_when_it_is_closed() -> None:
     with served(Served(id="bandit"), limits=Limits(max_sessions=1)) as url:
         for _ in range(3):
