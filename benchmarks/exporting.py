@@ -119,7 +119,7 @@ def main() -> None:
         episodes = write_run(run, args.episodes)
         print(f"{episodes:,} episodes")
         for name in args.formats:
-            output = Path(folder) / name
+            output = Path(folder) / (f"{name}.eval" if name == "inspect" else name)
             used = measure(run, name, output)
             files = [output] if output.is_file() else [p for p in output.rglob("*") if p.is_file()]
             size = sum(file.stat().st_size for file in files)
