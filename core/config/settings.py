@@ -1,5 +1,5 @@
-"""Every setting of a run and its default: the only place where defaults live, with `engine.py`,
-`loss.py` and `schedule.py`.
+"""Every setting of a run and its default: the only place where defaults live, with `context.py`,
+`engine.py`, `loss.py` and `schedule.py`.
 
 Fields marked live may change while the run is going (`echoscope ctl RUN set KEY=VALUE`).
 """
@@ -22,12 +22,12 @@ from echoscope.envs.settings import EnvGroup
 
 from .collection import CollectionConfig
 from .consistency import check_curriculum, check_images
+from .context import ContextConfig
 from .engine import EngineConfig, HfEngineConfig
 from .limits import (
     MAX_COUNT,
     MAX_LR,
     MAX_ROWS,
-    MAX_TOKENS,
     MIN_TEMPERATURE,
     Decay,
     PluginName,
@@ -83,75 +83,6 @@ class ModelConfig(FrozenModel):
         if self.gradient_checkpointing is None:
             return device_type == "cuda"
         return self.gradient_checkpointing
-
-
-class ContextConfig(FrozenModel):
-    """How a conversation becomes tokens."""
-
-    reasoning: bool = Field(True, description="Ask for <think>...</think> before the answer.")
-    force_think: bool = Field(
-        True, description="Open the reasoning tag in the prompt; it is then not trained."
-    )
-    system: str = Field(
-        "You solve a task step by step in a text world.", description="Empty for no system message."
-    )
-    instructions: bool = Field(True, description="Put the environment's rules in the first prompt.")
-    format_hint: bool = Field(True, description="Say at each turn how a reply must look.")
-    show_reward: bool = Field(
-        False, description="Begin each later user turn with the reward of the turn before."
-    )
-    history_turns: int | None = Field(
-        None,
-        ge=1,
-        le=MAX_COUNT,
-        description="Turns the policy sees, the present one included; null for all.",
-    )
-    max_prompt_tokens: int = Field(
-        3600, ge=8, le=MAX_TOKENS, description="Longest prompt of a turn."
-    )
-    on_long_prompt: Literal["end", "drop_oldest"] = Field(
-        "end", description="End the episode, or drop whole oldest turns (see drop_to)."
-    )
-    drop_to: float = Field(
-        1.0,
-        ge=0.1,
-        le=1,
-        description="A prompt that drops turns is cut to this share of max_prompt_tokens. Below 1 "
-        "it drops more at once and less often: most prompts then continue the one before, which "
-        "samples and trains faster, and show fewer turns.",
-    )
-    max_response_tokens: int = Field(
-        400, ge=1, le=MAX_TOKENS, description="Longest reply of a turn; a longer one is cut."
-    )
-    max_episode_tokens: int | None = Field(
-        None, ge=1, le=MAX_TOKENS, description="Sampled tokens per episode."
-    )
-    action_separator: str = Field("||", min_length=1, max_length=100)
-    images: Literal["none", "last", "all"] = Field(
-        "none",
-        description="Pictures that a vision-language model is shown: of the present turn, or of "
-        "all turns in its prompt. Environments draw them with render: rgb.",
-    )
-    template_args: dict[str, Any] = Field(
-        default_factory=dict,
-        max_length=32,
-        description="Arguments of the model's chat template, for example {enable_thinking: false} "
-        "of Qwen3.",
-    )
-    tool_format: Literal["auto", "hermes", "llama"] = Field(
-        "auto",
-        description="How the model spells tool calls: hermes (Qwen, Hermes), llama (Llama 3.x), "
-        "or as its chat template says. Only for environments with tools.",
-    )
-
-    @model_validator(mode="after")
-    def _drops_where_it_may(self) -> ContextConfig:
-        if self.drop_to < 1 and self.on_long_prompt != "drop_oldest":
-            raise ValueError(
-                f"drop_to is {self.drop_to:g}, but on_long_prompt is {self.on_long_prompt}, which "
-                "drops no turns: set context.on_long_prompt=drop_oldest, or context.drop_to=1"
-            )
-        return self
 
 
 class SamplingConfig(FrozenModel):

@@ -21,7 +21,7 @@ from echoscope.envs.turns.turn import TurnResult
 from echoscope.envs.workers.threads import WorkerThreads
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory
 
-from ..config.settings import ContextConfig
+from ..config.context import ContextConfig
 from ..engines.base import Sample, StreamingEngine
 from .chat import ChatFormat
 from .context import Reading

@@ -19,7 +19,7 @@ from echoscope.store.records import IntArray, PromptImage, Span
 from echoscope.text.replies import ParsedResponse, parse_response
 from echoscope.text.tool_calls import ToolFormat
 
-from ..config.settings import ContextConfig
+from ..config.context import ContextConfig
 from ..pretrained.vision import ImageTokens
 from .chat import ChatFormat, ChatFormatError
 from .tool_chat import ToolChat

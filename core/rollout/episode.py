@@ -25,7 +25,7 @@ from echoscope.store.records import (
     prompt_key,
 )
 
-from ..config.settings import ContextConfig
+from ..config.context import ContextConfig
 from ..engines.base import Sample, SamplingParams
 from .chat import ChatFormat
 from .context import Conversation, Prompt, Reading

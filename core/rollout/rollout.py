@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from echoscope.envs.pool import EnvPool
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory
 
-from ..config.settings import ContextConfig, SamplingConfig
+from ..config.context import ContextConfig
+from ..config.settings import SamplingConfig
 from ..engines.base import GenerationEngine, Sample
 from .chat import ChatFormat
 from .episode import (

@@ -34,7 +34,7 @@ from echoscope.text.tool_calls import (
     spell_call,
 )
 
-from ..config.settings import ContextConfig
+from ..config.context import ContextConfig
 from ..rollout.chat import ChatFormat
 from ..rollout.context import Conversation, format_hint
 from .narrators import narrator_of

@@ -17,8 +17,9 @@ from echoscope.envs import registry
 from echoscope.envs.settings import EnvGroup
 from echoscope.text.did_you_mean import did_you_mean
 
+from ..config.context import ContextConfig
 from ..config.loading import ConfigError, load_config, recipe_names
-from ..config.settings import ContextConfig, ModelConfig
+from ..config.settings import ModelConfig
 from ..policy import load_model, with_adapters
 from ..policy_assets import (
     PolicyShape,

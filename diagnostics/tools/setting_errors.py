@@ -98,8 +98,8 @@ def describe(
         meant = _UNNAMED.get(loc[-1])
         if meant in known:
             return f"unknown key {_quoted(key)}; {_name_not_value(meant, meant)}"
-        kinds = [f"{place([*parts[:-1], 'kind'])}={kind}" for kind in _kinds_with(loc, root)]
-        way_out = f"; for this key set {' or '.join(kinds)}" if kinds else ""
+        choices = [f"{place([*parts[:-1], 'kind'])}={kind}" for kind in _kinds_with(loc, root)]
+        way_out = f"; for this key set {' or '.join(choices)}" if choices else ""
         return f"unknown key {_quoted(key)}{did_you_mean(loc[-1], known)}{way_out}"
     if first["type"] == "missing":
         is_typed = place is dotted and (not path or path[0] == "diagnostics")

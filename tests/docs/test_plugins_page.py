@@ -24,14 +24,20 @@ from echoscope.core.run.observers import SilentEvents
 PAGE = (Path(echoscope.__file__).parent / "docs" / "plugins.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 CHECKS = re.findall(r"^echoscope (plugins check [^#\n]*)", PAGE, re.MULTILINE)
+ENVIRONMENTS = (Path(echoscope.__file__).parent / "docs" / "environments.md").read_text("utf-8")
+(WORLD,) = re.findall(
+    r"^```python\n([^`]*^class Guess\(.*?)^```", ENVIRONMENTS, re.DOTALL | re.MULTILINE
+)
 
 
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my_parts.py").write_text("\n\n".join(PYTHON), encoding="utf-8")
+    (tmp_path / "my_module.py").write_text(WORLD, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "my_parts", raising=False)
+    for module in ("my_parts", "my_module"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path
 
 
@@ -46,7 +52,8 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_passes_its_checks(words: str, parts: Path) -> None:
     answer = CliRunner().invoke(typer.main.get_command(app), shlex.split(words))
     assert answer.exit_code == 0, answer.output
-    assert ": ok (" in answer.output
+    is_table = words.startswith("plugins check environment")  # the table of `envs check`
+    assert ("my_module:Guess  yes        11 passed" if is_table else ": ok (") in answer.output
 
 
 def test_all_of_them_train_together(

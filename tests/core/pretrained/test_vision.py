@@ -16,9 +16,10 @@ from PIL import Image
 from tiny_vision import PLACES, make_vision_model
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from echoscope.core.config.context import ContextConfig
 from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.config.loading import ConfigError
-from echoscope.core.config.settings import ContextConfig, ModelConfig
+from echoscope.core.config.settings import ModelConfig
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import load_model

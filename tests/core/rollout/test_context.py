@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from echoscope.core.config.settings import ContextConfig
+from echoscope.core.config.context import ContextConfig
 from echoscope.core.rollout.chat import ChatFormat, ChatFormatError
 from echoscope.core.rollout.context import Conversation, Prompt, format_hint, read_response
 

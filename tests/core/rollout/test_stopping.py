@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tool_templates import QWEN2_5
 
+from echoscope.core.config.context import ContextConfig
 from echoscope.core.config.loading import ConfigError
-from echoscope.core.config.settings import ContextConfig, RunConfig, SamplingConfig
+from echoscope.core.config.settings import RunConfig, SamplingConfig
 from echoscope.core.rollout.chat import ChatFormat, ChatFormatError, load_tokenizer
 from echoscope.core.rollout.context import Conversation
 from echoscope.core.rollout.stopping import MAX_PERIOD, ReplyWatch, Stopping

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import AddedToken
 from tool_templates import FAMILIES, QWEN2_5
 
-from echoscope.core.config.settings import ContextConfig
+from echoscope.core.config.context import ContextConfig
 from echoscope.core.rollout.chat import ChatFormat, ChatFormatError
 from echoscope.core.rollout.context import Conversation
 from echoscope.core.rollout.tool_chat import ToolChat

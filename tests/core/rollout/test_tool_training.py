@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from tool_templates import FAMILIES
 
+from echoscope.core.config.context import ContextConfig
 from echoscope.core.config.loss import NoCriticConfig
-from echoscope.core.config.settings import ContextConfig, ModelConfig, RunConfig, SamplingConfig
+from echoscope.core.config.settings import ModelConfig, RunConfig, SamplingConfig
 from echoscope.core.engines import build
 from echoscope.core.engines.base import Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine

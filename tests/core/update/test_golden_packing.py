@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from trajectories import make_trajectory
 from transformers import PreTrainedTokenizerFast
 
-from echoscope.core.config.settings import ContextConfig
+from echoscope.core.config.context import ContextConfig
 from echoscope.core.rollout.chat import ChatFormat
 from echoscope.core.rollout.context import Conversation
 from echoscope.core.update.batch import TokenBatch, credit_rewards, pack
