@@ -296,7 +296,9 @@ def test_rollouts_and_metrics_of_a_step_are_judged_together(tmp_path: Path) -> N
             rows = run.trajectories_of_step(step)
             assert [t.group_index for t in rows] == [0, 0, 1, 1]
         assert run.info().config["trainer"] == "verl"
-        assert watch.values("reward/group_std_mean") == {1: 0.5, 2: 0.5, 3: 0.5}
+        # Groups of two, rewarded 0 and 1: divided by n - 1, as the trainer does.
+        spread = pytest.approx(1 / 2**0.5)
+        assert watch.values("reward/group_std_mean") == {1: spread, 2: spread, 3: spread}
 
 
 def test_a_parquet_file_that_is_still_written_is_read_once_it_is_whole(tmp_path: Path) -> None:
