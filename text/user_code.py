@@ -103,7 +103,7 @@ def load(kind: str, name: str) -> Callable[..., Any]:
         known = [
             key
             for key, member in vars(module).items()
-            if callable(member) and inspect.getmodule(member) is module
+            if callable(member) and not key.startswith("__") and not _is_imported(member, module)
         ]
         raise UserCodeError(
             f"{kind} plug-in {name!r}: {module_name!r} has no function {attribute!r}"
@@ -111,6 +111,13 @@ def load(kind: str, name: str) -> Callable[..., Any]:
         )
     _loaded[kind, name] = value
     return value  # type: ignore[no-any-return]
+
+
+def _is_imported(value: Any, module: ModuleType) -> bool:
+    """Whether another module offers the same value under the value's own name."""
+    home = sys.modules.get(getattr(value, "__module__", None) or module.__name__)
+    name = getattr(value, "__name__", "")
+    return home is not None and home is not module and vars(home).get(name) is value
 
 
 def loaded(kind: str, name: str) -> Callable[..., Any]:

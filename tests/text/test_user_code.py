@@ -84,6 +84,17 @@ def test_a_wrong_name_is_one_sentence(name: str, sentence: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_what_a_module_imported_is_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_partials.py").write_text(
+        "from functools import partial\nfrom collections import Counter\nthrice = partial(pow, 3)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserCodeError, match=r"has no function 'counter'; known: thrice$"):
+        load("loss", "my_partials:counter")
+
+
 @pytest.mark.usefixtures("my_module")
 def test_a_failure_says_where() -> None:
     function = load("loss", "my_code:bad")
