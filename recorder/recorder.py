@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -45,7 +46,7 @@ from echoscope.text.strict_json import json_value
 from .episodes import Episode, TurnTokens
 from .orders import OnCheckpoint, OnSet, Orders
 from .scoring import Scoring, ScoringConfig, Spoken
-from .steps import AcksJob, StepJob
+from .steps import AcksJob, RunSteps, StepJob
 from .writing import CloseJob, FlushJob, WritingThread
 
 M = TypeVar("M", bound=BaseModel)
@@ -141,8 +142,9 @@ class Recorder:
         self._scoring = self._scorer(policy, tokenizer, scoring)
         settings = DiagnosticsConfig(alarms=_argument(AlarmConfig, "alarms", alarms))
         shown_config = json_value(dict(config or {}))
-        self._thread = WritingThread(
-            self.path,
+        open_steps = partial(
+            RunSteps,
+            path=self.path,
             name=name or self.path.name,
             config=shown_config
             | ({} if total_steps is None else {"steps": total_steps})
@@ -162,6 +164,7 @@ class Recorder:
             ),
             on_message=self._say,
         )
+        self._thread = WritingThread(open_steps, on_message=self._say)
         atexit.register(self._end_with_process)
 
     def _scorer(

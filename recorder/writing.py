@@ -10,15 +10,11 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from echoscope.diagnostics.config import DiagnosticsConfig
-from echoscope.diagnostics.notify.notifier import Notifier
-from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.store.importers.draft import Draft
 from echoscope.store.records import Command
 from echoscope.text.wrapping import in_one_line
@@ -48,42 +44,22 @@ class WritingThread:
     """Takes jobs from the caller in their order, and hands commands back.
 
     Args:
+        open_steps: makes the steps that this thread writes; called once, in the caller's thread,
+            with `on_trouble` and `on_command` of `RunSteps`.
         on_message: called in this thread.
 
     Raises:
         NotifyError, StoreError: as of `Recorder`.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        name: str,
-        config: Mapping[str, Any],
-        live: Mapping[str, Any],
-        settings: DiagnosticsConfig,
-        notifier: Notifier,
-        mirror: Mirror,
-        on_message: Say,
-    ) -> None:
+    def __init__(self, open_steps: Callable[..., RunSteps], *, on_message: Say) -> None:
         self.problem = ""
         """What went wrong last; empty while all is well."""
         self.commands: deque[Command] = deque()
         """Put in by this thread, taken out by the caller's."""
         self._say = on_message
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._steps = RunSteps(
-            path=path,
-            name=name,
-            config=config,
-            live=live,
-            settings=settings,
-            notifier=notifier,
-            mirror=mirror,
-            on_message=on_message,
-            on_trouble=self.trouble,
-            on_command=self.commands.append,
-        )
+        self._steps = open_steps(on_trouble=self.trouble, on_command=self.commands.append)
         self._thread = threading.Thread(target=self._run, name="echoscope-recorder", daemon=True)
         self._thread.start()
 
