@@ -199,7 +199,7 @@ def import_path(
                 chosen = None
             report = import_metrics(
                 chosen,
-                str(path),
+                path,
                 run_path,
                 rest,
                 folder.refused,
@@ -253,7 +253,7 @@ def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey | No
 
 def import_metrics(
     metrics: RunMetrics | None,
-    source: str,
+    source: Path | str,
     run_path: Path,
     rollouts: Survey | None = None,
     refused: Refusals | None = None,

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from pathlib import PurePath
 from typing import Any
 
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
@@ -43,6 +44,8 @@ RECONSTRUCTIONS: Mapping[str, str] = {
     "score": "success was told from the first score",
     "logtree": "the text was found in the tree of the step, by the reward beside it; attempts of a "
     "group with equal rewards may be exchanged",
+    "pictures": "the text does not mark its pictures; they were given to the turns in order, one "
+    "each",
     "turn_is_episode": "the file has one row per turn; each turn is stored as an episode",
 }
 """What a reader may have to guess, and how it guesses, in words for people."""
@@ -50,6 +53,17 @@ RECONSTRUCTIONS: Mapping[str, str] = {
 
 class RowError(ValueError):
     """A row that cannot be taken, with the reason in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureFiles:
+    """Where the pictures stand that an episode saw."""
+
+    folder: PurePath
+    """Relative to what is imported."""
+    is_of_rows: bool
+    """The folder holds a folder `images_N` for row N of the file, with the pictures of the row in
+    order. If not, it holds those of one episode, `turn_TT_II.png`, both numbers from 1."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,6 +85,8 @@ class DraftTurn:
     entropies: FloatArray | None = None
     temperature: float | None = None
     info: Mapping[str, float] = field(default_factory=dict)
+    image: bytes | None = None
+    """The picture of `observation`, the bytes of a PNG file."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +102,9 @@ class Draft:
     env: str = ""
     tag: str = ""
     final_observation: str = ""
+    final_image: bytes | None = None
+    pictures: PictureFiles | None = None
+    """Where its pictures may stand; they need not be there."""
     stop_reason: StopReason = StopReason.UNKNOWN
     is_success: bool | None = None
     duration_s: float | None = None
@@ -156,6 +175,7 @@ def trajectory_of(draft: Draft, place: Place, format_name: str) -> Trajectory:
             prompt_key=prompt_key(draft.prompt),
             turns=tuple(_turn(turn, index) for index, turn in enumerate(draft.turns)),
             final_observation=draft.final_observation,
+            final_image=draft.final_image,
             stop_reason=draft.stop_reason,
             is_success=draft.is_success,
             duration_s=draft.duration_s,
@@ -191,6 +211,7 @@ def _turn(turn: DraftTurn, index: int) -> Turn:
         policy_version=turn.policy_version,
         info=turn.info,
         calls=turn.calls,
+        image=turn.image,
     )
 
 

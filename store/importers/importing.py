@@ -38,6 +38,7 @@ from ..writer import RunWriter
 from .beside import Beside, Merger, empty_step
 from .draft import Draft, Place, RowError, trajectory_of
 from .lines import BadJsonError
+from .pictures import Pictures
 from .registry import FORMATS
 from .survey import Progress, Refusals, Survey, nothing_surveyed, survey
 
@@ -92,6 +93,10 @@ class ImportReport:
     """Rows with bytes that are not UTF-8."""
     encoding: str = ""
     """What these bytes seem to be; "" where that is not known."""
+    num_pictures: int = 0
+    """Observations that have one."""
+    pictures: Refusals = field(default_factory=Refusals)
+    """Pictures that were left out."""
 
 
 def import_run(
@@ -124,7 +129,7 @@ def import_run(
         found = survey(path, Path(spool), scanning)
         try:
             return import_surveyed(
-                str(path),
+                path,
                 run_path,
                 found,
                 beside=beside,
@@ -150,7 +155,7 @@ def check_paths(path: Path, run_path: Path) -> None:
 
 
 def import_surveyed(
-    source: str,
+    source: Path | str,
     run_path: Path,
     found: Survey | None,
     *,
@@ -162,7 +167,8 @@ def import_surveyed(
     """Import rows that were surveyed, metrics that were read, or both.
 
     Args:
-        source: What is imported: a path or an address, kept in the run's configuration.
+        source: What is imported: the path that was surveyed, or an address. Kept in the run's
+            configuration.
         found: None: there are no rollouts.
         measure: What else is measured of each step that is written.
         beside, writing, is_packing, raises: as of `import_run`.
@@ -171,7 +177,7 @@ def import_surveyed(
     beside = beside or Beside()
     has_rows = found.format is not None and len(found.steps_R) > 0
     if not has_rows and not beside.steps:
-        raise ImportingError(_nothing(source, found))
+        raise ImportingError(_nothing(str(source), found))
     merger = Merger.of(beside, len(found.digests))
     digests = {
         step: merger.digest(step, found.digests.get(step, ""))
@@ -197,7 +203,7 @@ def import_surveyed(
         writer = RunWriter.create(
             run_path,
             run_id=run_path.name,
-            config={"imported": _description(source, found, beside)},
+            config={"imported": _description(str(source), found, beside)},
             name=run_path.name,
             tags=("imported", *([trainer] if trainer else [])),
             is_packing=is_packing,
@@ -205,7 +211,7 @@ def import_surveyed(
     else:
         info = open_run(run_path).info()
         before = info.config.get("imported")
-        now = _brought_up_to_date(before, _description(source, found, beside))
+        now = _brought_up_to_date(before, _description(str(source), found, beside))
         writer = RunWriter.resume(
             run_path,
             from_step=start - 1,
@@ -213,11 +219,12 @@ def import_surveyed(
             tags=tuple(dict.fromkeys((*info.tags, *([trainer] if trainer else [])))),
             is_packing=is_packing,
         )
+    pictures = Pictures(source) if isinstance(source, Path) else None
     with writer:
-        _write_steps(writer, found, merger, digests, start, report, writing, measure)
+        _write_steps(writer, found, merger, digests, start, report, writing, measure, pictures)
     if stored is None and not report.num_kept and not report.num_steps_with_numbers:
         shutil.rmtree(run_path)  # made a moment ago, and empty
-        raise ImportingError(_nothing(source, found))
+        raise ImportingError(_nothing(str(source), found))
     return report
 
 
@@ -318,6 +325,7 @@ def _write_steps(
     report: ImportReport,
     writing: Progress | None,
     measure: Measure | None,
+    pictures: Pictures | None,
 ) -> None:
     rows_of = dict(found.steps())
     done, total = 0, len(found.steps_R) or len(digests)
@@ -328,7 +336,9 @@ def _write_steps(
             report.num_there += len(rows)
             report.num_steps_there += 1
             continue
-        content = _StepDrafts(step=step, found=found, report=report)
+        if pictures:
+            pictures.start_step()
+        content = _StepDrafts(step=step, found=found, report=report, pictures=pictures)
         content.read(rows)
         own = (
             step_metrics(writer.run_id, step, content.trajectories)
@@ -353,6 +363,8 @@ def _write_steps(
         report.last_step = step
         if writing:
             writing(done, total)
+    if pictures:
+        report.num_pictures, report.pictures = pictures.num_kept, pictures.left_out
 
 
 def _record(step: int, digest: str, num_rows: int, content: _StepDrafts) -> DiagnosticRecord:
@@ -373,6 +385,7 @@ class _StepDrafts:
     step: int
     found: Survey
     report: ImportReport
+    pictures: Pictures | None
     trajectories: list[Trajectory] = field(default_factory=list)
     outcomes: list[TrajectoryOutcome] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -395,6 +408,8 @@ class _StepDrafts:
                     if self.found.file_steps_R[row]:
                         draft.reconstructed.add("step")
                     draft.reconstructed |= self.found.reconstructed
+                    if self.pictures:
+                        self.pictures.add(draft, file.source, at)
                     self._add(draft, place, known.name)
             except RowError as error:
                 self._skip(str(error), place)

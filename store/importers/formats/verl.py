@@ -4,7 +4,7 @@ The classic trainer writes `input, output, gts, score, step` and each extra of t
 The v1 trainer adds `uid`, `{sample}_{rollout}_{output}`. VAGEN trains with the same writer and
 keeps the special tokens, so its turns are exact. verl-agent writes one row a turn, without `gts`
 and without the id of the trajectory. VAGEN's evaluation is a folder an episode, with
-`messages.json` and `metrics.json`.
+`messages.json` and `metrics.json`. Both writers of VAGEN leave pictures beside the rows.
 """
 
 from __future__ import annotations
@@ -12,10 +12,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ...records import Split
+from ...records import Split, StopReason
 from ..dialogue import has_marks, is_messages, read_flat, read_messages
-from ..draft import Draft, RowError, number, numbers_of, text_of, truth, without
+from ..draft import (
+    Draft,
+    PictureFiles,
+    RowError,
+    number,
+    numbers_of,
+    text_of,
+    truth,
+    whole,
+    without,
+)
 from ..format import Format, Row, Where, step_key
 
 _USED = ("input", "output", "score", "step", "uid")
@@ -23,6 +34,15 @@ _SUCCESS = ("acc", "success", "is_correct")
 _FOLDER = re.compile(r"(.+)_seed_(-?\d+)")
 _FOLDER_REWARDS = ("total_reward", "cumulative_reward", "score", "reward")
 _FOLDER_SUCCESS = ("success", "is_success", "traj_success")
+_FINISHES = {
+    "done": StopReason.TERMINATED,
+    "max_turns": StopReason.MAX_TURNS,
+    "no_room": StopReason.PROMPT_TOO_LONG,
+    "env_error": StopReason.ENV_ERROR,
+    "error": StopReason.ABORTED,
+    "empty_generation": StopReason.ABORTED,
+}
+"""`finish_reason` of VAGEN's evaluation -> ours."""
 
 
 def _is_dump(row: Row) -> bool:
@@ -59,6 +79,9 @@ def _draft(row: Row, where: Where) -> Draft:
         final_observation=dialogue.final_observation,
         is_success=success,
         fields=fields,
+        pictures=PictureFiles(
+            folder=where.path.parent / f"image_{whole(row['step'])}", is_of_rows=True
+        ),
     )
     if dialogue.system:
         fields["system"] = dialogue.system
@@ -97,14 +120,16 @@ def _is_vagen_folder(row: Row) -> bool:
 def _vagen_folder_drafts(row: Row, where: Where) -> Iterator[Draft]:
     dialogue = read_messages(row["messages"])
     metrics = row["vagen_metrics"] if isinstance(row["vagen_metrics"], Mapping) else {}
-    named = _FOLDER.fullmatch(row["vagen_folder"])
+    env, seed = _task(row["vagen_folder"], metrics)
+    finish = metrics.get("finish_reason")
     draft = Draft(
         turns=dialogue.turns,
         prompt=dialogue.prompt,
-        group=row["vagen_folder"] if named else None,
-        env=named[1] if named else "",
+        group=f"{env}_seed_{seed}" if seed else None,
+        env=env,
         tag=next((part for part in where.path.parts if part.startswith("tag_")), ""),
         final_observation=dialogue.final_observation,
+        stop_reason=_FINISHES.get(text_of(finish), StopReason.UNKNOWN),
         is_success=next(
             (truth(metrics[name]) for name in _FOLDER_SUCCESS if name in metrics), None
         ),
@@ -114,11 +139,40 @@ def _vagen_folder_drafts(row: Row, where: Where) -> Iterator[Draft]:
             **({"system": dialogue.system} if dialogue.system else {}),
         },
     )
-    reward = next((number(metrics[name]) for name in _FOLDER_REWARDS if name in metrics), math.nan)
-    draft.set_episode_reward(reward)
+    _set_turns(draft, metrics, where)
     if draft.turns:
-        draft.turns[-1].info = numbers_of(metrics)
+        last = draft.turns[-1]
+        last.info = {**last.info, **numbers_of(metrics)}
     yield draft
+
+
+def _task(folder: str, metrics: Mapping[str, Any]) -> tuple[str, str]:
+    """The environment and the seed: of the metrics, or of the folder's name where it has them."""
+    env, seed = text_of(metrics.get("env_name"))[:200], whole(metrics.get("seed"))
+    if env and seed is not None:
+        return env, str(seed)
+    named = _FOLDER.fullmatch(folder)
+    return (named[1], named[2]) if named else (env, "")
+
+
+def _set_turns(draft: Draft, metrics: Mapping[str, Any], where: Where) -> None:
+    """Rewards, numbers and pictures of the turns, where each reply is one step of the world.
+
+    A harness that sums up its history has replies that are no step: which is which is not said.
+    """
+    rewards, infos = metrics.get("rewards"), metrics.get("infos")
+    is_by_turn = isinstance(rewards, list) and len(rewards) == len(draft.turns)
+    if isinstance(rewards, list) and is_by_turn:
+        for turn, reward in zip(draft.turns, rewards, strict=True):
+            turn.reward = number(reward)
+        if isinstance(infos, list) and len(infos) == len(rewards) + 1:
+            for turn, info in zip(draft.turns, infos[1:], strict=True):
+                turn.info = numbers_of(info)
+    else:
+        total = (number(metrics[name]) for name in _FOLDER_REWARDS if name in metrics)
+        draft.set_episode_reward(next(total, math.nan))
+    if is_by_turn or rewards is None:
+        draft.pictures = PictureFiles(folder=where.path.parent / "images", is_of_rows=False)
 
 
 V1 = Format(
