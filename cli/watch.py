@@ -173,7 +173,14 @@ def _follow(following: Watch, view: View, acting: Acting, *, is_once: bool) -> N
     except WatchError:
         following.close("finished")
         raise
-    following.close("finished")
+    except BaseException:
+        following.abandon()
+        raise
+    try:
+        following.close("finished")
+    except BaseException:
+        following.abandon()
+        raise
 
 
 def _look_on(following: Watch, view: View, acting: Acting, *, is_once: bool) -> None:

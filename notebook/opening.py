@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from echoscope.dashboard.data.foreign import is_of_documents
+from echoscope.dashboard.data.foreign import is_of_documents, is_source
 from echoscope.diagnostics.judge.channels import known_keys
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.names import MetricNameError, parse_map
@@ -147,7 +147,7 @@ def _must_be_there(place: Path) -> None:
     if not place.is_dir() or Layout(place).run_json.is_file():
         return
     runs = sorted(inner.name for inner in place.iterdir() if Layout(inner).run_json.is_file())
-    if not runs and is_of_documents(place):
+    if not runs and is_of_documents(place) and not is_source(place):
         raise NotARunError(
             f"{place}: most of its files are texts or code, so no trainer wrote this folder. Name "
             "the file or folder in it that you mean"

@@ -227,7 +227,11 @@ class _SqlReader:
 
     @property
     def warnings(self) -> list[str]:
-        """What could not be read and was left out, each naming its file."""
+        """What could not be read and was left out, each naming its file.
+
+        Raises:
+            StoreError: the files keep changing.
+        """
         self._database.show(TABLES)
         return [text for index in self._database.indexes.values() for text in index.warnings]
 
@@ -481,11 +485,13 @@ class RunsReader(_SqlReader):
         for index in list(self._database.indexes.values()):
             if not index.layout.run_json.exists():
                 self._database.remove(index.run_id)
+                self._refused.clear()  # a copy of it is the only one now
                 continue
             try:
                 self._database.follow(index)
             except _BAD_RUN as error:
                 self._database.remove(index.run_id)
+                self._refused.clear()
                 self._refuse(index.layout.root, error, _mark_of(index.layout))
         known = {index.layout.root for index in self._database.indexes.values()}
         new: list[tuple[RunIndex, _Mark]] = []

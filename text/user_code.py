@@ -115,9 +115,9 @@ def load(kind: str, name: str) -> Callable[..., Any]:
 
 def _is_imported(value: Any, module: ModuleType) -> bool:
     """Whether another module offers the same value under the value's own name."""
-    home = sys.modules.get(getattr(value, "__module__", None) or module.__name__)
-    name = getattr(value, "__name__", "")
-    return home is not None and home is not module and vars(home).get(name) is value
+    home = sys.modules.get(str(getattr(value, "__module__", "")))
+    name = str(getattr(value, "__name__", ""))
+    return home is not None and home is not module and getattr(home, name, None) is value
 
 
 def loaded(kind: str, name: str) -> Callable[..., Any]:

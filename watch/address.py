@@ -2,7 +2,7 @@
 
 Its public API tells all rows of a run. So each time all of them are asked for, and the longer that
 takes, the longer is the rest after it. A question is asked in a thread of its own, since a server
-that hangs is given up after a minute.
+that hangs is given up after a minute and a half at most.
 """
 
 from __future__ import annotations
@@ -71,6 +71,10 @@ class Address(Folder):
         self._is_closed.set()
         super().close()
 
+    def abandon(self) -> None:
+        self._is_closed.set()
+        super().abandon()
+
     def look(self, *, is_end: bool = False) -> Changes:
         """Ask where it is time to, and take the answer when it has come.
 
@@ -78,6 +82,8 @@ class Address(Folder):
             WatchError: the server says that it will never tell of this run, before it told of it.
         """
         changes = Changes()
+        if self.is_ended:
+            return changes  # steps may still wait to be judged, but the server has no more
         if not self._asked_at:
             self._say(f"{self.path}: asking the server for all rows of the run")
         if self._question is None and (is_end or time.monotonic() >= self._ask_at):
@@ -94,8 +100,9 @@ class Address(Folder):
     def _take_answer(self, question: Future[ServerRun], changes: Changes) -> None:
         try:
             run = question.result()
-        except MetricsFileError as error:
-            if not (self._was_answered or isinstance(error, NoAnswerError)):
+        except (MetricsFileError, OSError) as error:
+            is_passing = isinstance(error, NoAnswerError | OSError)
+            if not (self._was_answered or is_passing):
                 raise WatchError(str(error)) from None
             if str(error) != self._trouble:
                 end = "" if str(error).endswith("?") else "."

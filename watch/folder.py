@@ -172,6 +172,10 @@ class Folder:
         self._readers.shutdown(cancel_futures=True)
         self._spool.cleanup()
 
+    def abandon(self) -> None:
+        """Give up what is being read, so that the program can end at once."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
     @property
     def is_there(self) -> bool:
         """Whether there is something at the path."""

@@ -243,6 +243,10 @@ class Watch:
             self._say(f"the run could not be ended: {error}")
         self._folder.close()
 
+    def abandon(self) -> None:
+        """The program ends now: nothing is judged or said any more."""
+        self._folder.abandon()
+
     # --- steps
 
     def _sources(self, *, is_behind: bool) -> Sources:

@@ -48,7 +48,10 @@ _NO_DATA = frozenset(
 )
 
 
-_DOCUMENTS = frozenset({".md", ".rst", ".html", ".css", ".js", ".py", ".tex", ".pdf"})
+_DOCUMENTS = frozenset(
+    {".md", ".rst", ".html", ".css", ".js", ".py", ".tex", ".pdf", ".ipynb", ".svg"}
+)
+_DOCUMENTS_PER_DATA = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +146,7 @@ class Sources:
             remembered = self._formats.get(path)
             if remembered is not None and remembered[0] == counted.extent:
                 return remembered[1]
-            seen = counted if counted.problem else _read(counted)
+            seen = counted if counted.problem else _read(counted, is_given=path in self.given)
         except OSError as error:
             return Source(path=path, problem=f"cannot be read: {error.strerror or error}")
         self._formats[path] = (counted.extent, seen)
@@ -156,19 +159,21 @@ def is_source(path: Path) -> bool:
     Raises:
         OSError: it cannot be read.
     """
-    return _read(_counted(path)).is_known
+    return _read(_counted(path), is_given=False).is_known
 
 
 def is_of_documents(path: Path) -> bool:
-    """Whether most files of a folder are texts and code: then no trainer wrote it.
+    """Whether a folder holds texts and code, and hardly any file that may be data.
 
-    A log or a table among them is an example or a result, which somebody must ask for by its name.
+    A log or a table among many texts is an example, which somebody must ask for by its name.
 
     Raises:
         OSError: it cannot be read.
     """
-    files = _files(path) if path.is_dir() else []
-    return 2 * sum(file.suffix.lower() in _DOCUMENTS for file in files) > len(files)
+    suffixes = [file.suffix.lower() for file in _files(path)] if path.is_dir() else []
+    num_documents = sum(suffix in _DOCUMENTS for suffix in suffixes)
+    num_data = sum(suffix not in _NO_DATA | _DOCUMENTS for suffix in suffixes)
+    return num_documents > _DOCUMENTS_PER_DATA * num_data
 
 
 _PARTS = re.compile(
@@ -238,10 +243,13 @@ def _children(path: Path) -> list[Path]:
         return [Path(entry.path) for _, entry in zip(range(MAX_FILES), entries, strict=False)]
 
 
-def _read(source: Source) -> Source:
-    """The same with what the first rows of its first files say."""
-    if is_of_documents(source.path):
-        return source
+def _read(source: Source, *, is_given: bool) -> Source:
+    """The same with what the first rows of its first files say.
+
+    Args:
+        is_given: Somebody named the path. Of other folders of texts and code, metrics do not count.
+    """
+    may_be_metrics = is_given or not is_of_documents(source.path)
     patterns: set[tuple[str, str]] = set()
     name, has_metrics = "", False
     with tempfile.TemporaryDirectory(prefix="echoscope-look-") as spool:
@@ -255,7 +263,7 @@ def _read(source: Source) -> Source:
                 break
             own = _format(file, Path(spool))
             name = name or own
-            has_metrics = has_metrics or (not own and _is_metrics(file))
+            has_metrics = has_metrics or (may_be_metrics and not own and _is_metrics(file))
             if name and has_metrics:
                 break
     return Source(

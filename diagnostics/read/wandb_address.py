@@ -354,7 +354,7 @@ def _trouble(server: str, limit_s: float) -> str | None:
             return None
         if isinstance(error.reason, ssl.SSLError):
             return ""  # wandb may know certificates that Python does not
-        reason = error.reason.strerror if isinstance(error.reason, OSError) else error.reason
+        reason = getattr(error.reason, "strerror", None) or error.reason
         return f"the server cannot be reached ({reason}); {where}"
     except TimeoutError:
         return None

@@ -278,8 +278,9 @@ def _missing(source: RunSource) -> tuple[str, ...]:
             steps=f"step {first}" if first == last else f"steps {first} to {last}",
         )
         sentences.append(f"{what} ({file.path}: {file.why}).")
+    warnings = source.reader.warnings  # first: asking for them may find more damage
     left_out = {f"{file.path}: " for file in source.reader.missing_files()}
-    others = [text for text in source.reader.warnings if not text.startswith(tuple(left_out))]
+    others = [text for text in warnings if not text.startswith(tuple(left_out))]
     return (*sentences, *(f"{text}." for text in others))
 
 

@@ -1,6 +1,6 @@
 """The first pass: which rows a path holds, of which format, at which step; and what is refused.
 
-Of each row 33 bytes are kept. Rows are then converted in the order of their steps, whatever the
+Of each row 38 bytes are kept. Rows are then converted in the order of their steps, whatever the
 order of the files.
 """
 
@@ -11,6 +11,7 @@ import contextlib
 import filecmp
 import hashlib
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ MAX_NAMED = 4
 """Places that are kept of each reason."""
 _ROWS_LOOKED_AT = 20
 _UNKNOWN = "a row of no known format"
+
+_DIGITS = re.compile(r"\d+")
 
 _Facts = NDArray[np.uint64]
 """(rows, facts): a row each, equal where the rows are the same."""
@@ -320,7 +323,8 @@ def _copies_among(files: Sequence[tuple[Path, _Facts]]) -> dict[int, int]:
     """Files whose rows are all the first rows of another file -> that file, by their numbers.
 
     A file of rows that are all the same, such as one episode, is a copy only of a file of the same
-    folder with the same bytes: its rows may be episodes of equal text.
+    folder with the same bytes and another kind of name: attempts with equal text are written as
+    `episode_0` and `episode_1`, a backup as `episodes.bak`.
 
     Args:
         files: Path and rows of each file, in the order in which they are read.
@@ -344,15 +348,18 @@ def _copies_of_one_beginning(
     """Of files with the same first row, the longest first."""
     lengths = sorted({len(files[number][1]) for number in numbers})
     holder: dict[tuple[int, bytes], int] = {}
-    uniform: dict[tuple[bytes, Path], list[int]] = {}
+    uniform: dict[tuple[bytes, Path], dict[str, int]] = {}
+    """By kind of name, the first such file."""
     out: dict[int, int] = {}
     for number in numbers:
         path, rows = files[number]
         if (rows == rows[0]).all():
-            kept = uniform.setdefault((rows.tobytes(), path.parent), [])
-            same = next((n for n in kept if filecmp.cmp(files[n][0], path, shallow=False)), None)
+            kept = uniform.setdefault((rows.tobytes(), path.parent), {})
+            kind = _DIGITS.sub("#", path.name)
+            others = (n for other, n in kept.items() if other != kind)
+            same = next((n for n in others if filecmp.cmp(files[n][0], path, shallow=False)), None)
             if same is None:
-                kept.append(number)
+                kept.setdefault(kind, number)
             else:
                 out[number] = same
             continue

@@ -146,9 +146,17 @@ class RunDatabase:
         with self._lock:
             if self._connection is None:
                 self._connection = connect(self._files, self._memory_limit)
-                self._create_tables()
+                try:
+                    self._create_tables()
+                    for index in self.indexes.values():
+                        self._insert_events(index)
+                except BaseException:
+                    # No half-filled DuckDB: the next caller begins anew, with all events.
+                    self._connection.close()
+                    self._connection = None
+                    raise
                 for index in self.indexes.values():
-                    self._insert_events(index)
+                    index.events.clear()
                 self._renew()
             return self._connection
 
@@ -167,7 +175,8 @@ class RunDatabase:
         """Show one more run.
 
         Raises:
-            StoreError: another folder already has its run id.
+            StoreError: another folder already has its run id, or its journal holds events of
+                other types than ours.
         """
         with self._lock:
             other = self.indexes.get(index.run_id)
@@ -176,9 +185,10 @@ class RunDatabase:
                     f"{index.layout.root}: a copy of {other.layout.root}, with the same run id "
                     f"{index.run_id!r}; move the copy to another folder of runs to open it there"
                 )
+            _settle_events(index)
             self.indexes[index.run_id] = index
             self._prefixes[index.run_id] = self._files.add(index.layout.root)
-            self._insert_events(index)
+            self._take_events(index)
             self._is_stale = True
 
     def remove(self, run_id: str) -> None:
@@ -332,16 +342,18 @@ class RunDatabase:
         columns = ", ".join(f'"{column}"' for column in TABLES[name].column_names)
         return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)})"
 
+    def _take_events(self, index: RunIndex) -> None:
+        if self._connection is not None:  # or they wait in the index
+            self._insert_events(index)
+            index.events.clear()
+
     def _insert_events(self, index: RunIndex) -> None:
-        if self._connection is None:
-            return  # they wait in the index
         for name in EVENT_TABLES:
             if not index.events.is_empty(name):
                 rows = index.events.table(name)
                 self.connection.register("new_rows", rows)
                 self.connection.execute(f"INSERT INTO live_{name} BY NAME SELECT * FROM new_rows")
                 self.connection.unregister("new_rows")
-        index.events.clear()
 
     def _delete_events(self, index: RunIndex) -> None:
         if self._connection is None:
@@ -358,7 +370,8 @@ class RunDatabase:
         """Follow the journal of one run; whether it had news.
 
         Raises:
-            StoreError: it cannot be read any more, or, from an OSError, not now.
+            StoreError: it cannot be read any more, or, from an OSError, not now; or it holds
+                events of other types than ours.
         """
         with self._lock:
             try:
@@ -373,7 +386,8 @@ class RunDatabase:
             if change == "reset":
                 self._delete_events(index)
             if change != "same":
-                self._insert_events(index)
+                _settle_events(index)
+                self._take_events(index)
                 self._is_stale = True
             return change != "same"
 
@@ -465,6 +479,15 @@ class RunDatabase:
                     index.warn(f"{index.layout.root / path}: {why}; left out")
                     is_changed = self._is_stale = True
             return is_changed
+
+
+def _settle_events(index: RunIndex) -> None:
+    """Raises StoreError where an event does not fit its table: not with some later query."""
+    try:
+        index.events.settle()
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise StoreError(f"{index.layout.root}: its journal holds a wrong value ({why})") from error
 
 
 def _readable(error: duckdb.Error) -> str:

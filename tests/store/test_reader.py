@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from made_run import open_writer, step_metrics
 
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
 from echoscope.store.log.packing import pack
@@ -188,6 +189,9 @@ def test_the_folder_named_like_its_run_id_is_the_original_and_the_other_a_copy(
     assert [info.path.name for info in reader.infos()] == ["run-1"]
     assert list(reader.unreadable) == [copy.resolve()]
     assert f"a copy of {finished_run.resolve()}, with the same run id" in reader.unreadable[copy]
+    shutil.rmtree(finished_run)
+    assert [info.path.name for info in reader.infos()] == ["copy"], "it is the only one now"
+    assert not reader.unreadable
 
 
 @pytest.mark.parametrize("what", ["folder", "file", "empty"])
@@ -356,6 +360,25 @@ def test_d3_one_bad_run_is_left_out_by_itself(
     assert ("bad" in infos) is not bool(reader.unreadable)
     if "bad" in infos:
         assert (infos["bad"].config, infos["bad"].live_knobs, infos["bad"].tags) == ({}, {}, ())
+
+
+def test_d3_an_event_of_another_type_costs_its_run_alone(tmp_path: Path) -> None:
+    wrong: Any = 5
+    for name, phase in (("good", "train"), ("bad", wrong)):
+        writer = open_writer(tmp_path / name)
+        writer.commit_step(
+            metrics=[step_metrics(name, 0, {"policy/entropy": 1.0}, phase)],
+            trajectories=[],
+            outcomes=[],
+        )
+        writer.close(status="finished")
+    reader = open_runs(tmp_path)
+    (reason,) = reader.unreadable.values()
+    assert "its journal holds a wrong value" in reason
+    for _ in range(2):
+        assert reader.sql("SELECT run_id FROM metrics").to_pylist() == [{"run_id": "good"}]
+    with pytest.raises(StoreError, match="its journal holds a wrong value"):
+        open_run(tmp_path / "bad")
 
 
 def test_d3_a_run_that_goes_bad_later_is_left_out_by_itself(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,12 +15,13 @@ from echoscope.diagnostics.read.runs import RunMetrics
 from echoscope.diagnostics.read.wandb_address import NoAnswerError, ServerRun
 from echoscope.store.reader import open_run
 from echoscope.watch import address
+from echoscope.watch.judging import MAX_STEPS_AHEAD
 from echoscope.watch.keeping import WatchError
 from echoscope.watch.steps import Waits
 from echoscope.watch.watching import Watch
 
 RUN = "wandb:lab/p/r"
-Answer = ServerRun | MetricsFileError | threading.Event
+Answer = ServerRun | MetricsFileError | OSError | threading.Event
 
 
 def run(num_steps: int, state: str = "running") -> ServerRun:
@@ -40,6 +42,7 @@ class Asked:
         self.path = path
         self.said: list[str] = []
         self.answers: list[Answer] = []
+        self.given_up = threading.Event()
         self.watch = Watch(
             Path(RUN),
             path,
@@ -54,8 +57,9 @@ class Asked:
         if isinstance(answer, threading.Event):
             while is_wanted():
                 answer.wait(0.01)
+            self.given_up.set()
             raise NoAnswerError("given up")
-        if isinstance(answer, MetricsFileError):
+        if isinstance(answer, MetricsFileError | OSError):
             raise answer
         return answer
 
@@ -133,6 +137,29 @@ def test_the_watch_ends_with_the_run_once_no_row_came_after_the_end(asked: Asked
 def test_a_run_that_had_ended_before_is_read_once(asked: Asked, state: str) -> None:
     assert asked.told(run(2, state)) == [1, 2]
     assert asked.watch.is_ended
+
+
+def test_more_steps_than_may_wait_are_asked_for_once(asked: Asked) -> None:
+    num_steps = 3 * MAX_STEPS_AHEAD
+    asked.answers.append(run(num_steps, "finished"))  # a second question would find no answer
+    while not asked.watch.is_ended or asked.watch.is_behind:
+        asked.watch.look()
+        asked.watch.wait()
+    assert asked.steps() == list(range(1, num_steps + 1))
+    assert asked.said.count("W&B says that the run finished") == 1
+
+
+def test_a_question_that_the_system_refuses_is_asked_again(asked: Asked) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert asked.told(run(2), full, run(3)) == [1, 2, 3]
+    assert "[Errno 28] No space left on device. The server is asked again every 30 s." in asked.said
+
+
+def test_a_watch_that_is_abandoned_waits_for_no_answer(asked: Asked) -> None:
+    asked.answers.append(threading.Event())
+    asked.watch.look()
+    asked.watch.abandon()
+    assert asked.given_up.wait(30)
 
 
 def test_a_crashed_run_is_watched_on(asked: Asked) -> None:

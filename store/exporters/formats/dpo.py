@@ -74,8 +74,8 @@ def _pairs(source: RunSource, options: Options) -> Iterator[tuple[Episode, Episo
 
 
 def _actions(episode: Episode) -> list[str]:
-    """The executed actions in order, without regard to letter case; empty where there is none."""
-    return [action.strip().casefold() for turn in episode.turns for action in turn["actions"] or ()]
+    """The executed actions in order; empty where there is none. Letter case counts, as in code."""
+    return [action.strip() for turn in episode.turns for action in turn["actions"] or ()]
 
 
 def _continuation(dialogue: Dialogue) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,7 +24,9 @@ _BLOCK = 1 << 20
 class _Sample:
     """The texts of one sample, as far as they stand in the file; the first problem it has."""
 
-    texts: list[bytes]
+    lines: list[list[bytes]] = field(default_factory=list)
+    """Of each text, while it is read."""
+    texts: list[bytes] = field(default_factory=list)
     problem: str = ""
 
     @property
@@ -37,7 +39,8 @@ def is_generations(path: Path, head: bytes) -> bool:
     if not head.removeprefix(b"\xef\xbb\xbf").startswith(_LABELS[0]):
         return False
     with path.open("rb") as file:
-        return next(_samples(file)).is_whole
+        first = next(_samples(file), None)
+    return first is not None and first.is_whole
 
 
 def write_samples(path: Path, target: Path) -> None:
@@ -45,7 +48,12 @@ def write_samples(path: Path, target: Path) -> None:
     several. A sample that is not whole has the key `problem`.
     """
     with path.open("rb") as file:
-        period = _period([_digest(sample) for sample in _samples(file)])
+        prompts, is_torn = [], False
+        for sample in _samples(file):
+            prompts.append(_digest(sample))
+            is_torn = not sample.texts[1:]
+        # Half a prompt is no other prompt: it says nothing of where a validation begins.
+        period = _period(prompts[:-1] if is_torn else prompts)
     with path.open("rb") as file, target.open("w", encoding="utf-8") as out:
         for number, sample in enumerate(_samples(file)):
             texts = [text.decode("utf-8", "replace") for text in sample.texts]
@@ -61,30 +69,34 @@ def _samples(file: BinaryIO) -> Iterator[_Sample]:
     """The samples in bounded memory: what is longer than a line may be is cut, and said."""
     sample: _Sample | None = None
     size = 0
+    is_first = True
     while line := file.readline(_BLOCK):
-        number = len(sample.texts) if sample else 0
+        if is_first:
+            line, is_first = line.removeprefix(b"\xef\xbb\xbf"), False
+        number = len(sample.lines) if sample else 0
         is_over = number == len(_LABELS)
         if line.startswith(_LABELS[0]) and (sample is None or is_over):
             if sample is not None:
                 yield _ended(sample)
-            sample, size, number = _Sample([]), 0, 0
+            sample, size, number = _Sample(), 0, 0
         if sample is None:
             continue  # blank lines before the first sample
         size += len(line)
         if size > MAX_LINE_BYTES:
             sample.problem = "a sample of more than 16 MB"
         elif number < len(_LABELS) and line.startswith(_LABELS[number]):
-            sample.texts.append(line.removeprefix(_LABELS[number]))
-        elif sample.texts:
-            sample.texts[-1] += line
+            sample.lines.append([line.removeprefix(_LABELS[number])])
+        elif sample.lines:
+            sample.lines[-1].append(line)
     if sample is not None:
         yield _ended(sample)
 
 
 def _ended(sample: _Sample) -> _Sample:
-    if len(sample.texts) == len(_LABELS) and not sample.texts[-1].endswith(b"\n"):
-        del sample.texts[-1]  # a score may be half written
-    sample.texts = [text.removesuffix(b"\n") for text in sample.texts]
+    texts = [b"".join(lines) for lines in sample.lines]
+    if len(texts) == len(_LABELS) and not texts[-1].endswith(b"\n"):
+        del texts[-1]  # a score may be half written
+    sample.lines, sample.texts = [], [text.removesuffix(b"\n") for text in texts]
     return sample
 
 

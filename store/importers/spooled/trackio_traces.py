@@ -8,6 +8,7 @@ of trackio 0.36 to 0.43.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ def opened_database(path: Path) -> Iterator[sqlite3.Connection]:
     Raises:
         sqlite3.Error: it is locked or damaged, or reading it takes too long.
     """
-    address = f"file:{quote(str(path.resolve()))}?mode=ro"
+    address = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro"
     with closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as database:
         database.text_factory = lambda data: data.decode("utf-8", "replace")
         end = time.monotonic() + _MOST_S

@@ -85,6 +85,21 @@ def test_a_link_out_of_the_root_is_never_followed(tmp_path: Path) -> None:
     assert found["inside"].num_bytes == 0
 
 
+def test_code_beside_its_data_hides_nothing_but_an_example_does_not_count(tmp_path: Path) -> None:
+    metrics = "step,actor/entropy\n1,0.5\n2,0.4\n"
+    for name, num_texts in (("training", 2), ("handbook", 9), ("given", 9), ("rollouts", 9)):
+        (tmp_path / name).mkdir()
+        for number in range(num_texts):
+            (tmp_path / name / f"{number}.py").write_text("pass")
+        if name == "rollouts":
+            shutil.copy(FIXTURES / "messages" / "chat.jsonl", tmp_path / name)
+        else:
+            (tmp_path / name / "metrics.csv").write_text(metrics)
+    found = look(tmp_path, (tmp_path / "given",))
+    known = {name: source.is_known for name, source in found.items()}
+    assert known == {"training": True, "handbook": False, "given": True, "rollouts": True}
+
+
 def test_what_the_command_line_named_may_lie_anywhere(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
@@ -99,9 +114,9 @@ def test_files_are_read_again_only_when_they_changed(
     read: list[Path] = []
     real = foreign._read
 
-    def counting(source: Source) -> Source:
+    def counting(source: Source, *, is_given: bool) -> Source:
         read.append(source.path)
-        return real(source)
+        return real(source, is_given=is_given)
 
     monkeypatch.setattr(foreign, "_read", counting)
     sources = Sources(tmp_path)

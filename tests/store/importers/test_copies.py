@@ -95,6 +95,12 @@ def copies(folder: Path, files: dict[str, str]) -> tuple[dict[str, str], int]:
             id="one row: files with the same bytes",
         ),
         pytest.param(
+            {"episode_0.jsonl": rows("x"), "episode_1.jsonl": rows("x")},
+            {},
+            2,
+            id="one row in numbered files: attempts with the same text",
+        ),
+        pytest.param(
             {"a/m.jsonl": rows("x"), "b/m.jsonl": rows("x")},
             {},
             2,

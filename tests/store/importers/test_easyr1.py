@@ -31,6 +31,18 @@ def test_a_validation_that_is_being_written_counts(tmp_path: Path) -> None:
     assert report.reconstructed["validations"] == 5
 
 
+def test_a_prompt_that_is_torn_hides_no_validation(tmp_path: Path) -> None:
+    text = sample("a1") + sample("b1") + sample("a1") + sample("b1") + "[prompt] a"
+    report, episodes = imported(tmp_path / "in", text)
+    assert [step for step, _ in episodes] == [0, 0, 1, 1]
+    assert dict(report.rows.counts) == {"the sample is not written to its end": 1}
+
+
+def test_a_byte_order_mark_belongs_to_no_sample(tmp_path: Path) -> None:
+    _, episodes = imported(tmp_path / "in", "\ufeff" + sample("a", 0.5))
+    assert episodes == [(0, 0.5)]
+
+
 def test_prompts_that_never_come_again_are_one_step(tmp_path: Path) -> None:
     report, episodes = imported(tmp_path / "in", sample("a") + sample("b") + sample("a"))
     assert [step for step, _ in episodes] == [0, 0, 0]

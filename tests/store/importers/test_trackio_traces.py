@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -100,6 +101,12 @@ def test_a_damaged_project_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "lake.db").write_bytes(PROJECT.read_bytes()[:3000])
     with pytest.raises(SourceError, match="the SQLite database is "):
         source_of(tmp_path / "lake.db", tmp_path, "")
+
+
+def test_a_name_that_is_no_text_is_opened(tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"\xff.db")
+    shutil.copy(PROJECT, file)
+    assert import_path(tmp_path, tmp_path / "run").written.num_kept == 4
 
 
 def test_a_trace_without_messages_is_left_out(tmp_path: Path) -> None:
