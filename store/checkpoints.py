@@ -313,9 +313,12 @@ def hidden_steps(run: RunReader) -> set[int]:
         return set()
     try:
         index = RunIndex(run.path, all_attempts=True)  # the journal alone: no database is opened
+        while True:
+            rows = index.packed_rows("checkpoints") + index.events.table("checkpoints").to_pylist()
+            if index.refresh() == "same":
+                break  # or packs were merged meanwhile, and one of these was gone
     except OSError as error:
         raise StoreError(f"{run.path}: cannot be read now ({error.strerror or error})") from error
-    rows = index.packed_rows("checkpoints") + index.events.table("checkpoints").to_pylist()
     last = {row["path"]: row for row in rows}.values()
     written = {row["step"] for row in last if not row["is_deleted"]}
     return written - {checkpoint.step for checkpoint in run.checkpoints()}

@@ -193,14 +193,19 @@ def start(source: Source, run_id: str, root: Path, run: str = "") -> Import:
 
 def _told(output: str) -> ImportReport:
     """The report that an import printed, without its last sentence: what to type next."""
-    report = json.loads(output)
-    num_skipped = [*report["skipped_rows"].values(), *report["left_out_metrics"].values()]
-    return ImportReport(
-        is_done=True,
-        sentences=tuple(line[:500] for line in report["sentences"][:-1]),
-        num_refused=sum(report["refused_files"].values()),
-        num_skipped=sum([*num_skipped, *report["left_out"].values()]),
-    )
+    try:
+        report = json.loads(output)
+        num_skipped = [*report["skipped_rows"].values(), *report["left_out_metrics"].values()]
+        return ImportReport(
+            is_done=True,
+            sentences=tuple(line[:500] for line in report["sentences"][:-1]),
+            num_refused=sum(report["refused_files"].values()),
+            num_skipped=sum([*num_skipped, *report["left_out"].values()]),
+        )
+    except (ValueError, KeyError, TypeError):  # something else was printed too, or too much
+        return ImportReport(
+            is_done=True, sentences=("The import ended, but its report cannot be read.",)
+        )
 
 
 def _environment() -> dict[str, str]:

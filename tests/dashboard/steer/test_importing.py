@@ -94,3 +94,10 @@ def test_names_of_runs_are_fit_and_free(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run-imported").mkdir()
     assert name("run.csv") == "run-imported-2"
+
+
+@pytest.mark.parametrize("output", ["", "a warning\n{}", "[]", '{"sentences": []}', "{" * 9])
+def test_a_report_that_cannot_be_read_is_said(output: str) -> None:
+    report = importing._told(output)
+    assert report.is_done
+    assert report.sentences == ("The import ended, but its report cannot be read.",)
