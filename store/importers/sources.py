@@ -58,6 +58,7 @@ _SKIPPED = frozenset(
     | {".sh", ".toml", ".lock", ".wandb"}
 )
 _NUMBER = re.compile(r"(\d+)")
+_PICTURE = re.compile(r"image_(?P<step>\d+)/images_\d+/\d+\.png|[^/]+/images/turn_\d+_\d+\.png")
 
 
 class SourceError(ValueError):
@@ -539,7 +540,18 @@ def is_read_with_another(path: Path) -> bool:
     """Whether a file is no source by itself, because its content belongs to the file beside it."""
     if path.name == "metrics.json":
         return path.with_name("messages.json").is_file()
+    if path.suffix == ".png":
+        return _is_picture_beside(path)
     return is_text_beside(path)
+
+
+def _is_picture_beside(path: Path) -> bool:
+    """Whether a picture stands where VAGEN puts those of its rows."""
+    where = _PICTURE.fullmatch("/".join(path.parts[-3:]))
+    if where is None:
+        return False
+    rows = f"../{where['step']}.jsonl" if where["step"] else "messages.json"
+    return (path.parents[1] / rows).is_file()
 
 
 def _beside(path: Path) -> dict[str, Any]:

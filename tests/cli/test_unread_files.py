@@ -6,11 +6,13 @@ import gzip
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 Typed = Callable[..., Any]
 
@@ -123,10 +125,18 @@ def test_a_trainers_second_file_of_the_same_episodes_is_not_passed_over(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fixtures = Path(__file__).parents[1] / "store" / "importers" / "fixtures"
-    for name in ("tinker_written", "vagen_eval"):
-        out = type_command("import", str(fixtures / name), "-o", name).out
+    for name in ("tinker_written", "vagen_eval", "vagen"):
+        shutil.copytree(fixtures / name, name)
+    for picture in (
+        "vagen/image_3/images_0/0.png",
+        "vagen_eval/tag_base/sokoban_seed_5/images/turn_01_01.png",
+    ):
+        Path(picture).parent.mkdir(parents=True)
+        Image.new("RGB", (2, 2)).save(picture)
+    for name in ("tinker_written", "vagen_eval", "vagen"):
+        out = type_command("import", name, "-o", f"runs/{name}").out
         passed = [line for line in out.splitlines() if line.startswith("Passed over")]
-        assert not any("logtree" in line or "metrics.json" in line for line in passed)
+        assert not any(word in line for line in passed for word in ("logtree", "metrics", "png"))
 
 
 def test_the_exit_codes_of_import_are_those_of_the_docs(
