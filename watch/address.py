@@ -86,8 +86,8 @@ class Address(Folder):
             return changes  # steps may still wait to be judged, but the server has no more
         if not self._asked_at:
             self._say(f"{self.path}: asking the server for all rows of the run")
-        if self._question is None and (is_end or time.monotonic() >= self._ask_at):
-            self._asked_at = time.monotonic()
+        if self._question is None and (is_end or changes.at >= self._ask_at):
+            self._asked_at = changes.at
             self._question = self._readers.submit(
                 ask, str(self.path), self._mapping, is_wanted=lambda: not self._is_closed.is_set()
             )

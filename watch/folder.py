@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +22,10 @@ from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.table import MetricTable
 from echoscope.store.importers.format import Format
 from echoscope.store.importers.lines import BadJsonError
-from echoscope.store.importers.sources import JsonLines, SourceError, source_of
+from echoscope.store.importers.sources import FoundRow, JsonLines, SourceError, source_of
 from echoscope.store.importers.survey import format_of
 
+from .files.generations import Generations
 from .files.kinds import FileKind, is_known_suffix, kind_of
 from .files.listing import Listing, shown
 from .files.rota import Rota
@@ -56,6 +57,7 @@ _WHY_UNREAD = {
     FileKind.UNKNOWN: "empty, or its first line is not written to the end",
     FileKind.NUMBERS: "no line with the metrics of a step",
     FileKind.EPISODES: "no rollout of a known format",
+    FileKind.SAMPLES: "its first validation is not written to the end",
     FileKind.WHOLE: "neither metrics nor rollouts",
 }
 
@@ -110,9 +112,13 @@ class _File:
 class Changes:
     """What one look has found."""
 
+    at: float = field(default_factory=time.monotonic)
+    """When the look began: what was written later may not have been seen."""
     is_new: bool = False
     is_behind: bool = False
     """More is there than was read."""
+    is_unopened: bool = False
+    """Nothing at all was read yet of one of the files."""
     is_reading: bool = False
     """A file is being read whole for the first time."""
     repeated: dict[str, int] = field(default_factory=dict)
@@ -165,6 +171,10 @@ class Folder:
         self.stored: Mapping[int, Mapping[str, float]] = {}
         """Numbers of the steps that the run has, after a restart."""
         self.num_bytes_left = 0
+        self._copies: dict[str, str] = {}
+        """Files that were passed over at the last look -> the files that hold their rows."""
+        self._said_copies: set[frozenset[str]] = set()
+        self._generations: dict[str, Generations] = {}
 
     def close(self) -> None:
         for file in self._files.values():
@@ -206,6 +216,10 @@ class Folder:
             if not file.is_gone
         ]
 
+    def unfinished(self) -> list[tuple[str, int]]:
+        """Files of validations, each with its samples of one that is not written to its end."""
+        return [(name, file.num_waiting) for name, file in self._generations.items()]
+
     def look(self, *, is_end: bool = False) -> Changes:
         """Read what is new.
 
@@ -213,18 +227,41 @@ class Folder:
             is_end: Nothing more will be written: last lines without a line break count, too.
         """
         changes = Changes()
-        budget = LOOK_BYTES
         self.num_bytes_left = 0
-        listed = self._listing.changed()
-        if listed is not None:
-            kept = (path for path, file in self._files.items() if not file.is_gone)
-            self._rota.enter([*listed, *kept], time.monotonic())
         now = time.monotonic()
-        for path in self._rota.files if is_end else self._rota.due(now, self._is_unread):
+        due = self._rota.files if is_end else self._rota.due(now, self._is_unread)
+        # Logs are read before the folder is listed, so that the files that were written before the
+        # last line of a log are seen with this line.
+        logs = [path for path in due if self._is_log(path)]
+        budget = self._read_files(logs, changes, LOOK_BYTES, is_end=is_end)
+        new = self._list()
+        others = itertools.chain((path for path in due if not self._is_log(path)), new)
+        self._read_files(others, changes, budget, is_end=is_end)
+        self.rollouts.settle()
+        self._say_copies()
+        repeated = self.rollouts.trained_again()
+        if repeated is not None:
+            changes.note(ROLLOUTS, News(first_repeated=repeated))
+        return changes
+
+    def _list(self) -> list[Path]:
+        """Files that were not there at the last look."""
+        listed = self._listing.changed()
+        if listed is None:
+            return []
+        kept = (path for path, file in self._files.items() if not file.is_gone)
+        known = set(self._rota.files)
+        self._rota.enter([*listed, *kept], time.monotonic())
+        return [path for path in listed if path not in known]
+
+    def _read_files(
+        self, paths: Iterable[Path], changes: Changes, budget: int, *, is_end: bool
+    ) -> int:
+        """Read what is new in files; what is left of the budget."""
+        for path in paths:
             file = self._files.get(path)
             if file is None:
-                name = shown(path, self.path)
-                file = self._files[path] = _File(Tail(path, self._place(name)), name)
+                file = self._files[path] = self._begun(path)
             try:
                 budget -= self._look_at(path, file, changes, budget, is_end=is_end)
             except FileNotFoundError:
@@ -234,10 +271,44 @@ class Folder:
                 file.problem = reason or str(error)
                 self._say_once(f"{shown(path, self.path)}: {file.problem}")
                 file.kind = file.kind or FileKind.NOTHING
-        repeated = self.rollouts.trained_again()
-        if repeated is not None:
-            changes.note(ROLLOUTS, News(first_repeated=repeated))
-        return changes
+        return budget
+
+    def _begun(self, path: Path) -> _File:
+        """A file that was not looked at yet; an earlier watch may have read the beginning."""
+        name = shown(path, self.path)
+        entry = self._state.get(name)
+        if isinstance(entry, Mapping):
+            self.rollouts.resume(name, entry, lambda: self._past(path, entry))
+        return _File(Tail(path, self._place(name)), name)
+
+    def _past(self, path: Path, entry: Mapping[str, Any]) -> Iterator[FoundRow]:
+        """The rows of rollouts that an earlier watch has read."""
+        try:
+            if entry.get("kind") == FileKind.WHOLE:
+                source = source_of(path, Path(self._spool.name))
+                yield from source.scan() if source is not None else ()
+                return
+            end = int(entry["offset"])
+            rows = JsonLines(path).scan()
+            yield from itertools.takewhile(lambda found: found.place < end, rows)
+        except (SourceError, BadJsonError, OSError) as error:
+            self._say_once(f"{shown(path, self.path)}: {error}")
+
+    def _say_copies(self) -> None:
+        """Name the files that are passed over, and those that are no more."""
+        copies = dict(self.rollouts.copies)
+        for copy, original in copies.items():
+            if frozenset((copy, original)) not in self._said_copies:
+                self._said_copies.add(frozenset((copy, original)))
+                self._say(
+                    f"passed over {copy}: a copy: all its rows are the first rows of {original}"
+                )
+        for copy in self._copies.keys() - copies.keys() - set(copies.values()):
+            self._say(f"{copy} is no copy of {self._copies[copy]} any more: its rows count")
+        self._copies = copies
+
+    def _is_log(self, path: Path) -> bool:
+        return path in self._files and self._files[path].kind is FileKind.NUMBERS
 
     def state(self) -> dict[str, Any]:
         """How far each file was read, as JSON values: everything before is in the run."""
@@ -253,11 +324,13 @@ class Folder:
                 offset, entry["grammar"] = min(numbers.safe, offset), numbers.text.grammar
             elif file.kind is FileKind.EPISODES:
                 waiting = self.rollouts.first_waiting(name)
-                offset = offset if waiting is None else min(offset, waiting)
+                offset = offset if waiting is None else min(offset, waiting.place)
+                entry |= self.rollouts.state(name, waiting)
             elif file.kind is FileKind.WHOLE:
                 if self.rollouts.first_waiting(name) is not None or name in self.numbers:
                     continue
                 entry["seen"] = list(file.tail.seen)
+                entry |= self.rollouts.state(name, None)
             else:
                 continue
             entry["offset"] = offset
@@ -326,6 +399,7 @@ class Folder:
             return 0
         if budget <= 0:
             changes.is_behind = True
+            changes.is_unopened |= file.kind is FileKind.UNKNOWN
             self.num_bytes_left += max(0, file.tail.size - file.tail.place.offset)
             return 0
         if not file.kind or (file.kind is FileKind.NOTHING and has_changed):
@@ -337,6 +411,8 @@ class Folder:
                 return 0
         if file.kind is FileKind.WHOLE:
             return self._read_whole(path, name, file, changes, now, is_end=is_end)
+        if file.kind is FileKind.SAMPLES:
+            return self._read_samples(path, name, file, changes, budget, now, is_end=is_end)
         if file.kind is FileKind.NOTHING:
             file.is_due = False
             return 0
@@ -388,6 +464,40 @@ class Folder:
                 del self.numbers[name]
                 file.kind, file.is_due = FileKind.WHOLE, True
         return num_bytes
+
+    def _read_samples(
+        self,
+        path: Path,
+        name: str,
+        file: _File,
+        changes: Changes,
+        budget: int,
+        now: float,
+        *,
+        is_end: bool,
+    ) -> int:
+        """Read EasyR1's log, where nothing is being written to it: a validation is written at
+        once."""
+        if not is_end and now - file.written_at < self._line_quiet_s:
+            return 0  # it stays due
+        generations = self._generations.get(name)
+        if generations is None:
+            generations = self._generations[name] = Generations(path)
+        is_new_text, is_more = generations.read(budget)
+        changes.is_behind |= is_more
+        file.is_due = is_more
+        if is_new_text:
+            self.rollouts.replaced(name)
+        if is_more:
+            return budget
+        is_again, rows = generations.validations()
+        if is_again:
+            self.rollouts.replaced(name)
+        for found in rows:
+            file.form = self.rollouts.take(name, generations, found, file.form)
+            self.rollouts.changed_at = max(self.rollouts.changed_at, file.written_at)
+            changes.is_new = True
+        return 1
 
     def _episodes(
         self, path: Path, name: str, file: _File, start: int, data: bytes, is_new_text: bool

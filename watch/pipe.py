@@ -67,10 +67,10 @@ class Pipe(Folder):
             self.numbers[NAME] = numbers
         if end:
             assert numbers.text is not None
-            self._at = time.monotonic()
+            self._at = changes.at
             numbers.text.feed(lines_in(data[:end], "utf-8"))
             numbers.is_open = True
-        is_quiet = self.is_ended or time.monotonic() - self._at >= self._line_quiet_s
+        is_quiet = self.is_ended or changes.at - self._at >= self._line_quiet_s
         if end or (numbers.is_open and is_quiet):
             self._rows(NAME, numbers, changes, self._at, is_quiet=is_quiet)
         return changes

@@ -38,6 +38,8 @@ class Sources:
     rollouts: Rollouts
     is_behind: bool
     """More is there than was read."""
+    is_unopened: bool
+    """Nothing at all was read yet of one of the files."""
     num_silent: int
     """Growing files of text that have told nothing yet."""
 
@@ -58,7 +60,7 @@ class Sources:
 
         Args:
             usual: The sources of the step before; empty for the first one.
-            now: On the clock of the sources' `changed_at`.
+            now: When the files were looked at, on the clock of the sources' `changed_at`.
             step_s: Seconds that a step takes; NaN where that is not known.
         """
         told = self.of_step(step)
@@ -66,10 +68,11 @@ class Sources:
         quiet_s = now - max(self._changed_at(name) for name in told) if told else 0.0
         others_s = now - max(map(self._changed_at, {*self.numbers, ROLLOUTS}))
         pace_s = 10 * step_s if math.isfinite(step_s) else 0.0
+        if self.is_behind:
+            is_later = all(self._newest(name) > step for name in self._all())
+            return is_later and not self.is_unopened
         if others_s >= max(waits.patience_s, pace_s):
             return True
-        if self.is_behind:
-            return all(self._newest(name) > step for name in self._all())
         later = [name for name in self.numbers if self._newest(name) > step]
         if any(self._newest(name) >= 0 for name in self.numbers):
             if later:

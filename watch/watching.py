@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import math
 import os
 import queue
 import time
@@ -133,7 +134,9 @@ class Watch:
         self._is_behind = True
         self._was_asked_to_catch_up = False
         self._began_at = time.time()
-        self._said_waiting = self._said_what = False
+        self._said_waiting = self._said_what = self._said_stragglers = False
+        self._late_at = -math.inf
+        """When steps were last judged again because of episodes that came late."""
         self._saved_at = self._save_took_s = 0.0
         self._is_dirty = self._is_waiting = False
         self._broken_at: float | None = None
@@ -219,16 +222,25 @@ class Watch:
     def close(self, status: str = "finished") -> None:
         """End the watch; the run stays. Raises nothing for what the disk does: it is said."""
         self.wait()
-        left = self._sources(is_behind=False).waiting(self.last_step)
+        left = self._sources().waiting(self.last_step)
         if left:
             steps = f"step {left[0]}" if len(left) == 1 else f"steps {left[0]} to {left[-1]}"
             if self._has_more:
                 self._say(f"{steps} were not judged yet: the next watch does so")
             else:
                 self._say(f"{steps} may not be written to the end: not judged")
-        late = self._folder.rollouts.num_late()
+        late = self._folder.rollouts.num_late
         if late:
-            self._say(f"{counted(late, 'episode')} came after their step was judged: left out")
+            self._say(
+                f"{counted(late, 'episode')} came after their step was judged, and "
+                f"{'is' if late == 1 else 'are'} not stored"
+            )
+        for name, num_samples in self._folder.unfinished():
+            if num_samples:
+                self._say(
+                    f"{name}: its last validation has only {counted(num_samples, 'sample')} so "
+                    "far: not judged"
+                )
         for reason, times in self._folder.rollouts.refused.most_common(5):
             self._say(f"{counted(times, 'row')} were left out: {reason}")
         verdict = self.verdict()
@@ -249,13 +261,14 @@ class Watch:
 
     # --- steps
 
-    def _sources(self, *, is_behind: bool) -> Sources:
-        folder = self._folder
+    def _sources(self, changes: Changes | None = None) -> Sources:
+        folder, changes = self._folder, changes or Changes()
         silent = [n for n in folder.numbers.values() if n.window.newest < 0 and n.is_open]
         return Sources(
             numbers=folder.numbers,
             rollouts=folder.rollouts,
-            is_behind=is_behind,
+            is_behind=changes.is_behind,
+            is_unopened=changes.is_unopened,
             num_silent=len(silent),
         )
 
@@ -281,7 +294,8 @@ class Watch:
             self._say(f"{_shown(self.path)} is there")
 
     def _take_back(self, changes: Changes) -> None:
-        """What the trainer does again, and numbers of steps that were judged without them."""
+        """What the trainer does again, and numbers and episodes of steps that were judged without
+        them."""
         if changes.repeated:
             first = min(changes.repeated.values())
             self._folder.forget(first, but=changes.repeated.keys())
@@ -289,19 +303,61 @@ class Watch:
                 self._say(f"the trainer began again at step {first}: steps from there are replaced")
                 self._rewind(first)
             return
+        rollouts = self._folder.rollouts
+        episodes = self._late_episodes(changes)
         late = {step for step in changes.late | self._new_tellers() if step <= self._handed}
-        if not late:
-            return
-        first = min(late)
-        kept = range(first, self._handed + 1)
-        if len(kept) <= KEPT_STEPS and all(map(self._folder.rollouts.is_known, kept)):
-            self._say(f"numbers of step {first} came late: judged again from there")
-            self._folder.rollouts.take_back(first)
-            self._rewind(first)
-        else:
-            self._say(f"numbers of step {first} came {len(kept) - 1} steps late: left out")
+        if late and not self._can_judge_again(min(late)):
+            first = min(late)
+            num_steps = self._handed - first
+            self._say(f"numbers of step {first} came {num_steps} steps late: left out")
             for step in late & self._included.keys():
-                self._included[step] |= self._sources(is_behind=False).of_step(step)
+                self._included[step] |= self._sources().of_step(step)
+            late = set()
+        if not (late or episodes):
+            return
+        first = min(late | episodes.keys())
+        for step, num in episodes.items():
+            self._say(
+                f"{counted(num, 'episode')} of step {step} came after step {step} was judged: "
+                f"judged again from there"
+            )
+            rollouts.take_late(step)
+        if late and min(late) not in episodes:
+            self._say(f"numbers of step {min(late)} came late: judged again from there")
+        self._late_at = changes.at
+        rollouts.take_back(first)
+        self._rewind(first)
+
+    def _late_episodes(self, changes: Changes) -> dict[int, int]:
+        """Judged step -> how many of its episodes came later and can be added to it now."""
+        rollouts, waits = self._folder.rollouts, self._waits
+        for step, num in list(rollouts.late.items()):
+            if not self._can_judge_again(step):
+                rollouts.leave_late(step)
+                self._say(
+                    f"{counted(num, 'episode')} of step {step} came after step {step} was judged, "
+                    f"{self._handed - step} steps late: not stored"
+                )
+        is_quiet = changes.at - rollouts.changed_at >= waits.line_quiet_s
+        is_rested = changes.at - self._late_at >= waits.quiet_s
+        self._say_stragglers(is_quiet=is_quiet)
+        return dict(rollouts.late) if is_quiet and is_rested else {}
+
+    def _say_stragglers(self, *, is_quiet: bool) -> None:
+        """Once: episodes that are not stored, because they are few and come behind later steps."""
+        stragglers = self._folder.rollouts.stragglers
+        if stragglers and is_quiet and not self._said_stragglers:
+            self._said_stragglers = True
+            step, num = min(stragglers.items())
+            self._say(
+                f"{counted(num, 'episode')} of step {step} came after step {step} was judged: not "
+                "stored. The end says how many there are of all steps"
+            )
+
+    def _can_judge_again(self, first: int) -> bool:
+        """Whether all that the steps from `first` on were judged by is still known."""
+        kept = range(first, self._handed + 1)
+        return len(kept) <= KEPT_STEPS and all(map(self._folder.rollouts.is_known, kept))
 
     def _new_tellers(self) -> set[int]:
         """Judged steps that a growing file tells of which was silent then."""
@@ -323,8 +379,8 @@ class Watch:
 
     def _hand(self, changes: Changes, *, is_end: bool, may_hand: bool) -> None:
         """Hand over the complete steps, and tell of those that must wait."""
-        now = time.monotonic()
-        sources = self._sources(is_behind=changes.is_behind)
+        now = changes.at
+        sources = self._sources(changes)
         pace = pace_of(self._times)
         usual: set[str] = self._included.get(self._handed, set())
         complete: list[int] = []

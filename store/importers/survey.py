@@ -39,7 +39,7 @@ _UNKNOWN = "a row of no known format"
 
 _DIGITS = re.compile(r"\d+")
 
-_Facts = NDArray[np.uint64]
+Facts = NDArray[np.uint64]
 """(rows, facts): a row each, equal where the rows are the same."""
 Progress = Callable[[int, int], None]
 """Called with (done, of): bytes in the first pass, rows in the second."""
@@ -308,7 +308,7 @@ def _without_copies(path: Path, rows: _Rows, files: Sequence[SurveyedFile]) -> d
         axis=1,
     )
     bounds = np.searchsorted(number_R, np.arange(len(files) + 1))
-    copies = _copies_among(
+    copies = copies_among(
         [
             (path / file.where.path, facts[first:last])
             for file, first, last in zip(files, bounds[:-1], bounds[1:], strict=True)
@@ -319,7 +319,7 @@ def _without_copies(path: Path, rows: _Rows, files: Sequence[SurveyedFile]) -> d
     return copies
 
 
-def _copies_among(files: Sequence[tuple[Path, _Facts]]) -> dict[int, int]:
+def copies_among(files: Sequence[tuple[Path, Facts]]) -> dict[int, int]:
     """Files whose rows are all the first rows of another file -> that file, by their numbers.
 
     A file of rows that are all the same, such as one episode, is a copy only of a file of the same
@@ -343,7 +343,7 @@ def _copies_among(files: Sequence[tuple[Path, _Facts]]) -> dict[int, int]:
 
 
 def _copies_of_one_beginning(
-    files: Sequence[tuple[Path, _Facts]], numbers: Sequence[int]
+    files: Sequence[tuple[Path, Facts]], numbers: Sequence[int]
 ) -> dict[int, int]:
     """Of files with the same first row, the longest first."""
     lengths = sorted({len(files[number][1]) for number in numbers})
@@ -357,7 +357,7 @@ def _copies_of_one_beginning(
             kept = uniform.setdefault((rows.tobytes(), path.parent), {})
             kind = _DIGITS.sub("#", path.name)
             others = (n for other, n in kept.items() if other != kind)
-            same = next((n for n in others if filecmp.cmp(files[n][0], path, shallow=False)), None)
+            same = next((n for n in others if _is_same(files[n][0], path)), None)
             if same is None:
                 kept.setdefault(kind, number)
             else:
@@ -373,7 +373,15 @@ def _copies_of_one_beginning(
     return out
 
 
-def _beginnings(rows: _Facts, lengths: Sequence[int]) -> dict[int, bytes]:
+def _is_same(path: Path, other: Path) -> bool:
+    """Whether two files hold the same bytes; not where one of them is gone."""
+    try:
+        return filecmp.cmp(path, other, shallow=False)
+    except OSError:
+        return False
+
+
+def _beginnings(rows: Facts, lengths: Sequence[int]) -> dict[int, bytes]:
     """Length -> hash of so many first rows."""
     out, done, state = {}, 0, hashlib.blake2b(digest_size=16)
     for length in lengths:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from echoscope.store.importers.lines import BadJsonError, json_of
+from echoscope.store.importers.spooled.easyr1_log import is_generations
 from echoscope.store.importers.survey import format_of
 
 _HEAD_BYTES = 1 << 16
@@ -29,6 +30,8 @@ class FileKind(StrEnum):
     """Text that grows, with metrics: what is added is read."""
     EPISODES = "episodes"
     """JSON lines of rollouts: what is added is read."""
+    SAMPLES = "samples"
+    """EasyR1's log of generations: a validation that is added is read when it is whole."""
     WHOLE = "whole"
     """It is read again whenever it has changed: Parquet, TensorBoard, a JSON document."""
     NOTHING = "nothing"
@@ -61,6 +64,10 @@ def kind_of(path: Path, *, is_alone: bool) -> FileKind:
         return FileKind.WHOLE
     if not is_alone and (suffix not in _PLAIN | _TABLES or path.name in _NO_METRICS):
         return FileKind.WHOLE if "tfevents" in path.name else FileKind.NOTHING
+    if is_generations(path, head):
+        return FileKind.SAMPLES
+    if head.startswith(b"[prompt] ") and len(head) < _HEAD_BYTES:
+        return FileKind.UNKNOWN  # its first sample may still be written
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if start[:1] in (b"{", b"[") and not is_utf16:
         line, ends, _ = start.partition(b"\n")
