@@ -76,14 +76,19 @@ def export(
         str, typer.Option(metavar="messages|prompt-completion", help="sft: form of a row.")
     ] = "messages",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what an export wrote before.")
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace the output if it exists. Any file is replaced; a folder only if an "
+            "export wrote it.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
 ) -> None:
     """Write the episodes of a run in the format of another tool.
 
-    The file or folder appears when it is complete, or not at all. The report names what the format
-    has no place for.
+    The file or folder appears when it is complete, or not at all. The report names what the run
+    holds and the export does not.
     """
     from echoscope.store.exporters.exporting import export_run
     from echoscope.store.exporters.format import ExportError, Options, OutputExistsError
@@ -151,6 +156,7 @@ def _form(text: str) -> Form:
 
 def words(report: ExportReport) -> list[str]:
     """The report in sentences."""
+    from echoscope.store.exporters.exporting import way_out_of_damage
     from echoscope.text.amounts import counted
 
     steps = (
@@ -158,20 +164,24 @@ def words(report: ExportReport) -> list[str]:
         if report.first_step == report.last_step
         else f"steps {report.first_step} to {report.last_step}"
     )
-    rows = counted(report.num_rows, report.noun) + (f" of {report.whole}" if report.whole else "")
+    rows = counted(report.num_rows, report.noun) + (
+        f" as epochs of {report.whole}" if report.whole else ""
+    )
     lines = [f"{report.path}: wrote {rows} ({steps})."]
     if report.is_live:
         lines.append(
             f"The run is live: the export ends at step {report.cut}, the last one that was "
-            "acknowledged when the export began."
+            "finished when the export began."
         )
     lines += _choice_words(report)
     for reason, times in report.skipped.items():
         who = f"{reason.option} left out" if reason.option else "Left out"
         lines.append(f"{who} {counted(times, 'episode')}: {reason.why}.")
     lines += report.missing
+    if report.missing:
+        lines.append(f"{way_out_of_damage(report.run)}.")
     if report.lost:
-        lines.append(f"{report.format} has no place for: {'; '.join(report.lost)}.")
+        lines.append(f"Not in the export ({report.format}): {'; '.join(report.lost)}.")
     return lines + list(report.notes)
 
 

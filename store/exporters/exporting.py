@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import time
 from collections import Counter
@@ -15,9 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from echoscope.text.amounts import counted
+
 from ..errors import StoreError
 from ..log.durable import new_id, sync_folder
-from ..log.layout import Layout
+from ..log.layout import Layout, shown_path
 from ..reader import RunReader, open_run
 from .format import (
     FACETS,
@@ -40,13 +43,16 @@ MARK = ".echoscope-export.json"
 class ExportReport:
     """What an export wrote, and what it could not."""
 
+    run: Path
+    """The run's folder."""
     path: Path
     format: str
     num_rows: int
     noun: str
     """What a row is called."""
     whole: str
-    """What the rows make up, counted, for example `152 samples`; empty where rows stand alone."""
+    """What the rows are epochs of, counted, for example `152 samples`; empty where they are of
+    nothing."""
     taken: Mapping[str, int]
     """Split of the store -> episodes of it that were written."""
     first_step: int
@@ -55,7 +61,7 @@ class ExportReport:
     is_live: bool
     """The run was running: the export ends at `cut`."""
     cut: int
-    """The last step that was acknowledged when the export began; -1 before the first."""
+    """The last step that was finished when the export began; -1 before the first."""
     choice: Choice
     """How many episodes there are, and which options left some of them out."""
     split: SplitChoice
@@ -110,8 +116,7 @@ def export_run(
         written = chosen.write(source, temporary, settings)
         _check_same_attempt(source)
         if not written.num_rows:
-            why = "; ".join(f"{count}: {reason.why}" for reason, count in source.skipped.items())
-            raise ExportError(f"{target}: no {chosen.noun} to write ({why or 'nothing matches'})")
+            raise ExportError(f"{target}: {_all_left_out(source)}")
         lost = _lost(source, chosen)
         if chosen.is_folder:
             _mark(temporary, chosen, source)
@@ -129,6 +134,7 @@ def export_run(
     steps = [step for step, _ in counts]
     taken = Counter(split for step, split in counts.elements())
     return ExportReport(
+        run=reader.path,
         path=target,
         format=chosen.name,
         num_rows=written.num_rows,
@@ -210,7 +216,10 @@ def _check_options(options: Options, chosen: Format) -> None:
 def _nothing(source: RunSource) -> str:
     where = source.reader.path
     if source.cut < 0:
-        return f"{where}: the run has no acknowledged step yet; nothing to export"
+        return (
+            f"{where}: the run has not finished a step yet, so there is nothing to export; run the "
+            "command again after its first step"
+        )
     if source.num_other_split:
         other = "eval" if source.split == "train" else "train"
         return (
@@ -219,17 +228,45 @@ def _nothing(source: RunSource) -> str:
         )
     missing = _missing(source)
     if missing:
-        return f"{where}: no episode that matches can be read. {' '.join(missing)}"
+        return (
+            f"{where}: no episode that matches can be read. {' '.join(missing)} "
+            f"{way_out_of_damage(where)}"
+        )
     first, last = source.steps
     if first > source.cut:
         return f"{where}: there is no step {first}; the run has steps 0 to {source.cut}"
     if not source.reader.sql("SELECT 1 FROM trajectories LIMIT 1").num_rows:
-        return f"{where}: the run has metrics and no episodes; there is nothing to export"
+        run = shlex.quote(shown_path(where))
+        return (
+            f"{where}: the run holds metrics but no episodes, so there is nothing to export. To "
+            f"copy the metrics use `echoscope mirror {run} --to tensorboard` (or wandb, "
+            "trackio); in Python, Run(PATH).metrics() is their table"
+        )
     kind = {"train": "training ", "eval": "evaluation ", "all": ""}[source.split]
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     condition = source.options.where
     does = f"fulfils --where {condition!r}" if condition else "is there"
     return f"{where}: no {kind}episode of {steps} {does}; the run has steps 0 to {source.cut}"
+
+
+def _all_left_out(source: RunSource) -> str:
+    reasons = "; ".join(
+        f"{counted(count, 'episode')}: {reason.why}" for reason, count in source.skipped.items()
+    )
+    options = "".join(f", or change {reason.option}" for reason in source.skipped if reason.option)
+    return (
+        f"nothing to write, because every episode was left out ({reasons}). Choose other episodes "
+        f"with --steps, --split or --where{options}"
+    )
+
+
+def way_out_of_damage(run: Path) -> str:
+    """What to do about damaged files of a run."""
+    name = shlex.quote(shown_path(run))
+    return (
+        f"`echoscope runs verify {name}` lists all damage, and `echoscope runs repair {name}` "
+        "copies what is intact"
+    )
 
 
 def _check_same_attempt(source: RunSource) -> None:

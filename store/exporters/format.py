@@ -126,7 +126,11 @@ class Reason:
     """The option that leaves them out, as the command line spells it."""
 
 
-FAILED = Reason(why="the world failed, or somebody ended the episode")
+FAILED = Reason(
+    why="the environment failed, or a command dropped the step (stop_reason is env_error, timeout "
+    "or aborted)"
+)
+NO_TURNS = Reason(why="the episode has no turns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +160,8 @@ class Written:
 
     num_rows: int = 0
     whole: str = ""
-    """What the rows make up, counted, for example `152 samples`; empty where rows stand alone."""
+    """What the rows are epochs of, counted, for example `152 samples`; empty where they are of
+    nothing."""
     notes: list[str] = field(default_factory=list)
     """Sentences for the report."""
 

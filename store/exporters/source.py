@@ -65,7 +65,7 @@ class Episode:
 
     @property
     def is_failure(self) -> bool:
-        """Its reward says nothing: the world failed, or somebody ended the episode."""
+        """Its reward says nothing: the environment failed, or a command dropped the step."""
         return StopReason(self.row["stop_reason"]).is_failure
 
     @property

@@ -34,7 +34,7 @@ def test_the_report(run: Path) -> None:
         "out.jsonl: wrote 4 conversations (step 1).",
         "Took 4 of 8 episodes (in training).",
         "--steps left out 4 episodes.",
-        "messages has no place for: metrics of the steps.",
+        "Not in the export (messages): metrics of the steps.",
     ]
 
 
@@ -121,9 +121,19 @@ def test_pairs_are_counted_by_their_episodes(
         "pairs.jsonl: wrote 1 pair (step 1).",
         "Took 2 of 6 episodes (in training).",
         "--margin left out 4 episodes: the returns of the two siblings are too close.",
-        "dpo has no place for: everything but the messages, returns, steps and groups of the "
+        "Not in the export (dpo): everything except the messages, returns, steps and groups of the "
         "pairs.",
     ]
+
+
+def test_the_report_of_a_damaged_run_names_the_repair(run: Path) -> None:
+    (damaged,) = (run / "seg" / "turns").glob("*00000001-*.parquet")
+    damaged.write_bytes(b"")
+    lines = export("--to", "messages", "-o", "out.jsonl").output.splitlines()
+    assert lines[-2] == (
+        "`echoscope runs verify run` lists all damage, and `echoscope runs repair run` copies what "
+        "is intact."
+    )
 
 
 def test_the_report_as_json(run: Path) -> None:

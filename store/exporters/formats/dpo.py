@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from ..dialogue import Dialogue, dialogue_of
-from ..format import FAILED, Format, Options, Reason, Written
+from ..format import FAILED, NO_TURNS, Format, Options, Reason, Written
 from ..source import Episode, RunSource
 from .messages import line_of
 
 _NO_RETURN = Reason(why="the return is not known")
 _ALONE = Reason(why="there is no sibling with the same prompt")
-_MIDDLE = Reason(why="of an odd number of siblings, the middle one has no partner")
+_MIDDLE = Reason(
+    why="the group has an odd number of siblings, and the one in the middle has no partner"
+)
 _EQUAL = Reason(why="the returns of the two siblings are equal")
 _CLOSE = Reason(why="the returns of the two siblings are too close", option="--margin")
-_SAME_REPLIES = Reason(why="both siblings wrote the same")
+_SAME_REPLIES = Reason(why="both siblings wrote the same text")
 _SAME_ACTIONS = Reason(
     why="both siblings executed the same actions, so chance or a penalty made their returns "
     "differ (--keep-same-actions keeps them)"
@@ -51,7 +53,7 @@ def _pairs(source: RunSource, options: Options) -> Iterator[tuple[Episode, Episo
         usable = []
         for episode in siblings:
             if episode.is_failure or not episode.turns:
-                source.leave_out(FAILED, episode.row)
+                source.leave_out(FAILED if episode.is_failure else NO_TURNS, episode.row)
             elif episode.episode_return is None:
                 source.leave_out(_NO_RETURN, episode.row)
             else:
@@ -120,7 +122,7 @@ DPO = Format(
     name="dpo",
     noun="pair",
     holds=frozenset(),
-    loses=("everything but the messages, returns, steps and groups of the pairs",),
+    loses=("everything except the messages, returns, steps and groups of the pairs",),
     is_lesson=True,
     write=_write,
     split="train",

@@ -207,7 +207,7 @@ def _copy(spool: IO[bytes], archive: zipfile.ZipFile) -> None:
 
 INSPECT = Format(
     name="inspect",
-    noun="epoch",
+    noun="episode",
     holds=ENTRY,
     write=_write,
     suffix=".eval",

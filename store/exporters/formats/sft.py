@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..dialogue import dialogue_of
-from ..format import FAILED, Format, Options, Written
+from ..format import FAILED, NO_TURNS, Format, Options, Written
 from ..source import RunSource
 from .messages import line_of
 
@@ -15,7 +15,7 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
     with path.open("xb") as file:
         for episode in source.episodes():
             if episode.is_failure or not episode.turns:
-                source.leave_out(FAILED, episode.row)
+                source.leave_out(FAILED if episode.is_failure else NO_TURNS, episode.row)
                 continue
             dialogue = dialogue_of(episode)
             # What comes after the last reply is no lesson.
@@ -38,7 +38,7 @@ SFT = Format(
     name="sft",
     noun="conversation",
     holds=frozenset(),
-    loses=("everything but the messages",),
+    loses=("everything except the messages",),
     is_lesson=True,
     write=_write,
     split="train",

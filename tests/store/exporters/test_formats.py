@@ -129,7 +129,7 @@ def test_trl_writes_a_column_for_each_part_of_the_return(run: Path, tmp_path: Pa
 
 def test_an_inspect_sample_is_a_group_and_an_epoch_a_sibling(run: Path, tmp_path: Path) -> None:
     report = export_run(run, "inspect", tmp_path / "out.eval")
-    assert (report.num_rows, report.noun, report.whole) == (10, "epoch", "5 samples")
+    assert (report.num_rows, report.noun, report.whole) == (10, "episode", "5 samples")
     with zipfile.ZipFile(tmp_path / "out.eval") as archive:
         header = json.loads(archive.read("header.json"))
         sample = json.loads(archive.read("samples/00000001-train-00001_epoch_2.json"))
@@ -260,10 +260,11 @@ def test_what_makes_no_pair(tmp_path: Path) -> None:
     assert len(rows) == 1
     assert skipped == {
         "the returns of the two siblings are equal": 2,
-        "both siblings wrote the same": 2,
+        "both siblings wrote the same text": 2,
         "there is no sibling with the same prompt": 2,
         "the return is not known": 1,
-        "the world failed, or somebody ended the episode": 1,
+        "the environment failed, or a command dropped the step (stop_reason is env_error, timeout "
+        "or aborted)": 1,
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from made_run import add_steps, make_run, open_writer
+from made_run import add_steps, make_run, open_writer, step_metrics
 from stored_steps import build_trajectory
 from trajectories import make_trajectory
 
@@ -134,19 +134,32 @@ def test_options_that_do_not_fit(run: Path, tmp_path: Path, options: Options, pa
 
 def test_a_format_that_is_not_there(run: Path, tmp_path: Path) -> None:
     assert "did you mean 'messages'?" in refused(run, tmp_path / "out", "message")
-    assert "no pair to write" in refused(
-        make_run(tmp_path / "equal", num_steps=1),
-        tmp_path / "out",
-        "dpo",
-        options=Options(margin=9),
-    )
     with pytest.raises(NotARunError):
         export_run(tmp_path / "gone", "messages", tmp_path / "out")
 
 
+def test_an_export_that_leaves_out_every_episode_counts_the_reasons(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "equal", num_steps=1)
+    assert refused(run, tmp_path / "out", "dpo", options=Options(margin=9)) == (
+        f"{tmp_path / 'out'}: nothing to write, because every episode was left out (4 episodes: "
+        "the returns of the two siblings are too close). Choose other episodes with --steps, "
+        "--split or --where, or change --margin"
+    )
+
+
+def test_a_run_without_episodes(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "bare") as writer:
+        writer.commit_step(
+            metrics=[step_metrics("bare", 0, {"x": 1.0})], trajectories=[], outcomes=[]
+        )
+    message = refused(tmp_path / "bare", tmp_path / "out", "csv")
+    assert "metrics but no episodes" in message
+    assert f"`echoscope mirror {tmp_path / 'bare'} --to tensorboard`" in message
+
+
 def test_a_run_without_a_step(tmp_path: Path) -> None:
     run = make_run(tmp_path / "empty", num_steps=0)
-    assert "no acknowledged step" in refused(run, tmp_path / "out.jsonl")
+    assert "has not finished a step yet" in refused(run, tmp_path / "out.jsonl")
 
 
 def test_a_live_run_is_cut_at_the_last_acknowledged_step(tmp_path: Path) -> None:
@@ -203,7 +216,9 @@ def test_episodes_whose_rows_are_damaged_are_counted(run: Path, tmp_path: Path) 
     elsewhere = export_run(run, "messages", tmp_path / "two.jsonl", Options(first_step=2))
     assert (elsewhere.choice.num_missing, elsewhere.missing) == (0, ())
     options = Options(first_step=1, last_step=1)
-    assert refused(run, tmp_path / "one.jsonl", options=options).endswith(f"can be read. {why}")
+    assert f"can be read. {why} `echoscope runs verify {run}`" in refused(
+        run, tmp_path / "one.jsonl", options=options
+    )
 
 
 def test_damaged_tokens_leave_out_no_episode(tmp_path: Path) -> None:
@@ -336,7 +351,7 @@ def test_a_torn_duckdb_file(run: Path, tmp_path: Path, size: int) -> None:
 
 
 def test_a_format_that_writes_nothing_is_no_success(run: Path, tmp_path: Path) -> None:
-    assert "no conversation to write" in refused(
+    assert "(1 episode: the episode has no turns)" in refused(
         write_run(tmp_path / "none", [make_trajectory(step=0)]), tmp_path / "out", "sft"
     )
 
