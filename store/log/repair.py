@@ -95,6 +95,8 @@ class _Work:
     progress: Progress
     rebuilt: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    replaced: frozenset[str] = frozenset()
+    """Segments of early trajectories whose step was written since: their files are gone."""
 
     def name(self, path: Path) -> str:
         return str(path.relative_to(self.source.root))
@@ -145,6 +147,8 @@ def _repair(source: Layout, target: Layout, progress: Progress) -> RepairReport:
     manifest = _manifest(work)
     progress("reading the journal")
     pieces = _pieces(work, manifest)
+    records = [record for piece in pieces for record in piece.records]
+    work.replaced = frozenset(name for record in records for name in record.get("replaces", ()))
     packs = _packs(work, manifest)
     _adopt_segments(work, manifest, pieces)
     loose = [kept for s in manifest.loose if (kept := _kept_segment(work, s)) is not None]
@@ -363,6 +367,8 @@ def _kept_files(
     kept = []
     for entry in files:
         why = damage_of(work.source.root, entry)
+        if why and isinstance(unit, Segment) and unit.id in work.replaced:
+            continue
         if why:
             work.lost.append(f"{lost_rows(unit, entry)}: {entry.path}: {why}")
         else:
@@ -392,7 +398,6 @@ def _adopt_segments(work: _Work, manifest: Manifest, pieces: list[_Piece]) -> No
         return
     records = [record for piece in pieces for record in piece.records]
     named = {Segment.from_json(record["segment"]).id for record in records if record.get("segment")}
-    replaced = {name for record in records for name in record.get("replaces", ())}
     dropped = {entry.path for entry in manifest.dropped}
     loose = {segment.id for segment in manifest.loose}
     known = {(r["attempt"], r["step"]) for r in records if r["kind"] == "step"}
@@ -404,7 +409,7 @@ def _adopt_segments(work: _Work, manifest: Manifest, pieces: list[_Piece]) -> No
     found: dict[str, list[tuple[str, Path]]] = defaultdict(list)
     for path in sorted(work.source.root.glob("seg/*/*.parquet")):
         match = _SEGMENT.fullmatch(path.name)
-        is_named = match and match[2] in named | replaced | loose
+        is_named = match and match[2] in named | work.replaced | loose
         if match and not is_named and str(path.relative_to(work.source.root)) not in dropped:
             found[match[2]].append((path.parent.name, path))
     best: dict[tuple[int, int], tuple[int, Segment, Record]] = {}

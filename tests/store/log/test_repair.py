@@ -55,6 +55,18 @@ def test_d6_a_whole_run_is_copied_without_loss(run: Path) -> None:
     assert verify(report.path).problems == ()
 
 
+def test_d6_early_trajectories_that_their_step_replaced_are_not_lost(
+    run_path: Path, trajectory: Build, metrics: Build
+) -> None:
+    with RunWriter.create(run_path, run_id="run-1", config={}, is_packing=False) as writer:
+        one = trajectory(0, 0)
+        writer.add_trajectories([one])
+        writer.flush()  # a segment of its own, which the step replaces
+        writer.commit_step(metrics=[metrics(0)], trajectories=[one])
+    report = repair(run_path)
+    assert (report.lost, report.num_trajectories) == ((), 1)
+
+
 def test_d6_the_damaged_run_stays_as_it_is(run: Path) -> None:
     Layout(run).piece(2).unlink()
     before = files_of(run)
