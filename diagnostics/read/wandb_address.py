@@ -376,8 +376,8 @@ def _plain(error: BaseException) -> str:
 def _in_words(error: BaseException) -> str | None:
     """A refusal in one sentence; None where it is none that is known.
 
-    >>> _in_words(ValueError("could not find run <Run lab/ragen/x (not found)>"))
-    'W&B has no such run, or the key may not see it'
+    >>> _in_words(ValueError("permission denied"))
+    'W&B does not take the key (permission denied): set WANDB_API_KEY, or run `wandb login`'
     """
     text = _plain(error)
     low = text.lower()
@@ -386,5 +386,9 @@ def _in_words(error: BaseException) -> str | None:
     if type(error).__name__ == "AuthenticationError" or "permission" in low:
         return f"{_KEY} ({text}): set WANDB_API_KEY, or run `wandb login`"
     if "could not find" in low or "not found" in low:
-        return "W&B has no such run, or the key may not see it"
+        return (
+            "W&B has no such run, or your key may not read it: take ENTITY, PROJECT and RUN from "
+            "the address of the run's page (RUN is its id, not its name), and check the account of "
+            "`wandb login`"
+        )
     return None

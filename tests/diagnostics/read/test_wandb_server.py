@@ -79,7 +79,7 @@ def refused(words: str, address: str = ADDRESS, timeout_s: float = 30.0) -> None
 
 
 def test_a_run_that_is_not_there_is_said(server: WandbServer) -> None:
-    refused("W&B has no such run", "wandb:lab/ragen/other")
+    refused("no such run, or .*take ENTITY, PROJECT and RUN", "wandb:lab/ragen/other")
 
 
 @pytest.mark.parametrize("status", [401, 403])
