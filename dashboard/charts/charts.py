@@ -50,7 +50,7 @@ _HOVER_WIDTH = 36
 """Characters a line of what hovering shows, so that it fits beside the cursor."""
 _LEAST_NATS = 1e-4
 """Divergences below it are rounding errors: a chart does not blow them up to its height."""
-_ARROWS = "An arrow at the edge stands for values beyond the axis; a double-click shows them."
+_ARROWS = "An arrow marks values outside the axis; double-click to show them."
 _GRID = "rgba(128,128,128,0.18)"
 _LINE = "rgba(128,128,128,0.45)"
 

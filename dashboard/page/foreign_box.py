@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import streamlit as st
 
 from echoscope.store.query.listing import RunRow
+from echoscope.store.status import RUNNING
 from echoscope.text.amounts import counted, data_size
 
 from ..data import queries
-from ..data.foreign import Source
+from ..data.foreign import MAX_READ, Source
 from ..escaping import visible
 from ..steer import importing
 from ..steer.importing import Import, ImportRefusedError, ImportReport
@@ -52,10 +53,12 @@ def _unknown(sources: Sequence[Source]) -> None:
     """Folders in which a light look found nothing."""
     if not sources:
         return
-    words = "folder holds" if len(sources) == 1 else "folders hold"
-    with st.expander(f"{len(sources)} other {words} no run, and nothing known at a first look"):
+    with st.expander(f"{counted(len(sources), 'other folder')} without recognised files"):
         st.text(visible(", ".join(one.path.name for one in sources[:50]), 1000))
-        st.text("Only the first files of a folder were looked at. The import looks at all of them:")
+        st.text(
+            f"At most {MAX_READ} files of each folder were checked. Metrics files beside documents "
+            "or code were left out, because they may be examples. To check all files of a folder:"
+        )
         st.code("echoscope import FOLDER", language="bash")
 
 
@@ -78,7 +81,7 @@ def begin_given(sources: Sequence[Source], rows: Sequence[RunRow]) -> None:
         is_new = source.path in given and source.is_known and not source.runs
         if is_new and importing.import_of(source) is None and not settings().is_read_only:
             row = importing.run_of(source, rows)
-            if row is None or _has_grown(source, row):
+            if row is None or _is_unfinished(row) or _has_grown(source, row):
                 _start(source, row, "")
 
 
@@ -133,11 +136,13 @@ def left_words(report: ImportReport) -> str:
     """What an import did not take, in numbers; empty where it took everything.
 
     >>> left_words(ImportReport(is_done=True, num_refused=1, num_skipped=1_200))
-    'Not imported: 1 file and 1200 rows. The reasons are listed below.'
+    'Not imported: 1 file and 1200 rows. For the reasons, open the list below.'
     """
     counts = ((report.num_refused, "file"), (report.num_skipped, "row"))
     parts = [counted(number, noun) for number, noun in counts if number]
-    return f"Not imported: {' and '.join(parts)}. The reasons are listed below." if parts else ""
+    if not parts:
+        return ""
+    return f"Not imported: {' and '.join(parts)}. For the reasons, open the list below."
 
 
 def words_of(source: Source, row: RunRow | None) -> str:
@@ -146,7 +151,7 @@ def words_of(source: Source, row: RunRow | None) -> str:
     >>> from pathlib import Path
     >>> found = Source(path=Path("x"), format="verl JSONL", num_files=12, num_bytes=3_100_000)
     >>> words_of(found, None)
-    'verl JSONL rollouts, 12 files, 3.1 MB, not opened yet'
+    'verl JSONL rollouts, 12 files, 3.1 MB, not imported yet'
     """
     if source.problem:
         return source.problem
@@ -156,12 +161,19 @@ def words_of(source: Source, row: RunRow | None) -> str:
     more = "more than " if source.is_cut else ""
     files = f"{more}{counted(source.num_files, 'file')}, {data_size(source.num_bytes)}"
     if row is None:
-        state = "not opened yet"
+        state = "not imported yet"
+    elif _is_unfinished(row):
+        state = f"only in part imported as the run {row.run_id}"
     elif _has_grown(source, row):
-        state = f"has newer files than the run {row.run_id}"
+        state = f"changed since it was imported as the run {row.run_id}"
     else:
-        state = f"opened as the run {row.run_id}"
+        state = f"imported as the run {row.run_id}"
     return f"{' and '.join(kinds)}, {files}, {state}"
+
+
+def _is_unfinished(row: RunRow) -> bool:
+    """Whether the import that made the run was stopped or failed."""
+    return row.status not in ("finished", RUNNING)
 
 
 def _has_grown(source: Source, row: RunRow) -> bool:
@@ -176,9 +188,13 @@ def _ways(source: Source, row: RunRow | None, key: str, run: str) -> None:
     """A link to the run, and the button that makes it or brings it up to date."""
     if row is not None and not row.problem:
         links.link("Open the run", "live", run=row.run_id, step=None, trajectory=None, turn=None)
-    if settings().is_read_only or (row is not None and not _has_grown(source, row)):
+    if settings().is_read_only:
         return
-    label = "Import" if row is None else "Import what is new"
+    label = "Import"
+    if row is not None and not _is_unfinished(row):
+        if not _has_grown(source, row):
+            return
+        label = "Import what is new"
     name = importing.new_name(source, settings().root, run) if row is None else row.run_id
     if st.button(label, key=f"open_{key}", help=plain(f"Imports it as the run {name}.", 300)):
         if source.num_bytes > ASKS_ABOVE or source.is_cut:
@@ -217,6 +233,6 @@ def _progress(begun: Import, key: str) -> None:
     left, right = st.columns([8, 1], vertical_alignment="center")
     words = plain(f"Import into the run {begun.run_id}: {report.stage}", 300)
     left.progress(0.0 if report.share is None else report.share, text=words)
-    if right.button("Cancel", key=f"cancel_{key}", help="Opening it again goes on from there."):
+    if right.button("Cancel", key=f"cancel_{key}", help="Ends the import. Import continues it."):
         begun.stop()
         st.rerun()

@@ -83,7 +83,7 @@ class Import:
             said = [line for line in lines if line.strip() and read_progress([line]) is None]
             problem = said[-1].removeprefix("error: ") if said else f"it ended with code {status}"
             if status < 0:
-                problem = "it was stopped; open the source again to go on"
+                problem = "the import was stopped. Click Import to continue where it stopped."
             self._report = ImportReport(is_done=True, problem=problem[:2_000])
         else:
             self._report = _told(_tail(self.output, most=MAX_REPORT_BYTES))

@@ -38,7 +38,9 @@ TIERS = (
     ("info/first_turn/dependence", "dependence / threshold (model)"),
 )
 MODEL_ELSEWHERE = (
-    "I(X;Z) and H(Z|X) by the model were not measured: the weights are with the other trainer."
+    "I(X;Z) and H(Z|X) need the model's weights, and only the other trainer has them. The verdict "
+    "uses measures of the text instead. To measure them, record the training with policy= "
+    "(docs/recorder.md)."
 )
 EXAMPLES = 3
 EXAMPLE_CHARS = 900

@@ -24,7 +24,7 @@ def test_a_click_makes_a_run_of_a_folder_and_the_next_one_leads_to_it(
     visit(page, serve(root).url)
     page.get_by_text("verl JSONL rollouts, 3 files").wait_for()
     button = page.locator("[class*=st-key-foreign_]").get_by_role("button", name="Import").first
-    opened = page.get_by_text("opened as the run my-verl-imported")
+    opened = page.get_by_text("imported as the run my-verl-imported")
     button.click()
     opened.wait_for(timeout=60_000)
     until(lambda: "my-verl-imported" in str(table_rows(page)), "run in the list", page=page)
@@ -41,7 +41,7 @@ def test_the_command_line_opens_a_folder_of_another_trainer(
     shutil.copytree(FIXTURES / "trl", tmp_path / "my-trl")
     monkeypatch.chdir(tmp_path)
     visit(page, serve(tmp_path / "my-trl").url)
-    page.get_by_text("opened as the run my-trl").wait_for(timeout=60_000)
+    page.get_by_text("imported as the run my-trl").wait_for(timeout=60_000)
     assert (tmp_path / "runs" / "my-trl" / "run.json").is_file()
 
 

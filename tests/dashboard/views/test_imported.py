@@ -280,7 +280,7 @@ def test_pages_of_an_imported_run_say_what_it_cannot_have(
     alarms = open_page("alarms", imported_root, run="ragen")
     assert "This run was imported afterwards, so it has none" in texts_of(alarms)
     diagnosis = open_page("diagnosis", imported_root, run="ragen")
-    assert "the weights are with the other trainer" in texts_of(diagnosis)
+    assert "need the model's weights" in texts_of(diagnosis)
 
 
 def test_the_report_of_an_imported_run_has_no_empty_chart(

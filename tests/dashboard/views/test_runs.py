@@ -23,6 +23,7 @@ from echoscope.dashboard.page.runs_columns import mean_interval
 from echoscope.dashboard.page.runs_table import note_changes
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.regimes import Regime
+from echoscope.diagnostics.tools.importing import import_path
 from echoscope.store.errors import AnnotationError
 from echoscope.store.query.listing import RunRow
 from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
@@ -232,6 +233,23 @@ def test_files_of_other_trainers_are_listed_and_open_by_a_click(
     read_only = page(is_read_only=True)
     assert [one.label for one in read_only.button] == []
     assert "nothing is imported from here" in " ".join(one.value for one in read_only.caption)
+
+
+def test_an_import_that_was_stopped_can_be_continued(tmp_path: Path, open_page: OpenPage) -> None:
+    fixtures = Path(__file__).parents[2] / "store" / "importers" / "fixtures"
+    shutil.copytree(fixtures / "verl", tmp_path / "verl")
+
+    def interrupt(done: int, of: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_path(tmp_path / "verl", tmp_path / "verl-imported", writing=interrupt)
+    page = looked_at(open_page("runs", tmp_path))
+    words = " ".join(one.value for one in page.caption).replace("\\", "")
+    assert "only in part imported as the run verl-imported" in words
+    (button,) = [one for one in page.button if one.label == "Import"]
+    assert button.help.replace("\\", "") == "Imports it as the run verl-imported."
 
 
 def test_a_file_of_several_runs_offers_the_choice(tmp_path: Path, open_page: OpenPage) -> None:
