@@ -149,8 +149,9 @@ def _must_be_there(place: Path) -> None:
     runs = sorted(inner.name for inner in place.iterdir() if Layout(inner).run_json.is_file())
     if not runs and is_of_documents(place) and not is_source(place):
         raise NotARunError(
-            f"{place}: most of its files are texts or code, so no trainer wrote this folder. Name "
-            "the file or folder in it that you mean"
+            f"{place}: most of its files are documents or code, so metrics files in it may be "
+            "examples and were not read. Open the file or folder inside it that the trainer wrote, "
+            f"such as Run({str(place / 'train.log')!r})"
         )
     if runs:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""

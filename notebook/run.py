@@ -57,7 +57,7 @@ class Run:
 
     Args:
         path: A run's folder; or a file or folder that another trainer wrote: rollouts, or metrics.
-            Those are imported into a folder that goes with this object. Or
+            Those are imported into a folder that is deleted with this object. Or
             `wandb:ENTITY/PROJECT/RUN` (docs/sinks.md).
         keep: Folder of the run that such an import makes, to keep it: `runs/from-verl`.
         run: Which run's metrics to take, where such files hold those of several.
@@ -95,7 +95,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The run's folder; of an import that is not kept, one that goes with this object."""
+        """The run's folder; of an import that is not kept, one that is deleted with this object."""
         return self.reader.path
 
     @property
