@@ -31,7 +31,7 @@ from echoscope.text.amounts import counted
 PAGE = Path(__file__).parents[1] / "docs" / "worlds.md"
 NOT_RECORDED = {
     "remote": "Example, in two terminals:\n\n"
-    "```\nechoscope envs serve frozen_lake --params slip=0\n```\n\n"
+    "```\nechoscope envs serve frozen_lake slip=0\n```\n\n"
     "```sh\nechoscope envs play remote url=http://127.0.0.1:8700 --expert\n```"
 }
 """Instead of an episode, for worlds that could not run where the page was written."""

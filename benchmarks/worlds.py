@@ -117,8 +117,7 @@ def not_run(env_id: str) -> str:
 def server() -> Iterator[None]:
     """What `remote` plays, in a process beside."""
     env_id, *params = SERVED
-    options = [text for param in params for text in ("--params", param)]
-    command = [sys.executable, "-u", "-m", "echoscope", "envs", "serve", env_id, *options]
+    command = [sys.executable, "-u", "-m", "echoscope", "envs", "serve", env_id, *params]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None

@@ -22,20 +22,28 @@ class Split(StrEnum):
 
 
 def export(
+    context: typer.Context,
     env_id: EnvId,
     params: Params = None,
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .parquet or .jsonl.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="File to write: .parquet or .jsonl.  [required]"),
+    ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Tasks, a row each.")] = 1000,
     split: Annotated[
         Split,
         typer.Option(help="eval: tasks reserved for evaluation, where there are enough tasks."),
     ] = Split.train,
     seed: Annotated[int, typer.Option(min=0, help="The seed of a run.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file if it exists.")
+    ] = False,
     max_turns: MaxTurns = None,
     max_actions_per_turn: MaxActions = None,
     register: RegisterFile = None,
+    out: Annotated[Path | None, typer.Option("--out", hidden=True)] = None,
+    force: Annotated[bool, typer.Option("--force", hidden=True)] = False,
 ) -> None:
     """Write first prompts, with seeds and task keys, as a prompt data set for TRL or verl.
 
@@ -46,24 +54,27 @@ def export(
     from echoscope.store.log.durable import replace_file
     from echoscope.text.amounts import counted
 
-    write = WRITERS.get(out.suffix)
+    path = output or out
+    if path is None:
+        context.fail("Missing option '-o' / '--output'.")
+    write = WRITERS.get(path.suffix)
     if write is None:
-        raise EnvParamsError(f"{out} is none of {', '.join(WRITERS)}: name the file by what it is")
-    if not out.absolute().parent.is_dir():
-        raise EnvParamsError(f"there is no folder {out.absolute().parent}: make it first")
-    if out.exists() and not out.is_file():
-        raise EnvParamsError(f"{out} is not a regular file: choose another name")
-    if out.exists() and not force:
-        raise EnvParamsError(f"{out} exists: choose another name, or add --force to replace it")
+        raise EnvParamsError(f"{path} is none of {', '.join(WRITERS)}: name the file by what it is")
+    if not path.absolute().parent.is_dir():
+        raise EnvParamsError(f"there is no folder {path.absolute().parent}: make it first")
+    if path.exists() and not path.is_file():
+        raise EnvParamsError(f"{path} is not a regular file: choose another name")
+    if path.exists() and not (overwrite or force):
+        raise EnvParamsError(f"{path} exists: choose another name, or add --overwrite")
     prepare(env_id, register)
     group = make_group(env_id, params, max_turns, max_actions_per_turn)
     with progress_bars() as bars:
         drawn = draw_prompts(group, episodes, split=split.value, seed=seed, report=bars("tasks"))
         prompts = list(drawn)
-    replace_file(out, write(prompts))
+    replace_file(path, write(prompts))
     num_tasks = len({prompt.task_key for prompt in prompts})
     rows, tasks = counted(len(prompts), "prompt"), counted(num_tasks, "different task")
-    typer.echo(f"wrote {rows} of {tasks} to {out}")
+    typer.echo(f"wrote {rows} of {tasks} to {path}")
     if note := few_tasks_note(group):
         typer.echo(f"warning: {note}", err=True)
 
@@ -82,7 +93,7 @@ def data(as_json: AsJson = False) -> None:
     listed = {env_id for facts in sources.SOURCES for env_id in facts.worlds}
     others = tuple(env_id for env_id in registry.BUILTIN if env_id not in listed)
     table = Table(box=None)
-    for name in ("environments", "here", "public set", "parameters"):
+    for name in ("environments", "ships with Echoscope", "public set", "parameters"):
         table.add_column(name, overflow="fold")
     for facts in (*sources.SOURCES, sources.WorldData(worlds=others, made=sources.DRAWN)):
         here = [_plain(facts.made)] if facts.made else []

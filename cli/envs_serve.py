@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 
 def serve(
-    env_ids: Annotated[list[str], typer.Argument(help="Environment ids, or 'module:Class'.")],
-    params: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--params",
-            help="KEY=VALUE in YAML; repeat --params for each. With several ids ID.KEY=VALUE.",
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ENV... [KEY=VALUE]...",
+            help="Environment ids or 'module:Class', then parameters, the values in YAML. With "
+            "several ids ID.KEY=VALUE.",
         ),
-    ] = None,
+    ],
+    params: Annotated[list[str] | None, typer.Option("--params", hidden=True)] = None,
     host: Annotated[
         str,
         typer.Option(
@@ -57,13 +58,17 @@ def serve(
 
     if not 0 <= port <= 65_535:
         raise EnvParamsError(f"--port is {port}, but must lie in [0, 65535]")
+    env_ids = [word for word in words if "=" not in word]
+    settings = [word for word in words if "=" in word] + (params or [])
+    if not env_ids:
+        raise EnvParamsError("name an environment first, such as `envs serve frozen_lake slip=0`")
     for env_id in env_ids:
         prepare(env_id, register if env_id == env_ids[0] else None)
 
     from echoscope.envs.worlds.remote.server import serve as serve_worlds
     from echoscope.envs.worlds.remote.sessions import Limits
 
-    served = _served(env_ids, params)
+    served = _served(env_ids, settings)
     limits = Limits(
         max_sessions=max_sessions, idle_s=idle, call_s=timeout, has_client_params=client_params
     )
@@ -75,19 +80,14 @@ def serve(
     typer.echo("stopped")
 
 
-def _served(env_ids: Sequence[str], words: Sequence[str] | None) -> list[Served]:
+def _served(env_ids: Sequence[str], words: Sequence[str]) -> list[Served]:
     """The environments with their parameters."""
     from echoscope.envs.base import EnvParamsError
     from echoscope.envs.worlds.remote.sessions import Served
     from echoscope.text.yaml_text import short
 
-    for env_id in env_ids:
-        if "=" in env_id:
-            raise EnvParamsError(
-                f"{short(env_id)!r} is no environment: write --params before each KEY=VALUE"
-            )
     params: dict[str, dict[str, Any]] = {env_id: {} for env_id in env_ids}
-    for word in words or ():
+    for word in words:
         env_id, rest = env_ids[0], word
         if len(env_ids) > 1:
             name = word.partition("=")[0]

@@ -97,9 +97,22 @@ def test_an_existing_file_is_replaced_only_when_told(tmp_path: Path) -> None:
     path.write_text("mine\n")
     result = run("export", *LAKE, "-o", str(path))
     assert isinstance(result.exception, EnvError)
-    assert str(result.exception).endswith("choose another name, or add --force to replace it")
+    assert str(result.exception).endswith("choose another name, or add --overwrite")
     assert path.read_text() == "mine\n"
-    assert len(export(path, "--force")) == 40
+    assert len(export(path, "--overwrite")) == 40
+
+
+def test_the_old_names_of_the_options_work_and_are_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text("mine\n")
+    assert run("export", *LAKE, "--out", str(path), "--force", "--episodes", "2").exit_code == 0
+    assert len(path.read_text().splitlines()) == 2
+    shown = run("export", "--help").output
+    for name, is_shown in {"--output": 1, "--overwrite": 1, "--out ": 0, "--force": 0}.items():
+        assert (name in shown) == is_shown
+    missing = run("export", *LAKE)
+    assert missing.exit_code == 2
+    assert "Missing option '-o' / '--output'" in missing.output
 
 
 def test_a_failure_leaves_the_old_file_and_no_other(
@@ -112,7 +125,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("echoscope.envs.worlds.grid.frozen_lake.FrozenLake.reset", interrupt)
-    assert run("export", *LAKE, "-o", str(path), "--force").exit_code != 0
+    assert run("export", *LAKE, "-o", str(path), "--overwrite").exit_code != 0
     assert path.read_text() == "mine\n"
     assert [file.name for file in tmp_path.iterdir()] == ["p.jsonl"]
 

@@ -17,7 +17,7 @@ from echoscope.envs.base import EnvError
 def test_it_says_where_it_serves_and_ends_at_ctrl_c() -> None:
     server = ServerProcess(
         *("frozen_lake", "bandit"),
-        *("--params", "frozen_lake.slip=0", "--params", "bandit.pairs=test"),
+        *("frozen_lake.slip=0", "--params", "bandit.pairs=test"),  # --params: as before
     )
     assert re.fullmatch(
         r"serving frozen_lake, bandit at http://127\.0\.0\.1:\d+ \(Ctrl-C ends it\)\n", server.line
@@ -33,10 +33,10 @@ def test_it_says_where_it_serves_and_ends_at_ctrl_c() -> None:
     ("words", "message"),
     [
         (["frozen_lak"], "did you mean 'frozen_lake'"),
-        (["frozen_lake", "--params", "slip=x"], "slip is 'x', but must be a number"),
+        (["frozen_lake", "slip=x"], "slip is 'x', but must be a number"),
         (["frozen_lake", "--params", "slip"], "'slip' must look like KEY=VALUE"),
-        (["frozen_lake", "--params", "size=4", "slip=0"], "write --params before each KEY=VALUE"),
-        (["frozen_lake", "bandit", "--params", "slip=0"], "looks like frozen_lake.KEY=VALUE"),
+        (["slip=0"], "name an environment first"),
+        (["frozen_lake", "bandit", "slip=0"], "looks like frozen_lake.KEY=VALUE"),
         (["frozen_lake", "frozen_lake"], "must be different ids"),
         (["remote"], "needs a server"),
         (["bandit", "--host", "0.0.0.0"], "refusing to listen on 0.0.0.0"),

@@ -352,7 +352,8 @@ def _blind(found: Dependence | None, warm_start: str) -> Finding | None:
         text=f"The reasoning of the first turn does not depend measurably on the prompt "
         f"({found.num_prompts} prompts, p {found.p_value:.2g}), so a template collapse could not "
         "be detected.",
-        advice=_advice(["read some replies"], warm_start),
+        advice="Read some replies: does the reasoning mention what is special about its task?"
+        + (" If not, warm-start the policy on demonstrations." if warm_start else ""),
     )
 
 

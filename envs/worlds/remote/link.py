@@ -103,7 +103,8 @@ class Link:
                 missed = time.monotonic() - (self._down_since or time.monotonic())
                 if not self._was_seen:
                     raise UnreachableError(
-                        f"{error}; start `echoscope envs serve ENV` there, see docs/remote.md"
+                        f"{error}; start the server on that machine with `echoscope envs serve "
+                        "ENV`, and check url (docs/remote.md)"
                     ) from None
                 if missed >= wait_s:
                     raise UnreachableError(

@@ -52,7 +52,8 @@ class RemoteConfig:
     `url`: of the server. `env`: the id of the world there; null where the server has only one.
     `params`: of that world, where the server lets its clients set them. `timeout_s`: seconds that
     one answer may take. `wait_s`: seconds that new episodes wait for a server that has gone.
-    `token_env`: the environment variable with the server's token; only the default need not be set.
+    `token_env`: environment variable that holds the server's token. The default may be unset if the
+    server needs no token. If you name another variable, it must be set.
     """
 
     url: str | None = None

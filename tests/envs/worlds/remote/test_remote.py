@@ -132,7 +132,7 @@ def test_a_wrong_token_env_url_or_id_is_named(url: str, monkeypatch: pytest.Monk
 
 
 def test_a_server_that_was_never_there_is_to_be_started() -> None:
-    with pytest.raises(UnreachableError, match="start `echoscope envs serve ENV` there"):
+    with pytest.raises(UnreachableError, match="on that machine with `echoscope envs serve ENV`"):
         registry.make("remote", url=f"http://127.0.0.1:{free_port()}")
 
 

@@ -88,7 +88,7 @@ def url() -> Iterator[str]:
     """Of a server with the same worlds, in a process of its own."""
     words = [f"{env}.{key}={value}" for env in WORLDS for key, value in WORLDS[env].items()]
     with ended_afterwards():
-        yield ServerProcess(*WORLDS, *(part for word in words for part in ("--params", word))).url
+        yield ServerProcess(*WORLDS, *words).url
 
 
 def test_trajectories_of_a_remote_world_are_those_of_the_local_one(
@@ -134,7 +134,7 @@ def test_a_killed_server_ends_its_trajectories_and_the_run_goes_on(
 ) -> None:
     kill_file, port = tmp_path / "kill", free_port()
     world = "serving_worlds:KillingLake"
-    words = [world, *(part for key in LAKE for part in ("--params", f"{key}={LAKE[key]}"))]
+    words = [world, *(f"{key}={LAKE[key]}" for key in LAKE)]
 
     def serve() -> ServerProcess:
         return ServerProcess(*words, port=port, variables={KILL_FILE: str(kill_file)})
