@@ -19,7 +19,13 @@ Recipe = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="KEY=VALUE ..., for example optim.lr=1e-4.")
 ]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="A YAML file.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="Run file (YAML): settings on top of a recipe. KEY=VALUE words override it.",
+    ),
+]
 Output = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="RUN", help="The run's folder; default: runs/NAME."),

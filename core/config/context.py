@@ -42,9 +42,10 @@ class ContextConfig(FrozenModel):
         1.0,
         ge=0.1,
         le=1,
-        description="A prompt that drops turns is cut to this share of max_prompt_tokens. Below 1 "
-        "it drops more at once and less often: most prompts then continue the one before, which "
-        "samples and trains faster, and show fewer turns.",
+        description="How far a too long prompt is shortened, as a share of max_prompt_tokens. 1: "
+        "as few turns as possible are dropped. 0.5: turns are dropped until the prompt is at most "
+        "half of max_prompt_tokens long; the following prompts then extend it, which is faster, "
+        "but the policy sees fewer turns.",
     )
     max_response_tokens: int = Field(
         400, ge=1, le=MAX_TOKENS, description="Longest reply of a turn; a longer one is cut."

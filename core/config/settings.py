@@ -1,5 +1,4 @@
-"""Every setting of a run and its default: the only place where defaults live, with `context.py`,
-`engine.py`, `loss.py` and `schedule.py`.
+"""The settings of a run and their defaults; sections with a file of their own are imported here.
 
 Fields marked live may change while the run is going (`echoscope ctl RUN set KEY=VALUE`).
 """
