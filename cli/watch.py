@@ -36,8 +36,9 @@ OnAlarm = Annotated[
     typer.Option(
         "--on-alarm",
         metavar="ACTION",
-        help="notify: tell people (always done). exit: end with code 3. command:COMMAND: run "
-        "it by sh, with the alarm as JSON on its standard input. Repeat for more.",
+        help="What to do at an alarm, beside the messages of --notify. exit: end the watch with "
+        "exit code 3. command:COMMAND: run COMMAND with sh; it gets the alarm as JSON on its "
+        "standard input. Repeat for more.",
     ),
 ]
 Notify = Annotated[
@@ -53,8 +54,8 @@ Mildest = Annotated[
     Severity | None,
     typer.Option(
         "--severity",
-        help="The mildest alarm that --notify and --on-alarm count. Default: critical, or what "
-        "--config says.",
+        help="Lowest alarm level that --notify and --on-alarm react to. Default: critical, or "
+        "the one in the --config file.",
     ),
 ]
 StepWait = Annotated[
@@ -73,7 +74,7 @@ def watch(
     path: Watched,
     output: Output = None,
     dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Open the dashboard beside it.")
+        bool, typer.Option("--dashboard", help="Also start the dashboard.")
     ] = False,
     once: Annotated[
         bool, typer.Option("--once", help="Read what is there, judge it and end.")
@@ -98,9 +99,10 @@ def watch(
     'command:kill -INT PID' can. Ctrl-C ends the watch, not the trainer. The run that is written
     stays, and the next watch of PATH goes on with it.
 
-    Exit codes: 0 healthy, converged or watch. 1 an option has a wrong value. 2 an unknown option or
-    choice. 3 collapsing, collapsed or not learning, or --on-alarm exit ended it. 4 with --once,
-    PATH does not exist. 5 too early to tell, or no step was read.
+    Exit codes: 0 healthy, converged or watch. 1 an option has a wrong value, the run cannot be
+    written, or W&B refuses the key or the address. 2 an unknown option or choice. 3 collapsing,
+    collapsed or not learning, or --on-alarm exit ended the watch. 4 with --once, PATH does not
+    exist. 5 too early to tell, or no step was read, also because W&B did not answer.
     """
     from echoscope.watch.acting import Acting, parse_actions
     from echoscope.watch.steps import Waits

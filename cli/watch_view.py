@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.read.wandb_address import is_address
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import clock, fixed, memory_size
 
@@ -78,10 +79,13 @@ class View:
             self.message(f"reading: {memory_size(self.watch.num_bytes_left)} left")
 
     def nothing(self) -> None:
-        self.message(
-            f"no step was read from {self._path}, so no run was written; "
-            "`echoscope watch --help` says what can be watched"
+        way_out = (
+            "the server did not answer, or the run has no row yet. Try again; without --once the "
+            "watch waits for rows"
+            if is_address(self._path)
+            else "`echoscope watch --help` says what can be watched"
         )
+        self.message(f"no step was read from {self._path}, so no run was written: {way_out}")
 
     def end(self, verdict: Verdict) -> None:
         from .diagnose import _show
@@ -194,7 +198,8 @@ class LiveView(View):
         if self._link:
             parts.append(Text(self._link, "cyan", no_wrap=True, overflow="ignore"))
         quiet = clock(time.monotonic() - self._heard_at)
-        parts.append(Text(f"last step {quiet} ago - Ctrl-C ends the watch, not the trainer", "dim"))
+        waited = f"waiting for {quiet}" if self._step is None else f"last step {quiet} ago"
+        parts.append(Text(f"{waited} - Ctrl-C ends the watch, not the trainer", "dim"))
         title = Text(f"echoscope watch {printable(str(self._path))}")
         return Panel(Group(*parts), title=title, title_align="left")
 

@@ -600,7 +600,9 @@ class Folder:
                 return file.tail.size
             if file.tail.size > MAX_WHOLE_BYTES:
                 self._say_once(
-                    f"{name}: cannot be followed: it must be read whole, and has more than 64 MB"
+                    f"{name}: not followed, because this kind of file is read whole and has more "
+                    "than 64 MB. `echoscope import` reads it once; to follow the training, log to "
+                    "JSON lines or CSV as well"
                 )
                 file.is_due = False
                 return 0

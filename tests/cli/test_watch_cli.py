@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from echoscope.cli import app, main
-from echoscope.cli.watch_view import LiveView, of_step
+from echoscope.cli.watch_view import LiveView, View, of_step
 from echoscope.store.reader import open_run
 from echoscope.watch.acting import Actions, parse_actions
 from echoscope.watch.keeping import WatchError
@@ -258,6 +258,11 @@ def test_nothing_to_read_is_said_and_writes_no_run(tmp_path: Path, watch: Watche
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_server_without_rows_is_to_be_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+    View(Path("wandb:lab/p/r"), Path("runs/r")).nothing()
+    assert "the run has no row yet. Try again" in capsys.readouterr().out
+
+
 def test_actions_are_parsed() -> None:
     assert parse_actions(["notify"]) == Actions()
     assert parse_actions(["command: kill 1 ", "exit"]) == Actions(
@@ -281,8 +286,10 @@ def test_the_panel_cannot_be_steered_by_what_a_trainer_prints(tmp_path: Path) ->
 
     view = LiveView(tmp_path / "\x1b[2J[bold]x", tmp_path / "run")
     view.message("\x1b]0;owned\x07 [red]not markup[/red]")
-    view.step(3, {"policy/entropy": 0.5})
     console = Console(width=100, record=True, force_terminal=True, color_system=None)
+    console.print(view)
+    assert "last step" not in console.export_text()
+    view.step(3, {"policy/entropy": 0.5})
     console.print(view)
     shown = console.export_text()
     assert "\x1b]0" not in shown
