@@ -119,8 +119,9 @@ class JointReport:
         if not num:
             return []
         words = f"{counted(num, 'row')} had bytes that are not UTF-8; U+FFFD stands for them"
-        way_out = f". They seem to be {encoding}: {conversion(encoding)}" if encoding else ""
-        return [words + way_out]
+        seems = f"They seem to be {encoding}: " if encoding else "If their text matters, "
+        way_out = f"{seems}{conversion(encoding or 'ENCODING')}, and import NEW into a new run"
+        return [f"{words}. {way_out}"]
 
 
 def import_path(

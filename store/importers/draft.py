@@ -35,8 +35,8 @@ RECONSTRUCTIONS: Mapping[str, str] = {
     "groups": "episodes with an equal prompt in a step were taken as one group",
     "step": "the step was taken from the name of the file or its folder",
     "blocks": "the file has no steps; each step is a block of its rows in their order",
-    "validations": "the file has no steps; each time its prompts come again in their order, the "
-    "next validation begins, and its number stands for the step",
+    "validations": "the file has no steps; a new validation begins where the same prompts repeat, "
+    "and the validations are numbered 0, 1, 2, ... as steps",
     "split": "training or evaluation was told from the name of the folder",
     "actions": "actions were read from the answer of the reply; what was executed is not known",
     "reward_terms": "the rewards of several functions were added up; their weights are not known",

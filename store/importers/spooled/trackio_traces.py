@@ -66,11 +66,14 @@ def reason_of(error: sqlite3.Error) -> str:
     text = str(error)
     if "locked" in text or "busy" in text:
         return (
-            f"the SQLite database is locked by another program for more than {BUSY_S:.0f} s; try "
-            "again, or copy the file"
+            f"another program has locked the SQLite database for more than {BUSY_S:.0f} s: try "
+            "again, or copy the file and read the copy"
         )
     if "interrupted" in text:
-        return f"reading the SQLite database took more than {_MOST_S:.0f} s"
+        return (
+            f"reading the SQLite database took more than {_MOST_S:.0f} s: copy the rows of one run "
+            "into a smaller database"
+        )
     return f"the SQLite database is damaged: {text}"
 
 
