@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs notebook recorder store text wat
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-fuzz lint bench bench-pretrained policy search-data clean
+.PHONY: help package install demo docs test test-long coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-fuzz lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,14 +24,18 @@ demo: install  ## Train the shipped small policy with the dashboard beside it (H
 	$(BIN)/echoscope demo $(if $(HEADLESS),--headless)
 
 # worksteal: tests of one file stay on one worker, so that its fixtures are made once.
-FAST := -n 2 --dist worksteal -m 'not slow and not browser and not gpu and not vllm and not ray'
+PLAIN := not slow and not browser and not gpu and not vllm and not ray
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-test: install lint  ## Lint, types, and all tests but the slow ones
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FAST)
+test: install lint  ## Lint, types, and all tests that take no long time
+	$(PYTEST) -m '$(PLAIN) and not long'
+
+test-long: install  ## Tests that take seconds each: trainings, killed processes, odd input, made worlds
+	$(PYTEST) -m '$(PLAIN) and long'
 
 # Tracing lines makes the tests half as slow again, so it is a target of its own.
 coverage: install  ## The same tests with coverage, at least 90 %
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(FAST) \
+	$(PYTEST) -m '$(PLAIN)' \
 	  --cov=echoscope.core --cov=echoscope.store --cov=echoscope.envs --cov=echoscope.diagnostics \
 	  --cov=echoscope.dashboard \
 	  --cov-report=term:skip-covered --cov-fail-under=90

@@ -23,7 +23,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from echoscope.store.importers.beside import Beside, StepNumbers
+from echoscope.store.importers.beside.metrics import Beside, StepNumbers
 from echoscope.store.importers.importing import (
     ImportingError,
     ImportReport,

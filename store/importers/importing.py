@@ -35,10 +35,10 @@ from ..records import (
     trajectory_id,
 )
 from ..writer import RunWriter
-from .beside import Beside, Merger, empty_step
+from .beside.metrics import Beside, Merger, empty_step
 from .draft import Draft, Place, RowError, trajectory_of
 from .lines import BadJsonError
-from .pictures import Pictures
+from .beside.pictures import Pictures
 from .registry import FORMATS
 from .survey import Progress, Refusals, Survey, nothing_surveyed, survey
 

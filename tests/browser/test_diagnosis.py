@@ -119,9 +119,10 @@ def test_c14_finding_c10_links_look_like_links(
     unparsed: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/live?run={unparsed}")
-    link = page.get_by_role("link", name="Why", exact=True).first
-    link.wait_for()
-    assert "underline" in link.locator("p").evaluate("p => getComputedStyle(p).textDecorationLine")
+    words = page.get_by_role("link", name="Why", exact=True).first.locator("p")
+    # Asked again: an element that was just drawn anew has no style.
+    style = "p => getComputedStyle(p).textDecorationLine"
+    until(lambda: words.evaluate(style) == "underline", "underlined link", page=page)
 
 
 def test_evidence_stands_before_the_rest(

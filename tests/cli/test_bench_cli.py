@@ -46,6 +46,7 @@ def test_curves_as_json(curves: Path) -> None:
     assert {run["name"] for run in found["runs"]} == {"bad", "good"}
 
 
+@pytest.mark.long
 def test_made_runs_only() -> None:
     args = ["collapse", "--only", "made", "--seeds", "1", "--json"]
     found = json.loads(RUNNER.invoke(bench.app, args).output)

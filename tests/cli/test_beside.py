@@ -108,6 +108,7 @@ def is_served(url: str) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_the_demo_shows_its_dashboard_and_leaves_it_open_until_ctrl_c(
     tmp_path: Path, terminal: Callable[..., Terminal]
 ) -> None:
@@ -126,6 +127,7 @@ def test_the_demo_shows_its_dashboard_and_leaves_it_open_until_ctrl_c(
     assert not is_served(url)
 
 
+@pytest.mark.long
 def test_ctrl_c_while_training_ends_both_after_the_step(
     config_file: Path, tmp_path: Path, terminal: Callable[..., Terminal]
 ) -> None:
@@ -147,6 +149,7 @@ def test_ctrl_c_while_training_ends_both_after_the_step(
     assert list((path / "checkpoints").glob("step_*"))
 
 
+@pytest.mark.long
 def test_a_dashboard_that_cannot_start_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +186,7 @@ def test_one_that_is_not_wanted_is_not_started(
     assert started == []
 
 
+@pytest.mark.long
 def test_a_dashboard_ends_with_whoever_holds_its_stdin(tmp_path: Path) -> None:
     """However the trainer dies: a closed pipe needs no handler of ours."""
     words = ("-m", "echoscope", "dashboard", "--until-stdin-ends", str(tmp_path))

@@ -135,6 +135,7 @@ def test_stop_now_drops_the_step_in_progress(live: Callable[..., Live]) -> None:
     assert verify(run.path).problems == ()
 
 
+@pytest.mark.long
 def test_commands_in_a_process_of_their_own(live: Callable[..., Live]) -> None:
     run = live()
 

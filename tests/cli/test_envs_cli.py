@@ -76,6 +76,7 @@ def test_limits_stop_the_episode() -> None:
     assert "max_turns: return -0.1, success no" in result.output
 
 
+@pytest.mark.long
 def test_check_all_prints_a_table_and_the_reason_of_every_skip(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -103,6 +104,7 @@ def test_check_all_prints_a_table_and_the_reason_of_every_skip(
     assert (skipped["expert"], skipped["steps_per_s"]) == (None, None)
 
 
+@pytest.mark.long
 def test_a_failed_check_exits_with_1() -> None:
     words = ["check", "frozen_lake", "size=8", "slip=0", "min_distance=5", "--max-turns", "1"]
     words += ["--seeds", "2"]

@@ -16,6 +16,7 @@ import odd_input
 NUM_CONFIGURATIONS, NUM_CALLS, NUM_FILES = 90, 110, 60
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "numbers"),
     [

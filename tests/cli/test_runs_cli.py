@@ -184,6 +184,7 @@ BAD: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spoil", BAD.values(), ids=BAD)
 def test_d3_a_bad_run_is_refused_by_itself(
     spoil: Callable[[Path], object], echoscope: Run, run_path: Path
@@ -236,6 +237,7 @@ def test_verify(echoscope: Run, run_path: Path) -> None:
     assert [problem["path"] for problem in json.loads(out)["problems"]] == [str(path)]
 
 
+@pytest.mark.long
 def test_pack_and_seal(echoscope: Run, run_path: Path) -> None:
     assert "packed 2 steps: 7 files became 5" in echoscope("runs", "pack", run_path)[1]
     assert echoscope("runs", "pack", run_path)[1] == "nothing to pack\n"

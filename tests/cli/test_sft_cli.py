@@ -57,6 +57,7 @@ def test_demonstrations_are_one_json_object_a_line(demos: Path) -> None:
     assert rows[0]["messages"][0]["role"] == "user"
 
 
+@pytest.mark.long
 def test_train_then_adapt_then_merge(demos: Path, tmp_path: Path) -> None:
     base, adapted, merged = (str(tmp_path / name) for name in ("base", "adapted", "merged"))
     fresh = ("--model", "fresh", "--vocab-size", "300")
@@ -72,6 +73,7 @@ def test_train_then_adapt_then_merge(demos: Path, tmp_path: Path) -> None:
     assert (Path(merged) / "model.safetensors").is_file()
 
 
+@pytest.mark.long
 def test_ctrl_c_saves_and_resume_goes_on(demos: Path, tmp_path: Path) -> None:
     out = tmp_path / "policy"
     words = ("sft", "train", str(demos), "--model", "fresh", "-o", str(out), "--iterations", "60")
@@ -156,6 +158,7 @@ class OwnArms(Bandit):
 """
 
 
+@pytest.mark.long
 def test_b8_an_environment_beside_the_user_is_found_as_by_train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

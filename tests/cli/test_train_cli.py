@@ -65,6 +65,7 @@ def test_a_run_prints_a_line_a_step_and_what_to_do_next(
     ]
 
 
+@pytest.mark.long
 def test_the_commands_it_names_work(config_file: Path, root: Path, type_command: Type) -> None:
     type_command("train", "--headless", "--config", config_file, "--root", root, "steps=2")
     path = only_run(root)
@@ -85,6 +86,7 @@ def test_the_commands_it_names_work(config_file: Path, root: Path, type_command:
     assert_same_recording(root / "whole", path)
 
 
+@pytest.mark.long
 def test_learning_from_a_stored_run(config_file: Path, root: Path, type_command: Type) -> None:
     words = ("train", "--headless", "--config", config_file, "steps=2")
     type_command(*words, "--run", root / "source")
@@ -293,6 +295,7 @@ def test_d11_a_hanging_environment_gives_way_to_stop_now(
     assert (open_run(path).info().status, open_run(path).info().last_step) == ("stopped", 1)
 
 
+@pytest.mark.long
 def test_d11_a_reader_that_goes_away_is_no_reason_to_stop(config_file: Path, root: Path) -> None:
     """`train --headless | head -1`: training ended without a word."""
     path = root / "run"
@@ -319,6 +322,7 @@ def test_d11_a_reader_that_goes_away_is_no_reason_to_stop(config_file: Path, roo
     assert (info.status, info.last_step) == ("finished", 3)
 
 
+@pytest.mark.long
 def test_a_process_of_its_own(config_file: Path, root: Path) -> None:
     """As a person starts it: a new interpreter, a terminal's signal, an exit code."""
     path = root / "run"

@@ -77,6 +77,7 @@ def play(env: str) -> tuple[Trajectory, ...]:
     return batch.trajectories
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "env", ["bandit", "frozen_lake", "sokoban", "countdown", "sudoku", "rubiks", "static_qa"]
 )

@@ -182,6 +182,7 @@ def folder(make_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempP
     return folder
 
 
+@pytest.mark.long
 def test_every_command_is_run_or_has_a_reason() -> None:
     named = {parse(line.words).name for line in COMMANDS}
     assert named <= RUNS_FOR_REAL | ONLY_PARSED.keys()

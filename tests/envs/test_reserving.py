@@ -118,6 +118,7 @@ MANY_TASKS = [
 """Environments with enough tasks: all that ship, in the small sizes that repeat themselves most."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("env", "params"), MANY_TASKS)
 @pytest.mark.parametrize("split", ["train", "probe"])
 def test_a2_no_evaluation_task_occurs_in_6400_training_tasks(

@@ -48,6 +48,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     user_code.entry_points.cache_clear()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("installed")
 def test_every_part_has_a_name_and_passes_its_checks() -> None:
     assert {kind: name for kind, name in NAMES.items() if kind in user_code.GROUPS} == NAMES
@@ -60,6 +61,7 @@ def test_every_part_has_a_name_and_passes_its_checks() -> None:
             assert dict(check_plugin(kind, name, naive=naive).failed) == {}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("installed")
 def test_they_train_the_shipped_policy_together(tmp_path: Path) -> None:
     config = load_config(

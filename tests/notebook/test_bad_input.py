@@ -190,6 +190,7 @@ def test_too_many_metrics_at_once_are_refused_with_the_way_out(
     assert len(found.metrics("a")) == 3
 
 
+@pytest.mark.long
 def test_a_card_does_not_read_thousands_of_turns(
     demo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def assert_shows_everything(notebook: Any, name: str) -> None:
     assert all(figure["data"] for figure in figures)
 
 
+@pytest.mark.long
 def test_it_runs_from_top_to_bottom(tmp_path: Path) -> None:
     def values(step: int) -> dict[str, float]:
         return {

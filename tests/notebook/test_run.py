@@ -30,6 +30,7 @@ from echoscope.store.writer import RunWriter
 from .conftest import FIXTURES, append_messages, write_run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", [run, runs, curves, html])
 def test_the_examples_of_the_docstrings_hold(
     module: ModuleType, demo: Path, monkeypatch: pytest.MonkeyPatch
@@ -47,6 +48,7 @@ def test_the_package_offers_it_without_importing_it() -> None:
     assert done.stdout == "False\n"
 
 
+@pytest.mark.long
 def test_a_card_and_a_figure_need_neither_torch_nor_streamlit(demo: Path) -> None:
     code = (
         "import sys, echoscope\n"

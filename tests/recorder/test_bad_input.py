@@ -82,6 +82,7 @@ assert any("is written again, after step 1" in line for line in said), said
 """
 
 
+@pytest.mark.long
 def test_a_full_disk_costs_its_steps_and_no_more(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk; it needs no rights."""
     room = """
@@ -107,6 +108,7 @@ def has_boxes() -> bool:
 needs_boxes = pytest.mark.skipif(not has_boxes(), reason="bubblewrap cannot start here")
 
 
+@pytest.mark.long
 @needs_boxes
 def test_a_disk_without_room(tmp_path: Path) -> None:
     """A file system of 2 MB, filled while the run goes on."""
@@ -130,6 +132,7 @@ def test_a_disk_without_room(tmp_path: Path) -> None:
     python(script, tmp_path / "run", wrap=(*IN_A_BOX, *small))
 
 
+@pytest.mark.long
 @needs_boxes
 def test_a_folder_that_may_only_be_read(tmp_path: Path) -> None:
     """A new run is refused at its start; a run that goes on trains without being recorded."""
@@ -259,6 +262,7 @@ ENDS = {
 """How a trainer may end without `close`, and what its run is called then."""
 
 
+@pytest.mark.long
 def test_a_trainer_that_ends_without_close(tmp_path: Path) -> None:
     """Every finished step is kept, the run says how it ended, and another trainer can go on."""
     script = """
@@ -310,6 +314,7 @@ def test_an_alarm_stops_a_run_whose_folder_takes_no_command(tmp_path: Path) -> N
     assert open_run(path).info().status == "stopped"
 
 
+@pytest.mark.long
 def test_an_alarm_on_a_full_disk_is_told_and_stops_the_run(tmp_path: Path) -> None:
     """The steps of the collapse are lost, and everybody hears of it all the same."""
     script = """

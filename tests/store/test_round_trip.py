@@ -165,6 +165,7 @@ def assert_stored(
     assert all(same(found[t.id], t) for t, _ in pairs)
 
 
+@pytest.mark.long
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_trajectories_and_outcomes_come_back(data: st.DataObject) -> None:

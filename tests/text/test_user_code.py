@@ -33,6 +33,7 @@ def my_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "my_code", raising=False)
 
 
+@pytest.mark.long
 def test_only_those_who_train_or_were_told_import_code() -> None:
     importing = set()
     for package in ("envs", "store", "diagnostics", "core", "dashboard", "cli"):

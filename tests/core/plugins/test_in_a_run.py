@@ -44,6 +44,7 @@ def own_run(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) -
     return path
 
 
+@pytest.mark.long
 def test_own_parts_that_do_what_the_built_in_ones_do_train_alike(
     make_config: MakeConfig, own_run: Path, tmp_path: Path
 ) -> None:

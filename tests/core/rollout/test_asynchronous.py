@@ -108,6 +108,7 @@ def assert_same_batch(left: RolloutBatch, right: RolloutBatch) -> None:
         assert_same(one, other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
@@ -137,6 +138,7 @@ def test_an_engine_that_has_only_generate_will_do(
     assert_same_batch(played(make_config(world("WaitingLake"), ASYNC), wrap=OnlyGenerate), lockstep)
 
 
+@pytest.mark.long
 def test_worlds_in_processes_play_the_same_and_leave_no_process(
     make_config: MakeConfig, lockstep: RolloutBatch
 ) -> None:
@@ -192,6 +194,7 @@ def test_a_world_that_hangs_costs_its_episode_and_the_message_names_it(
         assert {t.stop_reason for t in by_fate(again)[1]} == {StopReason.MAX_TURNS}
 
 
+@pytest.mark.long
 def test_a_dead_worker_costs_its_episodes_and_is_replaced(make_config: MakeConfig) -> None:
     told: list[str] = []
     processes = WorkerProcesses(2, told.append)
@@ -259,6 +262,7 @@ def test_settings_that_do_not_go_together_are_refused(
         make_config(*settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["lockstep", "async"])
 def test_the_shipped_policy_samples_the_tokens_that_were_recorded(mode: str) -> None:
     """Recorded with the code before episodes could go at their own pace."""

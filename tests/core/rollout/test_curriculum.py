@@ -164,6 +164,7 @@ def test_what_is_hopeless_draws_less(run: Path) -> None:
     assert share[3] == 1 / 6
 
 
+@pytest.mark.long
 def test_a_resumed_run_and_a_branch_repeat_it(run: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     shutil.copytree(run, again)

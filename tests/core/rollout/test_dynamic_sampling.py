@@ -19,6 +19,7 @@ MakeConfig = Callable[..., RunConfig]
 ROUNDS = ("selection.mixed=success", "dynamic_sampling.max_rounds=3")
 
 
+@pytest.mark.long
 def test_a_step_plays_on_until_enough_groups_are_mixed(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

@@ -279,6 +279,7 @@ def test_the_source_run_is_only_read(make_config: MakeConfig, stored: Path, tmp_
     assert {p: p.stat().st_mtime_ns for p in stored.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.long
 def test_an_offline_run_resumes_bit_for_bit(
     make_config: MakeConfig, stored: Path, tmp_path: Path
 ) -> None:

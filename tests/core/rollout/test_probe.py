@@ -39,6 +39,7 @@ def probed(
     return path, listener
 
 
+@pytest.mark.long
 def test_it_is_stored_beside_training_and_evaluation(probed: tuple[Path, Listener]) -> None:
     path, listener = probed
     reader = open_run(path)
@@ -126,6 +127,7 @@ def test_the_same_policy_plays_it_the_same_way_at_every_step(make_config: MakeCo
     assert said[Split.EVAL][0] != said[Split.EVAL][1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [(), ("model.lora={rank: 4, alpha: 8}", "critic.kind=head", "advantage.kind=gae")],
@@ -152,6 +154,7 @@ def test_training_is_the_same_with_and_without_it(
         assert other.read_bytes() == file.read_bytes()
 
 
+@pytest.mark.long
 def test_a_resumed_run_repeats_it(probed: tuple[Path, Listener], tmp_path: Path) -> None:
     whole = probed[0]
     for step in (0, 1, 3):
@@ -164,6 +167,7 @@ def test_a_resumed_run_repeats_it(probed: tuple[Path, Listener], tmp_path: Path)
         assert_same_recording(whole, again)
 
 
+@pytest.mark.long
 def test_it_needs_no_evaluation(make_config: MakeConfig, tmp_path: Path) -> None:
     """The starting policy is probed as step 0 all the same; a resume does not repeat that."""
     config = make_config("probe.every=2", "steps=3", "checkpoint.every=0", *NO_EVALUATION)
@@ -212,6 +216,7 @@ def test_its_interval_changes_while_the_run_is_going(
     assert set(metric(path, SUCCESS, phase="eval")) == {2, 4}
 
 
+@pytest.mark.long
 def test_stop_now_drops_it_and_keeps_the_step(make_config: MakeConfig, tmp_path: Path) -> None:
     path, config = tmp_path / "run", make_config("probe.every=3", "eval.every=3")
     listener = Steering(path, (3, "probe"), "stop_now")

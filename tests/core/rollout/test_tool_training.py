@@ -166,6 +166,7 @@ class HalfCaller(HfEngine):
         ]
 
 
+@pytest.mark.long
 def test_the_tool_environment_trains_three_steps(
     make_config: Callable[..., RunConfig],
     tiny_model: Path,

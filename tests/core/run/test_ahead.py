@@ -36,6 +36,7 @@ AHEAD = (
 )
 
 
+@pytest.mark.long
 def test_turns_are_at_most_so_many_updates_old_and_each_says_its_version(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -53,6 +54,7 @@ def test_turns_are_at_most_so_many_updates_old_and_each_says_its_version(
     assert "echoscope-ahead" not in threads
 
 
+@pytest.mark.long
 def test_evaluation_has_the_weights_of_its_step(make_config: MakeConfig, tmp_path: Path) -> None:
     run = tmp_path / "run"
     start(make_config(*AHEAD, "eval.every=1"), run, SilentEvents())
@@ -62,6 +64,7 @@ def test_evaluation_has_the_weights_of_its_step(make_config: MakeConfig, tmp_pat
     assert rows.column("policy_version").to_pylist() == rows.column("step").to_pylist()
 
 
+@pytest.mark.long
 def test_a_stopped_run_goes_on_where_it_was(make_config: MakeConfig, tmp_path: Path) -> None:
     run = tmp_path / "run"
 
@@ -83,6 +86,7 @@ def test_a_stopped_run_goes_on_where_it_was(make_config: MakeConfig, tmp_path: P
     assert per_step.column("n").to_pylist() == [8] * 6
 
 
+@pytest.mark.long
 def test_a_live_setting_holds_from_its_step_on(make_config: MakeConfig, tmp_path: Path) -> None:
     run = tmp_path / "run"
 
@@ -112,6 +116,7 @@ def test_a_live_setting_holds_from_its_step_on(make_config: MakeConfig, tmp_path
         assert temperatures == {1.5 if step >= state.ack.step else 1.0}, step
 
 
+@pytest.mark.long
 def test_an_error_of_the_episodes_ends_the_run(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(
         *AHEAD, WORLD.replace("WaitingLake", "DeadLake"), "collection.workers=processes"

@@ -41,6 +41,7 @@ def only_command(path: Path) -> CommandState:
     return state
 
 
+@pytest.mark.long
 def test_lost_success_on_the_probe_stops_the_run(tmp_path: Path) -> None:
     """The shipped policy, driven apart by a learning rate a hundred times too high.
 
@@ -79,6 +80,7 @@ def test_lost_success_on_the_probe_stops_the_run(tmp_path: Path) -> None:
     assert verify(path).problems == ()
 
 
+@pytest.mark.long
 def test_gradients_out_of_range_stop_the_run(make_config: MakeConfig, tmp_path: Path) -> None:
     """Rewards of 1e30: the squares in the gradient's norm are more than float32 can hold.
 
@@ -272,6 +274,7 @@ class AsksForOne(Listener):
             post(self.path, new_command(self.path.name, "checkpoint"))
 
 
+@pytest.mark.long
 def test_b10_the_checkpoint_before_the_onset_and_a_requested_one_are_never_deleted(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def later(path: Path, step: int) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.long
 def test_without_changes_it_is_the_parent_going_on(parent: Path, tmp_path: Path) -> None:
     """Weights, optimizer, critic and random numbers: bit for bit."""
     plan = plan_branch(parent, checkpoint=2)
@@ -130,6 +131,7 @@ class DiesAfter(SilentEvents):
             raise KeyboardInterrupt
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("done", [2, 3], ids=["before its first step", "after it"])
 def test_it_is_resumed_however_early_it_died(parent: Path, tmp_path: Path, done: int) -> None:
     plan = plan_branch(parent, checkpoint=2, overrides=["optim.lr=0.01", "checkpoint.every=0"])

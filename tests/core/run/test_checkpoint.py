@@ -63,6 +63,7 @@ def bench(make_config: MakeConfig) -> Bench:
     return make_bench(make_config())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_weights_and_optimizer_come_back_bit_for_bit(
     make_config: MakeConfig, tmp_path: Path, variant: str

@@ -23,6 +23,7 @@ PARAMS = {
 INSTALLED = [env_id for env_id in registry.known_ids() if env_id not in registry.unavailable()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env_id", INSTALLED)
 def test_three_steps(env_id: str, make_config: Callable[..., RunConfig], tmp_path: Path) -> None:
     group = {

@@ -150,6 +150,7 @@ def test_only_tokens_of_replies_train(one_folder: str, make_config: Make, tmp_pa
     assert int(batch.loss_mask.sum()) == sum(t.num_sampled_tokens for t in trajectories)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -99,6 +99,7 @@ def kill_and_resume(
     return path, num_kills
 
 
+@pytest.mark.long
 def test_killed_in_each_phase(config: RunConfig, whole: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     plan = [
@@ -186,6 +187,7 @@ def check_stops(path: Path) -> None:
     assert open_run(path).warnings == []
 
 
+@pytest.mark.long
 def test_d2_killed_with_alarm_actions_on_no_stop_is_lost(
     alarmed: RunConfig, tmp_path: Path
 ) -> None:

@@ -202,6 +202,7 @@ def test_d9_a_resumed_run_repeats_commands_in_the_order_of_the_journal(
     run.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_a12_random_histories_are_told_as_they_were(
     seed: int, tmp_path: Path, config: RunConfig

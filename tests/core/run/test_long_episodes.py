@@ -43,6 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunReader:
     return open_run(folder)
 
 
+@pytest.mark.long
 def test_an_episode_that_max_turns_cut_says_so(run: RunReader) -> None:
     rows = run.sql("SELECT num_turns, stop_reason FROM trajectories").to_pylist()
     assert rows == [{"num_turns": TURNS, "stop_reason": "max_turns"}] * 4
@@ -90,6 +91,7 @@ def test_every_learned_token_has_the_credit_of_its_own_turn(run: RunReader) -> N
         np.testing.assert_allclose(values, whitened, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_an_episode_that_its_token_budget_cut_says_so(
     make_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def watched(
     return path, listener
 
 
+@pytest.mark.long
 def test_measurements_are_stored_at_their_steps(watched: tuple[Path, Listener]) -> None:
     path, _ = watched
     assert set(metric(path, "reward/solved_frac")) == set(range(1, 10))
@@ -111,6 +112,7 @@ def test_what_it_costs_is_among_the_durations(watched: tuple[Path, Listener]) ->
     assert not any(key.startswith("time/") for key in last.values)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [(), ("model.lora={rank: 4, alpha: 8}", "critic.kind=head", "advantage.kind=gae")],
@@ -133,6 +135,7 @@ def test_training_is_the_same_with_and_without_it(
         assert other.read_bytes() == file.read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [0, 4, 8])
 def test_a_resumed_run_measures_and_judges_the_same(
     watched: tuple[Path, Listener], tmp_path: Path, step: int
@@ -155,6 +158,7 @@ def test_a_resumed_run_measures_and_judges_the_same(
     assert repr(states[0]) == repr(states[1])
 
 
+@pytest.mark.long
 def test_a_measurement_that_fails_is_nan_said_once_and_the_run_goes_on(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +191,7 @@ class Patient(Listener):
             post(self.path, new_command(self.path.name, "stop"))
 
 
+@pytest.mark.long
 def test_an_alarm_that_acts_pauses_the_run_as_a_person_would(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

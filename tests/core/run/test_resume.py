@@ -62,6 +62,7 @@ def cut(path: Path, to: Path, step: int) -> Path:
     return to
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_from_any_checkpoint_the_run_repeats_itself(
     make_config: MakeConfig, tmp_path: Path, variant: str
@@ -80,6 +81,7 @@ def test_from_any_checkpoint_the_run_repeats_itself(
                 assert other.read_bytes() == file.read_bytes(), (step, other)
 
 
+@pytest.mark.long
 def test_interrupted_again_and_again(make_config: MakeConfig, tmp_path: Path) -> None:
     """Stopped after every step and resumed, as opposed to run through."""
     config = make_config("checkpoint.every=0")
@@ -94,6 +96,7 @@ def test_interrupted_again_and_again(make_config: MakeConfig, tmp_path: Path) ->
     assert_same_recording(tmp_path / "whole", path)
 
 
+@pytest.mark.long
 def test_hidden_steps_of_an_earlier_attempt_stay_on_the_disk(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -117,6 +120,7 @@ def test_hidden_steps_of_an_earlier_attempt_stay_on_the_disk(
 # -- what was steered comes back -----------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_settings_changed_after_the_checkpoint_change_again(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -150,6 +154,7 @@ def test_pause_and_stop_do_not_come_back(make_config: MakeConfig, tmp_path: Path
     assert acks == [("pause", 3), ("stop", 3)]  # answered once, by the first attempt
 
 
+@pytest.mark.long
 def test_a_newer_setting_outlives_what_it_replaced(make_config: MakeConfig, tmp_path: Path) -> None:
     """Attempt 1 sets lr at step 4. Attempt 2 resumes after step 1 and sets it at step 3."""
     path = tmp_path / "run"
@@ -167,6 +172,7 @@ def test_a_newer_setting_outlives_what_it_replaced(make_config: MakeConfig, tmp_
 # -- settings given with resume ------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_finished_run_goes_on_with_more_steps(make_config: MakeConfig, tmp_path: Path) -> None:
     start(make_config("steps=2"), tmp_path / "run", SilentEvents())
     assert resume(tmp_path / "run", SilentEvents(), settings={"steps": 4}) == "finished"
@@ -174,6 +180,7 @@ def test_a_finished_run_goes_on_with_more_steps(make_config: MakeConfig, tmp_pat
     assert_same_recording(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.long
 def test_settings_given_with_resume_are_recorded_and_come_back(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -230,6 +237,7 @@ def test_a_run_without_a_finished_step_starts_over(make_config: MakeConfig, tmp_
     assert_same_recording(tmp_path / "whole", path)
 
 
+@pytest.mark.long
 def test_without_evaluation_before_the_first_step(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(*EVERY_STEP, "eval.before=false")
     start(config, tmp_path / "whole", SilentEvents())

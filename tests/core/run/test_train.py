@@ -28,6 +28,7 @@ MakeConfig = Callable[..., RunConfig]
 # -- what a run does -----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_it_learns(make_config: MakeConfig, tmp_path: Path) -> None:
     """The reward is the share of lower-case letters, about 0.5 per episode at first, 2 at most."""
     config = make_config("steps=16", "optim.lr=1e-2", "eval.every=0", "checkpoint.every=0")
@@ -170,6 +171,7 @@ def test_the_last_checkpoint_is_always_there(make_config: MakeConfig, tmp_path: 
 # -- determinism ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
@@ -199,6 +201,7 @@ def test_another_seed_gives_another_run(make_config: MakeConfig, tmp_path: Path)
     assert one["tokens"] != other["tokens"]
 
 
+@pytest.mark.long
 def test_evaluating_does_not_touch_training(make_config: MakeConfig, tmp_path: Path) -> None:
     start(make_config("eval.every=1"), tmp_path / "often", SilentEvents())
     start(make_config("envs.eval=[]"), tmp_path / "never", SilentEvents())
@@ -252,6 +255,7 @@ def answers(path: Path) -> list[tuple[int, str, str]]:
     return [(ack.step, ack.outcome.value, ack.detail) for ack in acks if ack is not None]
 
 
+@pytest.mark.long
 def test_stop_now_drops_the_rollouts_in_progress(make_config: MakeConfig, tmp_path: Path) -> None:
     path = tmp_path / "run"
     config = make_config("checkpoint.every=1")
@@ -265,6 +269,7 @@ def test_stop_now_drops_the_rollouts_in_progress(make_config: MakeConfig, tmp_pa
     assert_same_recording(tmp_path / "whole", path)
 
 
+@pytest.mark.long
 def test_stop_now_drops_the_evaluation_and_keeps_the_step(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -290,6 +295,7 @@ def test_stop_now_before_the_first_step(make_config: MakeConfig, tmp_path: Path)
     assert_same_recording(tmp_path / "whole", path)
 
 
+@pytest.mark.long
 def test_the_last_step_can_be_moved_in_both_directions(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_nan_gradient_is_skipped_counted_and_said(
     assert turns[0].policy_version == 2  # of three earlier steps, two moved the weights
 
 
+@pytest.mark.long
 def test_too_many_nan_gradients_in_a_row_end_the_run(
     make_config: MakeConfig, tmp_path: Path, poison: set[int]
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_second_trainer_is_refused_in_one_line(make_config: MakeConfig, tmp_pa
         assert (tmp_path / "run" / "journal.ndjson").read_bytes() == before
 
 
+@pytest.mark.long
 def test_an_error_in_the_middle_leaves_a_failed_run_that_can_go_on(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +221,7 @@ def _train_with_small_files(config: RunConfig, path: Path, limit: int, said: Any
         said.put("finished")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limit", "message"),
     [

@@ -384,6 +384,7 @@ def episode_lists(draw):
 UNIT = st.sampled_from([0.0, 0.5, 0.9, 1.0])
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(episode_lists(), UNIT, UNIT, UNIT, st.booleans())
 def test_critic_estimators_agree_with_the_slow_ones(episodes, gamma, lam, turn_gamma, whiten):
@@ -402,6 +403,7 @@ def test_critic_estimators_agree_with_the_slow_ones(episodes, gamma, lam, turn_g
     assert rpp == pytest.approx(flat(slow_whiten(discounted)), abs=1e-4)
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(episode_lists(), st.sampled_from(["trajectory", "turn"]))
 def test_group_estimators_agree_with_the_slow_ones(episodes, credit):

@@ -112,6 +112,7 @@ def test_passes_of_the_critic_leave_the_policys_update_as_it_is(make_config: Mak
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("critic", [HEAD, OWN_MODEL], ids=["head", "model"])
 @pytest.mark.parametrize("packing", ["true", "false"])
 def test_passes_of_the_critic_count_as_forwarded_tokens(
@@ -165,6 +166,7 @@ def test_the_critic_has_a_schedule_of_its_own(
     assert lrs == pytest.approx([0.01 * factor for factor in factors])
 
 
+@pytest.mark.long
 def test_a_resumed_warm_up_repeats_itself(make_config: MakeConfig, tmp_path: Path) -> None:
     quick = ("diagnostics.enabled=false", "envs.eval=[]", "checkpoint.every=1", "checkpoint.keep=9")
     own = (*OWN_MODEL, "critic.warmup_steps=2", "critic.epochs=2", "critic.schedule=cosine")

@@ -386,6 +386,7 @@ def slow_loss(outputs, batch, config) -> dict[str, float]:
     return out
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(cases())
 def test_the_loss_agrees_with_the_slow_one(case):
@@ -403,6 +404,7 @@ def rows_of(one, rows: list[int]):
     return replace(one, **{n: x[rows] for n, x in parts.items() if isinstance(x, Tensor)})
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(cases(), st.data())
 def test_microbatches_add_up_to_the_whole_step(case, data):

@@ -159,6 +159,7 @@ def test_every_pair_that_can_occur_is_in_a_row() -> None:
     assert [row[:2] for row in impossible] == [("1", "3")]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_show2_every_pair_of_settings_trains_rightly_or_is_refused(
     make_config: MakeConfig, capsys: pytest.CaptureFixture[str]

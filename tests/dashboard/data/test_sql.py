@@ -85,6 +85,7 @@ def test_what_is_refused(sql: str, root: Path) -> None:
     assert sql_box.ask("a", "SELECT count(*) FROM steps").table.column(0)[0].as_py() == 4
 
 
+@pytest.mark.long
 def test_d1_no_evasion_is_answered_or_touches_a_file(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,7 @@ def keys(page: AppTest) -> list[Any]:
     return [button.key for button in page.button]
 
 
+@pytest.mark.long
 def test_c14_finding_b2_advice_to_branch_is_a_button_and_one_confirmation(
     root: Path, open_page: OpenPage, judged: Callable[[Action], Verdict]
 ) -> None:

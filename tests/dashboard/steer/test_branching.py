@@ -237,6 +237,7 @@ def test_a_branch_outlives_the_process_that_started_it(root: Path) -> None:
     assert Path(log).stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_what_the_command_refuses_is_one_line_and_leaves_no_run(root: Path) -> None:
     started = launch(order(root, checkpoint=4, settings=("optim.lrr=1",)), root)
     found = settled(started)
@@ -332,6 +333,7 @@ def press(page: AppTest, key: str) -> AppTest:
     return page.button(key=key).click().run()
 
 
+@pytest.mark.long
 def test_from_the_form_to_a_run_that_knows_its_parent(root: Path, open_page: OpenPage) -> None:
     page = open_form(open_page, root)
     page.selectbox(key="branch_at:tiny").set_value(2).run()
@@ -361,6 +363,7 @@ def test_from_the_form_to_a_run_that_knows_its_parent(root: Path, open_page: Ope
     assert "Branch of this run:" in shown(child)
 
 
+@pytest.mark.long
 def test_wrong_values_are_said_before_anything_starts(root: Path, open_page: OpenPage) -> None:
     page = open_form(open_page, root)
     lines = page.text_area(key="branch_lines:tiny")
@@ -380,6 +383,7 @@ def test_wrong_values_are_said_before_anything_starts(root: Path, open_page: Ope
     assert launches(root / "tiny") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", ["envs.groups=banana", "optim.betas=[2,2]", "optim.lrr=1e-4"])
 def test_c14_finding_c19_a_wrong_value_is_refused_before_it_can_be_confirmed(
     root: Path, open_page: OpenPage, word: str

@@ -32,6 +32,7 @@ def ended(begun: importing.Import) -> importing.ImportReport:
     return begun.report()
 
 
+@pytest.mark.long
 def test_a_source_becomes_a_run_beside_it_and_is_known_as_its_source(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "verl", tmp_path / "verl")
     source = source_of(tmp_path, "verl")
@@ -55,6 +56,7 @@ def test_a_source_that_holds_nothing_is_refused_in_a_sentence(tmp_path: Path) ->
     assert not (tmp_path / "odd-imported").exists()
 
 
+@pytest.mark.long
 def test_each_run_of_a_file_is_imported_into_a_run_of_its_own(tmp_path: Path) -> None:
     rows = ["Step,seed 0 - actor/entropy,seed 1 - actor/entropy", "1,0.5,0.4", "2,0.6,0.3"]
     (tmp_path / "chart.csv").write_text("\n".join(rows))
@@ -71,6 +73,7 @@ def test_each_run_of_a_file_is_imported_into_a_run_of_its_own(tmp_path: Path) ->
     assert importing.run_of(source, listed, "seed 2") is None
 
 
+@pytest.mark.long
 def test_what_is_not_taken_is_counted(tmp_path: Path) -> None:
     """The second line is no JSON, and the second file is no Parquet."""
     folder = tmp_path / "files"

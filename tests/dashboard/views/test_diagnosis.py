@@ -62,6 +62,7 @@ def words(page: AppTest) -> str:
     return found.replace("\\", "").replace("\u2060", "")
 
 
+@pytest.mark.long
 def test_c11_the_verdict_is_that_of_the_chosen_step(root: Path, open_page: OpenPage) -> None:
     early = open_page("diagnosis", root, run="made", step="15")
     late = open_page("diagnosis", root, run="made")
@@ -82,6 +83,7 @@ def test_c11_a_verdict_after_a_step_reads_nothing_later(
     assert queries.verdict_at("made", LAST).text == newest.text
 
 
+@pytest.mark.long
 def test_c11_the_slider_moves_the_verdict_and_the_rest(root: Path, open_page: OpenPage) -> None:
     page = open_page("diagnosis", root, run="made")
     page.select_slider(key="diagnosis_step").set_value(10).run()
@@ -135,6 +137,7 @@ def test_the_largest_trajectory_of_a_gradient_is_named_in_words(
     assert "One trajectory makes up 50 % of the squared gradient norms" in words(page)
 
 
+@pytest.mark.long
 def test_c14_finding_c22_one_share_for_one_template(root: Path, open_page: OpenPage) -> None:
     """The verdict quotes the share that the monitor stored, as the page does."""
     page = open_page("diagnosis", root, run="made")

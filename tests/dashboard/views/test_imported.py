@@ -170,6 +170,7 @@ def figure_of(page: AppTest, key: str) -> ShownFigure | None:
     return next((figures[name] for name in figures if name.endswith(f"-{key}")), None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_newest_step_of_each_format_is_replayed(
     name: str, imported_root: Path, open_page: OpenPage

@@ -151,6 +151,7 @@ def test_an_unchanged_run_is_not_drawn_anew(
     assert specs(page) == before
 
 
+@pytest.mark.long
 def test_a_run_that_is_faster_than_the_page_is_still_drawn_to_the_end(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +383,7 @@ def test_different_wishes_of_two_people_are_shown_in_order(
     assert words.index("bob: pause") < words.index("cyd: checkpoint")
 
 
+@pytest.mark.long
 def test_settings_are_previewed_checked_and_sent_together(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
@@ -419,6 +421,7 @@ def test_what_alarms_do_is_set_by_rule(
     assert sent.settings == {"diagnostics.alarms.actions": {"KL_DRIFT": "stop"}}
 
 
+@pytest.mark.long
 def test_a_threshold_of_the_alarms_is_moved_and_put_back(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:

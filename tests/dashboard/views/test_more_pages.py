@@ -166,6 +166,7 @@ def test_c14_finding_b7_one_legend_stands_above_all_charts(root: Path, open_page
     assert all(not figure.layout.get("showlegend") for figure in shown_figures(page).values())
 
 
+@pytest.mark.long
 def test_c14_finding_b7_every_run_is_shown_or_named_as_left_out(
     tmp_path: Path, open_page: OpenPage
 ) -> None:

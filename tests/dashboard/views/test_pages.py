@@ -28,6 +28,7 @@ def test_all_pages_are_there() -> None:
     assert [name for name in PAGES if not links.script(name).is_file()] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_a_recorded_run_is_shown(name: str, recorded_root: Path, open_page: OpenPage) -> None:
     page = open_page(name, recorded_root, run="tiny")
@@ -57,6 +58,7 @@ def test_a_run_without_a_step_is_shown(name: str, tmp_path: Path, open_page: Ope
     assert not open_page(name, tmp_path, run="young").exception
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WITH_RUN)
 @pytest.mark.parametrize("asked", ["nope", "../secret", "a/b", ".", "x" * 400])
 def test_c7_a_run_that_is_gone_is_not_replaced_by_another_one(
@@ -73,6 +75,7 @@ def test_c7_a_run_that_is_gone_is_not_replaced_by_another_one(
     assert page.query_params["run"] == "real"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WITH_RUN)
 def test_c7_a_run_that_is_deleted_while_somebody_looks_leaves_an_empty_page(
     name: str, tmp_path: Path, open_page: OpenPage
@@ -87,6 +90,7 @@ def test_c7_a_run_that_is_deleted_while_somebody_looks_leaves_an_empty_page(
     assert "There is no run 'gone' under" in words(page)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("run_id", ["ppo__lr1e-4__seed0", "___", "a__"])
 def test_c1_a_folder_may_have_two_underscores_in_its_name(
@@ -98,6 +102,7 @@ def test_c1_a_folder_may_have_two_underscores_in_its_name(
     assert page.title[0].value == links.PAGES[name][0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_nonsense_in_the_address_is_no_error(
     name: str, recorded_root: Path, open_page: OpenPage
@@ -117,6 +122,7 @@ def test_a_damaged_journal_is_explained(name: str, tmp_path: Path, open_page: Op
     assert page.code or page.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_a_newer_schema_is_explained(name: str, tmp_path: Path, open_page: OpenPage) -> None:
     run = make_run(tmp_path / "future")
@@ -126,6 +132,7 @@ def test_a_newer_schema_is_explained(name: str, tmp_path: Path, open_page: OpenP
     assert not page.exception
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_missing_files_are_left_out_and_named(
     name: str, tmp_path: Path, open_page: OpenPage
@@ -136,6 +143,7 @@ def test_missing_files_are_left_out_and_named(
     assert not open_page(name, tmp_path, run="torn").exception
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_hostile_names_stay_text(name: str, tmp_path: Path, open_page: OpenPage) -> None:
     folder = HOSTILE.replace("/", "")

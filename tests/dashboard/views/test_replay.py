@@ -311,6 +311,7 @@ class TestSearch:
         writer.close(status="finished")
         return tmp_path
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("params", "count"),
         [
@@ -403,6 +404,7 @@ class TestSearch:
         assert {name[-1] for name in listed(page)} <= set("13579")
         assert "200 trajectories" in words(page)
 
+    @pytest.mark.long
     def test_c10_a_search_keeps_its_columns_and_marks_its_hits(
         self, root: Path, open_page: OpenPage
     ) -> None:
@@ -413,6 +415,7 @@ class TestSearch:
         page = open_page("replay", root, run="made", filter=r"\w+ \(.*?\)")
         assert '<span class="es-hit">UP (really)</span>' in shown_html(page)
 
+    @pytest.mark.long
     def test_the_way_to_search_moves_the_words(self, root: Path, open_page: OpenPage) -> None:
         page = open_page("replay", root, run="made", q="really")
         page.selectbox(key="replay_by").set_value("regex").run()

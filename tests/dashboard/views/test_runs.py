@@ -63,6 +63,7 @@ def test_a_filter_that_matches_nothing_or_is_none(tmp_path: Path, open_page: Ope
     assert "is not a regular expression" in page.text[0].value
 
 
+@pytest.mark.long
 def test_many_runs_come_in_pages(tmp_path: Path, open_page: OpenPage) -> None:
     for number in range(30):
         make_run(tmp_path / f"run-{number:02d}", 1)

@@ -187,6 +187,7 @@ def test_c13_readiness_needs_no_token(tokened: Served, locked: Served) -> None:
         assert (status, json.loads(words)["status"]) == (200, "ok")
 
 
+@pytest.mark.long
 def test_c13_the_token_is_in_no_log(root: Path, tmp_path: Path) -> None:
     server = Served(root, has_token=True)
     token = server.url.partition("token=")[2]
@@ -274,6 +275,7 @@ def test_small_answers_are_not_held_back() -> None:
     assert asyncio.run(has_no_delay())
 
 
+@pytest.mark.long
 def test_a_run_opens_its_page_and_a_missing_root_is_said(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +298,7 @@ def test_a_run_opens_its_page_and_a_missing_root_is_said(
     assert run_command("a") == (1, message)
 
 
+@pytest.mark.long
 def test_no_page_imports_torch(root: Path) -> None:
     """Nor anything of the trainer: the dashboard starts fast and cannot disturb a run."""
     script = f"""

@@ -59,6 +59,7 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+@pytest.mark.long
 @pytest.mark.no_cover  # measuring it takes three times as long as the test
 def test_labelled_curves(curves: Path) -> None:
     bad, good, nothing = load_curves(curves)
@@ -144,6 +145,7 @@ def test_no_made_healthy_run_is_called_a_collapse(kind: str, seed: int) -> None:
     assert judge(make(kind, seed)).first_critical_step is None
 
 
+@pytest.mark.long
 @pytest.mark.no_cover  # measuring it takes three times as long as the test
 def test_made_runs_as_a_bench() -> None:
     found = report("made", made_set([1, 2]))

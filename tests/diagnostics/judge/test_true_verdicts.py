@@ -232,6 +232,7 @@ def test_b2_the_watch_ends_half_way_back() -> None:
     assert states == [False, False, True, True, True, False]
 
 
+@pytest.mark.long
 @pytest.mark.no_cover  # measuring it takes three times as long as the test
 def test_b2_confidence_is_what_was_measured() -> None:
     """Counted again on the recorded runs: no more wrong than the table says of all of them."""

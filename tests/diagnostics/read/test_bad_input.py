@@ -127,6 +127,7 @@ def assert_not_confident(verdict: Verdict, *, sees_reasoning: bool = False) -> N
         assert any(words.startswith("TEMPLATE_COLLAPSE") for words in verdict.could_not_see)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_a_stored_run(tmp_path: Path, name: str) -> None:
     verdict = diagnose(write(tmp_path / "run", name))
@@ -160,6 +161,7 @@ def test_what_cannot_be_measured_is_not_a_number(name: str) -> None:
     assert any("not available" in text for text in said)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in CASES if name != "no turns"])
 def test_scoring_under_a_model_at_hand(tmp_path: Path, name: str) -> None:
     """The table scorer's probabilities are not those recorded: bounds, and said so."""
@@ -214,6 +216,7 @@ def test_text_and_nothing_else_is_insufficient(tmp_path: Path) -> None:
     assert "no metric that an alarm reads" in verdict.text
 
 
+@pytest.mark.long
 @pytest.mark.no_cover  # measuring it takes three times as long as the test
 def test_more_rows_than_are_kept_say_so(tmp_path: Path) -> None:
     """Ten million rows take this same path in bounded memory: blocks are averaged as they come."""

@@ -46,6 +46,7 @@ def must_be_read(table: Table, path: Path) -> None:
         np.testing.assert_allclose(values, table.columns[name], atol=2e-3, rtol=1e-3, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_dialect_is_read_back(dialect: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("dialect") / f"train{SUFFIXES.get(dialect, '.log')}"
@@ -113,6 +114,7 @@ def test_a_damaged_packed_log_is_refused_in_one_line(packing: str, tmp_path: Pat
     assert len(str(refused.value).splitlines()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.no_cover  # measuring it takes three times as long as the test
 def test_a_packed_log_that_unpacks_without_end_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,6 +125,7 @@ def test_a_packed_log_that_unpacks_without_end_is_cut(
     must_be_read(TABLE, path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("key", "name"), [(key, name) for key in NAMES for name in NAMES[key]])
 @given(st.sampled_from(["{}", "train/{}", "rollout.{}", "{} mean", "avg_{}"]))
 def test_names_are_met_behind_and_before_other_words(key: str, name: str, form: str) -> None:

@@ -104,6 +104,7 @@ def test_a_long_file_is_averaged_in_blocks() -> None:
     assert "averaged in blocks of 4" in table.notes[0]
 
 
+@pytest.mark.long
 @pytest.mark.no_cover  # measuring it takes three times as long as the test
 def test_many_rows_in_bounded_memory(tmp_path: Path) -> None:
     rows = 120_000

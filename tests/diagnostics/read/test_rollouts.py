@@ -49,6 +49,7 @@ def verl_run(folder: Path, num_steps: int, collapses_at: int) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_template_collapse_is_found_in_the_dumps_of_verl(tmp_path: Path) -> None:
     verdict = diagnose(verl_run(tmp_path / "rollouts", 40, 20))
     assert verdict.state.is_failure

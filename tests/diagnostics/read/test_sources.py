@@ -100,6 +100,7 @@ def test_template_collapse_from_text_alone(run: Path) -> None:
     assert verdict.actions[0].command == ""  # another trainer's run: `ctl` cannot steer it
 
 
+@pytest.mark.long
 def test_an_open_run_is_a_source_too(run: Path) -> None:
     assert diagnose(open_run(run)).kinds == diagnose(run).kinds
 

@@ -482,6 +482,7 @@ class TestSeveralEnvironments:
             groups.append(tuple(replace(one, **seeds) for one in pair))
         return RolloutBatch(groups=tuple(groups))
 
+    @pytest.mark.long
     def test_a9_equal_groups_are_kept_alike_wherever_they_stand(self):
         """Of eight equal groups top_k .25 keeps two; over 2,000 steps each group about 500 times.
 

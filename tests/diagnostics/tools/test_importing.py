@@ -220,6 +220,7 @@ def test_rollouts_of_one_trainer_and_metrics_of_another_are_not_joined(tmp_path:
     assert sorted(numbers(tmp_path / "run")) == [1, 2, 3, 4], "somebody named the run"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_runs", [2, 100])
 def test_every_run_of_a_file_can_be_found_by_its_name(num_runs: int, tmp_path: Path) -> None:
     file = tmp_path / "sweep.csv"

@@ -86,6 +86,7 @@ def collapsing(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "source",
     [

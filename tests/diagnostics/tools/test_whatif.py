@@ -295,6 +295,7 @@ def recorded(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) 
     return path
 
 
+@pytest.mark.long
 def test_the_runs_own_settings_give_what_it_kept(recorded: Path) -> None:
     reader = open_run(recorded)
     found = simulate(reader)

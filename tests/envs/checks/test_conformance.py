@@ -42,6 +42,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env_id", registry.known_ids())
 def test_every_registered_environment_conforms(env_id: str) -> None:
     if env_id in (missing := registry.unavailable()):
@@ -51,6 +52,7 @@ def test_every_registered_environment_conforms(env_id: str) -> None:
     assert report.passed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("env_id", "params"), VARIANTS)
 def test_variants_conform(env_id: str, params: dict[str, object]) -> None:
     # Room for 16 moves along a 2x16 lake, and for the longest Sokoban solution.

@@ -61,6 +61,7 @@ for env_id in json.load(sys.stdin):
 """
 
 
+@pytest.mark.long
 def test_same_seed_same_episode_in_two_processes_with_two_hash_seeds() -> None:
     missing = registry.unavailable()
     # Not what a test beside has registered: another process does not know it.
@@ -92,6 +93,7 @@ def test_siblings_share_one_prompt_and_draw_their_own_noise(env_id: str) -> None
         assert len({slot.noise_seed for slot in group}) == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env_id", registry.known_ids())
 def test_training_and_evaluation_tasks_never_coincide(env_id: str) -> None:
     """With its default parameters; which worlds are too small is in the documentation."""

@@ -277,7 +277,7 @@ def test_siblings_that_executed_the_same_actions_make_no_pair(tmp_path: Path) ->
     # Returns 1.0 > 0.75 > 0.5 > 0.25 > 0.0 > -0.1: pairs (0, 5), (1, 4), (2, 3).
     group = [
         *(played(0, 1.0, "left"), played(1, 0.75, "left"), played(2, 0.5)),
-        *(played(3, 0.25), played(4, 0.0, " Left "), played(5, -0.1, "left", "left")),
+        *(played(3, 0.25), played(4, 0.0, " left "), played(5, -0.1, "left", "left")),
     ]
     run = write_run(tmp_path / "run", group)
     report = export_run(run, "dpo", tmp_path / "out.jsonl")

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trajectories import make_trajectory
@@ -98,6 +99,7 @@ def runs(draw: Callable[..., object]) -> list[Trajectory]:
     return out
 
 
+@pytest.mark.long
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(run=runs(), system=TEXT)
 def test_an_import_of_an_export_gives_the_run(run: list[Trajectory], system: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from echoscope.store.importers import pictures
+from echoscope.store.importers.beside import pictures
 from echoscope.store.importers.importing import import_run
 from echoscope.store.records import StopReason
 

@@ -74,6 +74,7 @@ def _write(path: Path, steps: Build) -> int:
     return writer.acknowledged_step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["write", "fsync"])
 def test_every_write_may_fail(
     tmp_path: Path, steps: Build, monkeypatch: pytest.MonkeyPatch, name: str

@@ -136,6 +136,7 @@ def check_kills(path: Path, writer: KilledWriter, target: ModuleType, kills: int
     assert verify(path).problems == ()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("run", range(RUNS))
 def test_a_killed_writer_loses_nothing_acknowledged(

@@ -94,6 +94,7 @@ def test_d8_one_run_that_fails_for_a_moment_is_tried_again(tmp_path: Path) -> No
     assert reader.unreadable == {}
 
 
+@pytest.mark.long
 def test_d8_footers_of_files_that_are_gone_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

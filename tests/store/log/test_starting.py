@@ -47,6 +47,7 @@ def race(root: Path, barrier: Any, results: Any, name: str) -> None:
             writer.close(status="finished")
 
 
+@pytest.mark.long
 def test_d7_of_two_starts_at_once_one_wins_and_its_run_is_whole(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(2), context.Queue()
@@ -167,6 +168,7 @@ def kill_at(path: Path, work: str, name: str) -> list[Path]:
     return sorted(path.glob("*.tmp"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("work", "name"),
     [("pack", "MANIFEST.json"), ("pack", "MANIFEST.copy.json"), ("seal", "run.duckdb")],

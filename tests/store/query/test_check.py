@@ -50,6 +50,7 @@ def work(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return tmp_path
 
 
+@pytest.mark.long
 def test_d1_no_evasion_passes_the_check_or_touches_a_file(work: Path, finished_run: Path) -> None:
     reader = open_run(finished_run)
     before = answers(reader)
@@ -62,6 +63,7 @@ def test_d1_no_evasion_passes_the_check_or_touches_a_file(work: Path, finished_r
             assert answers(reader) == before, sql
 
 
+@pytest.mark.long
 def test_d1_without_the_check_the_connection_still_has_nothing_to_write_to(
     work: Path, finished_run: Path
 ) -> None:

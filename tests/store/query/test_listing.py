@@ -278,6 +278,7 @@ def test_d3_a_bad_run_is_a_row_with_its_problem_and_the_others_stay(
 # -- details ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_success_over_the_run_is_thinned_to_means(is_packed: bool, tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", 120)

@@ -210,6 +210,7 @@ def _tag_many(run: Path, who: str) -> None:
         annotate(run, Acknowledge(author=who, at=float(number), alarm_id=f"{who}-{number}"))
 
 
+@pytest.mark.long
 def test_two_writers_lose_nothing(finished_run: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_tag_many, args=(finished_run, who)) for who in ("a", "b")]

@@ -134,6 +134,7 @@ def expected(model: Qwen2ForCausalLM) -> list[Talk]:
     return by_generate(model, talks())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("reuse", "max_rows", "every"), [(True, 256, 1), (True, 4, 8), (True, 1, 1), (False, 4, 1)]
 )

@@ -115,6 +115,7 @@ def test_reasoning_that_spells_the_prompt_carries_ln_n() -> None:
 # -- known values, with variance --------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("q", [0.2, 0.5, 0.8])
 def test_symmetric_channel(q: float) -> None:
     # I = ln N + a ln a + (1-a) ln((1-a)/(N-1)) with a = q + (1-q)/N.
@@ -151,6 +152,7 @@ def two_part(rng: np.random.Generator) -> CrossScores:
     )
 
 
+@pytest.mark.long
 def test_template_and_copied_tokens() -> None:
     h = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
     truth = Truth(3 * (math.log(2) - h), 5 * math.log(7) + 3 * h)
@@ -201,6 +203,7 @@ def markov_entropy(length: int) -> float:
     return float(total)
 
 
+@pytest.mark.long
 def test_markov_reasonings_have_their_chain_s_entropy() -> None:
     truth = Truth(0.0, markov_entropy(12))
     runs = repeat(markov, truth)
@@ -256,6 +259,7 @@ def test_the_enumeration_is_complete() -> None:
     np.testing.assert_allclose(np.exp(model.table).sum(axis=1), 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strength", [0.5, 2.0])
 def test_softmax_policy_this_batch(strength: float) -> None:
     model = TinyLanguageModel(8, strength, np.random.default_rng(1))
@@ -273,6 +277,7 @@ def test_softmax_policy_this_batch(strength: float) -> None:
     assert 0.92 <= runs.coverage("batch", "conditional_entropy_per_token", rate) <= 0.98
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strength", [0.5, 2.0])
 def test_softmax_policy_the_prompt_distribution(strength: float) -> None:
     """8 prompts of 2,000 at a time: the interval covers the value expected over such batches."""
@@ -294,6 +299,7 @@ def test_softmax_policy_the_prompt_distribution(strength: float) -> None:
     assert information < everyone
 
 
+@pytest.mark.long
 def test_one_reasoning_per_prompt() -> None:
     """Siblings cannot tell the spread: the batch interval is wider, never narrower."""
     model = TinyLanguageModel(2000, 1.0, np.random.default_rng(3))

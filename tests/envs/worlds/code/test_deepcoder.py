@@ -136,6 +136,7 @@ def test_problems_of_deepcoder_have_text_for_tests(tmp_path: Path) -> None:
     assert world.step("print(2 * int(input()))").success
 
 
+@pytest.mark.long
 def test_every_made_problem_is_solved_by_its_program_and_not_by_nothing() -> None:
     world = registry.make("deepcoder", **UNSAFE)
     texts = set()

@@ -242,6 +242,7 @@ def test_folders_may_be_relative(lake: Path, monkeypatch: pytest.MonkeyPatch) ->
         backend.close()
 
 
+@pytest.mark.long
 def test_a_repl_that_hangs_dies_or_talks_nonsense_starts_anew(repl: LocalRepl) -> None:
     assert judge(repl, THEOREM, THEOREM.proof, 10.0).status == "proved"
     with pytest.raises(LeanTimeoutError):

@@ -33,6 +33,7 @@ def filled_by_trying(board: Board) -> list[Board]:
     return out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
 def test_the_search_finds_what_trying_everything_finds(seed: int) -> None:
     board, solution = draw_board(4, 5, seed)

@@ -44,6 +44,7 @@ def test_the_last_number_of_a_text(text: str, value: Fraction | None) -> None:
     assert last_number(text) == value
 
 
+@pytest.mark.long
 @given(st.text(max_size=200))
 def test_any_text_can_be_an_answer(text: str) -> None:
     last_number(text)
@@ -119,6 +120,7 @@ def test_text_equality_needs_no_worker(tmp_path: Path) -> None:
     assert world.step(" X+1. ").reward == 0.5
 
 
+@pytest.mark.long
 def test_what_never_ends_is_not_equal_and_the_next_question_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,6 +75,7 @@ def test_every_method_is_that_of_the_world(url: str, env_id: str) -> None:
     there.close()
 
 
+@pytest.mark.long
 def test_the_contract_holds_over_the_wire(url: str) -> None:
     report = check_env("remote", {"url": url, "env": "frozen_lake"})
     assert report.failed == {}

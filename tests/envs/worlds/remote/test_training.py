@@ -91,6 +91,7 @@ def url() -> Iterator[str]:
         yield ServerProcess(*WORLDS, *words).url
 
 
+@pytest.mark.long
 def test_trajectories_of_a_remote_world_are_those_of_the_local_one(
     here: dict[str, list[str]], url: str, make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ PLAYED = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_it_plays_the_same_beside_the_sampling(
     workers: str, url: str, make_config: MakeConfig, tmp_path: Path
@@ -129,6 +131,7 @@ def test_it_plays_the_same_beside_the_sampling(
     assert {row["stop_reason"] for row in runs["here"]} <= {"terminated", "max_turns"}
 
 
+@pytest.mark.long
 def test_a_killed_server_ends_its_trajectories_and_the_run_goes_on(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from echoscope.text.png import MAX_BYTES, PictureError, open_picture, picture_key
 
-from .draft import Draft, PictureFiles
-from .sources import JsonLines, Source, natural
-from .survey import Refusals
+from ..draft import Draft, PictureFiles
+from ..sources import JsonLines, Source, natural
+from ..survey import Refusals
 
 MAX_STEP_BYTES = 128 << 20
 """Of the different pictures of one step: they are in memory until the step is written."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..records import StepMetrics
+from ...records import StepMetrics
 
 EVALUATION = "eval/"
 """How the keys of an evaluation's metrics begin."""

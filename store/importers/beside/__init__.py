@@ -1,0 +1,1 @@
+"""What did the trainer write beside its rows: metrics, pictures?"""
