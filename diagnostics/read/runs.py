@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from echoscope.store.importers.sources import files_of
+from echoscope.store.importers.sources import files_of, is_read_with_another
 from echoscope.store.importers.survey import Refusals
 from echoscope.store.records import FloatArray64, IntArray64
 
@@ -202,7 +202,7 @@ def _candidates(
         shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
         if problem:
             refused.add(problem, str(shown))
-        elif str(shown) in skipped:
+        elif str(shown) in skipped or (path.is_dir() and is_read_with_another(file)):
             continue
         elif path.is_dir() and file.suffix.lower() in _NO_METRICS:
             passed[str(shown)] = _BY_ENDING if file.suffix.lower() in _NO_DATA else ""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from echoscope.store.importers.registry import FORMATS
-from echoscope.store.importers.sources import is_read_with_another
 from echoscope.store.importers.survey import Refusals, look
 from echoscope.text.amounts import counted
 
@@ -78,8 +77,6 @@ def leftover_of(
     out = Leftover()
     with tempfile.TemporaryDirectory(prefix="echoscope-unread-") as spool:
         for name, reason in metrics.passed.items():
-            if is_read_with_another(folder / name):
-                continue
             if without_rows is not None:
                 if name in without_rows:
                     out.passed.add(reason or NEITHER, name)

@@ -42,8 +42,10 @@ RECONSTRUCTIONS: Mapping[str, str] = {
     "reward_terms": "the rewards of several functions were added up; their weights are not known",
     "branches": "the trace has several branches; each is an episode with the reward of the trace",
     "score": "success was told from the first score",
-    "logtree": "the text was found in the tree of the step, by the reward beside it; attempts of a "
-    "group with equal rewards may be exchanged",
+    "logtree": "the text was found in the tree of the step; attempts of a group with as many steps "
+    "and equal rewards may be exchanged",
+    "step_logs": "the text is what the environment logged of each step: replies without reasoning, "
+    "calls and results, no prompt",
     "pictures": "the text does not mark its pictures; they were given to the turns in order, one "
     "each",
     "turn_is_episode": "the file has one row per turn; each turn is stored as an episode",

@@ -7,6 +7,7 @@ of the folder, and what a packed file unpacks to is bounded.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -15,7 +16,8 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -24,15 +26,15 @@ from echoscope.text.packed_file import opened, packing_of
 
 from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .spooled.easyr1_log import is_generations, write_samples
-from .spooled.joined import (
-    is_event,
-    is_groups_yaml,
-    is_text_beside,
-    text_beside,
-    write_events,
-    write_groups,
-    write_summaries,
+from .spooled.joined import is_event, is_groups_yaml, write_events, write_groups
+from .spooled.prime_annotations import (
+    Annotations,
+    annotations_beside,
+    annotations_of,
+    is_annotation,
+    with_updates,
 )
+from .spooled.tinker_tree import is_text_beside, text_beside, write_summaries
 from .spooled.trackio_traces import is_sqlite, write_traces
 
 if TYPE_CHECKING:
@@ -121,6 +123,28 @@ class JsonLines:
             self._file.close()
             self._file = None
         self._window = b""
+
+
+@dataclass(slots=True)
+class AnnotatedLines:
+    """Episodes of prime-rl, with what was written of their traces afterwards."""
+
+    lines: JsonLines
+    annotations: Annotations
+
+    def scan(self) -> Iterator[FoundRow]:
+        for found in self.lines.scan():
+            updates = self.annotations.of(found.value) if isinstance(found.value, dict) else []
+            yield replace(found, data=b"".join([found.data, *updates])) if updates else found
+
+    def row(self, place: int, size: int) -> Any:
+        value = self.lines.row(place, size)
+        updates = self.annotations.of(value) if isinstance(value, dict) else []
+        return with_updates(value, updates) if updates else value
+
+    def close(self) -> None:
+        self.lines.close()
+        self.annotations.close()
 
 
 def _found(place: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
@@ -367,6 +391,10 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
     suffix = path.suffix.lower()
     if suffix in _SKIPPED:
         return None
+    if is_annotation(path):
+        _unpacked_once(path, spool)  # so that a damaged one is refused
+        return None
+    annotated = annotations_beside(path)
     with path.open("rb") as file:
         head = file.read(_SNIFF_BYTES)
     if not head.strip():
@@ -414,6 +442,9 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
         write_events(source, copy)
         source.close()
         return JsonLines(copy)
+    if annotated is not None and isinstance(source, JsonLines):
+        found = annotations_of(annotated, spool, partial(_unpacked_once, spool=spool))
+        return source if found is None else AnnotatedLines(source, found)
     return source
 
 
@@ -503,6 +534,18 @@ def _unpacked(path: Path, spool: Path) -> Path:
     return copy
 
 
+def _unpacked_once(path: Path, spool: Path) -> Path:
+    """The file itself, or a copy of what it holds where it is packed; made once in a spool."""
+    if not packing_of(path):
+        return path
+    found = path.stat()
+    state = f"{path} {found.st_size} {found.st_mtime_ns}".encode(errors="replace")
+    copy = spool / f"unpacked-{hashlib.blake2b(state, digest_size=16).hexdigest()}"
+    if not copy.exists():
+        _unpacked(path, spool).rename(copy)
+    return copy
+
+
 def _of_json(path: Path, head: bytes) -> Source | None:
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if start[:1] not in (b"{", b"[") and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -542,7 +585,7 @@ def is_read_with_another(path: Path) -> bool:
         return path.with_name("messages.json").is_file()
     if path.suffix == ".png":
         return _is_picture_beside(path)
-    return is_text_beside(path)
+    return is_text_beside(path) or is_annotation(path)
 
 
 def _is_picture_beside(path: Path) -> bool:

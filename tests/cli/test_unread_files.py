@@ -125,7 +125,7 @@ def test_a_trainers_second_file_of_the_same_episodes_is_not_passed_over(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fixtures = Path(__file__).parents[1] / "store" / "importers" / "fixtures"
-    for name in ("tinker_written", "vagen_eval", "vagen"):
+    for name in ("tinker_written", "vagen_eval", "vagen", "prime_stream"):
         shutil.copytree(fixtures / name, name)
     for picture in (
         "vagen/image_3/images_0/0.png",
@@ -133,10 +133,11 @@ def test_a_trainers_second_file_of_the_same_episodes_is_not_passed_over(
     ):
         Path(picture).parent.mkdir(parents=True)
         Image.new("RGB", (2, 2)).save(picture)
-    for name in ("tinker_written", "vagen_eval", "vagen"):
+    second = ("logtree", "metrics", "png", "annotations", ".index.")
+    for name in ("tinker_written", "vagen_eval", "vagen", "prime_stream"):
         out = type_command("import", name, "-o", f"runs/{name}").out
-        passed = [line for line in out.splitlines() if line.startswith("Passed over")]
-        assert not any(word in line for line in passed for word in ("logtree", "metrics", "png"))
+        left = [line for line in out.splitlines() if line.startswith(("Passed over", "Refused"))]
+        assert not any(word in line for line in left for word in second)
 
 
 def test_the_exit_codes_of_import_are_those_of_the_docs(

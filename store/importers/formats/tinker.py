@@ -1,20 +1,26 @@
-"""tinker-cookbook: `*_rollout_summaries.jsonl`: rewards and lengths of each step, no text.
+"""tinker-cookbook: `*_rollout_summaries.jsonl`: rewards, lengths and logs of each step.
 
-The text of the first groups stands in `*_logtree.json` beside it. `spooled/joined.py` adds it where
-it can be told which attempt is which: by the reward that the tree shows.
+The text of the first groups stands in `*_logtree.json` beside it, if the environment logs
+conversations. `spooled/tinker_tree.py` adds it as `logtree`. Without it, the text is what the
+cookbook's environment for tools logs of each step: replies without their reasoning, calls and
+results, no prompt.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from ...records import Split
-from ..dialogue import is_messages, read_messages
+from ..dialogue import Dialogue, is_messages, read_messages
 from ..draft import Draft, DraftTurn, number, numbers_of, text_of, whole, without
 from ..format import Format, Row, Where, step_key
 
 _STEP_USED = ("step_idx", "ob_len", "ac_len", "reward", "metrics")
+_CALL = re.compile(r"([^\s(]{1,200})\((.*)\)", re.DOTALL)
+_LOGGED = re.compile(r"assistant_content|tool_(?:call|result)_\d{1,4}")
 
 
 def _matches(row: Row) -> bool:
@@ -53,9 +59,8 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
         env=text_of(tags[0])[:200] if isinstance(tags, list) and tags else "",
         fields=without(row, ("steps", "iteration", "split", "logtree")),
     )
-    more = [without(step, _STEP_USED) for step in steps]
+    more = _set_text(draft, row.get("logtree"), steps)
     draft.fields = {**draft.fields, "steps": more}
-    _set_text(draft, row.get("logtree"))
     if turns:
         # The last reward is given for the whole group after the steps.
         final = number(row.get("final_reward"))
@@ -65,27 +70,92 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     yield draft
 
 
-def _set_text(draft: Draft, found: object) -> None:
-    """The prompt and the reply of an episode of one step, from the tree."""
-    if not isinstance(found, Mapping) or len(draft.turns) != 1:
-        return
-    prompt, reply = found.get("prompt"), found.get("reply")
-    replies = [reply]
-    if not is_messages(prompt) or not is_messages(replies):
-        return
-    dialogue = read_messages([*prompt, *replies])
-    if not dialogue.turns:
-        return
-    turn = draft.turns[0]
-    last = dialogue.turns[-1]
-    turn.observation, turn.response, turn.calls = last.observation, last.response, last.calls
+def _set_text(draft: Draft, tree: object, steps: Sequence[Row]) -> list[dict[str, Any]]:
+    """Set the text of the turns; what remains of the steps."""
+    more = [without(step, _STEP_USED) for step in steps]
+    if is_messages(tree) and _set_dialogue(draft, read_messages(list(map(_message, tree)))):
+        draft.reconstructed.add("logtree")
+        return more
+    logged = _logged(steps)
+    if logged and _set_dialogue(draft, read_messages(logged)):
+        draft.reconstructed.add("step_logs")
+        for step in more:
+            logs = step["logs"]
+            step["logs"] = {name: v for name, v in logs.items() if not _LOGGED.fullmatch(name)}
+    return more
+
+
+def _set_dialogue(draft: Draft, dialogue: Dialogue) -> bool:
+    """Take the text of a conversation, where it has a reply for each step."""
+    if len(dialogue.turns) != len(draft.turns):
+        return False
+    for turn, said in zip(draft.turns, dialogue.turns, strict=True):
+        turn.observation, turn.response, turn.calls = said.observation, said.response, said.calls
+    draft.final_observation = dialogue.final_observation
     if dialogue.system:
         draft.fields = {**draft.fields, "system": dialogue.system}
-    if len(dialogue.turns) > 1:
-        # Replies in the prompt are examples, not the policy's own.
-        examples = [part for t in dialogue.turns[:-1] for part in (t.observation, t.response)]
-        turn.observation = "\n\n".join([*examples, last.observation])
-    draft.reconstructed.add("logtree")
+    return True
+
+
+def _message(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message whose reasoning has the name that it has elsewhere, with calls that failed to
+    parse as the text that the policy wrote.
+    """
+    content = message.get("content")
+    failed = message.get("unparsed_tool_calls")
+    calls = failed if isinstance(failed, list) else []
+    raw = [call.get("raw_text") for call in calls if isinstance(call, Mapping)]
+    if not isinstance(content, list) and not raw:
+        return message
+    parts = [
+        {"reasoning": part["thinking"]}
+        if isinstance(part, Mapping) and "thinking" in part
+        else part
+        for part in (content if isinstance(content, list) else [text_of(content)])
+    ]
+    return {**message, "content": [*parts, *map(text_of, raw)]}
+
+
+def _logged(steps: Sequence[Row]) -> list[dict[str, Any]]:
+    """The conversation as `AgentToolMessageEnv` logs it; empty where another environment logged.
+
+    A step that the trainer ended, because the reply was too long, has no logs.
+    """
+    out: list[dict[str, Any]] = []
+    is_any = False
+    for step in steps:
+        logs = step.get("logs")
+        if not isinstance(logs, Mapping):
+            return []
+        calls = [_CALL.fullmatch(text) for text in _numbered(logs, "tool_call")]
+        if not all(calls):
+            return []
+        results = _numbered(logs, "tool_result")
+        content = logs.get("assistant_content", "")
+        is_any = is_any or bool(content or calls)
+        functions = [{"name": call[1], "arguments": call[2]} for call in calls if call]
+        out.append(
+            {
+                "role": "assistant",
+                "content": content,
+                "tool_calls": [{"id": str(i), "function": f} for i, f in enumerate(functions)],
+            }
+        )
+        # A tool may give several messages; then it is not known which call they belong to.
+        is_each = len(results) == len(calls)
+        out += [
+            {"role": "tool", "content": text, "tool_call_id": str(i) if is_each else ""}
+            for i, text in enumerate(results)
+        ]
+    return out if is_any else []
+
+
+def _numbered(logs: Mapping[str, Any], name: str) -> list[str]:
+    """The texts `name_0`, `name_1` and so on."""
+    out: list[str] = []
+    while isinstance(text := logs.get(f"{name}_{len(out)}"), str):
+        out.append(text)
+    return out
 
 
 SUMMARIES = Format(

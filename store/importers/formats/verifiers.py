@@ -2,7 +2,8 @@
 
 An episode of v1 holds traces, and a trace is a graph of messages: each leaf is one branch of the
 conversation, read from the root. Several leaves mean compaction or sub-agents. Tokens, their
-log-probs and advantages are taken where every message of the branch has them.
+log-probs and advantages are taken where every message of the branch has them. prime-rl writes
+advantages and the trainer's log-probs later, as updates (`spooled/prime_annotations.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _LEGACY_USED = (
     *("prompt", "completion", "reward", "metrics", "timing", "is_completed", "stop_condition"),
 )
 _MAX_LEAVES = 64
-_PER_TOKEN = ("logprobs", "entropies", "advantages", "reference_logprobs")
+_UPDATED = ("advantages", "trainer_logprobs", "entropies")
+"""Values of tokens that an update may bring."""
+_PER_TOKEN = ("logprobs", "reference_logprobs", *_UPDATED)
+_MAX_DEPTH = 20
 
 
 def _is_legacy(row: Row) -> bool:
@@ -113,12 +117,13 @@ def _episode_step(row: Row) -> int | None:
 
 def _episode_drafts(row: Row, where: Where) -> Iterator[Draft]:
     num_traces = 0
-    for trace in row["traces"]:
+    updates = row.get("_annotations")
+    for written in row["traces"]:
+        trace = _updated(written, updates) if isinstance(updates, list) else written
         nodes = trace.get("nodes") if isinstance(trace, Mapping) else None
         if not isinstance(nodes, list) or not nodes:
             continue
-        parents = {whole(node.get("parent")) for node in nodes}
-        leaves = [index for index in range(len(nodes)) if index not in parents]
+        leaves = _leaves(nodes)
         for number_, leaf in enumerate(leaves[:_MAX_LEAVES]):
             draft = _branch(row, trace, _path(nodes, leaf))
             if len(leaves) > 1:
@@ -130,7 +135,13 @@ def _episode_drafts(row: Row, where: Where) -> Iterator[Draft]:
         raise RowError("the episode has no trace with messages")
 
 
-def _path(nodes: Sequence[Mapping[str, Any]], leaf: int) -> list[Mapping[str, Any]]:
+def _leaves(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The messages that none follows: the last one of each branch."""
+    parents = {whole(node.get("parent")) for node in nodes}
+    return [index for index in range(len(nodes)) if index not in parents]
+
+
+def _path(nodes: Sequence[Any], leaf: int) -> list[Any]:
     """The messages from the root to a leaf.
 
     Raises:
@@ -156,7 +167,7 @@ def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]
     is_evaluation = _inner(row, "run", "work", "type") == "eval" and step is not None
     errors = trace.get("errors") or row.get("errors")
     fields: dict[str, Any] = {
-        "episode": without(row, ("traces",)),
+        "episode": without(row, ("traces", "_annotations")),
         "trace": without(trace, ("nodes", "metrics")),
     }
     if dialogue.system:
@@ -174,6 +185,7 @@ def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]
         final_observation=dialogue.final_observation,
         stop_reason=_stop(condition, trace.get("is_completed"), errors),
         advantage=None if math.isnan(advantage) else advantage,
+        is_kept=None if is_evaluation or not _is_used(trace) else True,
         fields=fields,
     )
     draft.set_episode_reward(total)
@@ -187,6 +199,63 @@ def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]
         draft.turns[-1].info = {**numbers_of(trace.get("metrics")), **known}
     _set_tokens(draft, dialogue, path)
     return draft
+
+
+def _is_used(trace: Mapping[str, Any]) -> bool:
+    """Whether an update of prime-rl's trainer used the trace; nothing is written of the others."""
+    info = trace.get("info")
+    return _inner(info, "effective") is True or _inner(info, "train", "effective") is True
+
+
+def _updated(trace: Any, updates: Sequence[Any]) -> Any:
+    """A trace with what was written of it afterwards; the newest counts."""
+    nodes = trace.get("nodes") if isinstance(trace, Mapping) else None
+    own = [u for u in updates if isinstance(u, Mapping) and u.get("trace_id") == trace.get("id")]
+    if not isinstance(nodes, list) or not all(isinstance(n, Mapping) for n in nodes) or not own:
+        return trace
+    nodes = [dict(node) for node in nodes]
+    info = trace.get("info")
+    leaves = _leaves(nodes)[:_MAX_LEAVES]
+    for update in own:
+        info = _merged(info, update.get("info") or {})
+        branches = update.get("branches")
+        for branch in branches if isinstance(branches, list) else ():
+            index = whole(_inner(branch, "index"))
+            if index is None or not 0 <= index < len(leaves):
+                continue
+            for name in _UPDATED:
+                _spread(branch.get(name), name, _path(nodes, leaves[index]))
+    return {**trace, "nodes": nodes, "info": info}
+
+
+def _merged(old: Any, new: Any, depth: int = 0) -> Any:
+    """Two objects, the second one's values first."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping) or depth > _MAX_DEPTH:
+        return new
+    return {**old, **{k: _merged(old.get(k), v, depth + 1) for k, v in new.items()}}
+
+
+def _spread(values: Any, name: str, path: Sequence[dict[str, Any]]) -> None:
+    """Give the messages of a branch their part of a list with a value for each of its tokens.
+
+    A message takes its part if each of its sampled tokens has a value.
+    """
+    if not isinstance(values, list):
+        return
+    begin = 0
+    for node in path:
+        ids = node.get("token_ids")
+        size = len(ids) if isinstance(ids, list) else 0
+        own = values[begin : begin + size]
+        begin += size
+        mask = node.get("mask")
+        if len(own) < size:
+            return
+        if not isinstance(mask, list) or len(mask) != size:
+            continue
+        sampled = [value for value, is_sampled in zip(own, mask, strict=True) if is_sampled]
+        if sampled and not any(math.isnan(number(value)) for value in sampled):
+            node[name] = sampled
 
 
 def _is_reply(node: Mapping[str, Any]) -> bool:
@@ -251,6 +320,9 @@ def _set_tokens(draft: Draft, dialogue: Dialogue, path: Sequence[Mapping[str, An
     references = [values["reference_logprobs"] for *_, values in found]
     if references and all(values is not None for values in references):
         draft.reference_logprobs = tuple(references)
+    retold = [values["trainer_logprobs"] for *_, values in found]
+    if retold and all(values is not None for values in retold):
+        draft.trainer_logprobs = tuple(retold)
     advantages = [values["advantages"] for *_, values in found]
     if advantages and all(values is not None for values in advantages):
         draft.advantages = tuple(advantages)

@@ -246,9 +246,10 @@ def test_odd_values_in_every_format(folder: str, tmp_path: Path) -> None:
     texts = [*(FIXTURES / folder).rglob("*.jsonl"), *(FIXTURES / folder).rglob("episode_*.json")]
     if not texts:
         pytest.skip("the format is not JSON")
-    value = json.loads(texts[0].read_text().split("\n")[0] if texts[0].suffix == ".jsonl" else
-                       texts[0].read_text())  # fmt: skip
-    target = tmp_path / "in" / texts[0].relative_to(FIXTURES / folder)
+    largest = max(texts, key=lambda path: path.stat().st_size)
+    text = largest.read_text()
+    value = json.loads(text.split("\n")[0] if largest.suffix == ".jsonl" else text)
+    target = tmp_path / "in" / largest.relative_to(FIXTURES / folder)
     target.parent.mkdir(parents=True)
     variants = [value, *_variants(value)]
     target.with_suffix(".jsonl").write_text("".join(json.dumps(v) + "\n" for v in variants))

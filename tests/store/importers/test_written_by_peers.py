@@ -30,43 +30,6 @@ def rewards(trajectory: Any) -> list[float]:
     return [turn.reward for turn in trajectory.turns]
 
 
-def test_tinker_text_is_joined_by_the_reward_beside_it(fixture: Fixture) -> None:
-    """The tree has two of three groups, the second sibling first."""
-    found = fixture("tinker_written")
-    assert {t.step for t in found.trajectories} == {4}
-    assert places(found) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
-    assert [texts(t.turns) for t in found.trajectories] == [
-        [("0 + 1?", "task 0 sibling 0 <b>")],
-        [("0 + 1?", "task 0 sibling 1 <b>")],
-        [("1 + 1?", "task 1 sibling 0 <b>")],
-        [("1 + 1?", "task 1 sibling 1 <b>")],
-        [("", "")],
-        [("", "")],
-    ]
-    assert [t.episode_return for t in found.trajectories] == [1.0, -0.1, 0.0, 1.0, 0.5, 0.5]
-    assert [t.policy_version for t in found.trajectories] == [3, 3, 3, 3, 4, 4]
-    first = found.trajectories[0]
-    assert first.env_id == "arithmetic"
-    assert first.turns[0].info == {"correct": 1.0, "ob_len": 10, "ac_len": 3, "m": 1.0}
-    assert found.extra(0)["fields"]["system"] == "Add."
-    assert found.extra(0)["reconstructed"] == ["logtree"]
-    assert "reconstructed" not in found.extra(4)
-
-
-def test_tinker_text_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
-    folder = tmp_path / "iteration_000004"
-    folder.mkdir()
-    written = FIXTURES / "tinker_written" / "iteration_000004"
-    lines = (written / "train_rollout_summaries.jsonl").read_text()
-    (folder / "train_rollout_summaries.jsonl").write_text(lines)
-    tree = (written / "train_logtree.json").read_text()
-    for broken in (tree.replace("-0.100", "-0.200"), tree[:500], "[]", "[" * 100_000):
-        (folder / "train_logtree.json").write_text(broken)
-        found = Imported(import_run(folder, tmp_path / f"run{len(broken)}"))
-        assert texts(found.trajectories[0].turns) == [("", "")]
-        assert found.report.num_kept == 6
-
-
 def test_art_parquet(fixture: Fixture) -> None:
     found = fixture("art_parquet")
     first, second, third = found.trajectories
