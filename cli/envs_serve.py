@@ -17,7 +17,7 @@ def serve(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="ENV... [KEY=VALUE]...",
+            metavar="ENV|KEY=VALUE",
             help="Environment ids or 'module:Class', then parameters, the values in YAML. With "
             "several ids ID.KEY=VALUE.",
         ),

@@ -163,7 +163,7 @@ def words_of(source: Source, row: RunRow | None) -> str:
     if row is None:
         state = "not imported yet"
     elif _is_unfinished(row):
-        state = f"only in part imported as the run {row.run_id}"
+        state = f"imported only in part as the run {row.run_id}"
     elif _has_grown(source, row):
         state = f"changed since it was imported as the run {row.run_id}"
     else:

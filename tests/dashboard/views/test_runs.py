@@ -248,7 +248,7 @@ def test_an_import_that_was_stopped_can_be_continued(tmp_path: Path, open_page: 
         import_path(tmp_path / "verl", tmp_path / "verl-imported", writing=interrupt)
     page = looked_at(open_page("runs", tmp_path))
     words = " ".join(one.value for one in page.caption).replace("\\", "")
-    assert "only in part imported as the run verl-imported" in words
+    assert "imported only in part as the run verl-imported" in words
     (button,) = [one for one in page.button if one.label == "Import"]
     assert button.help.replace("\\", "") == "Imports it as the run verl-imported."
 
