@@ -376,11 +376,18 @@ def _title(node: Mapping[str, Any]) -> str:
     return _text(next((c for c in _children(node) if isinstance(c, Mapping)), {}))
 
 
-def _sections(root: Any, title: str | re.Pattern[str]) -> Iterator[Mapping[str, Any]]:
-    for node in _nodes(root):
-        own = _title(node)
-        if own and (own == title if isinstance(title, str) else title.fullmatch(own)):
-            yield node
+def _sections(
+    node: Any, title: str | re.Pattern[str], depth: int = 0
+) -> Iterator[Mapping[str, Any]]:
+    """The sections of a title, in their order; none of them stands in another."""
+    if not isinstance(node, Mapping) or depth > _MAX_DEPTH:
+        return
+    own = _title(node)
+    if own and (own == title if isinstance(title, str) else title.fullmatch(own)):
+        yield node
+        return
+    for child in _children(node):
+        yield from _sections(child, title, depth + 1)
 
 
 def _text(node: Mapping[str, Any]) -> str:
