@@ -26,6 +26,8 @@ SUCCESS = (*FIXED, "success_train", "reward")
 DRAWN_STREAK = 5
 AT_BEST = 0.9
 """Share of its peak from which success counts as being at its best."""
+SOLVED_RATE = 0.95
+"""Success rate from which a task counts as solved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,16 @@ from collections.abc import Collection
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import number, percent
 
-from .base import Finding, Rule, View, describe, sentence
+from ..channels import REWARD_AS_SUCCESS
+from .base import SOLVED_RATE, Finding, Rule, View, describe, sentence
 
 _REPETITION = ("duplicates", "loops", "echo", "sibling_distance_down")
 _MOVES = ("success_probe", "success_eval", "success_train", "closed", "format", "action")
 SPIKE_MEMORY = 10
 """Steps in which a spike is followed by damage, if it is."""
 NON_FINITE_STEPS = 3
+NO_SPREAD = 1e-9
+"""A spread within groups so small is none."""
 
 
 def _echo_trap(view: View) -> Finding | None:
@@ -37,11 +40,16 @@ def _echo_trap(view: View) -> Finding | None:
 
 
 def _starved_signal(view: View) -> Finding | None:
-    """Nearly all groups agree on their reward, and not because the task is solved."""
+    """Nearly all groups agree on their reward, and not because the task is solved.
+
+    Success at its best excuses that. A mean return has no known highest value, so it excuses only
+    while some group still has spread: of a return that can move no more, the last value is always
+    its best.
+    """
     zero, spread = view["zero_spread"], view["spread"]
-    never = spread.count >= spread.spec.warmup and spread.level <= 1e-9
+    never = spread.count >= spread.spec.warmup and spread.level <= NO_SPREAD
     is_starved = zero.is_raised and (zero.strength >= 1 or "STARVED_SIGNAL" in view.open_rules)
-    if not (is_starved or never) or view.is_success_at_best:
+    if not (is_starved or never) or _is_excused(view, has_spread=not never and zero.level < 1):
         return None
     main = zero if zero.is_raised else spread
     words = describe(main) if zero.is_raised else "no group has any reward spread"
@@ -49,6 +57,14 @@ def _starved_signal(view: View) -> Finding | None:
     if success is not None and success.level <= 1e-9:
         words += "; all fail"
     return Finding(severity=AlarmSeverity.WARNING, main=main, words=words)
+
+
+def _is_excused(view: View, *, has_spread: bool) -> bool:
+    """Whether groups agree because the task is solved, as far as one can tell."""
+    success = view.success
+    if success is None or success.spec.name != "reward" or has_spread:
+        return view.is_success_at_best
+    return success.key == REWARD_AS_SUCCESS and success.level >= SOLVED_RATE
 
 
 def _gradient_spike(view: View) -> Finding | None:

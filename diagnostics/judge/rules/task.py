@@ -10,7 +10,7 @@ from echoscope.text.amounts import percent
 
 from ..changes import HALF, NOISE_SIGMAS, SURE_SIGMAS, Channel
 from ..channels import REWARD_AS_SUCCESS
-from .base import FIXED, Finding, Rule, View, amount, describe, sentence
+from .base import FIXED, SOLVED_RATE, Finding, Rule, View, amount, describe, sentence
 
 _SIGNS = (
     "closed",
@@ -36,7 +36,6 @@ LOW_RATE = 0.01
 NOTHING = 1e-9
 TRIALS_FOR_LOW = 3 / LOW_RATE
 """Without a single success, a rate of `LOW_RATE` is ruled out with 95 % (rule of three)."""
-SOLVED_RATE = 0.95
 
 
 def _low_success(view: View) -> Finding | None:

@@ -283,6 +283,32 @@ def test_starved_signal_splits_by_cause() -> None:
     assert severity(engine, "STARVED_SIGNAL") == "warning"
 
 
+@pytest.mark.parametrize("before", [0.04, 0.5, 0.8])
+def test_equal_rewards_starve_a_run_of_which_only_the_return_is_known(before: float) -> None:
+    """A run of TRL: from step 8 on every reply earns 0.5. The return can move no more, so it is
+    soon the best of what is looked at; that says nothing of whether the task is solved."""
+
+    def row(step: int) -> Row:
+        return {
+            "reward/return_mean": step_down(step, 8, before, 0.5),
+            "reward/group_std_mean": step_down(step, 8, 0.05, 0.0),
+            "reward/zero_std_frac": step_down(step, 8, 0.0, 1.0),
+        }
+
+    engine, events = judged(80, row)
+    (starved,) = [event for event in events if event.rule == "STARVED_SIGNAL"]
+    assert 8 < starved.step <= 20
+    assert severity(engine, "STARVED_SIGNAL") == "warning"
+
+
+def test_a_return_at_its_best_excuses_groups_without_spread_while_others_have_some() -> None:
+    def row(step: int) -> Row:
+        return {"reward/return_mean": 0.1 * step, "reward/zero_std_frac": 0.9}
+
+    engine, _ = judged(60, row)
+    assert "STARVED_SIGNAL" not in {alarm.rule for alarm in engine.open_alarms}
+
+
 def test_a_gradient_spike_is_information_until_something_moves() -> None:
     def norm(step: int) -> dict[str, float]:
         return {"optim/grad_norm": 50.0 if step == 40 else 1.0 + 0.05 * (step % 4)}
