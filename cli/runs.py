@@ -65,7 +65,7 @@ def list_runs(
     else:
         typer.echo(f"no runs in {root}")
     for reason in reader.unreadable.values():
-        typer.echo(f"unreadable: {printable(reason)}", err=True)
+        typer.echo(f"not listed: {printable(reason)}", err=True)
 
 
 @app.command()
@@ -308,7 +308,7 @@ def _noted(info: RunInfo) -> dict[str, Any]:
     try:
         notes = read_annotations(info.path)
     except StoreError as error:
-        typer.echo(f"unreadable: {printable(str(error))}", err=True)
+        typer.echo(f"tags and note not shown: {printable(str(error))}", err=True)
         notes = Annotations()
     tags = list(dict.fromkeys([*info.tags, *notes.tags]))
     return {"tags": tags, "note": notes.note, "is_pinned": notes.is_pinned}

@@ -13,11 +13,11 @@ import itertools
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from echoscope.store.importers.lines import conversion, wide_encoding
+from echoscope.store.importers.lines import conversion, narrow_encoding, not_utf8, wide_encoding
 from echoscope.text.amounts import counted
 from echoscope.text.packed_file import ERRORS, opened, packing_of
 
@@ -40,6 +40,8 @@ _UNICODE = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 """Byte order marks: PowerShell writes what it redirects as UTF-16."""
+_REPLACEMENT = "\ufffd"
+"""Stands for bytes that cannot be decoded."""
 
 NO_TEXT = "is binary, and not of TensorBoard, trackio or W&B"
 NOT_METRICS = (
@@ -100,11 +102,31 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
     if b"\x00" in head and encoding != "utf-16":
         raise MetricsFileError(f"{path}: {NO_TEXT}")
 
-    def lines() -> Iterator[str]:
-        with opened(path) as file:
-            yield from _lines(file, encoding)
+    is_clean = True
 
-    return _read(path, reading, lines)
+    def lines() -> Iterator[str]:
+        nonlocal is_clean
+        with opened(path) as file:
+            for line in _lines(file, encoding):
+                is_clean = is_clean and _REPLACEMENT not in line
+                yield line
+
+    table = _read(path, reading, lines)
+    note = "" if is_clean or encoding == "utf-16" else _encoding_note(path)
+    return replace(table, notes=(*table.notes, note)) if note else table
+
+
+def _encoding_note(path: Path) -> str:
+    """How many lines are in another encoding than UTF-8, where that one is known by its bytes."""
+    num, encoding = 0, ""
+    with opened(path) as file:
+        while line := file.readline(MAX_LINE_CHARS):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                encoding = encoding if num else narrow_encoding(line)
+                num += 1
+    return not_utf8(num, "line", encoding) if encoding else ""
 
 
 def _must_be_a_file(path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from echoscope.store.importers.sources import files_of, is_read_with_another
+from echoscope.store.importers.sources import MAX_FILES, files_of, is_read_with_another
 from echoscope.store.importers.survey import Refusals
 from echoscope.store.records import FloatArray64, IntArray64
 
@@ -136,7 +136,7 @@ def read_runs(
         MetricsFileError: the path is a file without metrics.
         OSError: it cannot be read.
     """
-    refused = Refusals()
+    refused = Refusals(max_named=MAX_FILES)
     pieces: list[_Piece] = []
     counted: list[_Piece] = []
     passed: dict[str, str] = {}

@@ -57,7 +57,7 @@ def file_sentences(refused: Iterable[Refusals], passed: Refusals) -> list[str]:
 
 def _files(found: Refusals, reason: str, times: int) -> str:
     """The first files of a reason by name, and how many there are."""
-    names = found.names[reason]
+    names = found.names[reason][:MAX_SHOWN]
     if times == 1:
         return names[0]
     rest = " ..." if times > len(names) else ""

@@ -31,7 +31,7 @@ from echoscope.store.importers.importing import (
     check_paths,
     import_surveyed,
 )
-from echoscope.store.importers.lines import conversion
+from echoscope.store.importers.lines import not_utf8
 from echoscope.store.importers.sources import files_of, holds_metrics_too
 from echoscope.store.importers.survey import (
     MAX_STEP,
@@ -42,7 +42,6 @@ from echoscope.store.importers.survey import (
     survey,
 )
 from echoscope.store.records import FloatArray64, Trajectory
-from echoscope.text.amounts import counted
 
 from ..judge.advice.actions import trainer_of
 from ..judge.advice.situation import terms_of
@@ -115,13 +114,10 @@ class JointReport:
         return file_sentences(refused, self.left.passed) + self._encoding_sentences()
 
     def _encoding_sentences(self) -> list[str]:
-        num, encoding = self.written.num_unclean, self.written.encoding
+        num = self.written.num_unclean
         if not num:
             return []
-        words = f"{counted(num, 'row')} had bytes that are not UTF-8; U+FFFD stands for them"
-        seems = f"They seem to be {encoding}: " if encoding else "If their text matters, "
-        way_out = f"{seems}{conversion(encoding or 'ENCODING')}, and import NEW into a new run"
-        return [f"{words}. {way_out}"]
+        return [f"{not_utf8(num, 'row', self.written.encoding)}, and import NEW into a new run"]
 
 
 def import_path(
@@ -186,6 +182,10 @@ def import_path(
         if rollouts or chosen is None:
             skipped = [name for name in folder.read if name not in both]
             rest = survey(path, Path(spool), scanning, skipped=skipped, run=run)
+            # A file that was refused as metrics already is refused once, for the same reason that
+            # `diagnose` gives.
+            as_metrics = {name for names in folder.refused.names.values() for name in names}
+            rest.refused_files = rest.refused_files.without(as_metrics)
         with closing(rest) if rest else nullcontext():
             left = leftover_of(path, folder, None if rest is None else rest.without_rows)
             for copy, original in rest.copies.items() if rest else ():

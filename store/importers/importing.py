@@ -36,9 +36,9 @@ from ..records import (
 )
 from ..writer import RunWriter
 from .beside.metrics import Beside, Merger, empty_step
+from .beside.pictures import Pictures
 from .draft import Draft, Place, RowError, trajectory_of
 from .lines import BadJsonError
-from .beside.pictures import Pictures
 from .registry import FORMATS
 from .survey import Progress, Refusals, Survey, nothing_surveyed, survey
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from echoscope.text.amounts import counted
+
 MAX_LINE_BYTES = 16 << 20
 """A longer line is passed over: a line is read at once, and its values take several times that."""
 _BLOCK = 1 << 20
@@ -143,6 +145,17 @@ def narrow_encoding(data: bytes) -> str:
     runs = [len(run) for run in _HIGH.findall(data)]
     is_single = bool(runs) and sum(length == 1 for length in runs) >= 0.8 * len(runs)
     return "WINDOWS-1252" if is_single else ""
+
+
+def not_utf8(num: int, unit: str, encoding: str) -> str:
+    """A sentence about rows or lines with bytes that are not UTF-8, and the way out.
+
+    >>> not_utf8(2, "row", "").partition(". ")[2]
+    'If their text matters, save the file as UTF-8 (iconv -f ENCODING -t UTF-8 FILE > NEW)'
+    """
+    words = f"{counted(num, unit)} had bytes that are not UTF-8; U+FFFD stands for them"
+    seems = f"They seem to be {encoding}: " if encoding else "If their text matters, "
+    return f"{words}. {seems}{conversion(encoding or 'ENCODING')}"
 
 
 def conversion(encoding: str) -> str:

@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from echoscope.text.packed_file import ERRORS as PACKED_ERRORS
 from echoscope.text.packed_file import opened, packing_of
 
-from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
+from .lines import (
+    BadJsonError,
+    as_utf8,
+    conversion,
+    json_of,
+    lines_of,
+    narrow_encoding,
+    wide_encoding,
+)
 from .spooled.easyr1_log import is_generations, write_samples
 from .spooled.joined import is_event, is_groups_yaml, write_events, write_groups
 from .spooled.prime_annotations import (
@@ -80,6 +88,8 @@ class FoundRow:
     """Some bytes were not UTF-8."""
     data: bytes = b""
     """The bytes that the row was read from: what tells whether it changed."""
+    encoding: str = ""
+    """What the bytes that are not UTF-8 seem to be, where `data` does not hold them."""
 
 
 class Source(Protocol):
@@ -166,12 +176,17 @@ class JsonDocument:
     beside: Mapping[str, Any] = field(default_factory=dict)
     """What files beside it say of it."""
     _rows: list[Any] | None = None
+    _is_clean: bool = True
+    _encoding: str = ""
+    """What bytes that are not UTF-8 seem to be."""
 
     def _read(self) -> list[Any]:
         if self._rows is None:
             if self.path.stat().st_size > MAX_DOCUMENT_BYTES:
                 raise SourceError("a JSON document of more than 32 MB; JSON lines have no limit")
-            value, _ = json_of(self.path.read_bytes())
+            content = self.path.read_bytes()
+            value, self._is_clean = json_of(content)
+            self._encoding = "" if self._is_clean else narrow_encoding(content)
             is_dialogue = isinstance(value, list) and value and _has_role(value[0])
             rows = value if isinstance(value, list) and not is_dialogue else [value]
             if is_dialogue:
@@ -182,7 +197,8 @@ class JsonDocument:
     def scan(self) -> Iterator[FoundRow]:
         for number, value in enumerate(self._read()):
             data = json.dumps(value, sort_keys=True).encode(errors="surrogatepass")
-            yield FoundRow(number, 0, value, data=data)
+            is_unclean = not self._is_clean and b"\\ufffd" in data
+            yield FoundRow(number, 0, value, "", is_unclean, data, self._encoding)
         self._rows = None
 
     def row(self, place: int, size: int) -> Any:

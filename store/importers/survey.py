@@ -24,7 +24,7 @@ from ..records import MAX_INDEX, IntArray64
 from .format import Format, Row, Where
 from .lines import BadJsonError, narrow_encoding
 from .registry import FORMATS
-from .sources import Source, SourceError, files_of, source_of
+from .sources import MAX_FILES, Source, SourceError, files_of, source_of
 
 BLOCK_ROWS = 4096
 BLOCK_BYTES = 32 << 20
@@ -52,7 +52,8 @@ class Refusals:
     counts: Counter[str] = field(default_factory=Counter)
     places: dict[str, str] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
-    """Reason -> the first places, `MAX_NAMED` at most."""
+    """Reason -> the first places, `max_named` at most."""
+    max_named: int = MAX_NAMED
 
     def add(self, reason: str, place: str, times: int = 1) -> None:
         if len(self.counts) >= _EXAMPLES and reason not in self.counts:
@@ -60,8 +61,17 @@ class Refusals:
         self.counts[reason] += times
         self.places.setdefault(reason, place)
         named = self.names.setdefault(reason, [])
-        if len(named) < MAX_NAMED:
+        if len(named) < self.max_named:
             named.append(place)
+
+    def without(self, names: Collection[str]) -> Refusals:
+        """What is left without some places. All places must be named."""
+        left = Refusals(max_named=self.max_named)
+        for reason, places in self.names.items():
+            for place in places:
+                if place not in names:
+                    left.add(reason, place)
+        return left
 
     @property
     def total(self) -> int:
@@ -242,7 +252,7 @@ def survey(
     """
     rows = _Rows()
     files: list[SurveyedFile] = []
-    refused_rows, refused_files = Refusals(), Refusals()
+    refused_rows, refused_files = Refusals(), Refusals(max_named=MAX_FILES)
     unclean: list[tuple[int, str]] = []
     found_files = list(files_of(path))
     done = 0
@@ -437,7 +447,7 @@ def _scan(
             continue
         likely, is_kept = known, True
         if found.is_unclean:
-            encoding = encoding if unclean else narrow_encoding(found.data)
+            encoding = encoding if unclean else found.encoding or narrow_encoding(found.data)
             unclean += 1
         index = FORMATS.index(known)
         firsts.setdefault(index, str(where.path))

@@ -28,7 +28,7 @@ from ..records import (
     Trajectory,
     TrajectoryOutcome,
 )
-from ..schema import EVENT_TABLES, STEP_METRICS, TABLES, arrow_schema
+from ..schema import COUNTED_METRICS, EVENT_TABLES, STEP_METRICS, TABLES, arrow_schema
 
 Row = Mapping[str, Any]
 
@@ -206,6 +206,10 @@ def step_row(
         if entry.phase == "train":
             values |= metric_values(entry)
             row["policy_version"], row["wall_time"] = entry.policy_version, entry.wall_time
+    if not train:  # an imported or watched step whose trainer wrote its metrics alone
+        for column, keys in COUNTED_METRICS.items():
+            known = (values[key] for key in keys if not math.isnan(values.get(key, math.nan)))
+            row[column] = next(known, None)
     return row | {column: values.get(key) for column, key in STEP_METRICS.items()}
 
 

@@ -73,6 +73,43 @@ def test_metrics_alone_make_a_run(tmp_path: Path) -> None:
     assert stored[3]["reward"] == 6, "the trainer's own name is kept"
 
 
+def test_a_step_without_trajectories_shows_the_return_that_its_metrics_say(tmp_path: Path) -> None:
+    """`runs list` and the page Runs read the table of steps."""
+    for name, rewards in (("score", (2.0, 4.0)), ("share", (0.25, 0.5))):
+        rows = [{"step": step, "reward": reward} for step, reward in enumerate(rewards, 1)]
+        write_metrics(tmp_path / f"{name}.jsonl", rows)
+        import_path(tmp_path / f"{name}.jsonl", tmp_path / name)
+        found = open_run(tmp_path / name).sql("SELECT return_mean FROM steps ORDER BY step")
+        assert tuple(found.column("return_mean").to_pylist()) == rewards
+
+
+def test_a_file_that_is_neither_rollouts_nor_metrics_is_refused_once(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "in", range(1, 3))
+    (tmp_path / "in" / "other.csv").write_text("step,reward\n1,0.5\n2,0.5\n", encoding="utf-16-le")
+    report = import_path(tmp_path / "in", tmp_path / "run")
+    counts = report.written.files.counts + report.refused.counts + report.left.refused.counts
+    assert list(counts.values()) == [1]
+    (sentence,) = report.file_sentences()
+    assert sentence.startswith("refused other.csv: seems to be text in UTF-16LE: save the file as")
+
+
+def test_another_encoding_of_documents_and_metrics_is_named(tmp_path: Path) -> None:
+    episode = {"messages": [{"role": "assistant", "content": "K\u00e4se"}], "reward": 1.0}
+    document = json.dumps([episode, {**episode, "reward": 0.0}], indent=1, ensure_ascii=False)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "episodes.json").write_text(document, encoding="cp1252")
+    table = "step,reward,K\u00e4se\n" + "".join(f"{n},{n}.5,{n}\n" for n in range(1, 4))
+    (tmp_path / "metrics.csv").write_text(table, encoding="cp1252")
+    way_out = (
+        "They seem to be WINDOWS-1252: save the file as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8 FILE "
+        "> NEW)"
+    )
+    words = "had bytes that are not UTF-8; U+FFFD stands for them. " + way_out
+    report = import_path(tmp_path / "in", tmp_path / "rollouts")
+    assert report.file_sentences() == [f"2 rows {words}, and import NEW into a new run"]
+    assert read_metrics(tmp_path / "metrics.csv").notes[-1] == f"1 line {words}"
+
+
 def test_a_second_import_adds_nothing_and_a_grown_file_what_is_new(tmp_path: Path) -> None:
     write_rollouts(tmp_path / "in", range(1, 3))
     rows = [{"step": s, "reward": s, "loss": 0.1} for s in range(1, 4)]
