@@ -208,8 +208,8 @@ def step_row(
             row["policy_version"], row["wall_time"] = entry.policy_version, entry.wall_time
     if not train:  # an imported or watched step whose trainer wrote its metrics alone
         for column, keys in COUNTED_METRICS.items():
-            known = (values[key] for key in keys if not math.isnan(values.get(key, math.nan)))
-            row[column] = next(known, None)
+            told = (values[key] for key in keys if not math.isnan(values.get(key, math.nan)))
+            row[column] = next(told, None)
     return row | {column: values.get(key) for column, key in STEP_METRICS.items()}
 
 

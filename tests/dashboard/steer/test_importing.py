@@ -12,8 +12,10 @@ from browsing import until
 from echoscope.dashboard.data.foreign import Source, Sources
 from echoscope.dashboard.steer import importing
 from echoscope.store.query.listing import RunList
+from echoscope.store.reader import open_run
 
 FIXTURES = Path(__file__).parents[2] / "store" / "importers" / "fixtures"
+METRICS = Path(__file__).parents[2] / "diagnostics" / "read" / "fixtures"
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +72,29 @@ def test_each_run_of_a_file_is_imported_into_a_run_of_its_own(tmp_path: Path) ->
         "seed 0": "chart-seed-0",
         "seed 1": "chart-seed-1",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "last_of_run"),
+    [
+        ("tensorboard_runs", "train/reward", {"seed-1": (6, 0.2), "seed-0": (4, 0.7)}),
+        ("trackio", "critic/score/mean", {"lake-1": (6, 0.3), "lake-2": (4, 0.4)}),
+    ],
+)
+def test_each_run_that_a_tracker_wrote_is_offered_and_imported(
+    tmp_path: Path, name: str, key: str, last_of_run: dict[str, tuple[int, float]]
+) -> None:
+    """A folder of TensorBoard has a folder for each run, trackio one file for a project."""
+    shutil.copytree(METRICS / name, tmp_path / name)
+    source = source_of(tmp_path, name)
+    assert source.runs == tuple(last_of_run), "the longest first"
+    for run, (last_step, value) in last_of_run.items():
+        target = importing.new_name(source, tmp_path, run)
+        assert ended(importing.start(source, target, tmp_path, run)).problem == ""
+        steps, values = open_run(tmp_path / target).metrics(key)
+        assert (steps[-1], values[-1]) == (last_step, pytest.approx(value, abs=1e-6))
+    listed = RunList(tmp_path).rows()
+    assert all(importing.run_of(source, listed, run) for run in last_of_run)
     assert importing.run_of(source, listed, "seed 2") is None
 
 
