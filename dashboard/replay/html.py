@@ -311,7 +311,7 @@ def turn_boards(trajectory: Trajectory, turn: Turn) -> str:
     if turn.image is not None:
         is_shown = picture_key(turn.image) in {shown.key for shown in turn.prompt_images}
         words = "image that the policy saw" if is_shown else "image, not shown to the policy"
-        if turn.prompt_tokens is None and not is_shown:  # imported: nobody says what was shown
+        if trajectory.source is not None:  # imported: nobody says what was shown
             words = "image of the observation"
         shots.append(_figure(picture_html(turn.image, words, max_width=190), words))
     if trajectory.final_image is not None and turn.index == trajectory.num_turns - 1:

@@ -6,7 +6,6 @@ import base64
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from trajectories import make_trajectory
 
@@ -33,14 +32,14 @@ def episode(**changes: object) -> Trajectory:
 
 
 def test_the_picture_of_a_turn_and_the_last_one_are_shown() -> None:
-    one = episode(prompt_tokens=np.array([1]), response_tokens=np.array([2]))
+    one = episode()
     html = turn_boards(one, one.turns[0])
     assert shown(html) == [RED, BLUE]
     assert "image, not shown to the policy" in html
 
 
 def test_of_an_imported_turn_nobody_says_what_the_policy_saw() -> None:
-    one = episode(prompt_tokens=None)
+    one = replace(episode(), source="rows.jsonl:0")
     assert "image of the observation" in turn_boards(one, one.turns[0])
 
 
