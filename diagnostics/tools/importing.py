@@ -49,7 +49,13 @@ from ..measure.evaluations import evaluation_metrics
 from ..measure.text.sampling import measure_sample, sample, steps_to_measure
 from ..read.foreign_names import Meaning
 from ..read.names import is_ours
-from ..read.records import ExportedFileError, MetricsFileError, no_such_run, run_names
+from ..read.records import (
+    ExportedFileError,
+    MetricsFileError,
+    as_chosen,
+    no_such_run,
+    run_names,
+)
 from ..read.runs import MetricsFolder, RunMetrics, listed, read_runs
 from ..read.table import MetricTable
 from ..read.unread import (
@@ -396,7 +402,7 @@ def _chosen(
             return None  # the traces name runs of their own
         if chosen is None:
             raise ImportingError(f"{path}: {no_such_run(run, folder.names())}")
-        return chosen
+        return replace(chosen, table=as_chosen(chosen.table))
     if len(folder.runs) > 1:
         raise SeveralRunsError(path, folder, has_rollouts)
     return folder.runs[0] if folder.runs else None

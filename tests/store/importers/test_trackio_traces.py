@@ -65,7 +65,10 @@ def test_the_run_is_chosen_by_name(two_runs: Path, tmp_path: Path) -> None:
         import_path(two_runs, tmp_path / "none")
     with pytest.raises(ImportingError, match=r"traces of 2 runs \(lake-1; lake-2\); choose one"):
         import_run(two_runs, tmp_path / "none")
-    import_path(two_runs, tmp_path / "second", run="lake-2")
+    for name, run in (("lake-1", "first"), ("lake-2", "second")):
+        report = import_path(two_runs, tmp_path / run, run=name)
+        assert report.metrics is not None
+        assert not any("--run" in note for note in report.metrics.table.notes), "it was chosen"
     assert replies(tmp_path / "second") == ["5", "7"]
     values = open_run(tmp_path / "second").metrics("critic/score/mean")[1]
     assert values.tolist() == [0.875, 0.875]
