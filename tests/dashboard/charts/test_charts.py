@@ -515,7 +515,9 @@ def test_an_early_outlier_is_an_arrow_at_the_edge_of_its_axis() -> None:
     (arrows,) = traces(figure, mode="text")
     assert (arrows.yaxis, list(arrows.x)) == ("y2", [2])
     assert list(arrows.text) == ["\u2191 2 values, outermost 90"]
-    assert "An arrow at the edge" in figure.layout.annotations[0].hovertext.replace("<br>", " ")
+    assert "An arrow marks values outside" in figure.layout.annotations[0].hovertext.replace(
+        "<br>", " "
+    )
 
 
 @pytest.mark.parametrize("seen", [{"zoom": (0.0, 9.0)}, {"clip": True}, {"log_y": True}])

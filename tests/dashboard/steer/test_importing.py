@@ -16,6 +16,7 @@ from echoscope.store.reader import open_run
 
 FIXTURES = Path(__file__).parents[2] / "store" / "importers" / "fixtures"
 METRICS = Path(__file__).parents[2] / "diagnostics" / "read" / "fixtures"
+TENSORBOARD = Path(__file__).parent / "fixtures" / "tensorboard_runs"
 
 
 @pytest.fixture(autouse=True)
@@ -74,19 +75,20 @@ def test_each_run_of_a_file_is_imported_into_a_run_of_its_own(tmp_path: Path) ->
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "key", "last_of_run"),
+    ("folder", "key", "last_of_run"),
     [
-        ("tensorboard_runs", "train/reward", {"seed-1": (6, 0.2), "seed-0": (4, 0.7)}),
-        ("trackio", "critic/score/mean", {"lake-1": (6, 0.3), "lake-2": (4, 0.4)}),
+        (TENSORBOARD, "train/reward", {"seed-1": (6, 0.2), "seed-0": (4, 0.7)}),
+        (METRICS / "trackio", "critic/score/mean", {"lake-1": (6, 0.3), "lake-2": (4, 0.4)}),
     ],
 )
 def test_each_run_that_a_tracker_wrote_is_offered_and_imported(
-    tmp_path: Path, name: str, key: str, last_of_run: dict[str, tuple[int, float]]
+    tmp_path: Path, folder: Path, key: str, last_of_run: dict[str, tuple[int, float]]
 ) -> None:
     """A folder of TensorBoard has a folder for each run, trackio one file for a project."""
-    shutil.copytree(METRICS / name, tmp_path / name)
-    source = source_of(tmp_path, name)
+    shutil.copytree(folder, tmp_path / folder.name)
+    source = source_of(tmp_path, folder.name)
     assert source.runs == tuple(last_of_run), "the longest first"
     for run, (last_step, value) in last_of_run.items():
         target = importing.new_name(source, tmp_path, run)

@@ -152,7 +152,9 @@ def test_a_locked_database_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
     shutil.copy(TRACKIO, file)
     with closing(sqlite3.connect(file)) as database:
         database.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(MetricsFileError, match=r"locked by another program .* copy the file"):
+        with pytest.raises(
+            MetricsFileError, match=r"has locked the SQLite database .* copy the file"
+        ):
             read_metrics(file)
 
 
