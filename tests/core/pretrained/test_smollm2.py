@@ -22,7 +22,7 @@ from echoscope.core.warm_start.demonstrations import Teaching, demonstrate, enco
 from echoscope.envs import registry
 from echoscope.store.records import Split
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 INSUFFICIENT = 5
 """What `diagnose` exits with after a single step."""
 
