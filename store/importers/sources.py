@@ -425,7 +425,7 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
             raise SourceError(f"the Parquet file is damaged: {error}") from None
         return ParquetRows(path)
     if suffix == ".parquet":
-        raise SourceError("is not a Parquet file, as its name says: it does not begin as one")
+        raise SourceError("its name ends in .parquet, but it is not a Parquet file")
     if is_sqlite(head):
         return None if run is None else _of_trackio(path, spool, run)
     if head[8:12] == b"DUCK":

@@ -46,7 +46,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "cut.json": (b'{"a": [1, 2,', "no row can be read: the last line is cut off"),
     "cut.jsonl.gz": (gzip.compress(b'{"step": 1}\n' * 99)[:25], "cannot be unpacked"),
     "cut.parquet": (b"PAR1" + bytes(50), "the Parquet file is damaged"),
-    "no.parquet": (bytes(range(200)), "is not a Parquet file, as its name says"),
+    "no.parquet": (bytes(range(200)), "its name ends in .parquet, but it is not a Parquet file"),
     "columns.csv": (csv("foo,bar"), "--map 'foo=rollout/success_rate'"),
     "rows.jsonl": (
         "\n".join(map(json.dumps, UNKNOWN)).encode(),

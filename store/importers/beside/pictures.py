@@ -107,7 +107,7 @@ class Pictures:
             return [[file] for file in files]
         if files:
             self.left_out.add(
-                "the row has another number of pictures than its text marks",
+                "the text does not mark as many pictures as the row has",
                 self._shown(folder),
                 len(files),
             )

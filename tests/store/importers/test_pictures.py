@@ -103,7 +103,7 @@ def test_a_text_without_marks_has_one_picture_an_observation(folder: Folder) -> 
     assert "pictures" in found.extra(0)["reconstructed"]
     assert [turn.image for turn in second.turns] == [None, None]
     assert found.report.pictures.counts == {
-        "the row has another number of pictures than its text marks": 5
+        "the text does not mark as many pictures as the row has": 5
     }
 
 
