@@ -35,7 +35,7 @@ from ..records import (
     trajectory_id,
 )
 from ..writer import RunWriter
-from .beside.metrics import Beside, Merger, empty_step
+from .beside.metrics import Beside, Merger
 from .beside.pictures import Pictures
 from .draft import Draft, Place, RowError, trajectory_of
 from .lines import BadJsonError
@@ -340,11 +340,7 @@ def _write_steps(
             pictures.start_step()
         content = _StepDrafts(step=step, found=found, report=report, pictures=pictures)
         content.read(rows)
-        own = (
-            step_metrics(writer.run_id, step, content.trajectories)
-            if len(rows)
-            else empty_step(writer.run_id, step)
-        )
+        own = step_metrics(writer.run_id, step, content.trajectories)
         records = [_record(step, digest, len(rows), content)]
         if measure and content.trajectories:
             values, more = measure(step, content.trajectories)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -121,15 +120,3 @@ class Merger:
             name = key.rpartition("/")[2]
             return any(name in _OUTCOMES[outcome] for outcome in self.owned_outcomes)
         return key in self.owned
-
-
-def empty_step(run_id: str, step: int) -> StepMetrics:
-    """The numbers of the rollouts of a step that has none."""
-    return StepMetrics(
-        run_id=run_id,
-        step=step,
-        phase="train",
-        policy_version=None,
-        wall_time=time.time(),
-        values={},
-    )
