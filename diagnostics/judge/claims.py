@@ -1,0 +1,170 @@
+"""What a verdict claims: typed records with everything that a sentence about them needs.
+
+A verdict, an alarm, a banner, a tile and a report print claims and nothing else, so that one number
+has one interval everywhere. Each class says when its claim is false; `bench truth` counts that on
+runs whose truth is known.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
+
+from echoscope.text.strict_json import finite_or_none
+
+Direction = Literal["rise", "fall"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The mean of a metric over some steps.
+
+    False if the true mean of these steps lies outside of the interval (nominal 95 %).
+    """
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    steps: tuple[int, int]
+    """First and last step of the mean."""
+    num_points: int
+    """Measurements in it."""
+    trials: float = math.nan
+    """Independent outcomes behind it: episodes, or tasks played; NaN where nobody says how many."""
+    is_reconstructed: bool = False
+    """Made up from parts, as a sum of reward terms: it may be shown, and never acts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A metric moved from one level to another, beyond chance.
+
+    False if the true difference is zero or has the other sign, if it lies outside of `low` to
+    `high` (nominal 95 %), or if it began outside of `began` (nominal 90 %).
+    """
+
+    before: Level
+    after: Level
+    low: float
+    high: float
+    """Interval of `after` minus `before`."""
+    began: tuple[int, int] | None = None
+    """First and last step at which it may have begun; None where that cannot be told."""
+
+    @property
+    def metric(self) -> str:
+        return self.after.metric
+
+    @property
+    def direction(self) -> Direction:
+        return "rise" if self.after.value > self.before.value else "fall"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """Of what was held at most a part is left, for some time.
+
+    False if the true mean of `change.after` is above `most_left` times what was held, or if what
+    was held was not.
+    """
+
+    change: Change
+    most_left: float
+    """Upper end of the share that is left: of a rate of its best, of a return of what it gained."""
+    num_points: int
+    """Measurements in a row that are so low."""
+
+    @property
+    def metric(self) -> str:
+        return self.change.metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dip:
+    """A metric fell, and is above its low point again, beyond chance.
+
+    False if either direction is, or if the low point was not so low.
+    """
+
+    held: Level
+    bottom: Level
+    now: Level
+    is_rising: bool
+    """It still rises; else it is level, on the way or back."""
+    is_back: bool
+    """What is now does not differ from what was held, beyond chance."""
+
+    @property
+    def metric(self) -> str:
+        return self.now.metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """One measure rises while another falls over the same steps, both beyond chance.
+
+    False if either direction is.
+    """
+
+    up: Change
+    down: Change
+    terms: tuple[Change, ...] = ()
+    """Terms of the reward that rose meanwhile, the largest rise first."""
+
+    @property
+    def metric(self) -> str:
+        return self.down.metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Independent:
+    """The replies do not depend on the prompt.
+
+    False if a dependence beyond chance exists at these steps.
+    """
+
+    since: int | None
+    """First step of which this holds; None if it has held from the start."""
+    is_alike: bool
+    """Nearly the same text is written; else the text varies, but not with the prompt."""
+    num_points: int
+
+    @property
+    def metric(self) -> str:
+        return "text/retrieval_accuracy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """How a run ended, or why it waits.
+
+    Attributes:
+        kind: `crashed`, `paused`, `stopped`, `silent` or `failed`.
+        words: one sentence: what happened, at which step, by whom.
+        way_on: one sentence: how to go on, and what is played again; empty where nothing is to do.
+        command: as a person types it; empty where there is none.
+    """
+
+    kind: Literal["crashed", "paused", "stopped", "silent", "failed"]
+    words: str
+    way_on: str = ""
+    command: str = ""
+
+    @property
+    def metric(self) -> str:
+        return ""
+
+
+Claim = Level | Change | Lost | Dip | Disagreement | Independent | Fate
+
+
+def claim_json(claim: Any) -> Any:
+    """A claim as JSON values: its fields, and its kind under `claim`; what is not finite is null."""
+    if is_dataclass(claim) and not isinstance(claim, type):
+        out = {field.name: claim_json(getattr(claim, field.name)) for field in fields(claim)}
+        return {"claim": type(claim).__name__.lower(), **out}
+    if isinstance(claim, tuple | list):
+        return [claim_json(value) for value in claim]
+    return finite_or_none(claim) if isinstance(claim, float) else claim
