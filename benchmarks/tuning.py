@@ -17,7 +17,7 @@ from typing import Literal
 from echoscope.diagnostics.bench.harness import LabelledRun
 from echoscope.diagnostics.bench.judging import Judged, judge
 from echoscope.diagnostics.bench.scores import Scores, score
-from echoscope.diagnostics.judge.channels import CHANNELS, ChannelSpec, at_distance
+from echoscope.diagnostics.judge.courses.channels import CHANNELS, ChannelSpec, at_distance
 
 MARGIN = 0.9
 """Factor on all distances at which there must be no more false alarms either."""

@@ -71,7 +71,7 @@ def mapping_of(words: Sequence[str] | None) -> dict[str, Meaning]:
     Raises:
         MetricNameError: a word is not NAME=KEY, or the key is unknown.
     """
-    from echoscope.diagnostics.judge.channels import known_keys
+    from echoscope.diagnostics.judge.courses.channels import known_keys
     from echoscope.diagnostics.read.names import parse_map
 
     return parse_map(words or (), known_keys())

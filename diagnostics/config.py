@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from .judge.channels import CHANNELS
+from .judge.courses.channels import CHANNELS
 
 MAX_STEPS = 99_999_999
 """Ids of trajectories hold eight digits of the step."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from echoscope.dashboard.data.foreign import is_of_documents, is_source
-from echoscope.diagnostics.judge.channels import known_keys
+from echoscope.diagnostics.judge.courses.channels import known_keys
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.names import MetricNameError, parse_map
 from echoscope.diagnostics.read.rollouts import notes_of

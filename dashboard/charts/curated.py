@@ -11,8 +11,13 @@ import numpy as np
 import pandas as pd
 
 from echoscope.diagnostics.catalogue import metric
-from echoscope.diagnostics.judge.channels import CHANNELS, REWARD_AS_SUCCESS, SOURCES, derived
-from echoscope.diagnostics.judge.course import levels, matches
+from echoscope.diagnostics.judge.courses.channels import (
+    CHANNELS,
+    REWARD_AS_SUCCESS,
+    SOURCES,
+    derived,
+)
+from echoscope.diagnostics.judge.courses.course import levels, matches
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.diagnostics.metric_entry import POINTS, SHARE

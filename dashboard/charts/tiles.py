@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from echoscope.diagnostics.catalogue import metric
-from echoscope.diagnostics.judge.channels import REWARD_AS_SUCCESS
+from echoscope.diagnostics.judge.courses.channels import REWARD_AS_SUCCESS
 from echoscope.diagnostics.metric_entry import SHARE
 from echoscope.text.amounts import counted
 

@@ -10,8 +10,8 @@ from echoscope.store.records import AlarmSeverity, AlarmState
 
 from ..judge.alarms import RANK, RULE_ORDER, RunState
 from ..judge.calibration import Said, kinds_of
-from ..judge.channels import CHANNELS, ChannelSpec, derived
-from ..judge.course import matches
+from ..judge.courses.channels import CHANNELS, ChannelSpec, derived
+from ..judge.courses.course import matches
 from ..judge.regimes import Regime
 from ..judge.verdict import Diagnosis
 from .harness import KINDS, LabelledRun

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..judge.alarms import RULE_ORDER
 from ..judge.calibration import Calm, Count, Said, calibrated, counted_by_kinds
-from ..judge.channels import CHANNELS, ChannelSpec
+from ..judge.courses.channels import CHANNELS, ChannelSpec
 from .baselines import BaselineResult, baselines
 from .harness import KINDS, SMALL_RUNS, LabelledRun, load_curves
 from .judging import Judged, judge, said_with_less

@@ -29,9 +29,16 @@ from ..config import AlarmConfig, RuleName
 from .advice.actions import Action, advise, live_command
 from .advice.causes import Cause, causes_of
 from .advice.situation import History, Situation
-from .changes import Channel
-from .channels import CHANNELS, REWARD_AS_SUCCESS, SOURCES, ChannelSpec, at_distance, derived
-from .course import observed
+from .courses.changes import Channel
+from .courses.channels import (
+    CHANNELS,
+    REWARD_AS_SUCCESS,
+    SOURCES,
+    ChannelSpec,
+    at_distance,
+    derived,
+)
+from .courses.course import observed
 from .rules import reasoning as rules_reasoning
 from .rules import signal as rules_signal
 from .rules import task as rules_task

@@ -161,7 +161,7 @@ Claim = Level | Change | Lost | Dip | Disagreement | Independent | Fate
 
 
 def claim_json(claim: Any) -> Any:
-    """A claim as JSON values: its fields, and its kind under `claim`; what is not finite is null."""
+    """A claim as JSON values: its fields, and its kind under `claim`."""
     if is_dataclass(claim) and not isinstance(claim, type):
         out = {field.name: claim_json(getattr(claim, field.name)) for field in fields(claim)}
         return {"claim": type(claim).__name__.lower(), **out}

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .course import median
+from .courses.course import median
 
 ENTROPY_BORDER = 0.25
 """Share of the starting H(Z|X) below which it is low."""

@@ -32,8 +32,8 @@ from ..read.foreign_names import Meaning
 from ..read.table import MetricTable
 from .alarms import RULES_BY_NAME, AlarmEngine, Exemplars, OpenAlarm, RunState, blindness
 from .calibration import Calm, collapse_words, kinds_of, quiet_level, quiet_words
-from .changes import HALF, Channel
-from .channels import CHANNELS, REWARD_AS_SUCCESS, ChannelSpec
+from .courses.changes import HALF, Channel
+from .courses.channels import CHANNELS, REWARD_AS_SUCCESS, ChannelSpec
 from .record import Evidence, Shown, Verdict
 from .regimes import Regime, RegimeTracker
 from .rules.base import describe

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..judge.changes import Channel
+from ..judge.courses.changes import Channel
 
 SIGNS = (
     "dependence_first",

@@ -16,7 +16,7 @@ import numpy as np
 from echoscope.store.records import FloatArray64
 from echoscope.text.did_you_mean import did_you_mean
 
-from ..judge.channels import known_keys
+from ..judge.courses.channels import known_keys
 from .foreign_names import (
     AS_WRITTEN,
     OUTCOMES,

@@ -12,7 +12,7 @@ import pytest
 from echoscope.diagnostics.bench.report import made_set
 from echoscope.diagnostics.bench.scores import Scores
 from echoscope.diagnostics.bench.synthetic_runs import make
-from echoscope.diagnostics.judge.channels import CHANNELS, LARGEST_SHARE
+from echoscope.diagnostics.judge.courses.channels import CHANNELS, LARGEST_SHARE
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

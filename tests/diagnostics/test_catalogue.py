@@ -10,7 +10,7 @@ import pytest
 
 from echoscope.diagnostics.catalogue import LISTED, METRICS, metric
 from echoscope.diagnostics.judge.alarms import ALL_RULES, rules_reading
-from echoscope.diagnostics.judge.channels import CHANNELS
+from echoscope.diagnostics.judge.courses.channels import CHANNELS
 from echoscope.diagnostics.metric_entry import POINTS, SHARE
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from trajectories import make_trajectory
 
 import echoscope
 from echoscope import Run, Runs
-from echoscope.diagnostics.judge.channels import REWARD_AS_SUCCESS
+from echoscope.diagnostics.judge.courses.channels import REWARD_AS_SUCCESS
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.notebook import curves, html, run, runs
 from echoscope.store.errors import NotARunError, QueryError

@@ -17,8 +17,8 @@ from echoscope.text.amounts import number, percent
 from ...catalogue import metric
 from ...config import RuleName
 from ...metric_entry import POINTS, SHARE
-from ..changes import DRASTIC, HALF, SURE_SIGMAS, Channel
-from ..channels import REWARD_AS_SUCCESS
+from ..courses.changes import DRASTIC, HALF, SURE_SIGMAS, Channel
+from ..courses.channels import REWARD_AS_SUCCESS
 
 FIXED = ("success_probe", "success_eval")
 SUCCESS = (*FIXED, "success_train", "reward")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...catalogue import metric
 from ...metric_entry import SHARE
-from ..channels import CHANNELS, SOURCES
+from ..courses.channels import CHANNELS, SOURCES
 
 TAG = "TAG"
 """Stands for the name of an evaluation, or of an environment."""

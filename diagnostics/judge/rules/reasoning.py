@@ -6,7 +6,7 @@ import math
 
 from echoscope.store.records import AlarmSeverity
 
-from ..changes import Channel
+from ..courses.changes import Channel
 from .base import Finding, Rule, View, describe, describe_jump, first, onset_of, sentence
 
 _PARSING = ("closed", "format")

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import number, percent
 
-from ..channels import REWARD_AS_SUCCESS
+from ..courses.channels import REWARD_AS_SUCCESS
 from .base import SOLVED_RATE, Finding, Rule, View, describe, sentence
 
 _REPETITION = ("duplicates", "loops", "echo", "sibling_distance_down")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import percent
 
-from ..changes import HALF, NOISE_SIGMAS, SURE_SIGMAS, Channel
-from ..channels import REWARD_AS_SUCCESS
+from ..courses.changes import HALF, NOISE_SIGMAS, SURE_SIGMAS, Channel
+from ..courses.channels import REWARD_AS_SUCCESS
 from .base import FIXED, SOLVED_RATE, Finding, Rule, View, amount, describe, sentence
 
 _SIGNS = (

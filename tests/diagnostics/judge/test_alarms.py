@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics.judge.alarms import ALL_RULES, RULE_ORDER, AlarmEngine, RunState
-from echoscope.diagnostics.judge.channels import CHANNELS
+from echoscope.diagnostics.judge.courses.channels import CHANNELS
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 
 Row = Mapping[str, float]

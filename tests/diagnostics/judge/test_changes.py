@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echoscope.diagnostics.bench.resampling import block_bootstrap, without_trend
-from echoscope.diagnostics.judge.changes import Channel
-from echoscope.diagnostics.judge.channels import ChannelSpec
-from echoscope.diagnostics.judge.course import median, observed, robust_scale
+from echoscope.diagnostics.judge.courses.changes import Channel
+from echoscope.diagnostics.judge.courses.channels import ChannelSpec
+from echoscope.diagnostics.judge.courses.course import median, observed, robust_scale
 
 RATE = ChannelSpec(name="rate", keys=("rate",), direction="fall", raise_at=0.2)
 ENTROPY = ChannelSpec(

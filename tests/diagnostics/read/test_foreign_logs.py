@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics.judge.alarms import RunState
-from echoscope.diagnostics.judge.channels import known_keys
+from echoscope.diagnostics.judge.courses.channels import known_keys
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import MetricNameError, meaning_of, parse_map

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.judge.channels import known_keys
+from echoscope.diagnostics.judge.courses.channels import known_keys
 from echoscope.diagnostics.read.foreign_names import Conversion
 from echoscope.diagnostics.read.names import (
     MetricNameError,

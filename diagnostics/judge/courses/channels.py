@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from ..catalogue import metric
+from ...catalogue import metric
 
 LN2, LN10 = math.log(2), math.log(10)
 REWARD_AS_SUCCESS = "reward/success_rate"

@@ -1,0 +1,1 @@
+"""What a metric did: its observations, its level, its changes, and since when."""
