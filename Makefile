@@ -6,7 +6,7 @@ PACKAGES := cli core dashboard diagnostics envs notebook recorder store text wat
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help package install demo docs test test-long coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-fuzz lint bench bench-pretrained policy search-data clean
+.PHONY: help package install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-fuzz lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,16 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: install lint  ## Lint, types, and all tests that take no long time
 	$(PYTEST) -m '$(PLAIN) and not long'
+
+# First what .ci/run has too, then by time. -k: what comes after a failure is run as well.
+EVERY := test test-notify test-trl test-sinks test-browser \
+  test-notebook test-worlds search-data test-8bit test-exports test-peers test-lean test-pretrained \
+  test-ray test-textworld test-vllm test-long test-kill test-fuzz test-cure
+test-all: export HF_HUB_OFFLINE := 1
+test-all: export ECHOSCOPE_SANDBOX := required
+
+test-all:  ## All tests that need no GPU, about three hours
+	$(MAKE) -k $(EVERY)
 
 test-long: install  ## Tests that take seconds each: trainings, killed processes, odd input, made worlds
 	$(PYTEST) -m '$(PLAIN) and long'
