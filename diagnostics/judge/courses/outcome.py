@@ -1,0 +1,533 @@
+"""What a run achieves: success on fixed tasks and in training, and returns, as courses of claims.
+
+An `Outcome` follows one of them. It answers what is so beyond chance: the present level, what was
+held, whether it is lost, since when, and whether it comes back. A return has no zero point and no
+unit of its own, so its loss is measured in its own noise and in what the run had gained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...catalogue import metric
+from ..claims import Change, Claim, Dip, Level, Lost
+from .course import observed
+from .series import NOMINAL_Z, Kind, Series, Stretch
+from .turns import HELD_Z, Turns, change_points
+
+LOST_SHARE = 0.5
+"""Of what was held: with less left, beyond chance and for good, it is lost."""
+LARGE_SHARE = 0.375
+"""A fall by so much of what was held is being lost."""
+NEAR_BEST = 0.9
+"""Share of the best from which success counts as being at its best."""
+LEAN_SIGMAS = 3.0
+"""Standard errors below the best at which a fall may count if other signs agree."""
+LARGE_SIGMAS, GONE_SIGMAS = 3.0, 4.0
+"""Of one row's noise: falls of a return that had gained something, to be large, to be lost."""
+UNGAINED_SIGMAS = 6.0
+"""... of a return that had gained nothing."""
+LEAST_LOST_ROWS = 5
+LEAST_LOST_EVALUATIONS = 2
+"""Rows in a row that are so low before something is lost: a dip is shorter."""
+LEAST_HELD = 0.02
+"""A success rate below this was never held."""
+OTHER_TASKS = 1.5
+"""Factor in the number of tasks from which an evaluation is another one."""
+ROWS_TO_DATE = 60
+"""Rows after a turn that date its beginning; more change nothing."""
+ROWS_BEFORE = 240
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeSpec:
+    """Which metric is followed, and what is known of its noise."""
+
+    name: str
+    keys: tuple[str, ...]
+    """Metric keys in order of preference; `*` stands for a tag, and tags are averaged."""
+    kind: Kind
+    is_fixed: bool = False
+    """An evaluation: the same tasks each time."""
+    trials: str = ""
+    """The metric that says over how many outcomes: beside the key if it has no `/`."""
+    groups: str = ""
+
+    @property
+    def label(self) -> str:
+        return metric(self.keys[0]).in_sentence
+
+    @property
+    def unit(self) -> str:
+        return metric(self.keys[0]).unit
+
+
+OUTCOMES: tuple[OutcomeSpec, ...] = (
+    OutcomeSpec(
+        name="success_probe",
+        keys=("probe/*/success_rate", "probe/success_rate"),
+        kind="rate",
+        is_fixed=True,
+        trials="num_tasks",
+    ),
+    OutcomeSpec(
+        name="success_eval",
+        keys=("eval/*/success_rate", "eval/success_rate"),
+        kind="rate",
+        is_fixed=True,
+        trials="num_tasks",
+    ),
+    OutcomeSpec(
+        name="success_train",
+        keys=("rollout/success_rate",),
+        kind="rate",
+        trials="rollout/num_episodes",
+        groups="rollout/num_groups",
+    ),
+    OutcomeSpec(
+        name="eval_reward",
+        keys=("eval/*/return_mean", "eval/return_mean"),
+        kind="amount",
+        is_fixed=True,
+    ),
+    OutcomeSpec(name="reward", keys=("reward/return_mean",), kind="amount"),
+)
+"""The most trustworthy first."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """One outcome of a run, up to its last row."""
+
+    spec: OutcomeSpec
+    key: str = ""
+    members: dict[str, float] = field(default_factory=dict)
+    """Last value of every metric that goes into the mean: tags may be measured at odd steps."""
+    trials: dict[str, float] = field(default_factory=dict)
+    is_reconstructed: bool = False
+    restarted: list[int] = field(default_factory=list)
+    """Steps at which other tasks came: what was before is another quantity."""
+    low_since: int | None = None
+    """Row since which so little is left that it may be lost."""
+    series: Series = field(init=False)
+    turns: Turns = field(init=False)
+    _now: tuple[int, Stretch] | None = field(default=None, init=False)
+    _dated: tuple[int, int, tuple[int, int]] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.series = Series(self.spec.kind, is_fixed=self.spec.is_fixed)
+        is_known = self.spec.is_fixed and self.spec.kind == "rate"
+        self.turns = Turns(self.series, least_rows=1 if is_known else 2)
+        self.low_since = self._now = self._dated = None
+
+    def restart(self) -> None:
+        """Forget everything: it is another quantity from now on."""
+        self.key, self.members, self.trials = "", {}, {}
+        self._begin()
+
+    def update(self, step: int, values: Mapping[str, float]) -> None:
+        """Take in a row of the log."""
+        measured = observed(values, self.spec.keys)
+        if not measured:
+            return
+        rank = self._rank(next(iter(measured)))
+        if self.key and rank > self._rank(self.key):
+            return
+        trials = {key: n for key in measured if (n := self._trials_of(key, values)) > 0}
+        is_better = bool(self.key) and rank < self._rank(self.key)
+        is_other = is_better or (bool(self.members) and not measured.keys() <= self.members.keys())
+        is_other |= any(
+            key in self.trials and max(n / self.trials[key], self.trials[key] / n) >= OTHER_TASKS
+            for key, n in trials.items()
+            if self.spec.is_fixed
+        )
+        if is_other and len(self.series):
+            self.restarted.append(step)
+            kept = ({}, {}) if is_better else (self.members, self.trials)
+            self._begin()
+            self.members, self.trials = dict(kept[0]), dict(kept[1])
+        self.members |= measured
+        self.trials |= trials
+        self.key = next(iter(measured)) if len(self.members) == 1 else self.spec.keys[rank]
+        self.is_reconstructed = values.get("reward/is_reconstructed", 0.0) > 0
+        value = math.fsum(self.members.values()) / len(self.members)
+        groups = values.get(self.spec.groups, math.nan) if self.spec.groups else math.nan
+        self._add(step, value, self.num_trials, groups)
+
+    def _add(self, step: int, value: float, trials: float, groups: float) -> None:
+        self.series.append(step, value, trials, groups)
+        self.turns.update()
+        self._now = None
+        if not (self.turns.mode == "down" and self.is_nearly_lost):
+            self.low_since = None
+        elif self.low_since is None:
+            self.low_since = len(self.series) - 1
+
+    def _rank(self, key: str) -> int:
+        from .course import matches
+
+        keys = self.spec.keys
+        return next((n for n, k in enumerate(keys) if key == k or matches(key, k)), len(keys))
+
+    def _trials_of(self, key: str, values: Mapping[str, float]) -> float:
+        name = self.spec.trials
+        if not name:
+            return math.nan
+        return values.get(name if "/" in name else f"{key.rpartition('/')[0]}/{name}", math.nan)
+
+    @property
+    def num_trials(self) -> float:
+        """Outcomes behind one row; NaN where unknown. A mean over all tags adds none."""
+        tags = [name for name in self.members if "/all/" not in name] or list(self.members)
+        if not tags or not set(tags) <= self.trials.keys():
+            return math.nan
+        return len(tags) ** 2 / sum(1 / self.trials[name] for name in tags)
+
+    # -- what rules and sentences ask --------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        return len(self.series)
+
+    @property
+    def last_step(self) -> int | None:
+        return self.series.steps[-1] if self.series.steps else None
+
+    @property
+    def first_step(self) -> int | None:
+        return self.series.steps[0] if self.series.steps else None
+
+    @property
+    def value(self) -> float:
+        return self.series.values[-1] if self.series.values else math.nan
+
+    @property
+    def peak(self) -> float:
+        """Highest single row."""
+        return max(self.series.values, default=-math.inf)
+
+    @property
+    def is_rate(self) -> bool:
+        return self.spec.kind == "rate"
+
+    @property
+    def least_rows(self) -> int:
+        """Rows from which something can be said at all."""
+        return 1 if self.spec.is_fixed and self.is_rate else 6
+
+    @property
+    def was_ready(self) -> bool:
+        return self.count >= self.least_rows
+
+    @property
+    def now(self) -> Stretch:
+        """The present level."""
+        if self._now is None or self._now[0] != self.count:
+            self._now = (self.count, self.turns.now())
+        return self._now[1]
+
+    @property
+    def best(self) -> Stretch:
+        assert self.turns.best is not None
+        return self.turns.best
+
+    @property
+    def level(self) -> float:
+        return self.now.mean if self.count else math.nan
+
+    shown_level = level
+
+    @property
+    def high(self) -> float:
+        """The best that was held."""
+        return self.best.mean if self.count else math.nan
+
+    baseline = high
+
+    @property
+    def high_step(self) -> int | None:
+        """Last step of what was held at best."""
+        return self.series.steps[self.best.stop - 1] if self.count else None
+
+    @property
+    def start(self) -> float:
+        return self.turns.opening().mean if self.count else math.nan
+
+    @property
+    def window(self) -> int:
+        return self.now.size if self.count else 1
+
+    @property
+    def threshold(self) -> float:
+        """The level at which a fall is large."""
+        if not self.count:
+            return math.nan
+        base = 0.0 if self.is_rate else min(self.base, self.high)
+        return self.high - LARGE_SHARE * (self.high - base)
+
+    @property
+    def base(self) -> float:
+        """Of a return: the level that its gain started from."""
+        rows = [stretch for mode, stretch in self.turns.pivots if mode == "up"]
+        before = [stretch.mean for stretch in rows if stretch.start <= self.best.start]
+        return min([*before, self.high]) if before else self.high
+
+    @property
+    def sigmas_below_best(self) -> float:
+        """Standard errors from the best down to what follows it, at most."""
+        if not self.count or self.best.stop >= self.count:
+            return 0.0
+        return self.turns.sigmas_since(self.best, -1)
+
+    @property
+    def has_fallen(self) -> bool:
+        """Below what it held, beyond chance, and no way back yet."""
+        return self.turns.mode == "down"
+
+    @property
+    def is_large_fall(self) -> bool:
+        """It fell by three eighths of what was held: of a return, of what had been gained."""
+        if not self.has_fallen or (self.is_rate and self.high < LEAST_HELD):
+            return False
+        fall = self.high - self.level
+        if self.is_rate:
+            return fall >= LARGE_SHARE * self.high
+        gain, sigma = self.high - self.base, self.series.sigma
+        if gain >= LARGE_SIGMAS * sigma:
+            return fall >= max(LARGE_SHARE * gain, LARGE_SIGMAS * sigma)
+        return fall >= UNGAINED_SIGMAS * sigma
+
+    @property
+    def is_nearly_lost(self) -> bool:
+        """Less than half of what was held is left, beyond chance: for how long is not asked."""
+        if not self.is_large_fall:
+            return False
+        upper = self.series.bounds(self.now)[1]
+        if self.is_rate:
+            return upper < LOST_SHARE * self.series.bounds(self.best, HELD_Z)[0]
+        gain, sigma = self.high - self.base, self.series.sigma
+        if gain >= LARGE_SIGMAS * sigma:
+            is_gone = self.high - self.level >= GONE_SIGMAS * sigma
+            return is_gone and upper < self.base + LOST_SHARE * gain
+        return True
+
+    @property
+    def num_low_rows(self) -> int:
+        return 0 if self.low_since is None else self.count - self.low_since
+
+    @property
+    def is_lost(self) -> bool:
+        """It fell below half of what was held, and stays there."""
+        least = LEAST_LOST_EVALUATIONS if self.spec.is_fixed else LEAST_LOST_ROWS
+        return self.num_low_rows >= least
+
+    @property
+    def num_fallen_rows(self) -> int:
+        """Rows since what was held before the present fall."""
+        return self.count - self.turns.pivots[-1][1].stop if self.has_fallen else 0
+
+    @property
+    def is_confirmed(self) -> bool:
+        """The fall shows in more than one row."""
+        return self.has_fallen and self.num_fallen_rows >= 2
+
+    @property
+    def bottom(self) -> Stretch | None:
+        """The low point that it rises from, after a fall; None without one."""
+        pivots = self.turns.pivots
+        if self.turns.mode != "up" or len(pivots) < 2:
+            return None
+        return pivots[-1][1]
+
+    @property
+    def is_below_best(self) -> bool:
+        return self.sigmas_below_best >= LEAN_SIGMAS and self.level < NEAR_BEST * self.high
+
+    @property
+    def is_recovering(self) -> bool:
+        """After a large fall it rises beyond chance, and is not back."""
+        bottom = self.bottom
+        if bottom is None or not self.is_rate:
+            return False
+        was_large = self.high - bottom.mean >= LARGE_SHARE * self.high
+        return was_large and self.is_below_best
+
+    @property
+    def is_at_best(self) -> bool:
+        """Not below its best, beyond chance, or by less than a tenth."""
+        if not self.count or not self.high > (0 if self.is_rate else -math.inf):
+            return False
+        if self.has_fallen:
+            return False
+        if self.is_rate and self.level >= NEAR_BEST * self.high:
+            return True
+        return self.sigmas_below_best < LEAN_SIGMAS
+
+    def is_flat(self, num_steps: int) -> bool:
+        """No change beyond chance for so many steps."""
+        if not self.count:
+            return False
+        return self.series.steps[-1] - self.series.steps[self.now.start] >= num_steps
+
+    # -- as the channels answer --------------------------------------------------------------------
+
+    @property
+    def is_raised(self) -> bool:
+        return self.is_large_fall
+
+    @property
+    def leans(self) -> bool:
+        """Below its best, by more than three standard errors."""
+        return self.has_fallen or self.sigmas_below_best >= LEAN_SIGMAS
+
+    stands_out = leans
+
+    @property
+    def strength(self) -> float:
+        """1 where a fall is large; one half where it is beyond chance."""
+        return 1.0 if self.is_large_fall else 0.5 if self.has_fallen else 0.0
+
+    @property
+    def jump(self) -> float:
+        return 0.0
+
+    @property
+    def onset_interval(self) -> tuple[int, int] | None:
+        """First and last step at which the last turn may have begun."""
+        if not self.turns.pivots:
+            return None
+        pivot, turned = self.turns.pivots[-1][1], self.series.row_of(self.turns.turned[-1])
+        start = max(pivot.start, turned - ROWS_BEFORE)
+        stop = min(self.count, turned + ROWS_TO_DATE)
+        if self._dated is None or self._dated[:2] != (len(self.turns.pivots), stop):
+            rows = change_points(self.series, start, stop)
+            self._dated = (len(self.turns.pivots), stop, rows)
+        first, last = self._dated[2]
+        return self.series.steps[first], self.series.steps[last]
+
+    @property
+    def onset_step(self) -> int | None:
+        """The earliest step at which the present fall may have begun."""
+        interval = self.onset_interval if self.has_fallen else None
+        return None if interval is None else interval[0]
+
+    @property
+    def last_quiet_step(self) -> int | None:
+        """The row before the earliest at which the present fall may have begun."""
+        onset = self.onset_step
+        if onset is None:
+            return None
+        row = self.series.row_of(onset) - 1
+        return self.series.steps[row] if row >= 0 else None
+
+    @property
+    def raised_step(self) -> int | None:
+        return self.turns.turned[-1] if self.has_fallen else None
+
+    # -- claims ------------------------------------------------------------------------------------
+
+    def level_of(self, stretch: Stretch, z: float = NOMINAL_Z) -> Level:
+        low, high = self.series.bounds(stretch, z)
+        steps = self.series.steps
+        return Level(
+            metric=self.key,
+            value=stretch.mean,
+            low=low,
+            high=high,
+            steps=(steps[stretch.start], steps[stretch.stop - 1]),
+            num_points=stretch.size,
+            trials=math.fsum(self.series.trials[stretch.start : stretch.stop]),
+            is_reconstructed=self.is_reconstructed,
+        )
+
+    def change(self, before: Stretch, after: Stretch, *, is_dated: bool = False) -> Change:
+        one, two = self.level_of(before), self.level_of(after)
+        difference = two.value - one.value
+        return Change(
+            before=one,
+            after=two,
+            low=difference - math.hypot(two.value - two.low, one.high - one.value),
+            high=difference + math.hypot(two.high - two.value, one.value - one.low),
+            began=self.onset_interval if is_dated else None,
+        )
+
+    def between(self, first: int, last: int) -> Stretch | None:
+        """The rows of the steps `first` to `last`; None if there are none."""
+        start, stop = self.series.row_of(first), self.series.row_of(last + 1)
+        return self.series.stretch(start, stop) if stop > start else None
+
+    @property
+    def since_turn(self) -> Stretch:
+        """The present level, without rows from before the last turn."""
+        now = self.now
+        if not self.turns.pivots:
+            return now
+        first = self.turns.pivots[-1][1].stop
+        return now if now.start >= first else self.series.stretch(first, now.stop)
+
+    def claims(self) -> Iterator[Claim]:
+        """What is so, beyond chance; the most serious first."""
+        if not self.count or not self.was_ready or not self.series.is_judgeable:
+            return
+        pivots = self.turns.pivots
+        if self.has_fallen:
+            change = self.change(pivots[-1][1], self.since_turn, is_dated=True)
+            if self.is_lost:
+                lost = self.change(self.best, self.since_turn, is_dated=True)
+                yield Lost(
+                    change=lost, most_left=self._most_left(lost), num_points=self.num_low_rows
+                )
+            yield change
+        elif self.turns.mode == "up":
+            bottom = self.bottom
+            if bottom is not None:
+                yield Dip(
+                    held=self.level_of(pivots[-2][1]),
+                    bottom=self.level_of(bottom),
+                    now=self.level_of(self.since_turn),
+                    is_rising=self.now.size < self.count - bottom.stop,
+                    is_back=not self.is_below_best,
+                )
+            else:
+                yield self.change(pivots[-1][1], self.since_turn, is_dated=True)
+        yield self.level_of(self.now)
+
+    def _most_left(self, lost: Change) -> float:
+        if self.is_rate:
+            return min(lost.after.high / max(lost.before.low, 1e-9), 1.0)
+        gain = lost.before.value - self.base
+        return (lost.after.high - self.base) / gain if gain > 0 else 0.0
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All it must remember, as JSON values."""
+        series = self.series
+        return {
+            "key": self.key,
+            "members": dict(self.members),
+            "trials": dict(self.trials),
+            "restarted": list(self.restarted),
+            "siblings": series.siblings,
+            "rows": [
+                [step, value, n if n > 0 else None]
+                for step, value, n in zip(series.steps, series.values, series.trials, strict=True)
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what `state()` described."""
+        self.restart()
+        self.key = str(state.get("key", ""))
+        self.members, self.trials = dict(state["members"]), dict(state["trials"])
+        self.restarted = list(state["restarted"])
+        siblings = float(state["siblings"])
+        for step, value, trials in state["rows"]:
+            n = math.nan if trials is None else float(trials)
+            self._add(int(step), float(value), n, n / siblings if siblings > 0 else math.nan)

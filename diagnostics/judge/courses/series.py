@@ -1,0 +1,309 @@
+"""Observations that carry their weight, and bounds on the mean of any stretch of them.
+
+A success rate over n episodes has the noise of n coin flips, times an over-dispersion of at least 1
+that the run's own scatter shows: siblings of a prompt are not independent. Where n is not known,
+the scatter alone says how many flips a row is worth; a column that moves in steps of 1/64 has at
+least 64. Any other quantity has the noise of its own second differences, so a trend is no noise,
+and neither its zero point nor its unit matters.
+
+Every statement is about the mean over a stretch of rows, so it is true or false whatever the course
+in between looks like.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["rate", "amount"]
+
+NOMINAL_Z = 2.05
+"""Standard errors of an interval that is to cover 95 %: a little more than 1.96, because the
+stretch was chosen by looking at it (`bench truth` counts the coverage)."""
+PRIOR_TRIALS = 16.0
+"""Coin flips that a row is worth where nobody says, until its scatter does."""
+PRIOR_WEIGHT = 4.0
+"""Differences that a prior is worth."""
+PRIOR_SIBLING_CORRELATION = 0.3
+"""Of the outcomes of two samples of one prompt, until the scatter says otherwise."""
+MAX_DIFFERENCES = 120
+TRIMMED = 0.9
+"""Part of the squared differences that is averaged, the smallest: jumps are no noise."""
+TRIMMED_MEAN = 0.623
+"""Mean of the smallest nine tenths of the squares of standard normal noise."""
+LEAST_DIFFERENCES = 4
+"""Of an amount: with fewer nothing is known of its noise."""
+RECENT_DIFFERENCES = 30
+EARLY_DIFFERENCES = 10
+"""Of an amount: until then its first rows share one estimate of their noise."""
+LEAST_OF_MEAN = 0.25
+"""Part of the mean squared difference that noise has at least: most rows may be equal."""
+SPIKE_SIGMAS = 8.0
+"""A row so far from both neighbours is a spike: shown as such, and left out of levels."""
+MAX_DENOMINATOR = 4096
+SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Rows `start` to `stop` (half-open) of a series, and their mean."""
+
+    start: int
+    stop: int
+    mean: float
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+def lengths(most: int) -> Iterator[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16, 24, ...: how many rows a stretch may have.
+
+    >>> list(lengths(13))
+    [1, 2, 3, 4, 6, 8, 12]
+    """
+    size = 1
+    while size <= most:
+        yield size
+        if size >= 2 and size + size // 2 <= most:
+            yield size + size // 2
+        size *= 2
+
+
+@dataclass(slots=True)
+class Series:
+    """The observations of one quantity, in the order of their steps."""
+
+    kind: Kind
+    is_fixed: bool = False
+    """The same tasks each time (an evaluation): no siblings."""
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    trials: list[float] = field(default_factory=list)
+    """Independent outcomes behind each value; NaN where not known."""
+    siblings: float = 1.0
+    """Episodes of one prompt, last known."""
+    spikes: list[int] = field(default_factory=list)
+    """Rows that were spikes of an amount; their value is that of the neighbours."""
+    _sums: list[float] = field(default_factory=lambda: [0.0])
+    _units: list[float] = field(default_factory=lambda: [0.0])
+    """Sums of each row's variance, but for the common factor (`scale`) and p(1-p) of a rate."""
+    _squares: list[float] = field(default_factory=list)
+    """Recent squared second differences: of a rate over p(1-p) and the units, of an amount raw."""
+    _num_squares: int = 0
+    _denominator: int = 1
+    scale: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def append(
+        self, step: int, value: float, trials: float = math.nan, groups: float = math.nan
+    ) -> None:
+        """Take in an observation; finite, later than all before."""
+        if self.kind == "rate":
+            value = min(max(value, 0.0), 1.0)
+            self._refine(value)
+            if groups > 0 and trials >= groups:
+                self.siblings = trials / groups
+        if self.kind == "amount":
+            self._smooth_spike(value)
+        self.steps.append(step)
+        self.values.append(value)
+        self.trials.append(trials if trials > 0 else math.nan)
+        self._observe_difference()
+        self._sums.append(self._sums[-1] + value)
+        self._units.append(self._units[-1] + self._unit(len(self.values) - 1))
+        if self.kind == "amount" and self._num_squares <= EARLY_DIFFERENCES:
+            # The first rows came before anything was known of their noise.
+            self._units = [n * self.scale for n in range(len(self._units))]
+
+    # -- noise -----------------------------------------------------------------------------------
+
+    def _refine(self, value: float) -> None:
+        """The smallest number of equal parts that all values are multiples of; 0: there is none."""
+        if self._denominator == 0 or _is_multiple(value, self._denominator):
+            return
+        recent = self.values[-50:]
+        for parts in range(self._denominator + 1, MAX_DENOMINATOR + 1):
+            if _is_multiple(value, parts) and all(_is_multiple(v, parts) for v in recent):
+                self._denominator = parts
+                return
+        self._denominator = 0
+
+    def _smooth_spike(self, value: float) -> None:
+        """Was the row before this one a spike, now that its successor is known?"""
+        count = len(self.values)
+        if count < 6:
+            return
+        sigma = self.sigma
+        last = self.values[-1]
+        past = sorted(self.values[-7:-1])[3]
+        far = SPIKE_SIGMAS * sigma
+        is_far = abs(last - past) > far and abs(last - value) > far
+        if not sigma > 0 or not is_far or abs(value - past) > far:
+            return
+        self.spikes.append(count - 1)
+        between = 0.5 * (self.values[-2] + value)
+        self._sums[-1] += between - last
+        self.values[-1] = between
+        # What the spike said of the noise is taken back.
+        if self._squares:
+            self._squares.pop()
+        self._rescale()
+
+    def _observe_difference(self) -> None:
+        count = len(self.values)
+        if count < 3:
+            self._rescale()
+            return
+        a, b, c = self.values[-3:]
+        square = (a - 2 * b + c) ** 2
+        if self.kind == "rate":
+            rate = (a + b + c) / 3
+            room = rate * (1 - rate)
+            if room < 0.01:  # next to nothing or all: such rows say nothing about the noise
+                return
+            units = [self._flip(n) for n in range(count - 3, count)]
+            square /= room * (units[0] + 4 * units[1] + units[2])
+        else:
+            square /= 6
+        self._squares.append(square)
+        self._num_squares += 1
+        del self._squares[: -MAX_DIFFERENCES if self.kind == "rate" else -RECENT_DIFFERENCES]
+        self._rescale()
+
+    def _rescale(self) -> None:
+        """The common factor of the variance, from the scatter of the recent rows."""
+        squares = self._squares
+        if self.kind == "amount":
+            self.scale = _trimmed(squares) if squares else 0.0
+            return
+        count = len(squares)
+        total = _trimmed(squares) * count if count else 0.0
+        if self.has_trials:
+            prior = 1.0 if self.is_fixed else 1 + (self.siblings - 1) * PRIOR_SIBLING_CORRELATION
+            self.scale = max((prior * PRIOR_WEIGHT + total) / (PRIOR_WEIGHT + count), 1.0)
+            return
+        known = float(self._denominator) if self._denominator > 1 else 0.0
+        flips = max(known, PRIOR_TRIALS)
+        scale = (PRIOR_WEIGHT / flips + total) / (PRIOR_WEIGHT + count)
+        # All rows 0 or 1: each is one episode, as wide as it gets.
+        most = 1.0 / known if known else 1.0
+        if self._denominator == 1 and any(v in (0.0, 1.0) for v in self.values):
+            is_episodes = any(v == 1.0 for v in self.values) and any(v == 0.0 for v in self.values)
+            most, scale = (1.0, 1.0) if is_episodes else (1.0, scale)
+        self.scale = min(max(scale, 1e-6), most) if not known else max(scale, 1e-6)
+
+    @property
+    def has_trials(self) -> bool:
+        """Whether the last rows say how many outcomes are behind them."""
+        return bool(self.trials) and self.trials[-1] > 0
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise of one row of an amount, now; 0 where not known."""
+        return math.sqrt(self.scale) if self.kind == "amount" else 0.0
+
+    def _flip(self, row: int) -> float:
+        trials = self.trials[row]
+        return 1.0 / trials if trials > 0 else 1.0
+
+    def _unit(self, row: int) -> float:
+        if self.kind == "rate":
+            return self._flip(row)
+        return self.scale
+
+    @property
+    def is_judgeable(self) -> bool:
+        """Whether anything is known of the noise."""
+        return self.kind == "rate" or self._num_squares >= LEAST_DIFFERENCES
+
+    # -- stretches -------------------------------------------------------------------------------
+
+    def stretch(self, start: int, stop: int) -> Stretch:
+        return Stretch(start, stop, (self._sums[stop] - self._sums[start]) / (stop - start))
+
+    def weight(self, stretch: Stretch) -> float:
+        """Coin flips that a stretch of a rate is worth."""
+        unit = self._units[stretch.stop] - self._units[stretch.start]
+        return stretch.size**2 / max(unit * self.scale, 1e-12)
+
+    def variance(self, stretch: Stretch, rate: float | None = None) -> float:
+        """Squared standard error of the mean.
+
+        Args:
+            rate: of a rate, the probability at which to take it; None for its own.
+        """
+        if self.kind == "rate":
+            weight = self.weight(stretch)
+            p = stretch.mean if rate is None else rate
+            p = (p * weight + 1) / (weight + 2)
+            return p * (1 - p) / weight
+        unit = self._units[stretch.stop] - self._units[stretch.start]
+        return unit / stretch.size**2 * self._doubt**2
+
+    @property
+    def _doubt(self) -> float:
+        """How much wider a bound is because the noise is itself estimated."""
+        return 1 + 4 / max(self._num_squares, 1)
+
+    def bounds(self, stretch: Stretch, z: float = NOMINAL_Z) -> tuple[float, float]:
+        """Interval of the true mean over a stretch: Wilson's of a rate."""
+        if self.kind == "amount":
+            half = z * math.sqrt(self.variance(stretch))
+            return stretch.mean - half, stretch.mean + half
+        weight = self.weight(stretch)
+        middle = (stretch.mean + z * z / (2 * weight)) / (1 + z * z / weight)
+        half = (
+            z
+            / (1 + z * z / weight)
+            * math.sqrt(stretch.mean * (1 - stretch.mean) / weight + z * z / (4 * weight**2))
+        )
+        return max(middle - half, 0.0), min(middle + half, 1.0)
+
+    def sigmas(self, before: Stretch, after: Stretch) -> float:
+        """Standard errors from one stretch up to another; 0 where nothing is known of the noise."""
+        difference = after.mean - before.mean
+        if abs(difference) <= SAME * max(abs(before.mean), abs(after.mean), 1e-12):
+            return 0.0
+        if not self.is_judgeable:
+            return 0.0
+        if self.kind == "rate":
+            one, two = self.weight(before), self.weight(after)
+            pooled = (before.mean * one + after.mean * two + 1) / (one + two + 2)
+            apart = self.variance(before) + self.variance(after)
+            error = math.sqrt(max(pooled * (1 - pooled) * (1 / one + 1 / two), apart))
+        else:
+            error = math.sqrt(self.variance(before) + self.variance(after))
+        return difference / error if error > 0 else math.copysign(math.inf, difference)
+
+    def ending(self, stop: int, first: int = 0) -> Iterator[Stretch]:
+        """The stretches that end before row `stop`, none with a row before `first`."""
+        for size in lengths(stop - first):
+            yield self.stretch(stop - size, stop)
+
+    def beginning(self, first: int, last: int) -> Iterator[Stretch]:
+        """The stretches that begin at row `first`, none with a row after `last`."""
+        for size in lengths(last + 1 - first):
+            yield self.stretch(first, first + size)
+
+    def row_of(self, step: int) -> int:
+        """The first row at or after a step."""
+        return bisect_left(self.steps, step)
+
+
+def _is_multiple(value: float, parts: int) -> bool:
+    return abs(value * parts - round(value * parts)) < 1e-6
+
+
+def _trimmed(squares: list[float]) -> float:
+    """Mean square of normal noise, from its smaller part."""
+    kept = sorted(squares)[: max(1, math.ceil(TRIMMED * len(squares)))]
+    mean = math.fsum(kept) / len(kept)
+    least = LEAST_OF_MEAN * math.fsum(squares) / len(squares)
+    return max(mean / TRIMMED_MEAN if len(squares) >= 10 else mean, least)

@@ -1,0 +1,199 @@
+"""The turning points of a quantity: where it went up, and where it went down, beyond chance.
+
+A turn is confirmed once what follows an extreme differs from it by more than chance explains, even
+for one who looks at every step. Between two turns the quantity has one direction. What it held is
+the stretch with the highest lower bound, so being chosen for its height does not flatter it.
+
+                     a stretch after the high is below it by TURN_Z
+          UP (or no direction) ------------------------------------> DOWN
+             ^                                                        |
+             +--------------------------------------------------------+
+                     a stretch after the low is above it by TURN_Z
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .series import Series, Stretch
+
+HELD_Z = 4.0
+"""Standard errors of the bound by which stretches compete for the highest and the lowest."""
+TURN_Z = 4.8
+"""Standard errors of a turn. On level runs of 1,000 steps about one in a hundred turns by chance
+(`bench truth`)."""
+AMOUNT_TURN_Z = 5.2
+"""... of a quantity whose noise is estimated from its own rows."""
+LEVEL_Z = 2.6
+"""Standard errors by which two parts of a stretch may differ and still be one level."""
+MOST_ROWS = 64
+"""Of the present level."""
+
+Mode = Literal["", "up", "down"]
+
+
+@dataclass(slots=True)
+class Turns:
+    """What follows from a series up to its last row. `update` after every row."""
+
+    series: Series
+    least_rows: int = 2
+    """Rows after an extreme that confirm a turn: one bad batch is none."""
+    mode: Mode = ""
+    pivots: list[tuple[Mode, Stretch]] = field(default_factory=list)
+    """Confirmed turns in order: the mode that began, and the extreme it began from."""
+    turned: list[int] = field(default_factory=list)
+    """The step at which each was confirmed."""
+    high: Stretch | None = None
+    """Highest since the last turn upwards."""
+    low: Stretch | None = None
+    best: Stretch | None = None
+    """Highest of all."""
+
+    def update(self) -> None:
+        """Take in the last row of the series."""
+        stop = len(self.series)
+        first = self.pivots[-1][1].stop if self.pivots else 0
+        for stretch in self.series.ending(stop, first):
+            if self.mode != "down":
+                self.high = self._higher(self.high, stretch)
+            if self.mode != "up":
+                self.low = self._lower(self.low, stretch)
+        for stretch in self.series.ending(stop):
+            self.best = self._higher(self.best, stretch)
+        if self.mode != "down" and self.high is not None and self._is_beyond(self.high, -1):
+            self._turn("down", self.high)
+        elif self.mode != "up" and self.low is not None and self._is_beyond(self.low, 1):
+            self._turn("up", self.low)
+
+    def _is_beyond(self, extreme: Stretch, sign: int) -> bool:
+        return self.sigmas_since(extreme, sign) >= self.turn_z
+
+    @property
+    def turn_z(self) -> float:
+        return TURN_Z if self.series.kind == "rate" else AMOUNT_TURN_Z
+
+    def sigmas_since(self, extreme: Stretch, sign: int, least_rows: int | None = None) -> float:
+        """Standard errors from an extreme to what follows it, up (1) or down (-1), the most."""
+        least = self.least_rows if least_rows is None else least_rows
+        stop = len(self.series)
+        return max(
+            (
+                sign * self.series.sigmas(extreme, stretch)
+                for stretch in self.series.ending(stop, extreme.stop)
+                if stretch.size >= least
+            ),
+            default=0.0,
+        )
+
+    def _turn(self, mode: Mode, extreme: Stretch) -> None:
+        self.mode = mode
+        self.pivots.append((mode, extreme))
+        self.turned.append(self.series.steps[-1])
+        self.high = self.low = None
+        for stop in range(extreme.stop + 1, len(self.series) + 1):
+            for stretch in self.series.ending(stop, extreme.stop):
+                if mode == "up":
+                    self.high = self._higher(self.high, stretch)
+                else:
+                    self.low = self._lower(self.low, stretch)
+
+    def _higher(self, one: Stretch | None, two: Stretch) -> Stretch:
+        if one is None:
+            return two
+        bound = self.series.bounds
+        return two if bound(two, HELD_Z)[0] > bound(one, HELD_Z)[0] else one
+
+    def _lower(self, one: Stretch | None, two: Stretch) -> Stretch:
+        if one is None:
+            return two
+        bound = self.series.bounds
+        return two if bound(two, HELD_Z)[1] < bound(one, HELD_Z)[1] else one
+
+    # -- levels ----------------------------------------------------------------------------------
+
+    def now(self) -> Stretch:
+        """The present level: the longest stretch up to now that is one level."""
+        stop = len(self.series)
+        first = max(0, stop - MOST_ROWS)
+        return self._one_level(list(self.series.ending(stop, first)))
+
+    def opening(self) -> Stretch:
+        """The level at the start: the longest stretch from the first row that is one level."""
+        last = min(len(self.series), MOST_ROWS) - 1
+        return self._one_level(list(self.series.beginning(0, last)))
+
+    def _one_level(self, stretches: list[Stretch]) -> Stretch:
+        chosen = stretches[0]
+        for stretch in stretches[1:]:
+            if not self._is_level(stretch, chosen):
+                break
+            chosen = stretch
+        return chosen
+
+    def _is_level(self, stretch: Stretch, core: Stretch) -> bool:
+        """Do the rows of a stretch beside its core, and their parts, differ from the core?"""
+        if stretch.start < core.start:
+            rest = self.series.stretch(stretch.start, core.start)
+            parts = [rest, *self.series.beginning(stretch.start, core.start - 1)]
+        else:
+            rest = self.series.stretch(core.stop, stretch.stop)
+            parts = [rest, *self.series.ending(stretch.stop, core.stop)]
+        return all(abs(self.series.sigmas(part, core)) <= LEVEL_Z for part in parts)
+
+
+CHANGE_POINT_DROP = 6.5
+"""Twice the log-likelihood by which a change point may be worse than the likeliest and still be in
+the set (counted by `bench truth`: nominal 90 %)."""
+RAMPS = (*range(21), 23, 25, 28, 31, 34, 38, 42, 47, 52, 58, 64, 71, 79, 88)
+"""Rows that a change may take."""
+
+
+def change_points(series: Series, start: int, stop: int) -> tuple[int, int]:
+    """First and last row at which the change within rows `start` to `stop` may have begun.
+
+    The likelihood is that of a level, a ramp of 0 to `RAMPS[-1]` rows, and another level. The set
+    is that of all first rows of the ramp that it does not exclude.
+    """
+    import numpy as np
+
+    y_R = np.asarray(series.values[start:stop])
+    num_rows = len(y_R)
+    if num_rows < 3:
+        return start + min(1, num_rows - 1), stop - 1
+    unit_R = np.diff(np.asarray(series._units[start : stop + 1]))
+    rows_R = np.arange(num_rows)
+    variance_R = np.maximum(unit_R, 1e-12)
+    best = math.inf
+    scores_T: np.ndarray = np.full(num_rows, np.inf)
+    for _ in range(2):
+        weight_R = 1.0 / variance_R
+        scores_T = np.full(num_rows, np.inf)
+        fits: dict[int, np.ndarray] = {}
+        for ramp in RAMPS:
+            if ramp >= num_rows:
+                break
+            # (T, R): the share of the change that row r has, if it begins at row t.
+            share_TR = np.clip((rows_R[None, :] - rows_R[1:, None] + 1) / (ramp + 1), 0.0, 1.0)
+            total = weight_R.sum()
+            mean_y = (weight_R * y_R).sum() / total
+            mean_T = share_TR @ weight_R / total
+            centred_TR = share_TR - mean_T[:, None]
+            power_T = (centred_TR**2) @ weight_R
+            slope_T = (centred_TR @ (weight_R * (y_R - mean_y))) / np.maximum(power_T, 1e-30)
+            rest_T = (weight_R * (y_R - mean_y) ** 2).sum() - slope_T**2 * power_T
+            better_T = rest_T < scores_T[1:]
+            scores_T[1:][better_T] = rest_T[better_T]
+            for t in np.flatnonzero(better_T):
+                fits[int(t)] = mean_y + slope_T[t] * centred_TR[t]
+        best = float(scores_T.min())
+        if series.kind != "rate":
+            break
+        fitted_R = np.clip(fits[int(np.argmin(scores_T[1:]))], 0.0, 1.0)
+        flips_R = 1.0 / np.maximum(unit_R * series.scale, 1e-12)
+        shrunk_R = (fitted_R * flips_R + 1) / (flips_R + 2)
+        variance_R = shrunk_R * (1 - shrunk_R) / flips_R
+    inside = np.flatnonzero(scores_T <= best + CHANGE_POINT_DROP)
+    return start + int(inside[0]), start + int(inside[-1])
