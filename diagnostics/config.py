@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .judge.courses.channels import CHANNELS
+from .judge.courses.outcome import LARGE_SHARE, OUTCOMES
 
 MAX_STEPS = 99_999_999
 """Ids of trajectories hold eight digits of the step."""
@@ -228,7 +229,9 @@ RuleName = Literal[
     "LOW_SUCCESS",
     "NOT_LEARNING",
     "DEGENERATE_TEXT",
+    "REWARD_HACKING",
     "TRAIN_EVAL_DIVERGENCE",
+    "PROMPT_INDEPENDENT",
     "STARVED_SIGNAL",
     "LENGTH_SATURATION",
     "REGULARISER_DOMINATES",
@@ -256,6 +259,7 @@ ChannelName = Literal[
     "success_probe",
     "success_eval",
     "success_train",
+    "eval_reward",
     "reward",
     "entropy_up",
     "entropy_down",
@@ -283,7 +287,7 @@ ChannelName = Literal[
     "ref_kl",
     "empty_selection",
 ]
-"""What the rules look at, in the order of `channels.CHANNELS`, which says what each of them is."""
+"""What the rules look at: `channels.CHANNELS` and `outcome.OUTCOMES` say what each of them is."""
 
 
 class AlarmConfig(FrozenModel):
@@ -305,7 +309,8 @@ class AlarmConfig(FrozenModel):
         "(docs/alarms.md): a difference for rates, a difference of logarithms for entropy and "
         "length, a share of the best for success, dependence and reward spread.",
         json_schema_extra=LIVE
-        | {"defaults": {spec.name: round(spec.raise_at, 4) for spec in CHANNELS}},
+        | {"defaults": {spec.name: round(spec.raise_at, 4) for spec in CHANNELS}
+            | {spec.name: LARGE_SHARE for spec in OUTCOMES}},
     )
     actions: dict[RuleName, Literal["notify", "pause", "stop"]] = Field(
         default_factory=dict,

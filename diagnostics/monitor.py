@@ -142,7 +142,7 @@ class Monitor:
         scorer, every = instruments.scorer, config.information.every
         schedule, is_urgent = (
             self._schedules[INFORMATION],
-            shows_sign(self.diagnosis.engine.channels),
+            shows_sign(self.diagnosis.engine.signs),
         )
         if scorer is not None and schedule.is_due(step, every, is_urgent=is_urgent):
             out.values |= _no_information(config)

@@ -32,17 +32,17 @@ from .advice.situation import History, Situation
 from .courses.changes import Channel
 from .courses.channels import (
     CHANNELS,
-    REWARD_AS_SUCCESS,
     SOURCES,
     ChannelSpec,
     at_distance,
     derived,
 )
 from .courses.course import observed
+from .courses.outcome import LARGE_SHARE, OUTCOMES, Outcome, OutcomeSpec
 from .rules import reasoning as rules_reasoning
 from .rules import signal as rules_signal
 from .rules import task as rules_task
-from .rules.base import FIXED, Finding, Rule, View, describe
+from .rules.base import FIXED, Finding, Rule, Sign, View, describe
 from .rules.needed import logged_keys
 
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
@@ -53,6 +53,9 @@ CLEAR_AFTER = 5
 """Rows in a row without a finding after which an alarm is cleared: one good batch ends nothing."""
 DOWNGRADE_AFTER = 10
 """Rows in a row without a second channel after which a critical alarm is a warning again."""
+
+TERM = "reward/term/"
+MAX_TERMS = 32
 
 Exemplars = Callable[[str], tuple[str, ...]]
 """Rule name -> ids of trajectories that show it, at this step."""
@@ -67,6 +70,7 @@ class RunState(StrEnum):
     COLLAPSED = "collapsed"
     CONVERGED = "converged"
     NOT_LEARNING = "not learning"
+    RECOVERING = "recovering"
     INSUFFICIENT = "insufficient evidence"
 
     @property
@@ -90,9 +94,12 @@ class OpenAlarm:
     onset_step: int | None
     earliest_onset: int | None
     """The departure began after this observation; None if it was there from the beginning."""
+    onset_interval: tuple[int, int] | None = None
+    """First and last step at which it may have begun (nominal 90 %)."""
     critical_step: int | None = None
     metric: str = ""
     words: str = ""
+    meaning: str = ""
     channels: list[str] = field(default_factory=list)
     """The channels that carry it, the main one first."""
     calm_rows: int = 0
@@ -137,6 +144,8 @@ class AlarmEngine:
         self.run_id = run_id
         self._specs = {spec.name: spec for spec in channels}
         self.channels = {spec.name: Channel(spec=spec) for spec in channels}
+        self.outcomes = {spec.name: Outcome(spec=spec) for spec in OUTCOMES}
+        self.terms: dict[str, Outcome] = {}
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.num_rows = 0
@@ -163,6 +172,9 @@ class AlarmEngine:
         for name, spec in self._specs.items():
             distance = config.thresholds.get(name)  # type: ignore[call-overload]
             self.channels[name].spec = spec if distance is None else at_distance(spec, distance)
+        for name, outcome in self.outcomes.items():
+            share = config.thresholds.get(name)  # type: ignore[call-overload]
+            outcome.large_share = LARGE_SHARE if share is None else share
 
     def observe(
         self, step: int, values: Mapping[str, float], exemplars: Exemplars | None = None
@@ -186,6 +198,9 @@ class AlarmEngine:
         full = {**values, **derived(values)}
         for channel in self.channels.values():
             channel.update(step, full)
+        for outcome in self.outcomes.values():
+            outcome.update(step, full)
+        self._observe_terms(step, full)
         self.num_rows += 1
         view = self.view()
         self.history.observe(view, full)
@@ -197,6 +212,17 @@ class AlarmEngine:
             self.first_critical_step = step
         return events
 
+    def _observe_terms(self, step: int, values: Mapping[str, float]) -> None:
+        """Follow every term of the reward, as a return of its own."""
+        for key, value in values.items():
+            if not key.startswith(TERM) or not math.isfinite(value):
+                continue
+            if key not in self.terms and len(self.terms) < MAX_TERMS:
+                spec = OutcomeSpec(name=key, keys=(key,), kind="amount")
+                self.terms[key] = Outcome(spec=spec)
+            if key in self.terms:
+                self.terms[key].update(step, values)
+
     def view(self) -> View:
         """The channels as they stand."""
         step = self.last_step or 0
@@ -205,8 +231,15 @@ class AlarmEngine:
             first_step=step if self.first_step is None else self.first_step,
             warmup_steps=self.config.warmup_steps,
             channels=self.channels,
+            outcomes=self.outcomes,
+            terms=self.terms,
             open_rules=self._open.keys(),
         )
+
+    @property
+    def signs(self) -> dict[str, Sign]:
+        """All that rules rest on, by name."""
+        return {**self.outcomes, **self.channels}
 
     @property
     def open_alarms(self) -> list[OpenAlarm]:
@@ -228,6 +261,8 @@ class AlarmEngine:
     def run_state(self) -> RunState:
         """What the open alarms mean, now."""
         worst = max((RANK[alarm.severity] for alarm in self._open.values()), default=0)
+        if self.view().is_recovering:
+            return RunState.RECOVERING
         if worst == RANK[AlarmSeverity.CRITICAL]:
             lost = self.view().is_success_lost
             return RunState.COLLAPSED if lost else RunState.COLLAPSING
@@ -305,13 +340,16 @@ class AlarmEngine:
                 onset_step=view.step if main.onset_step is None else main.onset_step,
                 earliest_onset=main.last_quiet_step,
             )
+        if (dated := main.onset_interval) is not None:
+            known.onset_interval = dated
+            known.onset_step = dated[0]
         if severity is AlarmSeverity.CRITICAL and known.critical_step is None:
             known.critical_step = view.step
         elif severity is not AlarmSeverity.CRITICAL:
             known.critical_step = None
         known.severity = severity
         known.metric = main.key
-        known.words = finding.words
+        known.words, known.meaning = finding.words, finding.meaning or rule.meaning
         names = [main.spec.name, *(c.spec.name for c in finding.agreeing)]
         known.channels = list(dict.fromkeys(names))
         return known
@@ -326,7 +364,7 @@ class AlarmEngine:
         *,
         with_advice: bool = True,
     ) -> Alarm:
-        main = self.channels[alarm.channels[0]]
+        main = view[alarm.channels[0]]
         ended = state is AlarmState.CLEARED
         action = None
         if with_advice and not ended:
@@ -359,9 +397,7 @@ class AlarmEngine:
             else live_command(action, alarm.alarm_id, self.run_id, rule.name),
             evidence=evidence or (),
             refuted_by=rule.refuted_by,
-            earliest_onset_step=view.first_step
-            if alarm.earliest_onset is None
-            else alarm.earliest_onset + 1,
+            earliest_onset_step=_earliest(alarm, view),
         )
 
     def _ending(self, rule: Rule, alarm: OpenAlarm, view: View) -> str:
@@ -374,7 +410,7 @@ class AlarmEngine:
         was += f"steps {alarm.raised_step} to {view.step}."
         worse = [a for a in self.open_alarms if a.severity is AlarmSeverity.CRITICAL]
         if not worse and not view.is_success_lost:
-            return f"{was} {capitalised(describe(self.channels[alarm.channels[0]]))}"
+            return f"{was} {capitalised(describe(view[alarm.channels[0]]))}"
         by = f" {RULES_BY_NAME[worse[0].rule].title} has taken over." if worse else ""
         success = view.success
         now = "" if success is None else f" {capitalised(describe(success))}."
@@ -388,7 +424,7 @@ class AlarmEngine:
         """
         self._open = {}
         for name in restarted:
-            self.channels[name] = Channel(spec=self.channels[name].spec)
+            self.view()[name].restart()
         self.first_watch_step = self.first_critical_step = None
 
     def state(self) -> dict[str, Any]:
@@ -403,6 +439,8 @@ class AlarmEngine:
             "first_watch_step": self.first_watch_step,
             "first_critical_step": self.first_critical_step,
             "channels": {name: channel.state() for name, channel in self.channels.items()},
+            "outcomes": {name: o.state() for name, o in self.outcomes.items() if o.count},
+            "terms": {name: term.state() for name, term in self.terms.items()},
             "open": {rule: asdict(alarm) for rule, alarm in self._open.items()},
         }
 
@@ -421,12 +459,33 @@ class AlarmEngine:
         for name, saved in state["channels"].items():
             if name in self.channels:
                 self.channels[name].restore(saved)
+        for name, saved in state.get("outcomes", {}).items():
+            self.outcomes[name].restore(saved)
+        for key, saved in state.get("terms", {}).items():
+            self.terms[key] = Outcome(spec=OutcomeSpec(name=key, keys=(key,), kind="amount"))
+            self.terms[key].restore(saved)
         known = {rule.name for rule in self._rules}
         self._open = {
-            rule: OpenAlarm(**{**saved, "severity": AlarmSeverity(saved["severity"])})
-            for rule, saved in state["open"].items()
-            if rule in known
+            rule: _open_alarm(saved) for rule, saved in state["open"].items() if rule in known
         }
+
+
+def _open_alarm(saved: Mapping[str, Any]) -> OpenAlarm:
+    dated = saved.get("onset_interval")
+    return OpenAlarm(
+        **{
+            **saved,
+            "severity": AlarmSeverity(saved["severity"]),
+            "onset_interval": None if dated is None else (int(dated[0]), int(dated[1])),
+        }
+    )
+
+
+def _earliest(alarm: OpenAlarm, view: View) -> int:
+    """The earliest step at which it may have begun: checkpoints from before it are healthy."""
+    if alarm.onset_interval is not None:
+        return alarm.onset_interval[0]
+    return view.first_step if alarm.earliest_onset is None else alarm.earliest_onset + 1
 
 
 def action_commands(
@@ -470,10 +529,7 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
     known = dict.fromkeys(keys, 1.0)
     known |= derived(dict.fromkeys(known, 1.0))
     disabled = (config or AlarmConfig()).disabled
-    specs = {spec.name: spec for spec in CHANNELS}
-    seen = {name for name, spec in specs.items() if observed(known, spec.keys)}
-    if REWARD_AS_SUCCESS in known:
-        seen.add("success_train")
+    seen = {spec.name for spec in (*CHANNELS, *OUTCOMES) if observed(known, spec.keys)}
     out = []
     for rule in ALL_RULES:
         if rule.name in disabled or (rule.is_moot is not None and rule.is_moot(known)):
@@ -500,7 +556,7 @@ def rules_reading(key: str) -> list[str]:
         key,
         *(made for made, stored in SOURCES.items() if {key, f"{key}_high"} & set(stored)),
     }
-    channels = {spec.name for spec in CHANNELS if sources & set(spec.keys)}
+    channels = {spec.name for spec in (*CHANNELS, *OUTCOMES) if sources & set(spec.keys)}
     return [rule.name for rule in ALL_RULES if channels & {*rule.needs, *rule.confirms}]
 
 

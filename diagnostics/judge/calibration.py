@@ -21,7 +21,7 @@ HORIZON = 20
 """Steps that a verdict of health is held to."""
 
 KINDS: Mapping[str, tuple[str, ...]] = {
-    "success": ("success_probe", "success_eval", "success_train", "reward"),
+    "success": ("success_probe", "success_eval", "success_train", "eval_reward", "reward"),
     "format": ("closed", "format"),
     "validity": ("action", "eval_action"),
     "entropy": ("entropy_up", "entropy_down"),

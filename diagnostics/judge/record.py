@@ -9,6 +9,7 @@ from echoscope.text.strict_json import finite_or_none, json_value
 
 from .advice.actions import Action
 from .alarms import RunState
+from .claims import Claim, claim_json
 from .regimes import Regime
 
 
@@ -20,7 +21,7 @@ class Evidence:
     before: float
     after: float
     interval: tuple[float, float] | None
-    """Two standard errors around `after`; None if the noise is not known."""
+    """Of `after`, nominal 95 %; None if the noise is not known."""
     steps: tuple[int, int]
     """Where `before` and `after` were measured."""
     words: str = ""
@@ -65,6 +66,8 @@ class Verdict:
     """What to do, the first first; `verb`, `checkpoint` and `settings` are what a button needs."""
     refuted_by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    """What is so, beyond chance: all that the text says in numbers."""
     text: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -120,5 +123,6 @@ class Verdict:
             ],
             "refuted_by": list(self.refuted_by),
             "notes": list(self.notes),
+            "claims": claim_json(self.claims),
             "text": self.text,
         }

@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from echoscope.text.amounts import counted
-from echoscope.text.titles import in_sentence
+from echoscope.text.titles import capitalised, in_sentence
 
 from ..catalogue import metric
-from ..metric_entry import SHARE
 from .advice.actions import Action
 from .advice.causes import Cause
 from .advice.situation import Situation
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
+from .courses.outcome import Outcome
 from .regimes import Regime
-from .rules.base import SUCCESS, View, amount, describe
+from .rules.base import SUCCESS, View, amount, describe, level_words, step_words
 from .rules.needed import mapping_words, wanting_words
 
 Onset = tuple[int | None, tuple[int, int] | None]
@@ -82,15 +82,19 @@ def verdict_text(
     """
     if state is RunState.INSUFFICIENT:
         parts = [_too_little(num_rows, *needed)]
-    elif state is RunState.HEALTHY:
-        reasoning = "" if nearest else _REASONING.get(regime, "")
-        parts = [" ".join([_healthy(measured, view, nearest), reasoning]).strip()]
+        if view.success is not None and needed[1] >= needed[2]:
+            parts = [f"Too little to judge. {outcome_words(view)} {_NO_RATE}"]
+    elif state in (RunState.HEALTHY, RunState.RECOVERING):
+        reasoning = "" if nearest or state is RunState.RECOVERING else _REASONING.get(regime, "")
+        parts = [" ".join([_healthy(state, measured, view, nearest), reasoning]).strip()]
         notes = [f"{RULES_BY_NAME[a.rule].title} ({a.words})" for a in open_alarms]
         parts += [f"Also seen, and no problem by itself: {'; '.join(notes)}."] if notes else []
     else:
         parts = _alarm_parts(state, open_alarms, onset, view, template)
         parts += _cause_part(causes)
         parts += [_advice_part(action) for action in actions[:1]]
+    if situation_fate := getattr(situation, "fate", None):
+        parts[0] = " ".join(filter(None, (situation_fate.words, situation_fate.way_on, parts[0])))
     open_rules = {alarm.rule for alarm in open_alarms}
     return "\n".join([*parts, *_unseen_words(unseen, view, open_rules, situation)])
 
@@ -161,19 +165,60 @@ def nearest_words(nearest: Sequence[str]) -> str:
     return "; ".join(sorted(nearest[:MAX_NEAREST]))
 
 
-def _healthy(measured: Sequence[str], view: View, nearest: Sequence[str]) -> str:
-    """What holds, in numbers that change only when something new is reached."""
-    success = view.success
-    best = ""
-    if success is not None and success.spec.unit == SHARE and success.high_step is not None:
-        first, high = (amount(value, SHARE) for value in (success.opening, success.high))
-        now = " and holds" if view.is_success_at_best else ""
-        if success.high > success.opening and first != high:
-            best = f" Success rose from {first} to {high}{now}."
+_NO_RATE = (
+    "Whether tasks are solved is not known: log a success rate, or import the rollouts with their "
+    "text."
+)
+
+
+def _healthy(state: RunState, measured: Sequence[str], view: View, nearest: Sequence[str]) -> str:
+    """What holds, by the measure that decides."""
     near = nearest_words(nearest)
-    rest = f" {NEAREST}: {near}." if near else ""
+    rest = f" {NEAREST}: {near}." if near and state is RunState.HEALTHY else ""
     checked = counted(len(measured), "signal")
-    return f"Healthy.{best} No problem found ({checked} checked).{rest}"
+    end = "" if state is RunState.RECOVERING else f" No problem found ({checked} checked)."
+    return f"{capitalised(state.value)}. {outcome_words(view)}{end}{rest}".replace("  ", " ")
+
+
+def outcome_words(view: View) -> str:
+    """What the best measure of success does, and the return where it goes the other way."""
+    success = view.success
+    if success is None:
+        return ""
+    words = course_words(success)
+    reward = view.outcomes["reward"]
+    if success.is_rate and reward.has_fallen and not success.has_fallen:
+        words += f" The mean return falls while success does not: {describe(reward)}."
+    return words
+
+
+def course_words(outcome: Outcome) -> str:
+    """What an outcome does, in one sentence.
+
+    >>> outcome = Outcome(spec=OUTCOMES[2])
+    >>> for step in range(40):
+    ...     outcome.update(step, {"rollout/success_rate": 0.5, "rollout/num_episodes": 64})
+    >>> course_words(outcome)
+    'Training success is 50 % (48 to 52 %; steps 0 to 39, 2,560 episodes), with no change beyond \
+chance.'
+    """
+    name, unit = metric(outcome.key).in_sentence, outcome.spec.unit
+    name = f"the {name}" if not outcome.is_rate else name
+    now = level_words(outcome.level_of(outcome.since_turn))
+    pivots = outcome.turns.pivots
+    if not pivots:
+        return f"{capitalised(name)} is {now}, with no change beyond chance."
+    pivot = outcome.level_of(pivots[-1][1])
+    start = f"{amount(pivot.value, unit)} ({step_words(pivot.steps)})"
+    bottom = outcome.bottom
+    if outcome.has_fallen:
+        return f"{capitalised(name)} fell from {start} to {now}."
+    if bottom is None:
+        return f"{capitalised(name)} rose from {start} to {now}."
+    held = outcome.level_of(pivots[-2][1])
+    fell = f"{capitalised(name)} fell from {amount(held.value, unit)} ({step_words(held.steps)})"
+    end = ", below what it was" if outcome.is_below_best else ""
+    return f"{fell} to {start}. Since then it rose to {now}{end}."
 
 
 def _alarm_parts(
@@ -190,7 +235,7 @@ def _alarm_parts(
     has_onset = state not in (RunState.CONVERGED, RunState.NOT_LEARNING)
     when = onset_words(*onset) if has_onset else ""
     since = f"{STARTING}{when}" if when else ""
-    parts = [f"{is_first_of}{title}{since}. {rule.meaning}"]
+    parts = [f"{is_first_of}{title}{since}. {worst.meaning or rule.meaning}"]
     if template and worst.rule in ("TEMPLATE_COLLAPSE", "LOW_ENTROPY_COLLAPSE", "ECHO_TRAP"):
         parts[0] += f" {template}"
     parts.append(f"Evidence: {_evidence(worst, open_alarms, view)}.")
@@ -203,12 +248,13 @@ def _alarm_parts(
 
 def _evidence(worst: OpenAlarm, open_alarms: Sequence[OpenAlarm], view: View) -> str:
     """The first alarm's own words, and success if it has moved and is not among them."""
-    said = worst.words.split("; ")[:MAX_EVIDENCE]
-    others = [view.channels[name] for alarm in open_alarms[1:] for name in alarm.channels]
-    success = [c for c in others if c.spec.name in SUCCESS and c.stands_out]
-    known = {text.split(":")[0] for text in said}
-    said += [describe(channel) for channel in success[:1] if channel.spec.label not in known]
-    return "; ".join(said)
+    evidence = worst.words.split("; ")[:MAX_EVIDENCE]
+    others = [view[name] for alarm in open_alarms[1:] for name in alarm.channels]
+    success = [sign for sign in others if sign.spec.name in SUCCESS and sign.stands_out]
+    labels = {text.split(":")[0] for text in evidence}
+    texts = [describe(sign) for sign in success[:1]]
+    evidence += [text for text in texts if text.split(":")[0] not in labels]
+    return "; ".join(evidence)
 
 
 def _cause_part(causes: Sequence[Cause]) -> list[str]:
@@ -242,7 +288,7 @@ def _unseen_words(
     unseen: Sequence[Blindness], view: View, open_rules: Collection[str], situation: Situation
 ) -> list[str]:
     # A fall of the mean return confirms these without a success rate.
-    has_return = view["reward"].count > 0 and not view.has_success_rate
+    has_return = view.outcomes["reward"].count > 0 and not view.has_success_rate
     by_return = _CONFIRMED_BY_RETURN if has_return else ()
     blind = [b for b in unseen if b.is_blind]
     wanting = [_wanting(b, view, situation) for b in blind]

@@ -32,11 +32,15 @@ from ..read.foreign_names import Meaning
 from ..read.table import MetricTable
 from .alarms import RULES_BY_NAME, AlarmEngine, Exemplars, OpenAlarm, RunState, blindness
 from .calibration import Calm, collapse_words, kinds_of, quiet_level, quiet_words
-from .courses.changes import HALF, Channel
-from .courses.channels import CHANNELS, REWARD_AS_SUCCESS, ChannelSpec
+from .claims import Claim
+from .courses.changes import HALF
+from .courses.channels import CHANNELS, ChannelSpec
+from .courses.outcome import Outcome
 from .record import Evidence, Shown, Verdict
 from .regimes import Regime, RegimeTracker
-from .rules.base import describe
+from .rules.base import Sign, describe
+from .rules.reasoning import independence
+from .rules.task import disagreement
 from .sentences import NOTHING_READ, of_replies, verdict_text
 
 if TYPE_CHECKING:
@@ -45,11 +49,13 @@ if TYPE_CHECKING:
     from ..read.sources import Opened, Rescore
     from .lineage import Before
 
+LEAST_KINDS = 4
+"""Kinds of signals beside a return that stays where it is, for a run to be called healthy."""
 MIN_ROWS = 8
 """Fewer steps are no evidence of anything."""
 
 INPUTS: Mapping[str, tuple[str, ...]] = {
-    "success": ("rollout/success_rate", "reward/success_rate", "eval/", "probe/"),
+    "success": ("rollout/success_rate", "eval/", "probe/"),
     "reward": ("reward/",),
     "format": ("rollout/action_valid_frac", "rollout/format_valid_frac", "rollout/reasoning_"),
     "entropy": ("policy/entropy",),
@@ -85,6 +91,21 @@ class Diagnosis:
         events = self.engine.observe(step, values, exemplars)
         self.regimes.observe(step, values)
         return events
+
+    def claims(self) -> tuple[Claim, ...]:
+        """What is so at this step, beyond chance; what decides about the run comes first."""
+        view = self.engine.view()
+        deciding = view.deciding
+        outcomes = sorted(view.outcomes.values(), key=lambda outcome: outcome not in deciding)
+        claims: list[Claim] = [claim for outcome in outcomes for claim in outcome.claims()]
+        for other in (
+            disagreement(view),
+            independence(view),
+            getattr(self.engine.situation, "fate", None),
+        ):
+            if other is not None:
+                claims.append(other)
+        return tuple(claims)
 
     def verdict(
         self, *, exemplars: Sequence[Shown] = (), notes: Sequence[str] = (), template: str = ""
@@ -133,11 +154,12 @@ class Diagnosis:
             actions=actions,
             refuted_by=tuple(rule.refuted_by for rule in rules),
             notes=tuple(notes),
+            claims=self.claims(),
             text=verdict_text(
                 state=state,
                 num_rows=self.engine.num_rows,
                 needed=self._needed(),
-                measured=sorted({channel.key for channel in self._judged()}),
+                measured=sorted({sign.key for sign in self._judged()}),
                 open_alarms=open_alarms,
                 onset=(onset, interval),
                 view=self.engine.view(),
@@ -170,36 +192,52 @@ class Diagnosis:
 
     def _state(self) -> RunState:
         state = self.engine.run_state
-        seen = any(channel.count >= channel.spec.warmup for channel in self._judged())
+        seen = any(sign.count >= _least(sign) for sign in self._judged())
         is_short = self.engine.num_rows < MIN_ROWS and not state.is_collapse
-        return RunState.INSUFFICIENT if is_short or not seen else state
+        if is_short or not seen:
+            return RunState.INSUFFICIENT
+        if state is RunState.HEALTHY and not self._shows_health:
+            return RunState.INSUFFICIENT
+        return state
+
+    @property
+    def _shows_health(self) -> bool:
+        """A success rate was judged; or a return that rose, or that has other signals beside it.
+
+        A return that stays where it is may be all there is to reach, or nothing: nobody knows.
+        """
+        outcomes = [o for o in self.engine.outcomes.values() if o.count and o.was_ready]
+        if any(outcome.is_rate for outcome in outcomes):
+            return True
+        has_risen = any(outcome.turns.mode == "up" for outcome in outcomes)
+        return bool(outcomes) and (has_risen or len(self.kinds) >= LEAST_KINDS)
 
     def _needed(self) -> tuple[str, int, int]:
         """The metric that needs fewest further steps for a verdict: its steps, and how many.
 
         No metric is named where steps of any kind are all that is missing.
         """
-        least = min(
-            self._judged(), key=lambda channel: channel.spec.warmup - channel.count, default=None
-        )
+        least = min(self._judged(), key=lambda sign: _least(sign) - sign.count, default=None)
         num_rows = self.engine.num_rows
         if least is None:
             return NOTHING_READ, num_rows, MIN_ROWS
-        if MIN_ROWS - num_rows >= least.spec.warmup - least.count:
+        if MIN_ROWS - num_rows >= _least(least) - least.count:
             return "", num_rows, MIN_ROWS
-        return least.key, least.count, least.spec.warmup
+        return least.key, least.count, _least(least)
 
-    def _judged(self) -> list[Channel]:
-        """Channels that some rule needs, and that were measured."""
+    def _judged(self) -> list[Sign]:
+        """Channels and outcomes that some rule needs, and that were measured."""
         names = {name for rule in RULES_BY_NAME.values() for name in rule.needs}
         names -= {"non_finite", "empty_selection"}
-        found = self.engine.channels.values()  # in one order: sets have another in every process
-        return [channel for channel in found if channel.spec.name in names and channel.count]
+        # In one order: sets have another in every process.
+        signs: list[Sign] = [*self.engine.outcomes.values(), *self.engine.channels.values()]
+        return [sign for sign in signs if sign.spec.name in names and sign.count]
 
     def _evidence(self, open_alarms: Sequence[OpenAlarm]) -> tuple[Evidence, ...]:
         names = dict.fromkeys(name for alarm in open_alarms for name in alarm.channels)
-        moved = (self.engine.channels[name] for name in names)
-        found = (_evidence(channel) for channel in moved if channel.stands_out)
+        view = self.engine.view()
+        moved = (view[name] for name in names)
+        found = (_evidence(sign) for sign in moved if sign.stands_out)
         by_metric: dict[str, Evidence] = {}
         for evidence in found:
             if evidence is not None:
@@ -217,7 +255,8 @@ class Diagnosis:
         over = f"{kinds} of {'signal' if len(measured) == 1 else 'signals'} over {steps}"
         if state.is_collapse:
             names = {name for alarm in self.engine.open_alarms for name in alarm.channels}
-            moved = [name for name in names if self.engine.channels[name].stands_out]
+            view = self.engine.view()
+            moved = [name for name in names if view[name].stands_out]
             agreeing = len(kinds_of(moved))
             level = "high" if agreeing >= 3 else "medium"
             return level, f"{agreeing} of {over} agree; {collapse_words(level)}"
@@ -225,6 +264,8 @@ class Diagnosis:
             return "high", over
         if state is RunState.WATCH:
             return "low", f"{over}; a warning is not yet a collapse"
+        if state is RunState.RECOVERING:
+            return "medium", over
         calm, num_kinds = self.calm(), len(measured)
         near = "some signals are near an alarm; " if calm == "half way" else ""
         return quiet_level(calm, num_kinds), f"{near}{over}; {quiet_words(calm, num_kinds)}"
@@ -232,7 +273,7 @@ class Diagnosis:
     @property
     def kinds(self) -> set[str]:
         """Kinds of signals that were measured and that a rule reads."""
-        return kinds_of(channel.spec.name for channel in self._judged())
+        return kinds_of(sign.spec.name for sign in self._judged())
 
     def calm(self) -> Calm:
         """How calm the signals are where no alarm is open."""
@@ -242,10 +283,11 @@ class Diagnosis:
         is_past = view.step - view.first_step >= self.engine.config.warmup_steps
         return "at best" if view.is_success_at_best and is_past else "calm"
 
-    def nearest(self) -> list[Channel]:
+    def nearest(self) -> list[Sign]:
         """Signals at least half way to an alarm, the nearest first."""
-        moved = [c for c in self.engine.channels.values() if c.is_raised or c.strength >= HALF]
-        return sorted(moved, key=lambda channel: -channel.strength)
+        signs: list[Sign] = [*self.engine.outcomes.values(), *self.engine.channels.values()]
+        moved = [sign for sign in signs if sign.is_raised or sign.strength >= HALF]
+        return sorted(moved, key=lambda sign: -sign.strength)
 
     def recall(self, history: Sequence[Before]) -> None:
         """Begin with what came before a branch (see `lineage.py`)."""
@@ -297,33 +339,48 @@ def _about_replies(verdict: Verdict) -> Verdict:
 def _onset(
     open_alarms: Sequence[OpenAlarm],
 ) -> tuple[int | None, tuple[int, int] | None]:
-    """The onset of the worst alarm, between the last quiet observation and the first loud one."""
+    """The onset of the worst alarm: its earliest step, and the steps between which it lies."""
     if not open_alarms or open_alarms[0].onset_step is None:
         return None, None
     worst = open_alarms[0]
-    onset = open_alarms[0].onset_step
+    if worst.onset_interval is not None:
+        return worst.onset_interval[0], worst.onset_interval
+    onset = worst.onset_step
     early = onset if worst.earliest_onset is None else min(worst.earliest_onset + 1, onset)
     return onset, (early, max(onset, worst.raised_step))
 
 
-def _evidence(channel: Channel) -> Evidence | None:
-    if not channel.count or channel.last_step is None:
+def _least(sign: Sign) -> int:
+    """Measurements that a sign needs before it says anything."""
+    return sign.least_rows if isinstance(sign, Outcome) else sign.spec.warmup
+
+
+def _evidence(sign: Sign) -> Evidence | None:
+    if not sign.count or sign.last_step is None:
         return None
-    spec = channel.spec
-    best = channel.high_step if spec.direction == "fall" else channel.low_step
+    if isinstance(sign, Outcome):
+        now = sign.level_of(sign.since_turn)
+        held = sign.level_of(sign.best)
+        return Evidence(
+            metric=sign.key,
+            before=held.value,
+            after=now.value,
+            interval=(now.low, now.high),
+            steps=(held.steps[1], now.steps[1]),
+            words=describe(sign),
+        )
+    spec = sign.spec
+    best = sign.high_step if spec.direction == "fall" else sign.low_step
     if spec.against == "start":
-        best = channel.first_step
-    before = math.nan if spec.against in ("zero", "recent") else channel.baseline
-    after, interval = channel.shown_level, channel.interval
-    if channel.key == REWARD_AS_SUCCESS and channel.at_nothing is not None:
-        after, interval = channel.at_nothing[1], None
+        best = sign.first_step
+    before = math.nan if spec.against in ("zero", "recent") else sign.baseline
     return Evidence(
-        metric=channel.key,
+        metric=sign.key,
         before=before,
-        after=after,
-        interval=interval,
-        steps=(channel.last_step if best is None else best, channel.last_step),
-        words=describe(channel),
+        after=sign.shown_level,
+        interval=sign.interval,
+        steps=(sign.last_step if best is None else best, sign.last_step),
+        words=describe(sign),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..judge.courses.changes import Channel
+from ..judge.rules.base import Sign
 
 SIGNS = (
     "dependence_first",
@@ -86,6 +86,6 @@ class Schedule:
         return cls(*state)
 
 
-def shows_sign(channels: Mapping[str, Channel]) -> bool:
+def shows_sign(channels: Mapping[str, Sign]) -> bool:
     """Whether a channel of `SIGNS` has changed, or is at least half way to it."""
     return any(channels[name].is_raised or channels[name].leans for name in SIGNS)

@@ -17,7 +17,6 @@ from ...catalogue import metric
 
 LN2, LN10 = math.log(2), math.log(10)
 REWARD_AS_SUCCESS = "reward/success_rate"
-"""The reward in a file of another trainer, where all of it lies between 0 and 1."""
 NOT_ABOVE_CHANCE = 0.05
 """p-value of a retrieval accuracy above which it may be chance."""
 
@@ -44,8 +43,6 @@ class ChannelSpec:
     """A best below this is nothing to fall from (in the metric's unit; not for `transform`)."""
     warmup: int = 5
     """Observations before the baseline counts; one where the metric is measured now and then."""
-    trials: str = ""
-    """Of a rate: the metric beside it that says over how many trials, `num_tasks` say."""
     has_own_schedule: bool = False
     """An evaluation: it is rare if many steps lie between two of them, whatever rows the log has.
     Any other metric is rare if it is absent from most rows of the log."""
@@ -65,10 +62,6 @@ _measured = partial(ChannelSpec, window=3, persist=2, warmup=3)
 """Of an estimate that has its own averaging, and is made every few steps."""
 _vanishing = partial(_measured, direction="fall", is_share=True, raise_at=0.75, least_baseline=0.1)
 """Falls below a quarter of its best."""
-_lost = partial(ChannelSpec, direction="fall", is_share=True, raise_at=0.5)
-"""Falls below half of its best."""
-_losing = partial(_lost, raise_at=0.375, has_own_schedule=True)
-"""Falls by three eighths of its best: on fixed tasks that is no matter of which were drawn."""
 _level = partial(ChannelSpec, direction="rise", against="zero")
 """Is wrong by its size alone."""
 
@@ -125,36 +118,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         direction="rise",
         transform="log",
         raise_at=LN2,
-    ),
-    # --- success
-    _losing(
-        name="success_probe",
-        keys=("probe/*/success_rate", "probe/success_rate"),
-        trials="num_tasks",
-        least_baseline=0.02,
-    ),
-    _losing(
-        name="success_eval",
-        keys=("eval/*/success_rate", "eval/success_rate"),
-        trials="num_tasks",
-        least_baseline=0.02,
-    ),
-    _lost(
-        name="success_train",
-        keys=("rollout/success_rate",),
-        smooth="mean",
-        window=10,
-        persist=5,
-        warmup=10,
-        least_baseline=0.02,
-    ),
-    _lost(
-        name="reward",
-        keys=("reward/return_mean", REWARD_AS_SUCCESS),
-        smooth="mean",
-        window=20,
-        persist=10,
-        warmup=20,
     ),
     # --- entropy
     ChannelSpec(
@@ -416,8 +379,12 @@ def _above_chance(accuracy: float, chance: float, p_value: float) -> float:
 
 def known_keys() -> list[str]:
     """Every key that a rule reads, and those it is derived from: what `--map` may name."""
-    direct = [key for spec in CHANNELS for key in spec.keys]
+    from .outcome import OUTCOMES
+
+    direct = [key for spec in (*CHANNELS, *OUTCOMES) for key in spec.keys]
     sources = [
+        "rollout/num_episodes",
+        "rollout/num_groups",
         "reward/solved_frac",
         "reward/hopeless_frac",
         "text/retrieval_accuracy",

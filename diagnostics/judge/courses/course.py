@@ -3,11 +3,9 @@
 A `Course` takes observations in; `changes.py` decides. The *level* is the median (or mean) of the
 last few observations. The *baseline* is the best level so far, the level at the start, the recent
 past, or zero. *Noise* is estimated robustly from second differences, so a steady trend is no noise.
-A rate over a known number of tasks has at least the standard error of so many coin flips.
 
-A metric that most rows of the log lack, or a rate over many tasks, is not smoothed. A log with a
-row at every tenth or fortieth step is smoothed like one with a row at every step: its rows are as
-noisy.
+A metric that most rows of the log lack is not smoothed. A log with a row at every tenth or fortieth
+step is smoothed like one with a row at every step: its rows are as noisy.
 """
 
 from __future__ import annotations
@@ -23,13 +21,12 @@ from .channels import ChannelSpec
 
 LOG_FLOOR = 1e-9
 """What a logarithm sees of zero."""
+DATED = 300
 HISTORY = 30
 """Differences and recent values that noise and the recent baseline are taken from."""
 SPARSE_GAP = 3
 """A metric that is in every third row of the log or fewer is not smoothed; nor is an evaluation at
 every third step or fewer."""
-POOLED_TRIALS = 64
-"""Evaluations over fewer tasks are averaged until they hold as many."""
 BEST_FROM = 5
 """Observations after which a level may be the best; of fewer the best is chance."""
 MIN_DIFFERENCES = 8
@@ -123,8 +120,6 @@ class Course:
     """The metric that is followed; the pattern where it is a mean over tags."""
     members: dict[str, float] = field(default_factory=dict)
     """Last value of every metric that goes into the mean: tags may be measured at odd steps."""
-    trials: dict[str, float] = field(default_factory=dict)
-    """Last known number of trials behind each member; see `ChannelSpec.trials`."""
     count: int = 0
     first_step: int | None = None
     last_step: int | None = None
@@ -148,6 +143,8 @@ class Course:
     differences: list[float] = field(default_factory=list)
     first_values: list[float] = field(default_factory=list)
     gaps: list[int] = field(default_factory=list)
+    history: list[tuple[int, float]] = field(default_factory=list)
+    """(step, value on the channel's scale) of the last `DATED` observations: they date a change."""
 
     def take(self, step: int, values: Mapping[str, float]) -> Past | None:
         """Take in a row of the log. None if the metric is not in it: the row is only counted."""
@@ -159,11 +156,10 @@ class Course:
         if self.key and rank > own_rank:
             return None
         if rank < own_rank or not measured.keys() <= self.members.keys():
-            kept = ({}, {}) if rank < own_rank else (self.members, self.trials)
+            kept = {} if rank < own_rank else dict(self.members)
             self.restart()
-            self.members, self.trials = dict(kept[0]), dict(kept[1])
+            self.members = kept
         self.members |= measured
-        self._count_trials(measured, values)
         self.key = next(iter(measured)) if len(self.members) == 1 else self.spec.keys[rank]
         self.value = math.fsum(self.members.values()) / len(self.members)
         x = self.value
@@ -192,29 +188,20 @@ class Course:
 
     @property
     def stands_alone(self) -> bool:
-        """One observation is enough to judge by: it is rare, or a rate over many trials."""
-        return self.is_sparse or POOLED_TRIALS <= self.num_trials < math.inf
+        """One observation is enough to judge by: it is rare."""
+        return self.is_sparse
 
     @property
     def window(self) -> int:
         """Observations that the level is made of: as many rows, whatever the cadence.
 
-        A rare one stands for itself, and so does a rate over many trials; few trials are pooled.
+        A rare one stands for itself.
         """
-        pooled = max(1, math.ceil(POOLED_TRIALS / self.num_trials))
-        if self.is_sparse:
-            return min(self.spec.window, pooled)
-        width = math.ceil(self.spec.window / max(self.gap, 1.0))
-        return min(width, pooled) if math.isfinite(self.num_trials) else width
+        return 1 if self.is_sparse else math.ceil(self.spec.window / max(self.gap, 1.0))
 
     @property
     def was_ready(self) -> bool:
         return self.count >= (1 if self.stands_alone else self.spec.warmup)
-
-    @property
-    def opening(self) -> float:
-        """Where it began: the first of what stands alone, else the median of the first ten."""
-        return self.first_values[0] if self.first_values and self.stands_alone else self.start
 
     @property
     def baseline(self) -> float:
@@ -228,13 +215,8 @@ class Course:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Two standard errors around the level, in the metric's own unit; None if unknown.
-
-        From its own noise, and of a rate over a known number of tasks from that number if wider.
-        """
+        """Two standard errors around the level, in the metric's own unit; None if unknown."""
         error = self.noise
-        if math.isfinite(self.num_trials):
-            error = max(error, self.error_of(self.level))
         if not error > 0:
             return None
         low = self._own_unit(self.level - 2 * error)
@@ -262,28 +244,6 @@ class Course:
         return sigma * factor / math.sqrt(width)
 
     @property
-    def num_trials(self) -> float:
-        """Trials behind one observation; infinite where unknown. A mean over all tags adds none."""
-        tags = [name for name in self.members if "/all/" not in name] or list(self.members)
-        if not tags or not set(tags) <= self.trials.keys():
-            return math.inf
-        return len(tags) ** 2 / sum(1 / self.trials[name] for name in tags)
-
-    @property
-    def share_moved(self) -> float:
-        """How far the level is from the baseline, as a share of it; whatever its standard error."""
-        reference = self.reference
-        scale = reference - min(self.low, 0.0)
-        return abs(self.level - reference) / scale if scale > 0 else math.nan
-
-    @property
-    def noise_sigmas(self) -> float:
-        """Standard errors from the best level to this one, by the noise of both; 0 if unknown."""
-        noise = self.noise
-        distance = abs(self.level - self.reference)
-        return distance / (noise * math.sqrt(2)) if noise > 0 else 0.0
-
-    @property
     def reference(self) -> float:
         """The baseline on the channel's scale."""
         against, falls = self.spec.against, self.spec.direction == "fall"
@@ -292,14 +252,6 @@ class Course:
         if against == "start":
             return self.start
         return self.high if falls else self.low
-
-    def error_of(self, rate: float) -> float:
-        """Standard error of one level of a rate over a known number of trials; 0 of any other."""
-        if not math.isfinite(self.num_trials):
-            return 0.0
-        total = self.num_trials * self.window
-        shrunk = (min(max(rate, 0.0), 1.0) * total + 1) / (total + 2)
-        return math.sqrt(shrunk * (1 - shrunk) / total)
 
     @property
     def persist(self) -> int:
@@ -310,14 +262,6 @@ class Course:
         if self.gap > 1:
             return min(persist, max(2, math.ceil(persist / self.gap)))
         return persist
-
-    def _count_trials(self, found: Mapping[str, float], values: Mapping[str, float]) -> None:
-        if not self.spec.trials:
-            return
-        for name in found:
-            count = values.get(f"{name.rpartition('/')[0]}/{self.spec.trials}", math.nan)
-            if count > 0:
-                self.trials[name] = count
 
     @property
     def _is_median(self) -> bool:
@@ -331,6 +275,7 @@ class Course:
         if len(self.recent) > 1:
             _append(self.differences, x - 2 * self.recent[-1] + self.recent[-2], HISTORY)
         _append(self.recent, x, max(HISTORY, self.spec.window))
+        _append(self.history, (step, x), DATED)
         if len(self.first_values) < 10:
             self.first_values.append(x)
             self.start = median(self.first_values)
@@ -341,7 +286,7 @@ class Course:
             # Only the second observation tells that a metric is rare: the first counts, too.
             for earlier in self.recent[:-1]:
                 self._extend_extremes(earlier, self.last_step or 0)
-        if self.is_sparse or math.isfinite(self.num_trials):
+        if self.is_sparse:
             is_full = len(self.recent) >= width
         else:
             is_full = self.count + 1 >= min(self.spec.warmup, BEST_FROM)

@@ -16,7 +16,7 @@ from ...catalogue import metric
 from ..claims import Change, Claim, Dip, Level, Lost
 from .course import observed
 from .series import NOMINAL_Z, Kind, Series, Stretch
-from .turns import HELD_Z, Turns, change_points
+from .turns import HELD_Z, ROWS_TO_DATE, Turns, change_points
 
 LOST_SHARE = 0.5
 """Of what was held: with less left, beyond chance and for good, it is lost."""
@@ -37,8 +37,6 @@ LEAST_HELD = 0.02
 """A success rate below this was never held."""
 OTHER_TASKS = 1.5
 """Factor in the number of tasks from which an evaluation is another one."""
-ROWS_TO_DATE = 60
-"""Rows after a turn that date its beginning; more change nothing."""
 ROWS_BEFORE = 240
 
 
@@ -108,6 +106,8 @@ class Outcome:
     """Last value of every metric that goes into the mean: tags may be measured at odd steps."""
     trials: dict[str, float] = field(default_factory=dict)
     is_reconstructed: bool = False
+    large_share: float = LARGE_SHARE
+    """Share of what was held whose loss is a large fall."""
     restarted: list[int] = field(default_factory=list)
     """Steps at which other tasks came: what was before is another quantity."""
     low_since: int | None = None
@@ -269,7 +269,7 @@ class Outcome:
         if not self.count:
             return math.nan
         base = 0.0 if self.is_rate else min(self.base, self.high)
-        return self.high - LARGE_SHARE * (self.high - base)
+        return self.high - self.large_share * (self.high - base)
 
     @property
     def base(self) -> float:
@@ -297,10 +297,10 @@ class Outcome:
             return False
         fall = self.high - self.level
         if self.is_rate:
-            return fall >= LARGE_SHARE * self.high
+            return fall >= self.large_share * self.high
         gain, sigma = self.high - self.base, self.series.sigma
         if gain >= LARGE_SIGMAS * sigma:
-            return fall >= max(LARGE_SHARE * gain, LARGE_SIGMAS * sigma)
+            return fall >= max(self.large_share * gain, LARGE_SIGMAS * sigma)
         return fall >= UNGAINED_SIGMAS * sigma
 
     @property

@@ -14,6 +14,7 @@ the stretch with the highest lower bound, so being chosen for its height does no
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -147,8 +148,30 @@ class Turns:
 CHANGE_POINT_DROP = 6.5
 """Twice the log-likelihood by which a change point may be worse than the likeliest and still be in
 the set (counted by `bench truth`: nominal 90 %)."""
+ROWS_TO_DATE = 60
+"""Rows after a turn that date its beginning; more change nothing."""
 RAMPS = (*range(21), 23, 25, 28, 31, 34, 38, 42, 47, 52, 58, 64, 71, 79, 88)
 """Rows that a change may take."""
+
+
+def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> tuple[int, int] | None:
+    """First and last step at which the last turn of a mode may have begun; None without one.
+
+    Args:
+        values: (step, value) of a quantity, by step.
+    """
+    series = Series("amount")
+    turns = Turns(series)
+    turn: tuple[Stretch, int] | None = None
+    for step, value in values:
+        series.append(step, value)
+        turns.update()
+        if turns.pivots and turns.mode == mode and (turn is None or turn[0] != turns.pivots[-1][1]):
+            turn = turns.pivots[-1][1], len(series)
+    if turn is None:
+        return None
+    first, last = change_points(series, turn[0].start, min(len(series), turn[1] + ROWS_TO_DATE))
+    return series.steps[first], series.steps[last]
 
 
 def change_points(series: Series, start: int, stop: int) -> tuple[int, int]:

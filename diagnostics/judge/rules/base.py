@@ -17,17 +17,19 @@ from echoscope.text.amounts import number, percent
 from ...catalogue import metric
 from ...config import RuleName
 from ...metric_entry import POINTS, SHARE
-from ..courses.changes import DRASTIC, HALF, SURE_SIGMAS, Channel
-from ..courses.channels import REWARD_AS_SUCCESS
+from ..claims import Level
+from ..courses.changes import DRASTIC, Channel
+from ..courses.outcome import Outcome
 
 FIXED = ("success_probe", "success_eval")
-SUCCESS = (*FIXED, "success_train", "reward")
+RATES = (*FIXED, "success_train")
+SUCCESS = (*RATES, "eval_reward", "reward")
 """Measures of success, the most trustworthy first: fixed tasks before whichever were drawn."""
-DRAWN_STREAK = 5
-AT_BEST = 0.9
-"""Share of its peak from which success counts as being at its best."""
 SOLVED_RATE = 0.95
 """Success rate from which a task counts as solved."""
+
+Sign = Channel | Outcome
+"""What a rule may rest on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +37,13 @@ class Finding:
     """A rule's evidence is there, at this step."""
 
     severity: AlarmSeverity
-    main: Channel
-    """The channel that carries it."""
-    agreeing: tuple[Channel, ...] = ()
+    main: Sign
+    """What carries it."""
+    agreeing: tuple[Sign, ...] = ()
     words: str
     """What happened, without its beginning "NAME: "."""
+    meaning: str = ""
+    """What it means, where that is not what the rule says of itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,126 +54,124 @@ class View:
     first_step: int
     warmup_steps: int
     channels: Mapping[str, Channel]
+    outcomes: Mapping[str, Outcome]
+    terms: Mapping[str, Outcome] = field(default_factory=dict)
+    """Terms of the reward, by the name of the metric."""
     open_rules: Collection[str] = ()
     """Rules whose alarms are open before this step."""
 
-    def __getitem__(self, name: str) -> Channel:
-        return self.channels[name]
+    def __getitem__(self, name: str) -> Sign:
+        return self.outcomes[name] if name in self.outcomes else self.channels[name]
 
-    def raised(self, *names: str) -> list[Channel]:
-        return [self.channels[name] for name in names if self.channels[name].is_raised]
+    def _these(self, names: Iterable[str]) -> list[Sign]:
+        return [self[name] for name in names]
 
-    def leaning(self, *names: str) -> list[Channel]:
+    def raised(self, *names: str) -> list[Sign]:
+        return [sign for sign in self._these(names) if sign.is_raised]
+
+    def leaning(self, *names: str) -> list[Sign]:
         """Raised, or at least half way there."""
-        found = (self.channels[name] for name in names)
-        return [c for c in found if (c.is_raised and c.stands_out) or c.leans]
+        signs = self._these(names)
+        return [sign for sign in signs if (sign.is_raised and sign.stands_out) or sign.leans]
 
-    def jumped(self, *names: str) -> list[Channel]:
+    def jumped(self, *names: str) -> list[Sign]:
         """Twice as far as it takes with the last observation alone, whatever the level says."""
-        found = (self.channels[name] for name in names)
-        return [c for c in found if c.last_step == self.step and c.jump >= DRASTIC]
+        signs = self._these(names)
+        return [sign for sign in signs if sign.last_step == self.step and sign.jump >= DRASTIC]
 
     @property
     def is_warm(self) -> bool:
         """Past the warm-up. A loss of success on fixed tasks needs none."""
         past = self.step - self.first_step >= self.warmup_steps
-        return past or bool(self.raised(*FIXED))
+        return past or any(self.outcomes[name].is_large_fall for name in FIXED)
 
-    def is_warm_for(self, channels: Iterable[Channel]) -> bool:
+    def is_warm_for(self, signs: Iterable[Sign]) -> bool:
         """Past the warm-up, or what happens is twice as much as it takes: no batch does that."""
-        drastic = any(channel.is_raised and channel.strength >= DRASTIC for channel in channels)
+        drastic = any(sign.is_raised and sign.strength >= DRASTIC for sign in signs)
         return self.is_warm or drastic
 
     @property
-    def success(self) -> Channel | None:
+    def success(self) -> Outcome | None:
         """The best measure of success that there is; None without any.
 
-        Of two measures on fixed tasks that say how many, the one that has played more of them.
+        Of two measures on fixed tasks, the one that has played more of them.
         """
         fixed = self._fixed
-        if len(fixed) > 1 and all(math.isfinite(channel.num_trials) for channel in fixed):
-            return max(fixed, key=lambda channel: channel.num_trials / channel.gap)
-        found = (self.channels[name] for name in SUCCESS)
-        return next((channel for channel in found if channel.count and channel.was_ready), None)
+        if len(fixed) > 1:
+            return max(fixed, key=lambda outcome: _or_zero(outcome.num_trials) * outcome.count)
+        measured = (self.outcomes[name] for name in SUCCESS)
+        return next((outcome for outcome in measured if outcome.was_ready and outcome.count), None)
 
     @property
-    def _fixed(self) -> list[Channel]:
-        found = (self.channels[name] for name in FIXED)
-        return [channel for channel in found if channel.count and channel.was_ready]
+    def _fixed(self) -> list[Outcome]:
+        measured = (self.outcomes[name] for name in FIXED)
+        return [outcome for outcome in measured if outcome.count and outcome.was_ready]
 
     @property
     def has_success_rate(self) -> bool:
-        """Any was measured, or a reward that is read as one."""
-        measured = any(self[name].count for name in (*FIXED, "success_train"))
-        return measured or self["reward"].key == REWARD_AS_SUCCESS
+        return any(self.outcomes[name].count for name in RATES)
+
+    @property
+    def deciding(self) -> list[Outcome]:
+        """The outcomes that decide whether the run is lost.
+
+        Fixed tasks where there are any: what moves in training is also which tasks were drawn.
+        Training decides beside them while no fixed task was played since its fall began. A return
+        decides only where no success rate is logged: nobody knows what it is worth.
+        """
+        fixed, train = self._fixed, self.outcomes["success_train"]
+        if fixed:
+            last = max(outcome.last_step or 0 for outcome in fixed)
+            is_newer = train.is_large_fall and last < (train.onset_interval or (0, 0))[1]
+            return [*fixed, train] if is_newer else fixed
+        if train.count:
+            return [train]
+        returns = [self.outcomes[name] for name in ("eval_reward", "reward")]
+        return [outcome for outcome in returns if outcome.count and outcome.was_ready]
 
     @property
     def is_success_lost(self) -> bool:
-        """Success stays below half of its peak, on whichever fixed tasks."""
-        success = self.success
-        measures = self._fixed or ([] if success is None else [success])
-        return any(channel.is_raised and channel.share_moved >= HALF for channel in measures)
+        """What was held is lost, and stays lost."""
+        return any(outcome.is_lost for outcome in self.deciding)
+
+    @property
+    def is_recovering(self) -> bool:
+        """After a large fall the deciding outcome rises beyond chance, and none falls."""
+        deciding = self.deciding
+        return any(outcome.is_recovering for outcome in deciding) and not any(
+            outcome.has_fallen for outcome in deciding
+        )
 
     @property
     def is_success_declining(self) -> bool:
-        """Half way to being lost, and not by chance.
+        """A deciding outcome is below its best, beyond chance."""
+        return any(
+            outcome.has_fallen or (outcome.is_below_best and outcome.bottom is None)
+            for outcome in self.deciding
+        )
 
-        On fixed tasks twice in a row, or once while success in training says the same. On tasks
-        drawn anew each step only once it is lost: most of what moves there is which were drawn.
-        """
-        fixed, success = self._fixed, self.success
-        if not fixed:
-            return success is not None and success.is_raised
-        agrees = self["success_train"].half_streak >= DRAWN_STREAK
-        least = 1 if agrees else 2
-        return any(channel.is_raised or channel.half_streak >= least for channel in fixed)
-
-    def declining_success(self) -> list[Channel]:
-        """Measures of success at least half way to being lost.
-
-        On tasks drawn anew each step that takes several observations in a row: most of what moves
-        there is which tasks were drawn. A reward that is read as success counts where it fell to
-        next to nothing.
-        """
-        train = self["success_train"]
-        is_low = train.is_raised or train.half_streak >= DRAWN_STREAK
-        moved = [train] if is_low and train.stands_out else []
-        found = [*self.leaning(*FIXED), *moved]
-        return found or self.success_at_nothing(SURE_SIGMAS)
-
-    def success_at_nothing(self, sigmas: float) -> list[Channel]:
-        """Success in training that fell to next to nothing, where no fixed tasks are measured.
-
-        Args:
-            sigmas: Standard errors that the fall takes.
-        """
-        success = self.success
-        if success is None or success.spec.name in FIXED:
-            return []
-        is_rate = success.spec.name != "reward" or success.key == REWARD_AS_SUCCESS
-        return [success] if is_rate and success.sigmas_to_nothing >= sigmas else []
+    def declining_success(self) -> list[Sign]:
+        """Success rates below their best, beyond chance."""
+        rates = [self.outcomes[name] for name in RATES]
+        return [rate for rate in rates if rate.leans and rate.bottom is None]
 
     @property
     def is_success_falling(self) -> bool:
-        success = self.success
-        measures = self._fixed or ([] if success is None else [success])
-        return any(channel.is_raised or channel.leans for channel in measures)
+        return any(outcome.leans for outcome in self.deciding)
 
     @property
     def is_success_at_best(self) -> bool:
         success = self.success
-        if success is None or not math.isfinite(success.high) or success.high <= 0:
-            return False
-        return success.level >= AT_BEST * success.high
+        return success is not None and success.is_at_best
 
     def is_success_flat(self, num_steps: int) -> bool:
-        """No new peak for so many steps."""
+        """No change beyond chance for so many steps."""
         success = self.success
-        return (
-            success is not None
-            and success.high_step is not None
-            and self.step - success.high_step >= num_steps
-        )
+        return success is not None and success.is_flat(num_steps)
+
+
+def _or_zero(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
 
 
 Judge = Callable[[View], Finding | None]
@@ -198,39 +200,79 @@ class Rule:
     refuted_by: str
 
 
-def first(channels: Iterable[Channel]) -> Channel:
-    """The channel that departed first; ties go to the stronger."""
-    found = list(channels)
-    return min(found, key=lambda c: (_or_inf(c.onset_step), -c.strength))
+def first(signs: Iterable[Sign]) -> Sign:
+    """What departed first; ties go to the stronger."""
+    return min(signs, key=lambda sign: (_or_inf(sign.onset_step), -sign.strength))
 
 
 def _or_inf(step: int | None) -> float:
     return math.inf if step is None else float(step)
 
 
-def onset_of(channels: Iterable[Channel]) -> float:
+def onset_of(signs: Iterable[Sign]) -> float:
     """When the first of them departed; infinite if none did."""
-    return min((_or_inf(channel.onset_step) for channel in channels), default=math.inf)
+    return min((_or_inf(sign.onset_step) for sign in signs), default=math.inf)
 
 
-def describe(channel: Channel) -> str:
+def describe(sign: Sign) -> str:
     """`valid actions: 95 % (step 40) -> 31 % (step 55)`."""
-    spec, label = channel.spec, _label(channel)
-    now = amount(channel.shown_level if math.isfinite(channel.level) else channel.value, spec.unit)
+    if isinstance(sign, Outcome):
+        return describe_outcome(sign)
+    spec, label = sign.spec, _label(sign)
+    now = amount(sign.shown_level if math.isfinite(sign.level) else sign.value, spec.unit)
+    over = "" if sign.window == 1 or spec.against == "recent" else f", mean of {sign.window} rows"
     if spec.against == "zero":
-        return f"{label}: {now}"
+        return f"{label}: {now} (step {sign.last_step}{over})"
     if spec.against == "recent":
-        return f"{label} jumped to {amount(channel.value, spec.unit)}"
-    before = amount(channel.baseline, spec.unit)
-    if channel.key == REWARD_AS_SUCCESS and channel.at_nothing is not None:
-        num_rows, mean = channel.at_nothing
-        now = f"{amount(mean, spec.unit)} over the last {num_rows} rows"
-        return f"{spec.label}: {before} (step {channel.high_step}) -> {now}"
+        return f"{label} jumped to {amount(sign.value, spec.unit)}"
+    before = amount(sign.baseline, spec.unit)
     if before == now:
-        return f"{label}: {now}"
-    best = channel.high_step if spec.direction == "fall" else channel.low_step
+        return f"{label}: {now} (step {sign.last_step}{over})"
+    best = sign.high_step if spec.direction == "fall" else sign.low_step
     where = "at the start" if spec.against == "start" else f"step {best}"
-    return f"{label}: {before} ({where}) -> {now} (step {channel.last_step})"
+    return f"{label}: {before} ({where}) -> {now} (step {sign.last_step}{over})"
+
+
+def describe_outcome(outcome: Outcome) -> str:
+    """`evaluation success: 70 % (steps 20 to 40) -> 2 % (0 to 4 %; steps 45 to 60)`.
+
+    >>> outcome = Outcome(spec=OUTCOMES[2])
+    >>> for step in range(40):
+    ...     outcome.update(step, {"rollout/success_rate": 0.75 if step < 30 else 0.0,
+    ...                           "rollout/num_episodes": 64})
+    >>> describe_outcome(outcome)
+    'training success: 75 % (steps 0 to 29) -> 0 % (0 to 2 %; steps 30 to 39, 640 episodes)'
+    """
+    label = metric(outcome.key).in_sentence
+    now = outcome.level_of(outcome.since_turn)
+    if not outcome.turns.pivots:
+        return f"{label}: {level_words(now)}"
+    pivot = outcome.turns.pivots[-1][1]
+    before = outcome.level_of(outcome.best if outcome.has_fallen else pivot)
+    first_level = f"{amount(before.value, outcome.spec.unit)} ({step_words(before.steps)})"
+    return f"{label}: {first_level} -> {level_words(now)}"
+
+
+def level_words(level: Level) -> str:
+    """A level with its interval, its steps, and what it rests on.
+
+    >>> level_words(Level(metric="rollout/success_rate", value=0.5, low=0.46, high=0.54,
+    ...                   steps=(81, 120), num_points=40, trials=2560))
+    '50 % (46 to 54 %; steps 81 to 120, 2,560 episodes)'
+    """
+    entry = metric(level.metric)
+    low, high = amount(level.low, entry.unit), amount(level.high, entry.unit)
+    if low.endswith(" %") and high.endswith(" %"):
+        low = low.removesuffix(" %")
+    noun = "episodes" if level.metric.startswith("rollout/") else "tasks"
+    rests_on = f", {level.trials:,.0f} {noun}" if level.trials > 0 else ""
+    shown = f"{low} to {high}; " if low != high else ""
+    return f"{amount(level.value, entry.unit)} ({shown}{step_words(level.steps)}{rests_on})"
+
+
+def step_words(steps: tuple[int, int]) -> str:
+    """`step 4`, or `steps 4 to 9`."""
+    return f"step {steps[0]}" if steps[0] == steps[1] else f"steps {steps[0]} to {steps[1]}"
 
 
 def _label(channel: Channel) -> str:
@@ -238,12 +280,13 @@ def _label(channel: Channel) -> str:
     return metric(channel.key).in_sentence if channel.key else channel.spec.label
 
 
-def describe_jump(channel: Channel) -> str:
+def describe_jump(sign: Sign) -> str:
     """`valid actions: 95 % (step 40) -> 31 % at once (step 41)`."""
-    best = channel.high_step if channel.spec.direction == "fall" else channel.low_step
-    before, now = (amount(value, channel.spec.unit) for value in (channel.baseline, channel.value))
-    label = _label(channel)
-    return f"{label}: {before} (step {best}) -> {now} at once (step {channel.last_step})"
+    if isinstance(sign, Outcome):
+        return describe_outcome(sign)
+    best = sign.high_step if sign.spec.direction == "fall" else sign.low_step
+    before, now = (amount(value, sign.spec.unit) for value in (sign.baseline, sign.value))
+    return f"{_label(sign)}: {before} (step {best}) -> {now} at once (step {sign.last_step})"
 
 
 def amount(value: float, unit: str = "") -> str:
@@ -263,6 +306,6 @@ def amount(value: float, unit: str = "") -> str:
     return number(value)
 
 
-def sentence(channels: Sequence[Channel]) -> str:
-    """What several channels did, each once."""
-    return "; ".join(dict.fromkeys(describe(channel) for channel in channels))
+def sentence(signs: Sequence[Sign]) -> str:
+    """What several signs did, each once."""
+    return "; ".join(dict.fromkeys(describe(sign) for sign in signs))

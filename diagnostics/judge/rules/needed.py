@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...catalogue import metric
 from ...metric_entry import SHARE
 from ..courses.channels import CHANNELS, SOURCES
+from ..courses.outcome import OUTCOMES
 
 TAG = "TAG"
 """Stands for the name of an evaluation, or of an environment."""
@@ -20,7 +21,7 @@ _LOGGED: Mapping[str, tuple[str, ...]] = {"optim/non_finite": ("loss/*", "optim/
 """What a rule reads that is made of whatever there is."""
 _KEYS = {
     spec.name: next((key for key in spec.keys if not key.startswith("probe/")), spec.keys[0])
-    for spec in CHANNELS
+    for spec in (*CHANNELS, *OUTCOMES)
 }
 """Channel -> the metric of it that most runs log: few have probe tasks."""
 

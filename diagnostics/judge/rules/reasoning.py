@@ -6,8 +6,8 @@ import math
 
 from echoscope.store.records import AlarmSeverity
 
-from ..courses.changes import Channel
-from .base import Finding, Rule, View, describe, describe_jump, first, onset_of, sentence
+from ..claims import Independent
+from .base import Finding, Rule, Sign, View, describe, describe_jump, first, onset_of, sentence
 
 _PARSING = ("closed", "format")
 _ACTING = ("action", "eval_action")
@@ -77,31 +77,82 @@ def _template_collapse(view: View) -> Finding | None:
         main=main,
         agreeing=tuple(channel for channel in found if channel is not main),
         words=words,
+        meaning=_ALIKE if _is_alike(view) else _NOT_ALIKE,
+    )
+
+
+_ALIKE = (
+    "The reasoning no longer depends on the prompt: nearly the same text is written whatever the "
+    "task shows."
+)
+_NOT_ALIKE = (
+    "The reasoning no longer depends on the prompt: the text still varies, but not with the task."
+)
+ALIKE_SHARE = 0.3
+"""Share of template phrases, or of near duplicates, from which replies are nearly the same."""
+INDEPENDENT_STEPS = 5
+"""Measured steps at chance from the start after which replies count as independent."""
+MOST_ABOVE_CHANCE = 0.15
+"""Share of them that a test at 5 % may find above chance by accident."""
+
+
+def _is_alike(view: View) -> bool:
+    """Do many phrases or whole replies repeat, as far as that is measured?"""
+    shares = [view.channels[name] for name in ("template", "duplicates")]
+    measured = [share.level for share in shares if share.count]
+    return not measured or max(measured) >= ALIKE_SHARE
+
+
+def independence(view: View) -> Independent | None:
+    """Replies that depend on the prompt in no measured step, from the start.
+
+    By the model where it was asked, else by the wording.
+    """
+    measures = (view.channels[name] for name in _RETRIEVAL)
+    margin = next((m for m in measures if m.count), None)
+    if margin is None or margin.count < INDEPENDENT_STEPS:
+        return None
+    above = sum(value > 0 for _, value in margin.history)
+    if above > MOST_ABOVE_CHANCE * len(margin.history) or margin.value > 0:
+        return None
+    return Independent(since=None, is_alike=_is_alike(view), num_points=margin.count)
+
+
+def _prompt_independent(view: View) -> Finding | None:
+    claim = independence(view)
+    if claim is None:
+        return None
+    margin = next(m for name in _RETRIEVAL if (m := view.channels[name]).count)
+    alike = "nearly the same text is written" if claim.is_alike else "the text varies"
+    return Finding(
+        severity=AlarmSeverity.WARNING,
+        main=margin,
+        words=f"the prompt could not be told from the reasoning above chance in "
+        f"{claim.num_points} measured steps; {alike}",
     )
 
 
 def _holding(view: View) -> str:
     """What holds while the alarm is a warning: success, or a return that is no success rate."""
-    if view.has_success_rate:
-        return "success still holds"
-    if view.is_success_declining:
-        return "no success rate is logged, and it is too early to confirm it by the mean return"
-    return "no success rate is logged, and the mean return has not fallen far enough to confirm it"
+    success = view.success
+    assert success is not None
+    fallen = view.is_success_declining
+    return f"{describe(success)}{', too early to confirm it' if fallen else ''}"
 
 
-def _broke_first(view: View, found: list[Channel]) -> bool:
+def _broke_first(view: View, found: list[Sign]) -> bool:
     """Replies lost their form before: then they depend on nothing, template or not."""
     broken = view.raised(*_PARSING, *_ACTING)
     return bool(broken) and onset_of(broken) <= onset_of(found)
 
 
-def _low_entropy(view: View) -> list[Channel]:
+def _low_entropy(view: View) -> list[Sign]:
     return view.raised("entropy_down", "conditional_entropy_down", "sibling_distance_down")
 
 
 def _is_entropy_low(view: View) -> bool:
     """Of the reasoning itself where that is known, else of all tokens."""
-    known = view["conditional_entropy_down"]
+    known = view.channels["conditional_entropy_down"]
     return known.is_raised if known.count else view["entropy_down"].is_raised
 
 
@@ -132,7 +183,7 @@ def _low_entropy_collapse(view: View) -> Finding | None:
 
 def _entropy_explosion(view: View) -> Finding | None:
     """Entropy per token is twice its minimum, not only coming back from next to nothing."""
-    entropy = view["entropy_up"]
+    entropy = view.channels["entropy_up"]
     is_back = entropy.level >= entropy.start - math.log(2)
     is_much = entropy.shown_level - entropy.baseline >= LEAST_RISE
     if not (entropy.is_raised and is_back and is_much):
@@ -217,6 +268,21 @@ RULES: tuple[Rule, ...] = (
         "larger groups instead (`envs.group_size=16`).",
         refuted_by="on new prompts, the right prompt is identified clearly above chance, or I(X;Z) "
         "is above half of its best",
+    ),
+    Rule(
+        name="PROMPT_INDEPENDENT",
+        judge=_prompt_independent,
+        needs=_RETRIEVAL,
+        title="Reasoning does not depend on the prompt",
+        meaning="From the first measured step on, the right prompt cannot be told from the "
+        "reasoning. The policy does not use what the task shows.",
+        causes=(
+            "the prompt does not reach the policy, or is cut off",
+            "one reply is right for nearly all prompts",
+        ),
+        advice="Read the replies to three different prompts. Check that the prompt holds the task "
+        "and is not cut off.",
+        refuted_by="on more prompts, the right prompt is identified clearly above chance",
     ),
     Rule(
         name="LOW_ENTROPY_COLLAPSE",

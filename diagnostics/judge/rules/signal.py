@@ -7,8 +7,7 @@ from collections.abc import Collection
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import number, percent
 
-from ..courses.channels import REWARD_AS_SUCCESS
-from .base import SOLVED_RATE, Finding, Rule, View, describe, sentence
+from .base import Finding, Rule, View, describe, sentence
 
 _REPETITION = ("duplicates", "loops", "echo", "sibling_distance_down")
 _MOVES = ("success_probe", "success_eval", "success_train", "closed", "format", "action")
@@ -21,7 +20,7 @@ NO_SPREAD = 1e-9
 
 def _echo_trap(view: View) -> Finding | None:
     """Reward spread is gone, success is not at its best; repetition confirms it."""
-    spread = view["spread"]
+    spread = view.channels["spread"]
     if not spread.is_raised or view.is_success_at_best:
         return None
     repetition = view.leaning(*_REPETITION)
@@ -46,7 +45,7 @@ def _starved_signal(view: View) -> Finding | None:
     while some group still has spread: of a return that can move no more, the last value is always
     its best.
     """
-    zero, spread = view["zero_spread"], view["spread"]
+    zero, spread = view["zero_spread"], view.channels["spread"]
     never = spread.count >= spread.spec.warmup and spread.level <= NO_SPREAD
     is_starved = zero.is_raised and (zero.strength >= 1 or "STARVED_SIGNAL" in view.open_rules)
     if not (is_starved or never) or _is_excused(view, has_spread=not never and zero.level < 1):
@@ -62,14 +61,14 @@ def _starved_signal(view: View) -> Finding | None:
 def _is_excused(view: View, *, has_spread: bool) -> bool:
     """Whether groups agree because the task is solved, as far as one can tell."""
     success = view.success
-    if success is None or success.spec.name != "reward" or has_spread:
+    if success is None or success.is_rate or has_spread:
         return view.is_success_at_best
-    return success.key == REWARD_AS_SUCCESS and success.level >= SOLVED_RATE
+    return False
 
 
 def _gradient_spike(view: View) -> Finding | None:
     """Information; a warning once success or validity moves within ten steps of it."""
-    gradient = view["gradient"]
+    gradient = view.channels["gradient"]
     spiked = gradient.latest_raise_step
     if spiked is None or view.step - spiked > SPIKE_MEMORY:
         return None
@@ -86,7 +85,7 @@ def _gradient_spike(view: View) -> Finding | None:
 
 
 def _non_finite(view: View) -> Finding | None:
-    channel = view["non_finite"]
+    channel = view.channels["non_finite"]
     if not channel.is_raised:
         return None
     critical = channel.streak >= NON_FINITE_STEPS
@@ -113,8 +112,8 @@ def _has_no_regulariser(keys: Collection[str]) -> bool:
 
 
 def _likelihood_decay(view: View) -> Finding | None:
-    decay, reward = view["success_logprob"], view["reward"]
-    if not decay.is_raised or not reward.count or reward.strength >= 0.5:
+    decay, reward = view["success_logprob"], view.outcomes["reward"]
+    if not decay.is_raised or not reward.count or reward.has_fallen:
         return None
     return Finding(
         severity=AlarmSeverity.WARNING,

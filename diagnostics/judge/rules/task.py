@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import percent
 
-from ..courses.changes import HALF, NOISE_SIGMAS, SURE_SIGMAS, Channel
-from ..courses.channels import REWARD_AS_SUCCESS
-from .base import FIXED, SOLVED_RATE, Finding, Rule, View, amount, describe, sentence
+from ...catalogue import metric
+from ..claims import Change, Disagreement
+from ..courses.outcome import Outcome
+from .base import (
+    FIXED,
+    RATES,
+    SOLVED_RATE,
+    Finding,
+    Rule,
+    View,
+    amount,
+    describe,
+    sentence,
+)
 
 _SIGNS = (
     "closed",
@@ -28,153 +36,199 @@ _SIGNS = (
     "sibling_distance_down",
     "loops",
 )
-"""What else may agree that success on fixed tasks is lost: training may be on other tasks."""
+"""What else may agree that success is being lost, where one evaluation shows it."""
 FLAT_STEPS = 30
-"""Steps without a new peak after which a run counts as flat."""
+"""Steps without a change beyond chance after which a run counts as flat."""
 STALLED_STEPS = 100
 LOW_RATE = 0.01
 NOTHING = 1e-9
 TRIALS_FOR_LOW = 3 / LOW_RATE
 """Without a single success, a rate of `LOW_RATE` is ruled out with 95 % (rule of three)."""
+DISAGREE_SIGMAS = 3.0
+"""Standard errors by which the measure that rises must have risen while the other fell."""
 
 
 def _low_success(view: View) -> Finding | None:
-    """Success three eighths below its peak, or more, and no way back.
+    """A measure of success is below what it held, beyond chance.
 
-    A fall on fixed tasks that chance does not explain is a warning at once. It is critical when two
-    other kinds of signs agree; one is enough where the fall is deep and beyond chance, by itself or
-    together with that of training success. Where no fixed tasks are measured, it is critical once
-    success in training fell to next to nothing, further than chance explains.
+    It is critical where a deciding outcome fell by three eighths of what was held, and shows that
+    in two rows, or in one while another sign agrees.
     """
-    lost = view.raised(*FIXED, "success_train", "reward")
-    if not lost:
-        return _success_dropped(view)
-    fixed = [channel for channel in lost if channel.spec.name in FIXED]
-    drawn = view.leaning("success_train", "reward")
-    others = drawn or view.leaning(*_SIGNS)
-    is_now = any(channel.strength >= HALF for channel in fixed)
-    is_sure = _sigmas(fixed, drawn) >= SURE_SIGMAS
-    is_agreed = bool(others) and (is_sure or _num_kinds([*drawn, *view.leaning(*_SIGNS)]) > 1)
-    is_gone = bool(view.success_at_nothing(NOISE_SIGMAS))
-    critical = ((is_now and is_agreed) or is_gone) and view.is_warm
-    main = fixed[0] if fixed else lost[0]
-    return Finding(
-        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
-        main=main,
-        agreeing=tuple(channel for channel in others if channel is not main),
-        words=sentence([main, *others]),
-    )
-
-
-def _success_dropped(view: View) -> Finding | None:
-    """Beyond chance below the best on fixed tasks, but not yet by three eighths of it."""
-    dropped = [view[name] for name in FIXED if view[name].has_dropped]
-    if not dropped:
+    deciding = view.deciding
+    names = (*RATES, "eval_reward", "reward") if not view.has_success_rate else RATES
+    fallen = [view.outcomes[name] for name in names if view.outcomes[name].has_fallen]
+    if not fallen:
         return None
+    fallen.sort(key=lambda outcome: -_gravity(outcome, deciding))
+    main = fallen[0]
     signs = view.leaning(*_SIGNS)
-    is_half_way = any(c.strength >= HALF and math.isfinite(c.num_trials) for c in dropped)
-    critical = is_half_way and len(signs) > 1 and view.is_warm
-    agreeing = signs if critical else []
+    is_large = main in deciding and main.is_large_fall
+    is_shown = main.is_confirmed or bool(signs) or bool(fallen[1:])
+    critical = is_large and is_shown and view.is_warm
+    severity = AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING
+    if main.is_reconstructed:
+        severity = AlarmSeverity.INFO
+    others = [*fallen[1:], *(signs if critical else [])]
     return Finding(
-        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
-        main=dropped[0],
-        agreeing=(*dropped[1:], *agreeing),
-        words=sentence([*dropped, *agreeing]),
+        severity=severity,
+        main=main,
+        agreeing=tuple(others),
+        words=sentence([main, *others]),
+        meaning=_meaning(main, view),
     )
 
 
-def _sigmas(fixed: Sequence[Channel], drawn: Sequence[Channel]) -> float:
-    """Standard errors by which success fell: on fixed tasks, or there and in training together.
+def _gravity(outcome: Outcome, deciding: list[Outcome]) -> float:
+    decides = outcome in deciding
+    return 4 * decides + 2 * outcome.is_lost + outcome.strength
 
-    The two are played on other tasks, so their errors are independent (Stouffer's sum).
+
+def _meaning(outcome: Outcome, view: View) -> str:
+    """What a fall means, of the quantity that was measured."""
+    if not outcome.is_rate:
+        what = "The mean return fell."
+        return f"{what} Whether fewer tasks are solved is not known: no success rate is logged."
+    if outcome.spec.name in FIXED or outcome in view.deciding:
+        return "The policy solves fewer tasks than it did before."
+    return "The policy solves fewer training tasks than before; the fixed tasks do not show a loss."
+
+
+def disagreement(view: View) -> Disagreement | None:
+    """The return of training, or training success, rises while success falls.
+
+    Both beyond chance, over the same steps.
     """
-    alone = max((channel.sigmas for channel in fixed), default=0.0)
-    training = max((channel.noise_sigmas for channel in drawn), default=0.0)
-    return max(alone, (alone + training) / math.sqrt(2))
+    fallen = [view.outcomes[name] for name in RATES if view.outcomes[name].has_fallen]
+    evaluated = view.outcomes["eval_reward"]
+    down = fallen[0] if fallen else evaluated if evaluated.has_fallen else None
+    if down is None:
+        return None
+    change = down.change(down.turns.pivots[-1][1], down.since_turn, is_dated=True)
+    up = next(
+        (
+            risen
+            for name in ("reward", "success_train")
+            if view.outcomes[name] is not down
+            and (risen := _risen(view.outcomes[name], change)) is not None
+        ),
+        None,
+    )
+    return None if up is None else Disagreement(up=up, down=change, terms=_terms(view, change))
 
 
-_SAME_KIND = {
-    "closed": "format",
-    "eval_action": "action",
-    "text_retrieval": "retrieval",
-    "dependence_all": "dependence_first",
-    "reward": "success_train",
-}
-"""Channels that measure the same thing in two ways count once."""
+def _risen(outcome: Outcome, down: Change) -> Change | None:
+    before = outcome.between(*down.before.steps)
+    after = outcome.between(*down.after.steps)
+    if before is None or after is None or outcome.is_reconstructed:
+        return None
+    is_up = outcome.series.sigmas(before, after) >= DISAGREE_SIGMAS
+    return outcome.change(before, after) if is_up else None
 
 
-def _num_kinds(channels: Sequence[Channel]) -> int:
-    return len({_SAME_KIND.get(c.spec.name, c.spec.name) for c in channels})
+def _terms(view: View, down: Change) -> tuple[Change, ...]:
+    """Terms of the reward that rose meanwhile, beyond chance, the largest rise first."""
+    risen = [
+        change
+        for term in view.terms.values()
+        if (change := _risen(term, down)) is not None and change.direction == "rise"
+    ]
+    return tuple(sorted(risen, key=lambda c: c.before.value - c.after.value))
+
+
+def _reward_hacking(view: View) -> Finding | None:
+    """What is trained rises while what is wanted falls."""
+    claim = disagreement(view)
+    if claim is None or claim.up.metric == "rollout/success_rate":
+        return None
+    down = next(o for o in view.outcomes.values() if o.count and o.key == claim.down.metric)
+    critical = down in view.deciding and down.is_large_fall and down.is_confirmed and view.is_warm
+    words = [describe(down), _change_words(claim.up)]
+    words += [_change_words(term) for term in claim.terms[:2]]
+    return Finding(
+        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
+        main=down,
+        agreeing=(view["reward"],),
+        words="; ".join(words),
+        meaning=f"{_name(claim.up)} rises while {_name(claim.down, in_sentence=True)} falls: the "
+        "policy is paid for something else than solving tasks.",
+    )
+
+
+def _name(change: Change, *, in_sentence: bool = False) -> str:
+    entry = metric(change.metric)
+    return f"the {entry.in_sentence}" if in_sentence else f"The {entry.in_sentence}"
+
+
+def _change_words(change: Change) -> str:
+    entry = metric(change.metric)
+    before, after = (
+        f"{amount(level.value, entry.unit)} (steps {level.steps[0]} to {level.steps[1]})"
+        for level in (change.before, change.after)
+    )
+    return f"{entry.in_sentence}: {before} -> {after}"
 
 
 def _not_learning(view: View) -> Finding | None:
     """No success ever, in so many episodes that a rate of `LOW_RATE` is ruled out.
 
-    A return that rises is learning, until the episodes alone speak against it.
+    Or next to none all along, without a change beyond chance. A return that rises is learning.
     """
-    spread, reward, train = view["spread"], view["reward"], view["success_train"]
-    fixed = [view[name] for name in FIXED if view[name].count]
-    measured = [*fixed, *([train] if train.count else [])]
+    spread, reward = view.channels["spread"], view.outcomes["reward"]
+    measured = [o for name in RATES if (o := view.outcomes[name]).count]
+    is_rising = reward.turns.mode == "up"
     if not measured and spread.count:
         never = spread.count >= spread.spec.warmup and spread.high <= NOTHING
-        if not never or reward.high - reward.low > NOTHING:
+        if not never or not _is_constant(reward):
             return None
         words = f"all {spread.count} steps gave every sample of a group the same reward"
         return Finding(severity=AlarmSeverity.WARNING, main=spread, words=words)
     if not measured:
-        if not _is_never_rewarded(reward, train.spec.warmup):
+        if reward.count < LEAST_ROWS or not _is_constant(reward) or not reward.value < 0:
             return None
-        words = f"the mean reward was {reward.level:.3g} in all {reward.count} measurements"
+        words = f"the mean reward was {reward.value:.3g} in all {reward.count} measurements"
         return Finding(severity=AlarmSeverity.WARNING, main=reward, words=words)
-    if any(not channel.peak < LOW_RATE for channel in measured):
-        return None
-    is_certain = any(c.count >= 5 and c.count * c.num_trials >= TRIALS_FOR_LOW for c in fixed)
-    is_nothing = all(channel.peak <= 0 for channel in measured)
-    is_likely = train.count >= train.spec.warmup and is_nothing and not _is_rising(reward)
-    if not (is_certain or is_likely):
+    is_low = all(_is_next_to_none(outcome) for outcome in measured)
+    if not is_low or is_rising or not any(_is_enough(outcome) for outcome in measured):
         return None
     return Finding(
         severity=AlarmSeverity.WARNING,
         main=measured[0],
         agreeing=tuple(measured[1:]),
-        words="; ".join(
-            f"{channel.spec.label} never reached {LOW_RATE:.0%} in {channel.count} measurements"
-            for channel in measured
-        ),
+        words=sentence(measured),
     )
 
 
-def _is_never_rewarded(reward: Channel, least: int) -> bool:
-    """The mean reward is the same at every step: negative, or 0 where 0 means failure.
-
-    A reward is the only sign of success in many files of other trainers. The same value above 0
-    may be a solved task. A return of 0 may be an import that holds no rewards.
-
-    Args:
-        least: Measurements that it takes.
-    """
-    is_nothing = reward.peak <= 0 if reward.key == REWARD_AS_SUCCESS else reward.peak < 0
-    return reward.count >= least and is_nothing and reward.high - reward.low <= NOTHING
+LEAST_ROWS = 10
+NEXT_TO_NONE = 0.03
+"""A success rate below it, all along and without a change, is nothing that was learned."""
 
 
-def _is_rising(reward: Channel) -> bool:
-    """The mean return is above its start by more than its noise."""
-    error = reward.noise
-    return error > 0 and reward.level - reward.start > NOISE_SIGMAS * error
+def _is_constant(outcome: Outcome) -> bool:
+    values = outcome.series.values
+    return not values or max(values) - min(values) <= NOTHING
+
+
+def _is_next_to_none(outcome: Outcome) -> bool:
+    return not outcome.turns.pivots and outcome.level < NEXT_TO_NONE
+
+
+def _is_enough(outcome: Outcome) -> bool:
+    """Over enough episodes that next to none is no accident."""
+    upper = outcome.series.bounds(outcome.series.stretch(0, outcome.count))[1]
+    return outcome.count >= LEAST_ROWS / 2 and upper < NEXT_TO_NONE + 2 * LOW_RATE
 
 
 def _train_eval_divergence(view: View) -> Finding | None:
-    """Evaluation is lost for so long that training, a mean over some steps, would show it."""
-    train = view["success_train"]
-    since = view.step - train.spec.window
-    lost = [c for c in view.raised(*FIXED) if c.raised_step is not None and c.raised_step <= since]
-    if not lost or train.count < train.spec.warmup or not train.level >= 0.8 * train.high > 0:
+    """Evaluation fell, and training success over the same steps did not."""
+    train = view.outcomes["success_train"]
+    lost = [o for name in FIXED if (o := view.outcomes[name]).has_fallen and o.is_confirmed]
+    if not lost or not train.was_ready or train.has_fallen or not train.is_at_best:
         return None
     return Finding(
         severity=AlarmSeverity.WARNING,
         main=lost[0],
         agreeing=(train,),
-        words=f"{describe(lost[0])}, while training success stays at {percent(train.level)}",
+        words=f"{describe(lost[0])}, while training success is {percent(train.level)}",
     )
 
 
@@ -184,7 +238,7 @@ def _converged(view: View) -> Finding | None:
     if success is None or not view.is_success_at_best or not view.is_warm:
         return None
     calm = view.raised("entropy_down", "spread", "zero_spread")
-    is_solved = success.spec.name != "reward" and success.level >= SOLVED_RATE
+    is_solved = success.is_rate and success.level >= SOLVED_RATE
     if not (calm and (is_solved or view.is_success_flat(FLAT_STEPS))):
         return None
     state = "solved" if is_solved else "converged"
@@ -192,8 +246,7 @@ def _converged(view: View) -> Finding | None:
         severity=AlarmSeverity.INFO,
         main=success,
         agreeing=tuple(calm),
-        words=f"{state}; {success.spec.label}: "
-        f"{amount(success.shown_level, success.spec.unit)}, at its best; " + sentence(calm),
+        words=f"{state}; {sentence([success, *calm])}",
     )
 
 
@@ -201,12 +254,11 @@ def _stalled(view: View) -> Finding | None:
     success = view.success
     if success is None or not view.is_success_flat(STALLED_STEPS) or view.is_success_falling:
         return None
+    first = success.series.steps[success.now.start]
     return Finding(
         severity=AlarmSeverity.INFO,
         main=success,
-        words=f"{success.spec.label} has not been better than "
-        f"{amount(success.high, success.spec.unit)} since step "
-        f"{success.high_step}",
+        words=f"{describe(success)}: no change beyond chance since step {first}",
     )
 
 
@@ -225,15 +277,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="LOW_SUCCESS",
         judge=_low_success,
-        needs=(*FIXED, "success_train", "reward"),
-        confirms=FIXED,
-        confirms_alone=("success_train",),
+        needs=(*RATES, "eval_reward", "reward"),
         title="Success dropped",
         meaning="The policy solves fewer tasks than it did before.",
-        causes=(
-            "the policy became worse (the other alarms and the evidence show how)",
-            "the tasks or the grader changed",
-        ),
         advice="Compare rollouts from before and after the drop. Then branch from the checkpoint "
         "nearest the best evaluation.",
         refuted_by="success on fixed tasks returns to near its best",
@@ -255,23 +301,43 @@ RULES: tuple[Rule, ...] = (
         refuted_by="any task succeeds once",
     ),
     Rule(
+        name="REWARD_HACKING",
+        judge=_reward_hacking,
+        needs=("reward",),
+        confirms=(*RATES, "eval_reward"),
+        title="Reward up, success down",
+        meaning="The return rises while success falls: the policy is paid for something else than "
+        "solving tasks.",
+        causes=(
+            "a term of the reward pays without the task being solved",
+            "the policy has overfitted to the training tasks, where only evaluation falls",
+        ),
+        advice="Read three replies with a high return that fail. Then take away or lower the term "
+        "of the reward that pays for them (`reward.shaping`), and branch from a checkpoint before "
+        "the fall.",
+        refuted_by="success rises again at the same return, or the term of the reward is the "
+        "same for replies that succeed and replies that fail",
+    ),
+    Rule(
         name="TRAIN_EVAL_DIVERGENCE",
         judge=_train_eval_divergence,
         needs=FIXED,
         title="Training and evaluation disagree",
         meaning="Success falls in evaluation but not in training.",
         causes=(
+            "the policy overfits to the training tasks, or is paid for something else",
             "evaluation uses other sampling settings than training",
             "the evaluator is broken",
         ),
-        advice="Compare the sampling settings of both (temperature, length limit, prompt). Check "
-        "the evaluator first, then the policy.",
+        advice="Play the evaluation tasks with the sampling settings of training (temperature, "
+        "length limit, prompt). If success is low there too, the policy overfits: use more "
+        "training tasks, and go back to the checkpoint of the best evaluation.",
         refuted_by="success is equal once evaluation uses the sampling settings of training",
     ),
     Rule(
         name="CONVERGED",
         judge=_converged,
-        needs=("success_probe", "success_eval", "success_train", "reward"),
+        needs=(*RATES, "reward"),
         title="Converged",
         meaning="Success is at its best and stays there.",
         advice="Stop the run, or continue on harder tasks.",
@@ -280,7 +346,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="STALLED",
         judge=_stalled,
-        needs=("success_probe", "success_eval", "success_train", "reward"),
+        needs=(*RATES, "reward"),
         title="No progress",
         meaning="Success has not improved for a long time.",
         advice="Look at the reward spread within groups. Read failed replies side by side.",
