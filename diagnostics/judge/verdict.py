@@ -118,7 +118,7 @@ class Diagnosis:
             template: The sentence about the template that reasonings share, with slots, if any.
         """
         open_alarms = self.engine.open_alarms
-        state = self._state()
+        state = self.run_state()
         confirmed = {alarm.rule for alarm in open_alarms} if state.is_collapse else set()
         unseen = [
             blind
@@ -190,7 +190,8 @@ class Diagnosis:
     def _has(self, starts: tuple[str, ...]) -> bool:
         return any(key.startswith(starts) for key in self._keys)
 
-    def _state(self) -> RunState:
+    def run_state(self) -> RunState:
+        """What the run is at this step."""
         state = self.engine.run_state
         seen = any(sign.count >= _least(sign) for sign in self._judged())
         is_short = self.engine.num_rows < MIN_ROWS and not state.is_collapse
@@ -246,7 +247,7 @@ class Diagnosis:
 
     def confidence(self) -> tuple[str, str]:
         """high, medium, low or none, and what it rests on: as often right as `calibration` says."""
-        state = self._state()
+        state = self.run_state()
         if state is RunState.INSUFFICIENT:
             return "none", counted(self.engine.num_rows, "step")
         measured = self.kinds
