@@ -54,6 +54,8 @@ CLEAR_AFTER = 5
 DOWNGRADE_AFTER = 10
 """Rows in a row without a second channel after which a critical alarm is a warning again."""
 
+AGREED_RELIEF = 1.0
+"""Standard errors that a fall on fixed tasks takes less while the text or the signal shows one."""
 TERM = "reward/term/"
 MAX_TERMS = 32
 
@@ -198,7 +200,9 @@ class AlarmEngine:
         full = {**values, **derived(values)}
         for channel in self.channels.values():
             channel.update(step, full)
+        is_agreed = any(self.channels[name].leans for name in rules_task.SIGNS)
         for outcome in self.outcomes.values():
+            outcome.turns.relief = AGREED_RELIEF if is_agreed and outcome.spec.is_fixed else 0.0
             outcome.update(step, full)
         self._observe_terms(step, full)
         self.num_rows += 1

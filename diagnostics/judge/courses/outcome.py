@@ -25,7 +25,9 @@ LARGE_SHARE = 0.375
 NEAR_BEST = 0.9
 """Share of the best from which success counts as being at its best."""
 LEAN_SIGMAS = 3.0
-"""Standard errors below the best at which a fall may count if other signs agree."""
+"""Standard errors below the best at which something is below it, looked at once."""
+SAG_SIGMAS = 2.3
+"""... at which a fall counts for half, where other signs agree."""
 LARGE_SIGMAS, GONE_SIGMAS = 3.0, 4.0
 """Of one row's noise: falls of a return that had gained something, to be large, to be lost."""
 UNGAINED_SIGMAS = 6.0
@@ -110,6 +112,8 @@ class Outcome:
     """Share of what was held whose loss is a large fall."""
     restarted: list[int] = field(default_factory=list)
     """Steps at which other tasks came: what was before is another quantity."""
+    num_sagging: int = 0
+    """Rows in a row that are half way to a large fall."""
     low_since: int | None = None
     """Row since which so little is left that it may be lost."""
     series: Series = field(init=False)
@@ -125,6 +129,7 @@ class Outcome:
         is_known = self.spec.is_fixed and self.spec.kind == "rate"
         self.turns = Turns(self.series, least_rows=1 if is_known else 2)
         self.low_since = self._now = self._dated = None
+        self.num_sagging = 0
 
     def restart(self) -> None:
         """Forget everything: it is another quantity from now on."""
@@ -164,6 +169,7 @@ class Outcome:
         self.series.append(step, value, trials, groups)
         self.turns.update()
         self._now = None
+        self.num_sagging = self.num_sagging + 1 if self.is_sagging else 0
         if not (self.turns.mode == "down" and self.is_nearly_lost):
             self.low_since = None
         elif self.low_since is None:
@@ -297,11 +303,18 @@ class Outcome:
             return False
         fall = self.high - self.level
         if self.is_rate:
-            return fall >= self.large_share * self.high
+            # A fall that goes on is further down than the mean of its rows.
+            return min(self.level, self._upper) <= (1 - self.large_share) * self.high
         gain, sigma = self.high - self.base, self.series.sigma
         if gain >= LARGE_SIGMAS * sigma:
             return fall >= max(self.large_share * gain, LARGE_SIGMAS * sigma)
         return fall >= UNGAINED_SIGMAS * sigma
+
+    @property
+    def _upper(self) -> float:
+        """The lowest upper end of a stretch up to now, since the last turn."""
+        first = self.turns.pivots[-1][1].stop if self.turns.pivots else 0
+        return min(self.series.bounds(s)[1] for s in self.series.ending(self.count, first))
 
     @property
     def is_nearly_lost(self) -> bool:
@@ -350,6 +363,15 @@ class Outcome:
         return self.sigmas_below_best >= LEAN_SIGMAS and self.level < NEAR_BEST * self.high
 
     @property
+    def is_sagging(self) -> bool:
+        """Half way to a large fall, by more than most chances: no claim, but it may agree."""
+        if not self.count or self.best.stop >= self.count or self.bottom is not None:
+            return False
+        if self.turns.sigmas_since(self.best, -1, 1) < SAG_SIGMAS:
+            return False
+        return self.has_fallen or self.high - self.level >= self.large_share / 2 * self.high
+
+    @property
     def is_recovering(self) -> bool:
         """After a large fall it rises beyond chance, and is not back."""
         bottom = self.bottom
@@ -383,8 +405,9 @@ class Outcome:
 
     @property
     def leans(self) -> bool:
-        """Below its best, by more than three standard errors."""
-        return self.has_fallen or self.sigmas_below_best >= LEAN_SIGMAS
+        """Fallen, or half way there; where nobody knows the trials, for several rows."""
+        least = 1 if self.spec.is_fixed else 3
+        return self.has_fallen or self.num_sagging >= least
 
     stands_out = leans
 

@@ -4,11 +4,11 @@ A turn is confirmed once what follows an extreme differs from it by more than ch
 for one who looks at every step. Between two turns the quantity has one direction. What it held is
 the stretch with the highest lower bound, so being chosen for its height does not flatter it.
 
-                     a stretch after the high is below it by TURN_Z
+                     a stretch after the high is below it by turn_z
           UP (or no direction) ------------------------------------> DOWN
              ^                                                        |
              +--------------------------------------------------------+
-                     a stretch after the low is above it by TURN_Z
+                     a stretch after the low is above it by turn_z
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .series import Series, Stretch
 
 HELD_Z = 4.0
 """Standard errors of the bound by which stretches compete for the highest and the lowest."""
-TURN_Z = 4.8
-"""Standard errors of a turn. On level runs of 1,000 steps about one in a hundred turns by chance
-(`bench truth`)."""
-AMOUNT_TURN_Z = 5.2
-"""... of a quantity whose noise is estimated from its own rows."""
+CAUTION = 7.0
+"""What a turn must overcome beside the logarithm of the number of rows: a threshold that grows with
+the looks that were taken. Level runs of 300 rows turn in one of 50 (`bench truth`)."""
+AMOUNT_Z = 0.4
+"""Standard errors that a turn takes more where the noise is estimated from the rows alone."""
 LEVEL_Z = 2.6
 """Standard errors by which two parts of a stretch may differ and still be one level."""
 MOST_ROWS = 64
@@ -42,6 +42,8 @@ class Turns:
     series: Series
     least_rows: int = 2
     """Rows after an extreme that confirm a turn: one bad batch is none."""
+    relief: float = 0.0
+    """Standard errors that a turn downwards takes less while other kinds of signs agree."""
     mode: Mode = ""
     pivots: list[tuple[Mode, Stretch]] = field(default_factory=list)
     """Confirmed turns in order: the mode that began, and the extreme it began from."""
@@ -70,11 +72,14 @@ class Turns:
             self._turn("up", self.low)
 
     def _is_beyond(self, extreme: Stretch, sign: int) -> bool:
-        return self.sigmas_since(extreme, sign) >= self.turn_z
+        return self.sigmas_since(extreme, sign) >= self.turn_z - (self.relief if sign < 0 else 0.0)
 
     @property
     def turn_z(self) -> float:
-        return TURN_Z if self.series.kind == "rate" else AMOUNT_TURN_Z
+        """Standard errors that confirm a turn, at this many rows."""
+        z = math.sqrt(2 * (math.log(max(len(self.series), 1)) + CAUTION))
+        is_known = self.series.kind == "rate" and self.series.has_trials
+        return z if is_known else z + AMOUNT_Z
 
     def sigmas_since(self, extreme: Stretch, sign: int, least_rows: int | None = None) -> float:
         """Standard errors from an extreme to what follows it, up (1) or down (-1), the most."""

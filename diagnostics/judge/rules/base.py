@@ -144,11 +144,10 @@ class View:
 
     @property
     def is_success_declining(self) -> bool:
-        """A deciding outcome is below its best, beyond chance."""
-        return any(
-            outcome.has_fallen or (outcome.is_below_best and outcome.bottom is None)
-            for outcome in self.deciding
-        )
+        """A deciding outcome fell, or is half way there: twice, or once while training agrees."""
+        agrees = self.outcomes["success_train"].leans
+        least = 1 if agrees else 2
+        return any(o.has_fallen or o.num_sagging >= least for o in self.deciding)
 
     def declining_success(self) -> list[Sign]:
         """Success rates below their best, beyond chance."""

@@ -20,13 +20,14 @@ from .base import (
     sentence,
 )
 
-_SIGNS = (
+SIGNS = (
     "closed",
     "format",
     "action",
     "eval_action",
     "entropy_up",
     "spread",
+    "zero_spread",
     "dependence_first",
     "dependence_all",
     "retrieval",
@@ -61,7 +62,7 @@ def _low_success(view: View) -> Finding | None:
         return None
     fallen.sort(key=lambda outcome: -_gravity(outcome, deciding))
     main = fallen[0]
-    signs = view.leaning(*_SIGNS)
+    signs = view.leaning(*SIGNS)
     is_large = main in deciding and main.is_large_fall
     is_shown = main.is_confirmed or bool(signs) or bool(fallen[1:])
     critical = is_large and is_shown and view.is_warm
