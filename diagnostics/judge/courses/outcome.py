@@ -26,8 +26,9 @@ NEAR_BEST = 0.9
 """Share of the best from which success counts as being at its best."""
 LEAN_SIGMAS = 3.0
 """Standard errors below the best at which something is below it, looked at once."""
-SAG_SIGMAS = 2.3
-"""... at which a fall counts for half, where other signs agree."""
+SAG_SIGMAS, AGREE_SIGMAS = 1.3, 2.3
+"""... at which a fall half way to a large one may be what other signs speak of: twice in a row, or
+looked at once."""
 LARGE_SIGMAS, GONE_SIGMAS = 3.0, 4.0
 """Of one row's noise: falls of a return that had gained something, to be large, to be lost."""
 UNGAINED_SIGMAS = 6.0
@@ -367,9 +368,13 @@ class Outcome:
         """Half way to a large fall, by more than most chances: no claim, but it may agree."""
         if not self.count or self.best.stop >= self.count or self.bottom is not None:
             return False
-        if self.turns.sigmas_since(self.best, -1, 1) < SAG_SIGMAS:
+        if self._sigmas_now < SAG_SIGMAS:
             return False
-        return self.has_fallen or self.high - self.level >= self.large_share / 2 * self.high
+        return self.has_fallen or self.high - self.value >= self.large_share / 2 * self.high
+
+    @property
+    def _sigmas_now(self) -> float:
+        return self.turns.sigmas_since(self.best, -1, 1)
 
     @property
     def is_recovering(self) -> bool:
@@ -406,8 +411,10 @@ class Outcome:
     @property
     def leans(self) -> bool:
         """Fallen, or half way there; where nobody knows the trials, for several rows."""
+        if self.has_fallen:
+            return True
         least = 1 if self.spec.is_fixed else 3
-        return self.has_fallen or self.num_sagging >= least
+        return self.num_sagging >= least and self._sigmas_now >= AGREE_SIGMAS
 
     stands_out = leans
 

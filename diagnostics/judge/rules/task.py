@@ -14,6 +14,7 @@ from .base import (
     SOLVED_RATE,
     Finding,
     Rule,
+    Sign,
     View,
     amount,
     describe,
@@ -63,18 +64,25 @@ def _low_success(view: View) -> Finding | None:
     fallen.sort(key=lambda outcome: -_gravity(outcome, deciding))
     main = fallen[0]
     signs = view.leaning(*SIGNS)
-    is_large = main in deciding and main.is_large_fall
-    is_shown = main.is_confirmed or bool(signs) or bool(fallen[1:])
-    critical = is_large and is_shown and view.is_warm
+    others = [name for name in RATES if view.outcomes[name] is not main]
+    signs += view.leaning(*others)
+    is_shown = main.is_confirmed or bool(signs)
+    is_large = main.is_large_fall and is_shown
+    if main.spec.is_fixed and main.is_rate:
+        # One evaluation is enough for the size of a fall that is certain, where other kinds agree.
+        left = main.value / main.high
+        is_large |= bool(signs) and left <= 1 - main.large_share
+        is_large |= _num_kinds(signs) > 1 and left <= 1 - main.large_share / 2
+    critical = main in deciding and is_large and (view.is_warm or main.spec.is_fixed)
     severity = AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING
     if main.is_reconstructed:
         severity = AlarmSeverity.INFO
-    others = [*fallen[1:], *(signs if critical else [])]
+    agreeing = [*fallen[1:], *(signs if critical else [])]
     return Finding(
         severity=severity,
         main=main,
-        agreeing=tuple(others),
-        words=sentence([main, *others]),
+        agreeing=tuple(agreeing),
+        words=sentence([main, *agreeing]),
         meaning=_meaning(main, view),
     )
 
@@ -82,6 +90,20 @@ def _low_success(view: View) -> Finding | None:
 def _gravity(outcome: Outcome, deciding: list[Outcome]) -> float:
     decides = outcome in deciding
     return 4 * decides + 2 * outcome.is_lost + outcome.strength
+
+
+_SAME_KIND = {
+    "closed": "format",
+    "eval_action": "action",
+    "text_retrieval": "retrieval",
+    "dependence_all": "dependence_first",
+    "zero_spread": "spread",
+}
+"""Signs that measure the same thing in two ways count once."""
+
+
+def _num_kinds(signs: list[Sign]) -> int:
+    return len({_SAME_KIND.get(sign.spec.name, sign.spec.name) for sign in signs})
 
 
 def _meaning(outcome: Outcome, view: View) -> str:
