@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from echoscope.store.records import Trajectory
+from echoscope.store.records import Trajectory, parse_trajectory_id
 
 from ..judge.advice.actions import trainer_of
 from ..judge.advice.situation import Situation, terms_of
@@ -96,7 +96,7 @@ class Opened:
     """What advice knows of the run."""
 
     def exemplars(self, rules: Iterable[str], upto: int | None = None) -> Exhibits:
-        """Trajectories that show what the rules found, as of a step.
+        """Trajectories that show what the rules found, as of a step: one of each prompt.
 
         They are those that the run's own monitor stored, so that every page names the same
         template with the same share. A run without such records is measured here.
@@ -113,14 +113,30 @@ class Opened:
             stored = _measured_text(self.reader, upto)
         if stored is None:
             return Exhibits()
-        found = [shown for name in wanted for shown in stored.exemplars.get(name, ())]
-        places = [
-            Shown(trajectory_id=e.trajectory_id, turn=e.turn, spans=e.spans, note=e.note)
-            for e in found[:MAX_SHOWN]
-        ]
+        places: dict[str, Shown] = {}
+        prompts: dict[str, str] = {}
+        for e in (shown for name in wanted for shown in stored.exemplars.get(name, ())):
+            if e.trajectory_id not in prompts:
+                prompts |= _prompts_beside(self.reader, e.trajectory_id)
+            place = Shown(trajectory_id=e.trajectory_id, turn=e.turn, spans=e.spans, note=e.note)
+            places.setdefault(prompts.get(e.trajectory_id, e.trajectory_id), place)
         is_shared = bool(stored.template) and stored.match_frac >= LEAST_SHARED
         template = template_words(stored.template, stored.match_frac) if is_shared else ""
-        return Exhibits(places=tuple(places), template=template if "template" in wanted else "")
+        return Exhibits(
+            places=tuple(places.values())[:MAX_SHOWN],
+            template=template if "template" in wanted else "",
+        )
+
+
+def _prompts_beside(reader: RunReader, trajectory_id: str) -> dict[str, str]:
+    """Trajectory -> its prompt, of the step of a trajectory; empty where the id names no step."""
+    try:
+        step = parse_trajectory_id(trajectory_id)[1]
+    except ValueError:
+        return {}
+    rows = reader.listing(step)
+    pairs = zip(rows.column("id").to_pylist(), rows.column("prompt_key").to_pylist(), strict=True)
+    return {str(one): str(prompt) for one, prompt in pairs}
 
 
 _NEWEST_TEXT = """

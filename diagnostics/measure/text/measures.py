@@ -32,7 +32,7 @@ from .sample import (
     words,
 )
 from .siblings import sibling_metrics, sibling_pairs
-from .similarity import similarity
+from .similarity import most_alike, similarity
 from .templates import CommonGrams, find_template
 
 
@@ -181,18 +181,21 @@ def _measure_template(
     # No common word is a finding, not a gap: nothing is fixed.
     found.values[keys[1]] = found.template.coverage if found.template else 0.0
     found.values[keys[2]] = found.template.match_frac if found.template else 0.0
-    order = np.argsort(-np.nan_to_num(shares), kind="stable").tolist()
+    sharing = np.flatnonzero(np.nan_to_num(shares) > 0)
+    among = similarity_nn[np.ix_(sharing, sharing)]
+    alike = sharing[most_alike(among, sample.prompt_n[sharing], MAX_EXEMPLARS)].tolist()
+    # What is marked is what the shown reasonings share: whoever compares them finds it in each.
+    shown = CommonGrams([sample.reasonings[k] for k in alike], config.template_words)
     found.show(
         "template",
-        [
+        (
             _in_reasoning(
                 sample.reasonings[k],
-                _covered(sample.reasonings[k], grams),
+                _covered(sample.reasonings[k], shown),
                 f"{100 * shares[k]:.0f} % of its phrases also occur under most other prompts",
             )
-            for k in order
-            if shares[k] > 0
-        ],
+            for k in alike
+        ),
     )
 
 
@@ -227,15 +230,15 @@ def _measure_siblings(
     alike = similarity_nn[rows, columns]
     found.show(
         "duplicates",
-        [
+        (
             _in_reasoning(
                 sample.reasonings[rows[k]],
                 [(0, len(sample.reasonings[rows[k]].text))],
                 f"similarity {alike[k]:.2f} with {sample.reasonings[columns[k]].trajectory_id}",
             )
-            for k in np.argsort(-alike, kind="stable")[:MAX_EXEMPLARS].tolist()
+            for k in np.argsort(-alike, kind="stable").tolist()
             if alike[k] >= config.near_duplicate
-        ],
+        ),
     )
 
 
@@ -249,11 +252,11 @@ def _measure_copying(found: Findings, sample: TextSample) -> None:
     known.sort(key=lambda pair: -pair[0])
     found.show(
         "copied",
-        [
+        (
             _in_reasoning(r, [(0, len(r.text))], f"{share:.0%} stands in its observation")
-            for share, r in known[:MAX_EXEMPLARS]
+            for share, r in known
             if share > 0.5
-        ],
+        ),
     )
 
 
@@ -271,7 +274,7 @@ def _measure_repetition(found: Findings, sample: TextSample, config: TextConfig)
     looping.sort(key=lambda item: -item[3].compression_ratio)
     found.show(
         "loop",
-        [
+        (
             _exemplar(
                 episode,
                 turn,
@@ -279,8 +282,8 @@ def _measure_repetition(found: Findings, sample: TextSample, config: TextConfig)
                 f"{one.repeated_ngram_frac:.0%} of its 4-grams repeat; longest run of one sign "
                 f"{one.longest_char_run}, of one word {one.longest_word_run}",
             )
-            for episode, turn, offset, one in looping[:MAX_EXEMPLARS]
-        ],
+            for episode, turn, offset, one in looping
+        ),
     )
     _measure_echo(found, sample, config)
     repeated, state_action = repeated_action_shares(sample.episodes)
@@ -306,13 +309,13 @@ def _measure_echo(found: Findings, sample: TextSample, config: TextConfig) -> No
     known.sort(key=lambda item: -item[0])
     found.show(
         "echo",
-        [
+        (
             _exemplar(
                 episode, now, [now.reasoning_chars or (0, 0)], f"{share:.0%} as in the turn before"
             )
-            for share, episode, now in known[:MAX_EXEMPLARS]
+            for share, episode, now in known
             if share > 0.5
-        ],
+        ),
     )
 
 
@@ -336,13 +339,13 @@ def _measure_actions(found: Findings, sample: TextSample, config: TextConfig) ->
     found.mean("agreement_frac", agree, "no reasoning names an action")
     found.show(
         "disagreement",
-        [
+        (
             _exemplar(
                 episode, turn, [turn.reasoning_chars or (0, 0)], f"executed {turn.actions[-1]!r}"
             )
             for episode, turn, agrees in named
             if not agrees
-        ],
+        ),
     )
 
 
@@ -352,18 +355,14 @@ def _measure_form(found: Findings, trajectories: Sequence[Trajectory]) -> None:
     has_turns = any(episode.turns for episode in trajectories)
     why = "the imported files do not say" if has_turns else "there are no turns"
     found.missing([key for key, value in values.items() if math.isnan(value)], why)
-    broken = [
-        (episode, turn)
-        for episode in trajectories
-        for turn in episode.turns
-        if turn.is_valid is False or (turn.reasoning_chars and not is_reasoning_closed(turn))
-    ]
     found.show(
         "malformed",
-        [
+        (
             _exemplar(episode, turn, [(0, len(turn.response))], _why_broken(turn))
-            for episode, turn in broken[:MAX_EXEMPLARS]
-        ],
+            for episode in trajectories
+            for turn in episode.turns
+            if turn.is_valid is False or (turn.reasoning_chars and not is_reasoning_closed(turn))
+        ),
     )
 
 
@@ -373,15 +372,20 @@ def _why_broken(turn: Turn) -> str:
     return "no valid action"
 
 
-def _in_reasoning(reasoning: Reasoning, spans: Sequence[tuple[int, int]], note: str) -> Exemplar:
-    """Spans of a reasoning as spans of its response."""
+def _in_reasoning(
+    reasoning: Reasoning, spans: Sequence[tuple[int, int]], note: str
+) -> tuple[int, Exemplar]:
+    """A prompt, and spans of its reasoning as spans of the response."""
     shifted = tuple((reasoning.start + start, reasoning.start + end) for start, end in spans)
-    return Exemplar(
+    return reasoning.prompt, Exemplar(
         trajectory_id=reasoning.trajectory_id, turn=reasoning.turn, spans=shifted, note=note
     )
 
 
 def _exemplar(
     episode: Trajectory, turn: Turn, spans: Sequence[tuple[int, int]], note: str
-) -> Exemplar:
-    return Exemplar(trajectory_id=episode.id, turn=turn.index, spans=tuple(spans), note=note)
+) -> tuple[str, Exemplar]:
+    """A prompt, and a place in an episode of it."""
+    return episode.prompt_key, Exemplar(
+        trajectory_id=episode.id, turn=turn.index, spans=tuple(spans), note=note
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -85,7 +85,8 @@ class TextReport:
     """Key to why it could not be measured."""
     template: Template | None
     exemplars: Mapping[str, tuple[Exemplar, ...]]
-    """By finding: template, duplicates, loop, echo, copied, disagreement, malformed."""
+    """By finding: template, duplicates, loop, echo, copied, disagreement, malformed. Those of one
+    finding answer different prompts; those of `template` are the most alike of them."""
     family: str
 
     def metrics(self) -> dict[str, float]:
@@ -199,6 +200,16 @@ class Findings:
         else:
             self.reasons[key] = reason
 
-    def show(self, kind: str, exemplars: Sequence[Exemplar]) -> None:
-        if exemplars:
-            self.exemplars[kind] = tuple(exemplars[:MAX_EXEMPLARS])
+    def show(self, kind: str, exemplars: Iterable[tuple[Hashable, Exemplar]]) -> None:
+        """Keep the first exemplar of each prompt: siblings prove nothing about other prompts.
+
+        Args:
+            exemplars: each with its prompt, the most telling first.
+        """
+        shown: dict[Hashable, Exemplar] = {}
+        for prompt, exemplar in exemplars:
+            shown.setdefault(prompt, exemplar)
+            if len(shown) == MAX_EXEMPLARS:
+                break
+        if shown:
+            self.exemplars[kind] = tuple(shown.values())

@@ -48,6 +48,37 @@ def similarity(texts: Sequence[str]) -> FloatArray64:
     return mean[np.ix_(place_n, place_n)]
 
 
+_ROUNDED = 9
+"""Decimals beyond which similarities of equal texts differ by rounding alone."""
+
+
+def most_alike(similarity_nn: FloatArray64, prompt_n: IntArray64, size: int) -> IntArray64:
+    """Indices of the most similar texts, one of each of `size` prompts at most; the first leads.
+
+    Of equally similar texts those are taken that are like most other prompts' texts.
+
+    >>> texts = ["go up", "stay", "go up", "go down", "go up"]
+    >>> most_alike(similarity(texts), np.array([0, 0, 0, 1, 2]), 3).tolist()
+    [0, 4, 3]
+    """
+    prompts = np.unique(prompt_n)
+    if not len(prompts):
+        return np.empty(0, np.int64)
+    # (n, N): the best likeness of each text to a text of each prompt; none to its own prompt.
+    by_prompt = [similarity_nn[:, prompt_n == prompt] for prompt in prompts]
+    best_nN = np.round(np.stack([block.max(axis=1) for block in by_prompt], axis=1), _ROUNDED)
+    best_nN[prompt_n[:, None] == prompts[None]] = -1.0
+    order_nN = np.argsort(-best_nN, axis=1, kind="stable")[:, : size - 1]
+    partners_n = np.take_along_axis(best_nN, order_nN, axis=1).sum(axis=1)
+    lead = int(np.lexsort((-best_nN.sum(axis=1), -partners_n))[0])
+    chosen = [lead]
+    for place in order_nN[lead].tolist():
+        members = np.flatnonzero(prompt_n == prompts[place])
+        if prompts[place] != prompt_n[lead]:
+            chosen.append(int(members[similarity_nn[lead, members].argmax()]))
+    return np.array(chosen, np.int64)
+
+
 def _cosines(
     items_L: IntArray64, lengths: list[int], low: int, high: int, copies_D: FloatArray64
 ) -> FloatArray64:

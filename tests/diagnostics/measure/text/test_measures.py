@@ -158,16 +158,50 @@ def test_what_is_stored_is_json_without_responses():
     assert (record.step, record.kind) == (7, "text")
     payload = json.loads(record.payload)
     assert payload["template"]["text"] == found.template.text
-    assert payload["exemplars"]["template"][0]["trajectory_id"] == "t00000001-00000"
+    shown = payload["exemplars"]["template"][0]
+    assert shown["trajectory_id"] == found.exemplars["template"][0].trajectory_id
     assert payload["reasons"] == dict(found.reasons)
 
 
 def test_template_exemplars_cover_the_common_words():
-    groups = [[f"{name} and so I will go on"] * 2 for name in NAMES]
-    shown = report(one_turn_each(groups)).exemplars["template"][0]
+    episodes = one_turn_each([[f"{name} and so I will go on"] * 2 for name in NAMES])
+    shown = report(episodes).exemplars["template"][0]
     ((start, end),) = shown.spans
-    text = f"{NAMES[0]} and so I will go on"
+    (text,) = [e.turns[0].response for e in episodes if e.id == shown.trajectory_id]
     assert text[start:end] == "and so I will go on"
+
+
+def test_h4_template_exemplars_are_equal_texts_of_different_prompts():
+    """Siblings with the highest share prove nothing: three prompts with one text do."""
+    same = "i am not sure so i try left"
+    groups = [[f"{same} {name}", same] for name in NAMES[:4]]
+    groups[0].insert(0, f"{same} again")
+    shown = report(one_turn_each(groups)).exemplars["template"]
+    assert len({one.trajectory_id for one in shown}) == 3
+    episodes = {one.id: one for one in one_turn_each(groups)}
+    assert len({episodes[one.trajectory_id].prompt_key for one in shown}) == 3
+    replies = [(episodes[one.trajectory_id].turns[0].response, one.spans) for one in shown]
+    assert [[text[start:end] for start, end in spans] for text, spans in replies] == [[same]] * 3
+
+
+def test_h4_what_is_marked_is_what_the_shown_reasonings_share():
+    """Three of eight prompts share a text: too few for a template, and marked where it is shown."""
+    common = "so i go on and on to the goal"
+    rare = "then it may be that i turn around at the wall"
+    groups = [[f"{name} {common} {rare if n < 3 else name}"] * 2 for n, name in enumerate(NAMES)]
+    episodes = {one.id: one for one in one_turn_each(groups)}
+    shown = report(list(episodes.values())).exemplars["template"]
+    for one in shown:
+        ((start, end),) = one.spans
+        text = episodes[one.trajectory_id].turns[0].response
+        assert text[start:end] == f"{common} {rare}"
+
+
+def test_h4_broken_replies_are_shown_of_different_prompts():
+    broken = text_turn("no", is_closed=False, action=None)
+    episodes = [episode(f"p{n // 4}", [broken], index=n) for n in range(8)]
+    shown = report(episodes).exemplars["malformed"]
+    assert [one.trajectory_id for one in shown] == [episodes[0].id, episodes[4].id]
 
 
 def test_the_guide_names_every_metric():
