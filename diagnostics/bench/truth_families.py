@@ -137,7 +137,7 @@ def _three_rows(rng: np.random.Generator) -> TruthRun:
 
 @_family
 def _slow_rise(rng: np.random.Generator) -> TruthRun:
-    draft = _draft(rng, 80, 200)
+    draft = _draft(rng, 70, 160)
     start = rng.uniform(0.05, 0.3)
     top = start + rng.uniform(0.3, 0.6)
     draft.training(course(draft.num_rows, start, (1, top, draft.num_rows)), episodes=_episodes(rng))
@@ -165,7 +165,7 @@ def _rise_in_ten_rows(rng: np.random.Generator) -> TruthRun:
 
 @_family
 def _plateau(rng: np.random.Generator) -> TruthRun:
-    draft = _draft(rng, 100, 200)
+    draft = _draft(rng, 80, 150)
     rise = course(draft.num_rows, rng.uniform(0.1, 0.3), (5, rng.uniform(0.6, 0.9), 30))
     draft.training(rise, episodes=_episodes(rng))
     draft.evaluation(rise, every=10, num_tasks=200)
@@ -195,7 +195,7 @@ def _fall(
     with_evaluation: bool = False,
 ) -> TruthRun:
     """What was held is lost within `between` rows, and at least `after` rows show it."""
-    draft = _draft(rng, 60 + between + after, 110 + between + after)
+    draft = _draft(rng, 50 + between + after, 90 + between + after)
     onset = int(rng.integers(25, draft.num_rows - between - after))
     start = rng.uniform(0.3, 1) * held
     fall = course(draft.num_rows, start, (3, held, 15), (onset, left, between))
@@ -223,7 +223,7 @@ FAMILIES["lost, 8 episodes"] = lambda rng: _fall(
 @_family
 def _slow_fall(rng: np.random.Generator) -> TruthRun:
     """A third to a half of what was held is lost, to the last row."""
-    draft = _draft(rng, 120, 240)
+    draft = _draft(rng, 100, 200)
     held, onset = rng.uniform(0.5, 0.8), int(rng.integers(20, 50))
     rest = draft.num_rows - onset
     fall = course(draft.num_rows, held, (onset, held * rng.uniform(0.55, 0.67), rest))
@@ -272,7 +272,7 @@ def _dip_half_way_back(rng: np.random.Generator) -> TruthRun:
 
 @_family
 def _two_dips(rng: np.random.Generator) -> TruthRun:
-    draft = _draft(rng, 150, 220)
+    draft = _draft(rng, 135, 170)
     held = rng.uniform(0.6, 0.85)
     first, second = int(rng.integers(25, 40)), int(rng.integers(85, 105))
     legs = [
@@ -289,7 +289,7 @@ def _two_dips(rng: np.random.Generator) -> TruthRun:
 
 def _evaluated_fall(rng: np.random.Generator, every: int, num_tasks: int) -> TruthRun:
     """Only the fixed tasks are measured."""
-    draft = _draft(rng, 22 * every, 30 * every)
+    draft = _draft(rng, 19 * every, 24 * every)
     held, onset = rng.uniform(0.4, 0.8), int(rng.integers(8 * every, 12 * every))
     fall = course(draft.num_rows, 0.5 * held, (1, held, 4 * every), (onset, 0.03, 2 * every))
     draft.evaluation(fall, every=every, num_tasks=num_tasks)
@@ -653,7 +653,7 @@ def _foreign_names(rng: np.random.Generator) -> TruthRun:
 @_family
 def _one_episode_a_row(rng: np.random.Generator) -> TruthRun:
     """Every row is 0 or 1."""
-    draft = _draft(rng, 150, 250)
+    draft = _draft(rng, 130, 200)
     says = bool(rng.random() < 0.5)
     rise = course(draft.num_rows, 0.2, (10, rng.uniform(0.6, 0.9), 100))
     draft.training(rise, episodes=1, siblings=1, says_episodes=says)

@@ -1,0 +1,484 @@
+"""The truth table: what the judge claims at every row of simulated runs, against what is true.
+
+A claim at one row is one *prefix claim*. Rates are over prefix claims, because a person may look at
+a run at any row. A rate over episodes stands beside: a claim that stands over neighbouring rows is
+one episode, and false if it is false at any of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, fields, is_dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from ..judge.claims import (
+    Change,
+    Claim,
+    Dip,
+    Disagreement,
+    Independent,
+    Level,
+    Lost,
+)
+from ..judge.verdict import Diagnosis
+from ..read.table import MetricTable
+from .truth_families import FAMILIES, made_run
+from .truth_runs import Awaited, TruthRun
+
+DEVELOP, HELD_OUT = range(20), range(20, 40)
+"""Seeds that the judge may be tuned with, and those that are run once."""
+SAME = 1e-9
+"""Share of a metric's scale below which two true means are one."""
+CRITICAL = ("collapsing", "collapsed")
+NUM_WORST = 10
+
+FORMER = "3baabf7"
+"""The commit before verdicts were made of claims."""
+FORMER_DELAYS: Mapping[str, float] = {}
+"""Family -> median delay in steps at that commit, over seeds 0 to 39; infinite where half of the
+runs or more were not called."""
+
+
+# -- what is true ----------------------------------------------------------------------------------
+
+
+class Truth:
+    """Answers what is true of a simulated run; None where that is not known."""
+
+    def __init__(self, run: TruthRun) -> None:
+        self.run = run
+        self._measured = {}
+        for key in run.truth.keys() & run.table.columns.keys():
+            rows = np.flatnonzero(np.isfinite(run.table.columns[key]))
+            sums = np.concatenate([[0.0], np.cumsum(run.truth[key][rows])])
+            self._measured[key] = run.table.steps[rows], sums
+
+    def mean(self, level: Level) -> float:
+        """True mean over the measured rows of a level's steps; NaN if it is not known."""
+        if level.metric not in self._measured:
+            return math.nan
+        steps, sums = self._measured[level.metric]
+        start, stop = np.searchsorted(steps, [level.steps[0], level.steps[1] + 1])
+        return float((sums[stop] - sums[start]) / (stop - start)) if stop > start else math.nan
+
+    def difference(self, change: Change) -> float:
+        return self.mean(change.after) - self.mean(change.before)
+
+    def room(self, metric: str) -> float:
+        """The difference up to which two true means of a metric are the same."""
+        return SAME * float(np.abs(self.run.truth[metric]).max())
+
+    def holds(self, claim: Level | Change) -> bool | None:
+        """Does the interval of a level, or of a change's difference, hold the truth?"""
+        true = self.mean(claim) if isinstance(claim, Level) else self.difference(claim)
+        if math.isnan(true):
+            return None
+        room = self.room(claim.metric)
+        return claim.low - room <= true <= claim.high + room
+
+    def holds_onset(self, change: Change) -> bool | None:
+        """Is a true onset of the metric in this direction where the change may have begun?"""
+        onsets = [
+            onset.at
+            for onset in self.run.onsets.get(change.metric, ())
+            if onset.direction == change.direction
+        ]
+        if change.began is None or not onsets:
+            return None
+        return any(change.began[0] <= at <= change.began[1] for at in onsets)
+
+    def is_true(self, claim: Claim, row: int) -> bool | None:
+        """Is a claim of direction or kind true at this row? None for claims of neither sort."""
+        match claim:
+            case Change():
+                true = self.difference(claim)
+                if math.isnan(true):
+                    return None
+                return (true if claim.direction == "rise" else -true) > self.room(claim.metric)
+            case Lost():
+                return self._is_lost(claim)
+            case Dip():
+                held, bottom, now = map(self.mean, (claim.held, claim.bottom, claim.now))
+                if math.isnan(held + bottom + now):
+                    return None
+                return min(held, now) - bottom > self.room(claim.metric)
+            case Disagreement():
+                parts = [self.is_true(x, row) for x in (claim.up, claim.down, *claim.terms)]
+                return None if None in parts and False not in parts else all(parts)
+            case Independent():
+                return self._is_independent(claim, row)
+        return None
+
+    def _is_lost(self, claim: Lost) -> bool | None:
+        before = claim.change.before
+        held, now = self.mean(before), self.mean(claim.change.after)
+        if math.isnan(held + now):
+            return None
+        base = 0.0
+        if not claim.metric.endswith("success_rate"):  # a return has no zero point: its gain counts
+            steps = self.run.table.steps
+            base = float(self.run.truth[claim.metric][steps <= before.steps[1]].min())
+        left = max(claim.most_left, 0.0)  # below its beginning a return has nothing left
+        is_so_low = now - base <= left * (held - base) + self.room(claim.metric)
+        return now < held and is_so_low
+
+    def _is_independent(self, claim: Independent, row: int) -> bool | None:
+        if self.run.depends is None:
+            return None
+        steps = self.run.table.steps
+        since = steps[0] if claim.since is None else claim.since
+        is_told = bool(self.run.depends[: row + 1][steps[: row + 1] >= since].any())
+        return not is_told and claim.is_alike == self.run.is_alike
+
+
+def parts_of(claim: Any) -> Iterator[Any]:
+    """A claim and all claims in it."""
+    if isinstance(claim, tuple):
+        for part in claim:
+            yield from parts_of(part)
+    elif is_dataclass(claim):
+        yield claim
+        for each in fields(claim):
+            yield from parts_of(getattr(claim, each.name))
+
+
+# -- one run ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Share:
+    """How many of how many."""
+
+    num: int = 0
+    of: int = 0
+
+    def add(self, answer: bool | None) -> None:
+        """Count an answer; None is none."""
+        if answer is not None:
+            self.num, self.of = self.num + answer, self.of + 1
+
+    def __add__(self, other: Share) -> Share:
+        return Share(self.num + other.num, self.of + other.of)
+
+    @property
+    def share(self) -> float:
+        return self.num / self.of if self.of else math.nan
+
+
+@dataclass(slots=True, kw_only=True)
+class FalseClaim:
+    """An episode of a claim that was false."""
+
+    family: str
+    seed: int
+    step: int
+    """The first at which it was false."""
+    num_rows: int
+    """At so many rows."""
+    claim: str
+    truth: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RunScore:
+    """What was counted in one run."""
+
+    family: str
+    seed: int
+    false_claims: Share = field(default_factory=Share)
+    """Of direction or kind, row by row."""
+    false_episodes: Share = field(default_factory=Share)
+    levels: Share = field(default_factory=Share)
+    """Levels whose interval holds the truth; so for changes and for onsets."""
+    changes: Share = field(default_factory=Share)
+    onsets: Share = field(default_factory=Share)
+    ends: Share = field(default_factory=Share)
+    """Runs whose state at the end is right."""
+    false_criticals: Share = field(default_factory=Share)
+    """Beginnings of a critical state, of the rows before any was right."""
+    states: list[str] = field(default_factory=list)
+    """One after the other."""
+    extra_changes: Share = field(default_factory=Share)
+    """Changes of the state beyond the true ones, of runs."""
+    delay: float | None = None
+    """Steps from when something was to be said until it was; infinite if never."""
+    twins: Share = field(default_factory=Share)
+    """Rows at which a twin had another state, or at the end other alarms."""
+    unscored: Counter[str] = field(default_factory=Counter)
+    """Metrics and kinds of claims of which the truth is not known."""
+    worst: list[FalseClaim] = field(default_factory=list)
+
+
+def score_run(family: str, seed: int) -> RunScore:
+    """Judge one simulated run at every row.
+
+    Raises:
+        KeyError: there is no such family.
+    """
+    run = made_run(family, seed)
+    truth, score = Truth(run), RunScore(family=family, seed=seed)
+    diagnosis = Diagnosis()
+    standing: dict[tuple[str, ...], FalseClaim | None] = {}
+    states: list[str] = []
+    for row, (step, values) in enumerate(run.table.rows()):
+        diagnosis.observe(step, values)
+        claims = diagnosis.claims()
+        states.append(diagnosis.run_state().value)
+        standing = _count_kinds(score, truth, row, step, claims, standing)
+        _count_intervals(score, truth, claims)
+        is_called = _is_called(run.awaited, states[-1], truth, claims, row)
+        if run.awaited and score.delay is None and step >= run.awaited_from and is_called:
+            score.delay = float(step - run.awaited_from)
+    if run.awaited and score.delay is None:
+        score.delay = math.inf
+    _count_states(score, run, states)
+    if run.twin is not None:
+        for is_other in _differs(run.twin, states, diagnosis.verdict().kinds):
+            score.twins.add(is_other)
+    return score
+
+
+def _count_kinds(
+    score: RunScore,
+    truth: Truth,
+    row: int,
+    step: int,
+    claims: Iterable[Claim],
+    standing: Mapping[tuple[str, ...], FalseClaim | None],
+) -> dict[tuple[str, ...], FalseClaim | None]:
+    """Claims of direction and kind at one row. Returns those that stand, with their episodes."""
+    still: dict[tuple[str, ...], FalseClaim | None] = {}
+    for claim in claims:
+        is_true = truth.is_true(claim, row)
+        if is_true is None:
+            if not isinstance(claim, Level):
+                score.unscored[f"{type(claim).__name__} {claim.metric}"] += 1
+            continue
+        score.false_claims.add(not is_true)
+        identity = (type(claim).__name__, claim.metric, getattr(claim, "direction", ""))
+        if identity in still:  # two claims of one sort at one row: one episode
+            identity = (*identity, "again")
+        episode = standing.get(identity)
+        if identity not in standing:
+            score.false_episodes.of += 1
+        if not is_true and episode is None:
+            score.false_episodes.num += 1
+            episode = FalseClaim(
+                family=score.family,
+                seed=score.seed,
+                step=step,
+                num_rows=0,
+                claim=_claim_words(claim),
+                truth=_truth_words(truth, claim),
+            )
+            score.worst.append(episode)
+        if not is_true and episode is not None:
+            episode.num_rows += 1
+        still[identity] = episode
+    return still
+
+
+def _count_intervals(score: RunScore, truth: Truth, claims: Iterable[Claim]) -> None:
+    for part in dict.fromkeys(part for claim in claims for part in parts_of(claim)):
+        if not isinstance(part, Level | Change):
+            continue
+        is_inside = truth.holds(part)
+        if is_inside is None:
+            score.unscored[f"{type(part).__name__} {part.metric}"] += 1
+        (score.levels if isinstance(part, Level) else score.changes).add(is_inside)
+        if isinstance(part, Change):
+            score.onsets.add(truth.holds_onset(part))
+
+
+def _is_called(
+    awaited: Awaited, state: str, truth: Truth, claims: Iterable[Claim], row: int
+) -> bool:
+    if state in CRITICAL or (awaited == "watch" and state == "watch"):
+        return True
+    return any(isinstance(claim, Lost) and truth.is_true(claim, row) for claim in claims)
+
+
+def _count_states(score: RunScore, run: TruthRun, states: Sequence[str]) -> None:
+    score.ends.add(states[-1] in run.ends)
+    for row, step in enumerate(run.table.steps):
+        if step >= run.healthy_until:
+            break
+        began = states[row] in CRITICAL and (row == 0 or states[row - 1] not in CRITICAL)
+        score.false_criticals.add(began)
+    for state in states:
+        if not score.states or score.states[-1] != state:
+            score.states.append(state)
+    extra = len(score.states) - _longest_common(score.states, run.path)
+    score.extra_changes += Share(extra, 1)
+
+
+def _longest_common(one: Sequence[str], two: Sequence[str]) -> int:
+    """Length of the longest sequence that both hold in order.
+
+    >>> _longest_common(["healthy", "watch", "healthy"], ["healthy", "watch"])
+    2
+    """
+    before = [0] * (len(two) + 1)
+    for x in one:
+        now = [0]
+        for place, y in enumerate(two):
+            now.append(before[place] + 1 if x == y else max(before[place + 1], now[place]))
+        before = now
+    return before[-1]
+
+
+def _differs(twin: MetricTable, states: Sequence[str], kinds: Sequence[str]) -> Iterator[bool]:
+    """Whether the verdict of a twin is another, row by row and at the end."""
+    diagnosis = Diagnosis()
+    for state, (step, values) in zip(states, twin.rows(), strict=True):
+        diagnosis.observe(step, values)
+        yield diagnosis.run_state().value != state
+    yield tuple(diagnosis.verdict().kinds) != tuple(kinds)
+
+
+def _claim_words(claim: Claim) -> str:
+    """A claim of direction or kind in a line, for who looks for its error."""
+    head = f"{type(claim).__name__} {claim.metric}"
+    if isinstance(claim, Independent):
+        return f"{head}, since {claim.since}, {'' if claim.is_alike else 'not '}alike"
+    levels = [part for part in parts_of(claim) if isinstance(part, Level)]
+    out = f"{head}: " + ", ".join(
+        f"{x.value:.4g} ({x.low:.4g} to {x.high:.4g}) at {x.steps[0]}-{x.steps[1]}" for x in levels
+    )
+    return f"{out}, at most {claim.most_left:.3g} left" if isinstance(claim, Lost) else out
+
+
+def _truth_words(truth: Truth, claim: Claim) -> str:
+    """The true means behind a claim."""
+    levels = [part for part in parts_of(claim) if isinstance(part, Level)]
+    if levels:
+        return ", ".join(f"{truth.mean(x):.4g}" for x in levels)
+    depends = truth.run.depends
+    rows = [] if depends is None else np.flatnonzero(depends)
+    last = f"until {truth.run.table.steps[rows[-1]]}" if len(rows) else "never"
+    return f"depends {last}, {'' if truth.run.is_alike else 'not '}alike"
+
+
+# -- many runs -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of the table: the sums over a family, or over all."""
+
+    family: str
+    num_runs: int
+    false_claims: Share
+    false_episodes: Share
+    levels: Share
+    changes: Share
+    onsets: Share
+    ends: Share
+    false_criticals: Share
+    extra_changes: Share
+    twins: Share
+    delay: float
+    """Median; NaN where nothing is awaited."""
+    former_delay: float
+
+    def as_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, Share):
+                value = {"num": value.num, "of": value.of}
+            out[each.name] = value if not isinstance(value, float) or math.isfinite(value) else None
+        return out | {"is_never_called": math.isinf(self.delay)}
+
+
+_SUMMED = ("false_claims", "false_episodes", "levels", "changes", "onsets", "ends",
+           "false_criticals", "extra_changes", "twins")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruthTable:
+    """All families, and what was worst."""
+
+    scores: tuple[RunScore, ...]
+
+    def rows(self) -> list[Row]:
+        """One a family, in their order, and the sums last."""
+        names = dict.fromkeys(score.family for score in self.scores)
+        rows = [_row(name, [s for s in self.scores if s.family == name]) for name in names]
+        return [*rows, _row("all", self.scores)]
+
+    def worst(self, most: int = NUM_WORST) -> list[FalseClaim]:
+        """The false claims that stood over most rows."""
+        every = (false for score in self.scores for false in score.worst)
+        return sorted(every, key=lambda false: -false.num_rows)[:most]
+
+    def unscored(self) -> Counter[str]:
+        """Claims whose truth is not known, by kind and metric."""
+        return sum((score.unscored for score in self.scores), Counter())
+
+
+def _row(family: str, scores: Sequence[RunScore]) -> Row:
+    delays = [score.delay for score in scores if score.delay is not None]
+    sums = {name: sum((getattr(s, name) for s in scores), Share()) for name in _SUMMED}
+    is_all = family == "all"
+    return Row(
+        family=family,
+        num_runs=len(scores),
+        delay=math.nan if is_all else median(delays),
+        former_delay=FORMER_DELAYS.get(family, math.nan),
+        **sums,
+    )
+
+
+def median(values: Sequence[float]) -> float:
+    """The median, which may be infinite; NaN of nothing.
+
+    >>> median([2.0, math.inf, 4.0]), median([2.0, math.inf])
+    (4.0, inf)
+    """
+    ordered = sorted(values)
+    if not ordered:
+        return math.nan
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
+
+
+def truth_table(
+    families: Iterable[str] = (),
+    seeds: Iterable[int] = DEVELOP,
+    *,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> TruthTable:
+    """Judge so many runs of each family at every row.
+
+    Args:
+        families: names in `FAMILIES`; none for all.
+        jobs: processes.
+        progress: called with (done, of) runs.
+
+    Raises:
+        KeyError: there is no such family.
+    """
+    tasks = [(name, seed) for name in families or FAMILIES for seed in seeds]
+    scores = []
+    for score in _scored(tasks, jobs):
+        scores.append(score)
+        if progress is not None:
+            progress(len(scores), len(tasks))
+    return TruthTable(scores=tuple(scores))
+
+
+def _scored(tasks: Sequence[tuple[str, int]], jobs: int) -> Iterator[RunScore]:
+    if jobs == 1:
+        yield from itertools.starmap(score_run, tasks)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(score_run, *zip(*tasks, strict=True))
