@@ -23,13 +23,14 @@ from echoscope.dashboard.page.verdict_box import verdict_box
 from echoscope.dashboard.page.whatif_box import whatif_box
 from echoscope.dashboard.replay import html as replay_html
 from echoscope.dashboard.replay import tokens
-from echoscope.dashboard.replay.list import ORDERS
+from echoscope.dashboard.report.telling import EXAMPLES, telling
 from echoscope.dashboard.words import NONE, plain
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.store.records import DiagnosticRecord, parse_trajectory_id
 from echoscope.store.status import Origin, origin_of
+from echoscope.text.titles import capitalised
 
 TIERS = (
     ("text/retrieval_accuracy", "prompt identified (text)"),
@@ -42,7 +43,6 @@ MODEL_ELSEWHERE = (
     "uses measures of the text instead. To measure them, record the training with policy= "
     "(docs/recorder.md)."
 )
-EXAMPLES = 3
 EXAMPLE_CHARS = 900
 STYLE = """<style>
 .st-key-examples .es-text { max-height: 9.5rem; overflow-y: auto; }
@@ -147,31 +147,22 @@ def proof(run_id: str, verdict: Verdict, upto: int | None) -> None:
 
 def examples(run_id: str, verdict: Verdict) -> None:
     """Three trajectories that show the verdict, as text, each with a link."""
-    # One of each trajectory: pairs of siblings name the same one several times.
-    several = {one.trajectory_id: one for one in reversed(verdict.exemplars)}
-    shown = list(reversed(several.values()))[:EXAMPLES] or _typical(run_id, verdict.last_step)
-    if not shown:
+    last = verdict.last_step or 0
+    with_text = [step for step in queries.trajectory_steps(run_id) if step <= last]
+    shown = telling(verdict, queries.listing(run_id, with_text[-1] if with_text else last))
+    if not shown.places:
         return
-    if not verdict.exemplars:
-        words = "One typical trajectory" if len(shown) == 1 else "Typical trajectories"
-        st.caption(f"{words} of step {step_of(shown[0])}")
+    if shown.words:
+        st.caption(f"{capitalised(shown.words)}, step {step_of(shown.places[0])}")
     st.html(tokens.STYLE + replay_html.STYLE + STYLE)
     columns = st.container(key="examples").columns(EXAMPLES, gap="medium")
-    for column, example in zip(columns, shown, strict=False):
+    for column, example in zip(columns, shown.places, strict=False):
         with column:
             _example(run_id, example)
 
 
 def step_of(example: Shown) -> int:
     return parse_trajectory_id(example.trajectory_id)[1]
-
-
-def _typical(run_id: str, step: int | None) -> list[Shown]:
-    """The training trajectories nearest to the middle of a step, if it has any."""
-    rows = queries.listing(run_id, step or 0)
-    is_training = rows["split"].isin(["train", "import"])
-    ranked = ORDERS["typical"].sort(rows[is_training & (rows["num_turns"] > 0)])
-    return [Shown(trajectory_id=str(name), turn=0) for name in ranked["id"].head(EXAMPLES)]
 
 
 def _example(run_id: str, example: Shown) -> None:

@@ -1,0 +1,59 @@
+"""Which trajectories show what a verdict says: one of each prompt, chosen by what they prove. Pure.
+
+Several samples of one prompt are alike in every run that learns. Only different prompts side by
+side show what a run does whatever the task is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.claims import Disagreement
+from echoscope.diagnostics.judge.record import Shown, Verdict
+
+from ..replay.list import ORDERS
+
+EXAMPLES = 3
+_WELL = (RunState.HEALTHY, RunState.CONVERGED, RunState.RECOVERING, RunState.INSUFFICIENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """Places in trajectories, and what they are examples of."""
+
+    places: tuple[Shown, ...] = ()
+    words: str = ""
+    """A noun: `failed trajectories with the highest return`; empty where each has its own note."""
+
+
+def telling(verdict: Verdict, rows: pd.DataFrame) -> Telling:
+    """What shows a verdict: the exemplars of its alarms, else some trajectories of a step.
+
+    Where the return rises while success falls, those that earn most and fail; of another problem,
+    the worst; of a run without one, the most typical.
+
+    Args:
+        rows: of the table `trajectories`, of one step.
+    """
+    if verdict.exemplars:
+        return Telling(places=verdict.exemplars)
+    trained = rows[rows["split"].isin(["train", "import"]) & (rows["num_turns"] > 0)]
+    failed = trained[trained["is_success"].eq(False)]
+    paid = [claim for claim in verdict.claims if isinstance(claim, Disagreement)]
+    if any(claim.up.metric == "reward/return_mean" for claim in paid) and len(failed):
+        return _chosen(failed, "best", "failed trajectories with the highest return")
+    if verdict.state in _WELL:
+        return _chosen(trained, "typical", "typical trajectories")
+    if len(failed):
+        return _chosen(failed, "worst", "failed trajectories")
+    return _chosen(trained, "worst", "trajectories with the lowest return")
+
+
+def _chosen(rows: pd.DataFrame, order: str, words: str) -> Telling:
+    """The first of each prompt, in an order of the replay."""
+    first = ORDERS[order].sort(rows).drop_duplicates("prompt_key").head(EXAMPLES)
+    places = tuple(Shown(trajectory_id=str(name), turn=0) for name in first["id"])
+    return Telling(places=places, words=words if places else "")

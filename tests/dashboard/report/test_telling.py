@@ -1,0 +1,75 @@
+"""Which trajectories show a verdict: different prompts, chosen by what they prove."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from echoscope.dashboard.report.telling import telling
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.claims import Change, Disagreement, Level
+from echoscope.diagnostics.judge.record import Shown, Verdict
+from echoscope.diagnostics.judge.verdict import Diagnosis
+
+
+def rows() -> pd.DataFrame:
+    """Four prompts of three siblings: returns rise with the prompt; the last sibling succeeds."""
+    return pd.DataFrame(
+        {
+            "id": f"t00000001-{3 * prompt + sibling:05d}",
+            "split": "train",
+            "prompt_key": f"p{prompt}",
+            "episode_return": prompt + sibling / 8,
+            "num_sampled_tokens": 8,
+            "num_turns": 1,
+            "is_success": sibling == 2,
+        }
+        for prompt in range(4)
+        for sibling in range(3)
+    )
+
+
+def shown(verdict: Verdict, table: pd.DataFrame) -> tuple[str, list[int]]:
+    """What the examples are called, and the number of each in its step."""
+    found = telling(verdict, table)
+    return found.words, [int(place.trajectory_id[-5:]) for place in found.places]
+
+
+def test_h4_a_healthy_run_shows_one_typical_trajectory_of_each_prompt() -> None:
+    # The median return is 1.625; 1.25 and 2 of prompts 1 and 2 are nearest, then 0.25 and 3.
+    verdict = replace(Diagnosis().verdict(), state=RunState.HEALTHY)
+    assert shown(verdict, rows()) == ("typical trajectories", [5, 6, 2])
+
+
+def test_h4_a_problem_without_exemplars_shows_the_worst_failures() -> None:
+    verdict = replace(Diagnosis().verdict(), state=RunState.COLLAPSED)
+    assert shown(verdict, rows()) == ("failed trajectories", [0, 3, 6])
+    unknown = rows().assign(is_success=None)
+    words = "trajectories with the lowest return"
+    assert shown(verdict, unknown) == (words, [0, 3, 6])
+
+
+def test_h4_return_up_and_success_down_shows_failures_that_earn_most() -> None:
+    def change(key: str, before: float, after: float) -> Change:
+        ends = [
+            Level(metric=key, value=v, low=v, high=v, steps=(0, 9), num_points=10)
+            for v in (before, after)
+        ]
+        return Change(before=ends[0], after=ends[1], low=0.0, high=0.0)
+
+    claim = Disagreement(
+        up=change("reward/return_mean", 1, 3), down=change("rollout/success_rate", 0.8, 0.1)
+    )
+    verdict = replace(Diagnosis().verdict(), state=RunState.WATCH, claims=(claim,))
+    assert shown(verdict, rows()) == ("failed trajectories with the highest return", [10, 7, 4])
+
+
+def test_h4_exemplars_of_an_alarm_come_first() -> None:
+    place = Shown(trajectory_id="t00000001-00003", turn=1, note="why")
+    found = telling(replace(Diagnosis().verdict(), exemplars=(place,)), rows())
+    assert (found.places, found.words) == ((place,), "")
+
+
+def test_a_step_without_trajectories_shows_none() -> None:
+    assert telling(Diagnosis().verdict(), rows()[:0]).places == ()
