@@ -16,7 +16,7 @@ from ...catalogue import metric
 from ..claims import Change, Claim, Dip, Level, Lost
 from .course import observed
 from .series import NOMINAL_Z, Kind, Series, Stretch
-from .turns import HELD_Z, ROWS_TO_DATE, Turns, change_points
+from .turns import HELD_Z, ROWS_TO_DATE, Turns, between_rows, change_points
 
 LOST_SHARE = 0.5
 """Of what was held: with less left, beyond chance and for good, it is lost."""
@@ -167,7 +167,10 @@ class Outcome:
         self._add(step, value, self.num_trials, groups)
 
     def _add(self, step: int, value: float, trials: float, groups: float) -> None:
+        num_rows = len(self.series)
         self.series.append(step, value, trials, groups)
+        if len(self.series) == num_rows:
+            return
         self.turns.update()
         self._now = None
         self.num_sagging = self.num_sagging + 1 if self.is_sagging else 0
@@ -438,8 +441,7 @@ class Outcome:
         if self._dated is None or self._dated[:2] != (len(self.turns.pivots), stop):
             rows = change_points(self.series, start, stop)
             self._dated = (len(self.turns.pivots), stop, rows)
-        first, last = self._dated[2]
-        return self.series.steps[first], self.series.steps[last]
+        return between_rows(self.series, self._dated[2])
 
     @property
     def onset_step(self) -> int | None:

@@ -36,13 +36,17 @@ TRIMMED_MEAN = 0.623
 """Mean of the smallest nine tenths of the squares of standard normal noise."""
 LEAST_DIFFERENCES = 4
 """Of an amount: with fewer nothing is known of its noise."""
-RECENT_DIFFERENCES = 30
+RECENT_DIFFERENCES = 60
+SHORT_DIFFERENCES = 10
 EARLY_DIFFERENCES = 10
 """Of an amount: until then its first rows share one estimate of their noise."""
 LEAST_OF_MEAN = 0.25
 """Part of the mean squared difference that noise has at least: most rows may be equal."""
+LEAST_BEFORE_SPIKE = 8
 SPIKE_SIGMAS = 8.0
 """A row so far from both neighbours is a spike: shown as such, and left out of levels."""
+WORTH = 0.6
+"""Degrees of freedom of a second difference."""
 MAX_DENOMINATOR = 4096
 SAME = 1e-9
 
@@ -88,7 +92,9 @@ class Series:
     siblings: float = 1.0
     """Episodes of one prompt, last known."""
     spikes: list[int] = field(default_factory=list)
-    """Rows that were spikes of an amount; their value is that of the neighbours."""
+    """Steps at which an amount was a spike: not among the rows."""
+    waiting: tuple[int, float] | None = None
+    """(step, value) of a last row that may be a spike."""
     _sums: list[float] = field(default_factory=lambda: [0.0])
     _units: list[float] = field(default_factory=lambda: [0.0])
     """Sums of each row's variance, but for the common factor (`scale`) and p(1-p) of a rate."""
@@ -104,14 +110,38 @@ class Series:
     def append(
         self, step: int, value: float, trials: float = math.nan, groups: float = math.nan
     ) -> None:
-        """Take in an observation; finite, later than all before."""
+        """Take in an observation; finite, later than all before.
+
+        An amount that is far from all before waits for its successor: alone it is a spike.
+        """
         if self.kind == "rate":
             value = min(max(value, 0.0), 1.0)
             self._refine(value)
             if groups > 0 and trials >= groups:
                 self.siblings = trials / groups
-        if self.kind == "amount":
-            self._smooth_spike(value)
+            self._add(step, value, trials)
+            return
+        waiting, self.waiting = self.waiting, None
+        is_far = self._is_far(value)
+        if waiting is not None:
+            if is_far and (value - self.values[-1]) * (waiting[1] - self.values[-1]) > 0:
+                self._add(waiting[0], waiting[1], math.nan)
+                is_far = False
+            else:
+                self.spikes.append(waiting[0])
+        if is_far:
+            self.waiting = (step, value)
+        else:
+            self._add(step, value, trials)
+
+    def _is_far(self, value: float) -> bool:
+        """Further from the last rows than any noise that was seen."""
+        if len(self.values) < LEAST_BEFORE_SPIKE or not self.sigma > 0:
+            return False
+        recent = sorted(self.values[-7:])
+        return abs(value - recent[len(recent) // 2]) > SPIKE_SIGMAS * self.sigma
+
+    def _add(self, step: int, value: float, trials: float) -> None:
         self.steps.append(step)
         self.values.append(value)
         self.trials.append(trials if trials > 0 else math.nan)
@@ -134,27 +164,6 @@ class Series:
                 self._denominator = parts
                 return
         self._denominator = 0
-
-    def _smooth_spike(self, value: float) -> None:
-        """Was the row before this one a spike, now that its successor is known?"""
-        count = len(self.values)
-        if count < 6:
-            return
-        sigma = self.sigma
-        last = self.values[-1]
-        past = sorted(self.values[-7:-1])[3]
-        far = SPIKE_SIGMAS * sigma
-        is_far = abs(last - past) > far and abs(last - value) > far
-        if not sigma > 0 or not is_far or abs(value - past) > far:
-            return
-        self.spikes.append(count - 1)
-        between = 0.5 * (self.values[-2] + value)
-        self._sums[-1] += between - last
-        self.values[-1] = between
-        # What the spike said of the noise is taken back.
-        if self._squares:
-            self._squares.pop()
-        self._rescale()
 
     def _observe_difference(self) -> None:
         count = len(self.values)
@@ -181,7 +190,9 @@ class Series:
         """The common factor of the variance, from the scatter of the recent rows."""
         squares = self._squares
         if self.kind == "amount":
-            self.scale = _trimmed(squares) if squares else 0.0
+            # Noise that grows shows in the last rows first.
+            last = squares[-SHORT_DIFFERENCES:]
+            self.scale = max(_trimmed(squares), _trimmed(last)) if squares else 0.0
             return
         count = len(squares)
         total = _trimmed(squares) * count if count else 0.0
@@ -245,15 +256,36 @@ class Series:
             p = (p * weight + 1) / (weight + 2)
             return p * (1 - p) / weight
         unit = self._units[stretch.stop] - self._units[stretch.start]
-        return unit / stretch.size**2 * self._doubt**2
+        return unit / stretch.size**2
 
     @property
-    def _doubt(self) -> float:
-        """How much wider a bound is because the noise is itself estimated."""
-        return 1 + 4 / max(self._num_squares, 1)
+    def freedom(self) -> float:
+        """Degrees of freedom of the estimate of the noise; infinite where it is that of coins.
+
+        Second differences overlap, so each is worth a little more than half of one.
+        """
+        if self.kind == "rate" and self.has_trials and self.siblings == 1.0:
+            return math.inf
+        prior = PRIOR_WEIGHT if self.kind == "rate" else 0.0
+        return max(prior + WORTH * len(self._squares), 1.0)
+
+    def _as_known(self, t: float) -> float:
+        """Standard errors of a known noise that are as rare as so many of an estimated one."""
+        freedom = self.freedom
+        if not math.isfinite(freedom):
+            return t
+        return math.copysign(math.sqrt(freedom * math.log1p(t * t / freedom)), t)
+
+    def _as_estimated(self, z: float) -> float:
+        """The inverse of `_as_known`."""
+        freedom = self.freedom
+        if not math.isfinite(freedom):
+            return z
+        return math.sqrt(freedom * math.expm1(min(z * z / freedom, 20.0)))
 
     def bounds(self, stretch: Stretch, z: float = NOMINAL_Z) -> tuple[float, float]:
         """Interval of the true mean over a stretch: Wilson's of a rate."""
+        z = self._as_estimated(z)
         if self.kind == "amount":
             half = z * math.sqrt(self.variance(stretch))
             return stretch.mean - half, stretch.mean + half
@@ -280,7 +312,7 @@ class Series:
             error = math.sqrt(max(pooled * (1 - pooled) * (1 / one + 1 / two), apart))
         else:
             error = math.sqrt(self.variance(before) + self.variance(after))
-        return difference / error if error > 0 else math.copysign(math.inf, difference)
+        return self._as_known(difference / error) if error > 0 else math.copysign(99.0, difference)
 
     def ending(self, stop: int, first: int = 0) -> Iterator[Stretch]:
         """The stretches that end before row `stop`, none with a row before `first`."""

@@ -25,8 +25,6 @@ HELD_Z = 4.0
 CAUTION = 7.0
 """What a turn must overcome beside the logarithm of the number of rows: a threshold that grows with
 the looks that were taken. Level runs of 300 rows turn in one of 50 (`bench truth`)."""
-AMOUNT_Z = 0.4
-"""Standard errors that a turn takes more where the noise is estimated from the rows alone."""
 LEVEL_Z = 2.6
 """Standard errors by which two parts of a stretch may differ and still be one level."""
 MOST_ROWS = 64
@@ -77,9 +75,7 @@ class Turns:
     @property
     def turn_z(self) -> float:
         """Standard errors that confirm a turn, at this many rows."""
-        z = math.sqrt(2 * (math.log(max(len(self.series), 1)) + CAUTION))
-        is_known = self.series.kind == "rate" and self.series.has_trials
-        return z if is_known else z + AMOUNT_Z
+        return math.sqrt(2 * (math.log(max(len(self.series), 1)) + CAUTION))
 
     def sigmas_since(self, extreme: Stretch, sign: int, least_rows: int | None = None) -> float:
         """Standard errors from an extreme to what follows it, up (1) or down (-1), the most."""
@@ -175,8 +171,15 @@ def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> tuple[int, in
             turn = turns.pivots[-1][1], len(series)
     if turn is None:
         return None
-    first, last = change_points(series, turn[0].start, min(len(series), turn[1] + ROWS_TO_DATE))
-    return series.steps[first], series.steps[last]
+    rows = change_points(series, turn[0].start, min(len(series), turn[1] + ROWS_TO_DATE))
+    return between_rows(series, rows)
+
+
+def between_rows(series: Series, rows: tuple[int, int]) -> tuple[int, int]:
+    """The steps at which a change may have begun that shows first in one of these rows."""
+    first, last = rows
+    early = series.steps[first - 1] + 1 if first else series.steps[0]
+    return min(early, series.steps[last]), series.steps[last]
 
 
 def change_points(series: Series, start: int, stop: int) -> tuple[int, int]:
