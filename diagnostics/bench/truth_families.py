@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -207,14 +208,18 @@ def _fall(
     return draft.run(ends=("collapsed",), path=LOST, healthy_until=onset, awaited="critical")
 
 
+def _lost_at_once(rng: np.random.Generator, held: float) -> TruthRun:
+    return _fall(rng, held, rng.choice([0.0, 0.07 * held]), int(rng.integers(0, 4)))
+
+
+def _lost_within(rng: np.random.Generator, between: int) -> TruthRun:
+    return _fall(rng, rng.uniform(0.4, 0.8), 0.03, between, with_evaluation=between == 5)
+
+
 for _held in (0.3, 0.5, 0.7, 0.9):
-    FAMILIES[f"lost from {_held:.0%}"] = lambda rng, held=_held: _fall(
-        rng, held, rng.choice([0.0, 0.07 * held]), int(rng.integers(0, 4))
-    )
+    FAMILIES[f"lost from {_held:.0%}"] = partial(_lost_at_once, held=_held)
 for _rows in (5, 15, 40):
-    FAMILIES[f"lost within {_rows} rows"] = lambda rng, rows=_rows: _fall(
-        rng, rng.uniform(0.4, 0.8), 0.03, rows, with_evaluation=rows == 5
-    )
+    FAMILIES[f"lost within {_rows} rows"] = partial(_lost_within, between=_rows)
 FAMILIES["lost, 8 episodes"] = lambda rng: _fall(
     rng, rng.uniform(0.6, 0.9), 0.0, 0, episodes=8, after=40
 )

@@ -49,9 +49,17 @@ class Course:
     onsets: tuple[Onset, ...] = ()
 
     def __add__(self, other: Course | float) -> Course:
-        if isinstance(other, Course):
-            return Course(self.values + other.values, self.onsets + other.onsets)
-        return Course(self.values + other, self.onsets)
+        if not isinstance(other, Course):
+            return Course(self.values + other, self.onsets)
+        values = self.values + other.values
+        onsets = []
+        for row in sorted({onset.at for onset in self.onsets + other.onsets}):
+            kinds = [onset.kind for onset in self.onsets + other.onsets if onset.at == row]
+            moved = values[row] - values[row - 1]  # what one loses the other may gain
+            kind: Literal["jump", "ramp"] = "jump" if "jump" in kinds else "ramp"
+            if moved:
+                onsets.append(Onset(row, "rise" if moved > 0 else "fall", kind))
+        return Course(values, tuple(onsets))
 
     def __mul__(self, factor: float) -> Course:
         onsets = self.onsets
