@@ -304,7 +304,7 @@ class AlarmEngine:
             if known is None:
                 return []
             known.absent_rows += 1
-            is_note = known.severity is AlarmSeverity.INFO
+            is_note = known.severity is AlarmSeverity.INFO or rule.clears_at_once
             if not is_note and known.absent_rows < CLEAR_AFTER:
                 return []
             del self._open[rule.name]

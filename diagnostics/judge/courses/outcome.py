@@ -26,9 +26,9 @@ NEAR_BEST = 0.9
 """Share of the best from which success counts as being at its best."""
 LEAN_SIGMAS = 3.0
 """Standard errors below the best at which something is below it, looked at once."""
-SAG_SIGMAS, AGREE_SIGMAS = 1.3, 2.3
-"""... at which a fall half way to a large one may be what other signs speak of: twice in a row, or
-looked at once."""
+SAG_SIGMAS, DECLINE_SIGMAS, AGREE_SIGMAS = 1.3, 2.0, 2.3
+"""... at which a fall half way to a large one is noticed, may be what other signs speak of, and
+agrees with them."""
 LARGE_SIGMAS, GONE_SIGMAS = 3.0, 4.0
 """Of one row's noise: falls of a return that had gained something, to be large, to be lost."""
 UNGAINED_SIGMAS = 6.0
@@ -117,6 +117,10 @@ class Outcome:
     """Rows in a row that are half way to a large fall."""
     low_since: int | None = None
     """Row since which so little is left that it may be lost."""
+    was_large: bool = False
+    was_lost: bool = False
+    was_back: bool = False
+    """What held once since the last turn: only another turn ends it, so that states do not flap."""
     series: Series = field(init=False)
     turns: Turns = field(init=False)
     _now: tuple[int, Stretch] | None = field(default=None, init=False)
@@ -131,6 +135,7 @@ class Outcome:
         self.turns = Turns(self.series, least_rows=1 if is_known else 2)
         self.low_since = self._now = self._dated = None
         self.num_sagging = 0
+        self.was_large = self.was_lost = self.was_back = False
 
     def restart(self) -> None:
         """Forget everything: it is another quantity from now on."""
@@ -171,13 +176,20 @@ class Outcome:
         self.series.append(step, value, trials, groups)
         if len(self.series) == num_rows:
             return
+        num_turns = len(self.turns.pivots)
         self.turns.update()
         self._now = None
+        if len(self.turns.pivots) > num_turns:
+            self.was_large = self.was_lost = self.was_back = False
         self.num_sagging = self.num_sagging + 1 if self.is_sagging else 0
         if not (self.turns.mode == "down" and self.is_nearly_lost):
             self.low_since = None
         elif self.low_since is None:
             self.low_since = len(self.series) - 1
+        self.was_large |= self._is_large_now
+        least = LEAST_LOST_EVALUATIONS if self.spec.is_fixed else LEAST_LOST_ROWS
+        self.was_lost |= self.num_low_rows >= least
+        self.was_back |= self.bottom is not None and not self._is_below_best_now
 
     def _rank(self, key: str) -> int:
         from .course import matches
@@ -303,6 +315,10 @@ class Outcome:
     @property
     def is_large_fall(self) -> bool:
         """It fell by three eighths of what was held: of a return, of what had been gained."""
+        return self.has_fallen and self.was_large
+
+    @property
+    def _is_large_now(self) -> bool:
         if not self.has_fallen or (self.is_rate and self.high < LEAST_HELD):
             return False
         fall = self.high - self.level
@@ -323,7 +339,7 @@ class Outcome:
     @property
     def is_nearly_lost(self) -> bool:
         """Less than half of what was held is left, beyond chance: for how long is not asked."""
-        if not self.is_large_fall:
+        if not self._is_large_now:
             return False
         upper = self.series.bounds(self.now)[1]
         if self.is_rate:
@@ -340,9 +356,8 @@ class Outcome:
 
     @property
     def is_lost(self) -> bool:
-        """It fell below half of what was held, and stays there."""
-        least = LEAST_LOST_EVALUATIONS if self.spec.is_fixed else LEAST_LOST_ROWS
-        return self.num_low_rows >= least
+        """It fell below half of what was held, stayed there, and has not turned."""
+        return self.has_fallen and self.was_lost
 
     @property
     def num_fallen_rows(self) -> int:
@@ -364,6 +379,11 @@ class Outcome:
 
     @property
     def is_below_best(self) -> bool:
+        """Below what was held, beyond chance, and not back since the last turn."""
+        return not self.was_back and self._is_below_best_now
+
+    @property
+    def _is_below_best_now(self) -> bool:
         return self.sigmas_below_best >= LEAN_SIGMAS and self.level < NEAR_BEST * self.high
 
     @property
@@ -374,6 +394,9 @@ class Outcome:
         if self._sigmas_now < SAG_SIGMAS:
             return False
         return self.has_fallen or self.high - self.value >= self.large_share / 2 * self.high
+
+    def is_sagging_for(self, num_rows: int) -> bool:
+        return self.num_sagging >= num_rows and self._sigmas_now >= DECLINE_SIGMAS
 
     @property
     def _sigmas_now(self) -> float:
@@ -510,7 +533,7 @@ class Outcome:
         pivots = self.turns.pivots
         if self.has_fallen:
             change = self.change(pivots[-1][1], self.since_turn, is_dated=True)
-            if self.is_lost:
+            if self.is_lost and self.is_nearly_lost:
                 lost = self.change(self.best, self.since_turn, is_dated=True)
                 yield Lost(
                     change=lost, most_left=self._most_left(lost), num_points=self.num_low_rows

@@ -148,9 +148,17 @@ class Series:
         self._observe_difference()
         self._sums.append(self._sums[-1] + value)
         self._units.append(self._units[-1] + self._unit(len(self.values) - 1))
-        if self.kind == "amount" and self._num_squares <= EARLY_DIFFERENCES:
-            # The first rows came before anything was known of their noise.
-            self._units = [n * self.scale for n in range(len(self._units))]
+        if self.kind == "amount":
+            self._widen()
+
+    def _widen(self) -> None:
+        """Give the last rows the noise that shows only now: it may have grown while they came."""
+        count = len(self.values)
+        # The very first rows came before anything was known of their noise.
+        rows = count if self._num_squares <= EARLY_DIFFERENCES else min(count, SHORT_DIFFERENCES)
+        units = [self._units[n + 1] - self._units[n] for n in range(count - rows, count)]
+        for n, unit in enumerate(units, count - rows):
+            self._units[n + 1] = self._units[n] + max(unit, self.scale)
 
     # -- noise -----------------------------------------------------------------------------------
 

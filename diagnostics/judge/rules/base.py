@@ -147,7 +147,7 @@ class View:
         """A deciding outcome fell, or is half way there: twice, or once while training agrees."""
         agrees = self.outcomes["success_train"].leans
         least = 1 if agrees else 2
-        return any(o.has_fallen or o.num_sagging >= least for o in self.deciding)
+        return any(o.has_fallen or o.is_sagging_for(least) for o in self.deciding)
 
     def declining_success(self) -> list[Sign]:
         """Success rates below their best, beyond chance."""
@@ -188,6 +188,8 @@ class Rule:
     """Channels of which one must be there for the rule to become critical; empty if it cannot."""
     confirms_alone: tuple[str, ...] = ()
     """Channels of which one is enough for the rule to become critical, with no other beside it."""
+    clears_at_once: bool = False
+    """What it rests on turns only beyond chance: a row without a finding is the end of it."""
     is_moot: Callable[[Collection[str]], bool] | None = field(default=None, repr=False)
     """Do a run's metric keys say that what the rule watches for does not exist there?"""
     title: str

@@ -299,6 +299,7 @@ def _empty_selection(view: View) -> Finding | None:
 RULES: tuple[Rule, ...] = (
     Rule(
         name="LOW_SUCCESS",
+        clears_at_once=True,
         judge=_low_success,
         needs=(*RATES, "eval_reward", "reward"),
         title="Success dropped",
@@ -325,6 +326,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="REWARD_HACKING",
+        clears_at_once=True,
         judge=_reward_hacking,
         needs=("reward",),
         confirms=(*RATES, "eval_reward"),
@@ -343,6 +345,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="TRAIN_EVAL_DIVERGENCE",
+        clears_at_once=True,
         judge=_train_eval_divergence,
         needs=FIXED,
         title="Training and evaluation disagree",
