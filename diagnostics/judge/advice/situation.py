@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from ..claims import Fate
 from ..rules.base import View
 
+if TYPE_CHECKING:
+    from echoscope.store.reader import RunReader
+
+_LIVE = ("live", "waiting", "paused", "stale")
+"""Statuses in which a trainer takes commands."""
 _TERMS_OF = {"verl": "verl", "verl-agent": "verl", "RAGEN": "verl", "VAGEN": "verl", "TRL": "trl"}
 
 
@@ -40,6 +46,8 @@ class Situation:
     """Who wrote a foreign file, where its columns tell: `verl` or `trl`."""
     has_own_keys: bool = False
     """Most columns of a foreign file are named by our keys."""
+    fate: Fate | None = None
+    """What became of the run; None while it goes on, and where it was trained to its end."""
 
     def setting(self, key: str) -> Any:
         """The value at a dotted key; None where there is none."""
@@ -61,6 +69,36 @@ class Situation:
     def tasks(self) -> list[Mapping[str, Any]]:
         found = self.setting("envs.train")
         return [one for one in found if isinstance(one, Mapping)] if found else []
+
+
+def situation_of(run: RunReader, name: str) -> Situation:
+    """What advice knows of a stored run; a run of another trainer is foreign.
+
+    Args:
+        name: How a command names it.
+
+    Raises:
+        StoreError: the run cannot be read.
+    """
+    from echoscope.store.checkpoints import evaluation_success  # a metrics file needs no store
+    from echoscope.store.steer.settings import live_settings
+
+    from .fate import fate_of
+
+    info, fate = run.info(), fate_of(run, name)
+    if not info.live_knobs or info.config.get("recorded") is True:
+        imported = info.config.get("imported")
+        source = imported if isinstance(imported, Mapping) else info.config
+        return Situation(run=name, trainer=terms_of(source.get("trainer")), fate=fate)
+    return Situation(
+        kind="live" if run.status().status.value in _LIVE else "ended",
+        run=name,
+        config=info.config,
+        live=live_settings(run).now,
+        checkpoints=tuple(checkpoint.step for checkpoint in run.checkpoints()),
+        success=evaluation_success(run),
+        fate=fate,
+    )
 
 
 @dataclass(slots=True, kw_only=True)

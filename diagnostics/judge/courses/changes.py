@@ -31,7 +31,7 @@ from typing import Any, Literal
 from echoscope.text.strict_json import finite_or_none
 
 from .course import LOG_FLOOR, Course, Past, median
-from .turns import ROWS_TO_DATE, since_when
+from .turns import dated_with, since_when
 
 NOISE_SIGMAS = 4.0
 SPARSE_STRENGTH = 1.5
@@ -194,7 +194,7 @@ class Channel(Course):
         raised = decision.raised_step
         late = len(self.history)
         if raised is not None:
-            late = min(late, sum(step <= raised for step, _ in self.history) + ROWS_TO_DATE)
+            late = dated_with(sum(step <= raised for step, _ in self.history), late)
         key = (decision.onset_step, late)
         if self._dated is None or self._dated[:2] != key:
             mode: Literal["up", "down"] = "down" if self.spec.direction == "fall" else "up"

@@ -10,16 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ...catalogue import metric
 from ..claims import Change, Claim, Dip, Level, Lost
 from .course import observed
-from .series import NOMINAL_Z, Kind, Series, Stretch
-from .turns import HELD_Z, ROWS_TO_DATE, Turns, between_rows, change_points
+from .series import Kind, Series, Stretch
+from .turns import HELD_Z, Turns, between_rows, change_points, dated_with
 
 LOST_SHARE = 0.5
 """Of what was held: with less left, beyond chance and for good, it is lost."""
+CHOSEN_Z = 3.2
+"""Standard errors of the end of an interval to which an extreme was flattered by its choice."""
 LARGE_SHARE = 0.375
 """A fall by so much of what was held is being lost."""
 NEAR_BEST = 0.9
@@ -393,10 +395,13 @@ class Outcome:
             return False
         if self._sigmas_now < SAG_SIGMAS:
             return False
-        return self.has_fallen or self.high - self.value >= self.large_share / 2 * self.high
+        # On tasks drawn anew each step, most of what one row shows is which were drawn.
+        present = self.value if self.spec.is_fixed else self.level
+        return self.has_fallen or self.high - present >= self.large_share / 2 * self.high
 
     def is_sagging_for(self, num_rows: int) -> bool:
-        return self.num_sagging >= num_rows and self._sigmas_now >= DECLINE_SIGMAS
+        least = DECLINE_SIGMAS if self.spec.is_fixed else LEAN_SIGMAS
+        return self.num_sagging >= num_rows and self._sigmas_now >= least
 
     @property
     def _sigmas_now(self) -> float:
@@ -458,9 +463,9 @@ class Outcome:
         """First and last step at which the last turn may have begun."""
         if not self.turns.pivots:
             return None
-        pivot, turned = self.turns.pivots[-1][1], self.series.row_of(self.turns.turned[-1])
+        pivot, turned = self.turns.pivots[-1][1], self.series.row_of(self.turns.turned[-1]) + 1
         start = max(pivot.start, turned - ROWS_BEFORE)
-        stop = min(self.count, turned + ROWS_TO_DATE)
+        stop = dated_with(turned, self.count)
         if self._dated is None or self._dated[:2] != (len(self.turns.pivots), stop):
             rows = change_points(self.series, start, stop)
             self._dated = (len(self.turns.pivots), stop, rows)
@@ -487,8 +492,17 @@ class Outcome:
 
     # -- claims ------------------------------------------------------------------------------------
 
-    def level_of(self, stretch: Stretch, z: float = NOMINAL_Z) -> Level:
-        low, high = self.series.bounds(stretch, z)
+    def level_of(self, stretch: Stretch, chosen_for: Literal["", "height", "depth"] = "") -> Level:
+        """A stretch as a claim.
+
+        Args:
+            chosen_for: it is an extreme of many, which flatters it: that side is wider.
+        """
+        low, high = self.series.bounds(stretch)
+        if chosen_for == "height":
+            low = self.series.bounds(stretch, CHOSEN_Z)[0]
+        elif chosen_for == "depth":
+            high = self.series.bounds(stretch, CHOSEN_Z)[1]
         steps = self.series.steps
         return Level(
             metric=self.key,
@@ -502,7 +516,8 @@ class Outcome:
         )
 
     def change(self, before: Stretch, after: Stretch, *, is_dated: bool = False) -> Change:
-        one, two = self.level_of(before), self.level_of(after)
+        one = self.level_of(before, self._chosen_for(before))
+        two = self.level_of(after)
         difference = two.value - one.value
         return Change(
             before=one,
@@ -511,6 +526,12 @@ class Outcome:
             high=difference + math.hypot(two.high - two.value, one.value - one.low),
             began=self.onset_interval if is_dated else None,
         )
+
+    def _chosen_for(self, stretch: Stretch) -> Literal["", "height", "depth"]:
+        if stretch == self.turns.best:
+            return "height"
+        modes = [mode for mode, pivot in self.turns.pivots if pivot == stretch]
+        return "" if not modes else "height" if modes[0] == "down" else "depth"
 
     def between(self, first: int, last: int) -> Stretch | None:
         """The rows of the steps `first` to `last`; None if there are none."""
@@ -543,8 +564,8 @@ class Outcome:
             bottom = self.bottom
             if bottom is not None:
                 yield Dip(
-                    held=self.level_of(pivots[-2][1]),
-                    bottom=self.level_of(bottom),
+                    held=self.level_of(pivots[-2][1], "height"),
+                    bottom=self.level_of(bottom, "depth"),
                     now=self.level_of(self.since_turn),
                     is_rising=self.now.size < self.count - bottom.stop,
                     is_back=not self.is_below_best,

@@ -149,8 +149,8 @@ class Turns:
 CHANGE_POINT_DROP = 6.5
 """Twice the log-likelihood by which a change point may be worse than the likeliest and still be in
 the set (counted by `bench truth`: nominal 90 %)."""
-ROWS_TO_DATE = 60
-"""Rows after a turn that date its beginning; more change nothing."""
+ROWS_TO_DATE = (0, 1, 2, 3, 5, 8, 12, 18, 27, 40, 60)
+"""Rows after a turn with which its beginning is dated again; more change nothing."""
 RAMPS = (*range(21), 23, 25, 28, 31, 34, 38, 42, 47, 52, 58, 64, 71, 79, 88)
 """Rows that a change may take."""
 
@@ -171,8 +171,17 @@ def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> tuple[int, in
             turn = turns.pivots[-1][1], len(series)
     if turn is None:
         return None
-    rows = change_points(series, turn[0].start, min(len(series), turn[1] + ROWS_TO_DATE))
+    rows = change_points(series, turn[0].start, dated_with(turn[1], len(series)))
     return between_rows(series, rows)
+
+
+def dated_with(turned: int, count: int) -> int:
+    """With how many of `count` rows a turn is dated that was confirmed at row `turned`.
+
+    >>> dated_with(40, 44), dated_with(40, 400)
+    (43, 100)
+    """
+    return max(turned + more for more in ROWS_TO_DATE if turned + more <= max(count, turned))
 
 
 def between_rows(series: Series, rows: tuple[int, int]) -> tuple[int, int]:
@@ -206,8 +215,9 @@ def change_points(series: Series, start: int, stop: int) -> tuple[int, int]:
         for ramp in RAMPS:
             if ramp >= num_rows:
                 break
-            # (T, R): the share of the change that row r has, if it begins at row t.
-            share_TR = np.clip((rows_R[None, :] - rows_R[1:, None] + 1) / (ramp + 1), 0.0, 1.0)
+            # (T, R): the share of the change that row r has, if it begins at row t. A jump at the
+            # first row would be no change.
+            share_TR = np.clip((rows_R[None, :] - rows_R[:, None] + 1) / (ramp + 1), 0.0, 1.0)
             total = weight_R.sum()
             mean_y = (weight_R * y_R).sum() / total
             mean_T = share_TR @ weight_R / total
@@ -215,14 +225,14 @@ def change_points(series: Series, start: int, stop: int) -> tuple[int, int]:
             power_T = (centred_TR**2) @ weight_R
             slope_T = (centred_TR @ (weight_R * (y_R - mean_y))) / np.maximum(power_T, 1e-30)
             rest_T = (weight_R * (y_R - mean_y) ** 2).sum() - slope_T**2 * power_T
-            better_T = rest_T < scores_T[1:]
-            scores_T[1:][better_T] = rest_T[better_T]
+            better_T = (rest_T < scores_T) & (power_T > 1e-12 * total)
+            scores_T[better_T] = rest_T[better_T]
             for t in np.flatnonzero(better_T):
                 fits[int(t)] = mean_y + slope_T[t] * centred_TR[t]
         best = float(scores_T.min())
         if series.kind != "rate":
             break
-        fitted_R = np.clip(fits[int(np.argmin(scores_T[1:]))], 0.0, 1.0)
+        fitted_R = np.clip(fits[int(np.argmin(scores_T))], 0.0, 1.0)
         flips_R = 1.0 / np.maximum(unit_R * series.scale, 1e-12)
         shrunk_R = (fitted_R * flips_R + 1) / (flips_R + 2)
         variance_R = shrunk_R * (1 - shrunk_R) / flips_R
