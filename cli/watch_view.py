@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 SHOWN = (
     "rollout/success_rate",
-    "reward/success_rate",
     "reward/return_mean",
     "reward/group_std_mean",
     "policy/entropy",

@@ -75,13 +75,11 @@ METRICS: tuple[Metric, ...] = (
         "up",
         "mean return",
     ),
-    _share(
-        "reward/success_rate",
-        "Reward as success",
-        "Mean reward in a file of another trainer in which all rewards lie between 0 and 1; it "
-        "is read as success.",
-        "up",
-        "mean return",
+    _of(
+        "reward/is_reconstructed",
+        "Reconstructed return",
+        "",
+        "1 where the return is the sum of the parts of a reward whose weights are not known.",
     ),
     _of(
         "reward/return_std",
@@ -233,6 +231,19 @@ METRICS: tuple[Metric, ...] = (
         "Reasoning length",
         "tokens",
         "Tokens between the reasoning tags of a reply, mean.",
+    ),
+    _of(
+        "rollout/num_episodes",
+        "Episodes",
+        "",
+        "Training episodes of the step whose outcome is known: over so many is its success a mean.",
+    ),
+    _of(
+        "rollout/num_groups",
+        "Groups",
+        "",
+        "Groups that these episodes came in. Episodes of one group play one task, so they are not "
+        "independent.",
     ),
     _of("rollout/num_turns_mean", "Turns", "turns", "Turns per training trajectory, mean."),
     _of(

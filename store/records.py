@@ -11,6 +11,7 @@ checked when a record is built, and the message names the values.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -615,3 +616,16 @@ class DiagnosticRecord:
             copy.flags.writeable = False
             arrays[name] = copy
         object.__setattr__(self, "arrays", arrays)
+
+
+def num_outcomes(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Over how many episodes the outcome of a step is a mean, and how many groups they came in.
+
+    Of those whose success is known; where it is of none, of those whose return is.
+    """
+    told = [t for t in trajectories if t.is_success is not None]
+    told = told or [t for t in trajectories if not math.isnan(t.episode_return)]
+    if not told:
+        return {}
+    num_groups = len({trajectory.group_index for trajectory in told})
+    return {"rollout/num_episodes": float(len(told)), "rollout/num_groups": float(num_groups)}

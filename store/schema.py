@@ -81,13 +81,13 @@ STEP_METRICS: Mapping[str, str] = MappingProxyType(
 
 COUNTED_METRICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "return_mean": ("reward/return_mean", "reward/success_rate"),
+        "return_mean": ("reward/return_mean",),
         "success_rate": ("rollout/success_rate",),
         "num_turns_mean": ("rollout/num_turns_mean",),
     }
 )
 """Wide column of `steps` that is counted from trajectories -> the metrics of which the first stands
-for it where a step has none. `reward/success_rate` is a mean reward that is read as success."""
+for it where a step has none."""
 
 _RUNS = Table(
     "runs",

@@ -20,6 +20,7 @@ from echoscope.store.records import (
     StopReason,
     Trajectory,
     Turn,
+    num_outcomes,
 )
 
 from .batch import TokenBatch
@@ -66,6 +67,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
         "reward/group_std_std": _spread(stds),
         "rollout/success_rate": success_rate(trajectories),
         "rollout/num_trajectories": float(len(trajectories)),
+        **num_outcomes(trajectories),
         "rollout/num_turns_mean": mean([float(t.num_turns) for t in trajectories]),
         "rollout/num_sampled_tokens": float(sum(t.num_sampled_tokens for t in trajectories)),
         "rollout/num_sampled_tokens_mean": mean(

@@ -239,15 +239,8 @@ LENGTH_WORDS = (
 
 
 def _averages(word: str) -> tuple[str, ...]:
-    return (
-        word,
-        f"{word}_mean",
-        f"mean_{word}",
-        f"{word}_avg",
-        f"avg_{word}",
-        f"average_{word}",
-        f"{word}_average",
-    )
+    forms = ("{}", "{}_mean", "mean_{}", "{}_avg", "avg_{}", "average_{}", "{}_average")
+    return tuple(form.format(word) for form in forms)
 
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -356,6 +349,16 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "selection/num_zero": ("rollout_filter_zero_count",),
     "selection/is_empty": ("rollout_empty_after_filter",),
     "rollout/num_sampled_tokens_mean": ("train_response_length", "seq_len", "seq_len_all"),
+    "rollout/num_episodes": (
+        "num_episodes",
+        "num_rollouts",
+        "num_trajectories",
+        "num_samples",
+        "n_samples",
+        "num_sequences",
+        "env_all_total_episodes",
+    ),
+    "rollout/num_groups": ("num_groups", "n_groups", "num_prompts", "num_unique_prompts"),
     "rollout/num_turns_mean": (
         "num_turns",
         "env_all_turns_per_episode",
@@ -494,6 +497,10 @@ AS_WRITTEN: tuple[Pattern, ...] = (
         lambda m: Meaning(
             key=f"rollout/{m[1]}/action_valid_frac", conversion=Conversion.COMPLEMENT
         ),
+    ),
+    (  # as the environment says it: second best
+        re.compile(rf"train/{_TAG}/action_is_valid"),
+        lambda m: Meaning(key=f"rollout/{m[1]}/action_valid_frac", rank=1),
     ),
     (
         re.compile(rf"train/{_TAG}/action_is_effective"),

@@ -7,9 +7,10 @@ that is not known here keeps its own; `--map NAME=KEY` says what it is.
 from __future__ import annotations
 
 import functools
+import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from .foreign_names import (
     without_prefixes,
 )
 from .name_words import role_of
+from .run_meaning import LARGEST_SHARE, PLUS, ColumnMeaning, How, RunMeaning, Scale
 
 MAX_ENTROPY_PER_TOKEN = 13.0
 """Nats. No vocabulary in use has more (ln 256,000 is 12.5): what is larger is per sequence."""
@@ -39,8 +41,6 @@ MAX_ENTROPY_PER_TOKEN = 13.0
 class MetricNameError(ValueError):
     """A `--map` that cannot be followed."""
 
-
-_ACTION_IS_VALID = re.compile(r"train/([\w.+-]+)/action_is_valid")
 
 _OUR_GROUPS = (
     "critic",
@@ -189,96 +189,302 @@ def _is_known(key: str, patterns: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedColumns:
-    """Columns under our keys, where each came from, and what was said about units."""
+    """Columns under our keys, where each came from, what they mean, and what was said about it."""
 
     columns: dict[str, FloatArray64]
     sources: dict[str, str]
+    meaning: RunMeaning
     notes: tuple[str, ...]
 
 
 def to_our_names(
     columns: Mapping[str, FloatArray64], mapping: Mapping[str, Meaning] | None = None
 ) -> NamedColumns:
-    """Columns renamed and converted; a key that the source has itself wins over an alias.
+    """Columns (R,) renamed and converted; what they mean is decided on all of their values.
 
-    Rates of several environments are averaged into the key without a tag; mutual information over
-    its ceiling becomes `dependence`; an entropy too large to be per token is divided by the length;
-    a reward that stays within 0..1 is a success rate where no other is there.
+    Raises:
+        MetricNameError: `mapping` calls something a share that is none.
     """
-    out: dict[str, FloatArray64] = {}
-    sources: dict[str, str] = {}
-    notes: list[str] = []
-    guesses: dict[str, Meaning] = {}
-    for name, meaning, values in _in_order_of_preference(columns, mapping or {}):
-        if is_summary_column(name):
-            continue
-        if meaning is not None and meaning.is_guess:
-            guesses[name] = meaning
-            meaning = None
-        is_mapped = name in (mapping or {})
-        if not is_mapped and _is_success(meaning.key if meaning else name):
-            problem = _not_a_rate(values)
-            if problem:
-                notes.append(f"{name} {problem}: it is no success rate, and is not judged as one")
-                if meaning is None:
-                    continue
-                meaning = None
-        is_sure = is_mapped or meaning is None or not meaning.only_share
-        if is_sure and is_share(meaning.key if meaning else name):
-            values = _of_percent(name, meaning if is_mapped else None, values, notes)
-        if meaning is not None and meaning.only_share and not is_mapped:
-            share = _as_share(name, values, notes)
-            if share is None:
-                _offer_percent(name, meaning, values, notes)
-                meaning = None
+    meaning, notes = decide(columns, mapping or {})
+    out, sources = meaning.apply(columns)
+    return NamedColumns(columns=out, sources=sources, meaning=meaning, notes=notes)
+
+
+def decide(
+    columns: Mapping[str, FloatArray64],
+    mapping: Mapping[str, Meaning],
+    kept: RunMeaning | None = None,
+    final: Collection[str] = (),
+    given_by: str = "--map",
+) -> tuple[RunMeaning, tuple[str, ...]]:
+    """What columns mean, and notes for the user.
+
+    A key that the source has itself wins over an alias. Rates of several environments are averaged
+    into the key without a tag; mutual information over its ceiling becomes `dependence`; an entropy
+    too large to be per token is divided by the length. A reward is a return, whatever its range.
+
+    Args:
+        columns: The values that decide, each of a length of its own.
+        kept: What was decided earlier.
+        final: Columns of which that stays.
+        given_by: Who gave the mapping, for the evidence.
+
+    Raises:
+        MetricNameError: `mapping` calls something a share that is none.
+    """
+    deciding = _Deciding(columns, mapping, kept or RunMeaning(), frozenset(final), given_by)
+    deciding.read_columns()
+    deciding.average_tags()
+    deciding.sum_of_rewards()
+    deciding.guess_outcome()
+    deciding.derive()
+    return RunMeaning(tuple(deciding.entries)), tuple(deciding.notes)
+
+
+@dataclass(slots=True)
+class _Deciding:
+    """One decision of what columns mean."""
+
+    columns: Mapping[str, FloatArray64]
+    mapping: Mapping[str, Meaning]
+    kept: RunMeaning
+    final: frozenset[str]
+    given_by: str
+    entries: list[ColumnMeaning] = field(default_factory=list)
+    values: dict[str, FloatArray64] = field(default_factory=dict)
+    """By key, also of columns that keep their name."""
+    notes: list[str] = field(default_factory=list)
+    _guesses: list[tuple[str, Meaning]] = field(default_factory=list)
+
+    def read_columns(self) -> None:
+        for name, meaning in self._in_order_of_preference():
+            if is_summary_column(name):
+                self._unread(name, "a summary of another column")
+            elif name in self.final:
+                self._take(self.kept.of_column.get(name) or _as_named(name))
+            elif meaning is not None and meaning.is_guess:
+                self._guesses.append((name, meaning))
+                self._take(_as_named(name))
             else:
-                values = share
-                what = _READ_AS.get(meaning.key.rpartition("/")[2])
-                if what and re.search("reward|score", name, re.IGNORECASE):
-                    notes.append(f"{name} lies between 0 and 1: it is read as {what}")
-        key = meaning.key if meaning else name
-        if key in out:
-            continue
-        out[key] = meaning.convert(values) if meaning else values
-        sources[key] = name
-    _action_valid_of_env(columns, out, sources)
-    _average_tags(out, sources)
-    _sum_of_rewards(out, sources, notes)
-    _guess_outcome(out, sources, notes, guesses)
-    _derive_dependence(out, sources)
-    _entropy_per_token(out, sources, notes)
-    _kl_per_token(out, sources, notes)
-    _return_of_evaluation(out, sources, notes)
-    _success_from_rewards(out, sources, notes)
-    return NamedColumns(columns=out, sources=sources, notes=tuple(notes))
+                self._take(self._meant(name, meaning))
 
+    def _in_order_of_preference(self) -> list[tuple[str, Meaning | None]]:
+        """Mapped columns, then final ones, then our own names, then the catalogue's by rank."""
+        ranked = []
+        for place, name in enumerate(self.columns):
+            if name in self.mapping:
+                order, meaning = (0, 0), self.mapping[name]
+            elif name in self.final:
+                order, meaning = (1, 0), None
+            elif is_ours(name):
+                order, meaning = (2, 0), None
+            else:
+                known = meaning_of(name)
+                order, meaning = (3, known.rank if known else 0), known
+            ranked.append((order, place, name, meaning))
+        ranked.sort(key=lambda entry: entry[:2])
+        return [(name, meaning) for _, _, name, meaning in ranked]
 
-def _in_order_of_preference(
-    columns: Mapping[str, FloatArray64], mapping: Mapping[str, Meaning]
-) -> list[tuple[str, Meaning | None, FloatArray64]]:
-    """Mapped columns, then our own names, then the catalogue's, the preferred alias first."""
-    ranked = []
-    for place, name in enumerate(columns):
-        if name in mapping:
-            order, meaning = (0, 0), mapping[name]
-        elif is_ours(name):
-            order, meaning = (1, 0), None
+    def _take(self, entry: ColumnMeaning) -> None:
+        """Add a column's meaning; a key has one column."""
+        (name,) = entry.of
+        if not entry.key:
+            self.entries.append(entry)
+        elif entry.key in self.values:
+            self._unread(name, f"{entry.key} is read from another column")
         else:
-            known = meaning_of(name)
-            order, meaning = (2, known.rank if known else 0), known
-        ranked.append((order, place, name, meaning))
-    ranked.sort(key=lambda entry: entry[:2])
-    return [(name, meaning, columns[name]) for _, _, name, meaning in ranked]
+            self.values[entry.key] = entry.values(self.columns[name])
+            if entry.key != name or entry.evidence:
+                self.entries.append(entry)
+
+    def _unread(self, name: str, evidence: str) -> None:
+        self.entries.append(ColumnMeaning(key="", of=(name,), how=How.UNREAD, evidence=evidence))
+
+    def _meant(self, name: str, meaning: Meaning | None) -> ColumnMeaning:
+        """What one column is by its name, by the mapping and by its values."""
+        values = self.columns[name]
+        key = meaning.key if meaning else name
+        is_mapped = name in self.mapping
+        evidence = self.given_by if is_mapped else "its name"
+        scale = Scale.ANY
+        if is_share(key) and (meaning is not None or is_ours(name)):
+            problem = _mixed(values)
+            if problem:
+                self.notes.append(f"{name} {problem}: it is not judged; write it in one unit")
+            elif _is_success(key) and not is_mapped and (problem := _not_a_rate(values)):
+                self.notes.append(
+                    f"{name} {problem}: it is no success rate, and is not judged as one"
+                )
+            if problem and (meaning is None or is_mapped):
+                return ColumnMeaning(key="", of=(name,), how=How.UNREAD, evidence=problem)
+            if problem:
+                return _as_named(name, problem)
+            is_sure = is_mapped or meaning is None or not meaning.only_share
+            found = self._sure_scale(name, values) if is_sure else self._scale(name, values)
+            if found is None and meaning is not None and not is_mapped:
+                self._offer_percent(name, meaning)
+                return _as_named(name, f"{name} {_not_a_rate(values) or 'is no share'}")
+            scale = found or Scale.ANY
+        elif key in _COUNTS and meaning is not None and not is_mapped and _grows(values):
+            return _as_named(name, "it counts since the start of the run")
+        if meaning is None:
+            return ColumnMeaning(
+                key=name, of=(name,), scale=scale, evidence="" if scale is Scale.ANY else evidence
+            )
+        how = How.COLUMN
+        if meaning.conversion is Conversion.COMPLEMENT:
+            how = How.COMPLEMENT
+        elif meaning.conversion is Conversion.MAGNITUDE:
+            how = How.COLUMN if (values > 0).any() or not (values < 0).any() else How.NEGATIVE
+        return ColumnMeaning(key=key, of=(name,), how=how, scale=scale, evidence=evidence)
+
+    def _scale(self, name: str, values: FloatArray64) -> Scale | None:
+        """Of what may be a share by its name; None where it is none."""
+        present = values[np.isfinite(values)]
+        if not len(present):
+            return Scale.SHARE
+        if present.min() < 0:
+            return None
+        if present.max() <= 1.0:
+            return Scale.SHARE
+        if _SMALLEST_PERCENT < present.max() <= 100 and _PERCENT.search(name):
+            self.notes.append(f"{name} lies between 0 and 100: it is read as percent")
+            return Scale.PERCENT
+        return None
+
+    def _sure_scale(self, name: str, values: FloatArray64) -> Scale | None:
+        """Of what is said to be a share: values up to 100 are percent; None for others.
+
+        Raises:
+            MetricNameError: `--map` says so, and the values are neither shares nor percent.
+        """
+        present = values[np.isfinite(values)]
+        if not len(present) or (present.min() >= 0 and present.max() <= LARGEST_SHARE):
+            return Scale.SHARE
+        if present.min() >= 0 and present.max() <= 100:
+            self.notes.append(f"{name} lies between 0 and 100: it is read as percent")
+            return Scale.PERCENT
+        if name not in self.mapping:
+            return None
+        raise MetricNameError(
+            f"{self.given_by} {name}={self.mapping[name].key}: {name} lies between "
+            f"{present.min():.4g} and {present.max():.4g}, and a share lies between 0 and 1, or in "
+            "percent between 0 and 100"
+        )
+
+    def _offer_percent(self, name: str, meaning: Meaning) -> None:
+        """It may be a number of successes, or a rate in percent: only its owner knows."""
+        present = self.columns[name][np.isfinite(self.columns[name])]
+        is_success = meaning.key.endswith("success_rate")
+        if is_success and present.min() >= 0 and 1.5 < present.max() <= 100:
+            self.notes.append(
+                f"{name} lies between {present.min():.3g} and {present.max():.3g}: if it is a rate "
+                f"in percent, give --map '{name}={meaning.key}'"
+            )
+
+    def average_tags(self) -> None:
+        for rate in ("success_rate", "action_valid_frac", "action_effective_frac"):
+            pattern = re.compile(rf"rollout/[^/]+/{rate}")
+            members = tuple(sorted(key for key in self.values if pattern.fullmatch(key)))
+            if members and f"rollout/{rate}" not in self.values:
+                self._make(f"rollout/{rate}", members, How.MEAN, "the mean over environments")
+
+    def _make(self, key: str, of: tuple[str, ...], how: How, evidence: str) -> None:
+        self.entries.append(ColumnMeaning(key=key, of=of, how=how, evidence=evidence))
+        self.values[key] = np.empty(0)
+
+    def sum_of_rewards(self) -> None:
+        """Where only the parts of a reward are logged, their sum is the return, reconstructed."""
+        earlier = self.kept.of_key.get("reward/return_mean")
+        is_final = earlier is not None and earlier.how is How.SUM and self.final >= {*earlier.of}
+        if {"reward/return_mean", "rollout/success_rate"} & self.values.keys() and not is_final:
+            return
+        parts = [name for name in self.columns if name in self.values and _is_part_of_reward(name)]
+        parts = list(earlier.of) if earlier is not None and is_final else parts
+        if len(parts) < 2:
+            return
+        terms = PLUS.join(parts)
+        self._make("reward/return_mean", tuple(parts), How.SUM, "only parts of it are logged")
+        self.notes.append(
+            f"only parts of a reward are logged: their sum ({terms}) is shown as return, and no "
+            "alarm acts on it, because the weights of the parts are not known"
+        )
+
+    def guess_outcome(self) -> None:
+        """Where nothing says success or return, a name that holds such a word is believed."""
+        if any(key.endswith(("success_rate", "return_mean")) for key in self.values):
+            return
+        for name, meaning in sorted(self._guesses, key=lambda guess: guess[1].rank):
+            if meaning.key in self.values or name not in self.values:
+                continue
+            scale = self._scale(name, self.columns[name]) if meaning.only_share else Scale.ANY
+            if scale is None:
+                continue
+            kind = "success" if meaning.only_share else "return"
+            words = f"nothing else says {kind}"
+            del self.values[name]
+            self._take(ColumnMeaning(key=meaning.key, of=(name,), scale=scale, evidence=words))
+            self.notes.append(f"{words}: {name} is read as {kind}")
+
+    def derive(self) -> None:
+        """Keys that follow from others."""
+        information = "info/first_turn/mutual_information"
+        ceiling, dependence = f"{information}_ceiling", "info/first_turn/dependence"
+        if {information, ceiling} <= self.values.keys() and dependence not in self.values:
+            words = "information over its ceiling"
+            self._make(dependence, (information, ceiling), How.SHARE_OF, words)
+        trajectories = "rollout/num_trajectories"
+        if trajectories in self.values and _EPISODES not in self.values:
+            self._make(_EPISODES, (trajectories,), How.MEAN, "every trajectory is an episode")
+        self._entropy_per_token()
+        self._kl_per_token()
+
+    def _entropy_per_token(self) -> None:
+        key, whole = "policy/entropy", "policy/entropy_per_sequence"
+        if _is_too_large(self.values.get(key)):
+            self._rename(key, whole, "too large to be per token")
+        name = self._column_of(whole)
+        if key in self.values or not name:
+            return
+        if _LENGTH not in self.values:
+            self.notes.append(
+                f"{name} is per sequence and no length is logged: entropy rules are blind"
+            )
+            return
+        self._make(key, (whole, _LENGTH), How.RATIO, "per sequence, divided by the length")
+        self.notes.append(f"{name} is per sequence: divided by {self._column_of(_LENGTH)}")
+
+    def _kl_per_token(self) -> None:
+        """A KL that no token can have is a sum over sequences, and set aside."""
+        key = "policy/ref_kl"
+        name = self._column_of(key)
+        if name != key and _is_too_large(self.values.get(key)):
+            self._rename(key, "policy/ref_kl_per_sequence", "too large to be per token")
+            self.notes.append(f"{name} is too large to be per token: the KL rule does not read it")
+
+    def _rename(self, key: str, name: str, evidence: str) -> None:
+        column = self._column_of(key)
+        entries = [entry for entry in self.entries if entry.key != key]
+        entry = next((entry for entry in self.entries if entry.key == key), _as_named(column))
+        self.entries = [*entries, replace(entry, key=name, evidence=evidence)]
+        self.values[name] = self.values.pop(key)
+
+    def _column_of(self, key: str) -> str:
+        """The column that a key is read from; "" where there is none."""
+        entry = next((entry for entry in self.entries if entry.key == key), None)
+        return entry.of[0] if entry is not None else key if key in self.values else ""
 
 
-_READ_AS = {
-    "success_rate": "success",
-    "format_valid_frac": "the share of replies in the right format",
-}
+_LENGTH = "rollout/num_sampled_tokens_mean"
+_EPISODES = "rollout/num_episodes"
+_COUNTS = (_EPISODES, "rollout/num_groups")
 
 
-_LARGEST_SHARE = 1.01
-"""A share is no greater, but for rounding."""
+def _as_named(name: str, evidence: str = "") -> ColumnMeaning:
+    """A column that keeps its name."""
+    return ColumnMeaning(key=name, of=(name,), evidence=evidence)
+
+
 _SMALLEST_PERCENT = 1.5
 """Rates in percent exceed it somewhere; a column whose largest value is below may be anything."""
 _PERCENT = re.compile(r"percent|pct|%|rate|acc", re.IGNORECASE)
@@ -294,124 +500,42 @@ def _not_a_rate(values: FloatArray64) -> str:
     if not len(present):
         return ""
     low, high = float(present.min()), float(present.max())
-    is_rate = low >= 0 and (high <= _LARGEST_SHARE or _SMALLEST_PERCENT < high <= 100)
+    is_rate = low >= 0 and (high <= LARGEST_SHARE or _SMALLEST_PERCENT < high <= 100)
     return "" if is_rate else f"lies between {low:.4g} and {high:.4g}"
 
 
-def _as_share(name: str, values: FloatArray64, notes: list[str]) -> FloatArray64 | None:
-    """FloatArray64 as a share of one; None where they are none."""
+_LEAST_SHARES = 3
+_TIMES_MIXED = (40.0, 250.0)
+"""Between a share and the percent of nearly the same lies a factor of 100."""
+
+
+def _mixed(values: FloatArray64) -> str:
+    """How a column changes between shares and percent, in words; "" where it does not."""
+    present = values[np.isfinite(values) & (values > 0)]
+    if len(present) < 2 or present.max() > 100 or (present <= 1).sum() < _LEAST_SHARES:
+        return ""
+    low = np.minimum(present[1:], present[:-1])
+    high = np.maximum(present[1:], present[:-1])
+    least, most = _TIMES_MIXED
+    is_jump = (low <= 1) & (high > _SMALLEST_PERCENT) & (high > least * low) & (high < most * low)
+    if not is_jump.any():
+        return ""
+    before, after = present[int(np.argmax(is_jump)) :][:2]
+    return f"changes between shares and percent ({before:.3g}, then {after:.3g})"
+
+
+def _grows(values: FloatArray64) -> bool:
+    """Whether every value is larger than the one before: a count since the start."""
     present = values[np.isfinite(values)]
-    if not len(present) or present.min() < 0:
-        return values if not len(present) else None
-    if present.max() <= 1.0:
-        return values
-    if present.max() <= 100 and present.max() > _SMALLEST_PERCENT and _PERCENT.search(name):
-        notes.append(f"{name} lies between 0 and 100: it is read as percent")
-        return values / 100.0
-    return None
+    return len(present) > 2 and bool((np.diff(present) > 0).all())
 
 
-def _of_percent(
-    name: str, meaning: Meaning | None, values: FloatArray64, notes: list[str]
-) -> FloatArray64:
-    """What is said to be a share, as a share of one: values up to 100 are percent.
-
-    Raises:
-        MetricNameError: `--map` says so, and the values are neither shares nor percent.
-    """
-    present = values[np.isfinite(values)]
-    if not len(present) or (present.min() >= 0 and present.max() <= _LARGEST_SHARE):
-        return values
-    if present.min() >= 0 and present.max() <= 100:
-        notes.append(f"{name} lies between 0 and 100: it is read as percent")
-        return values / 100.0
-    if meaning is None:
-        return values
-    raise MetricNameError(
-        f"--map {name}={meaning.key}: {name} lies between {present.min():.4g} and "
-        f"{present.max():.4g}, and a share lies between 0 and 1, or in percent between 0 and 100"
-    )
+def _is_too_large(values: FloatArray64 | None) -> bool:
+    """Whether no token can have such numbers."""
+    present = np.empty(0) if values is None else values[np.isfinite(values)]
+    return bool(len(present)) and float(np.median(present)) > MAX_ENTROPY_PER_TOKEN
 
 
-def _offer_percent(name: str, meaning: Meaning, values: FloatArray64, notes: list[str]) -> None:
-    """A success that may be a number of successes, or a rate in percent: only its owner knows."""
-    present = values[np.isfinite(values)]
-    is_success = meaning.key.endswith("success_rate")
-    if is_success and len(present) and present.min() >= 0 and 1.5 < present.max() <= 100:
-        notes.append(
-            f"{name} lies between {present.min():.3g} and {present.max():.3g}: if it is a rate in "
-            f"percent, give --map '{name}={meaning.key}'"
-        )
-
-
-def _success_from_rewards(
-    columns: dict[str, FloatArray64], sources: dict[str, str], notes: list[str]
-) -> None:
-    """A reward or score that stays within 0..1 is read as success, if nothing else says success.
-
-    Of training under a key of its own: nobody knows over how few samples a trainer averages its
-    reward, so a rule follows it for longer before it speaks.
-    """
-    if "rollout/success_rate" not in columns:
-        _success_from_reward(columns, sources, notes, "reward/return_mean", "reward/success_rate")
-    if any(key.startswith("eval/") and key.endswith("success_rate") for key in columns):
-        return
-    for key in [k for k in columns if k.startswith("eval/") and k.endswith("/return_mean")]:
-        success = f"{key.removesuffix('/return_mean')}/success_rate"
-        _success_from_reward(columns, sources, notes, key, success)
-
-
-def _success_from_reward(
-    columns: dict[str, FloatArray64],
-    sources: dict[str, str],
-    notes: list[str],
-    key: str,
-    success: str,
-) -> None:
-    values = columns.get(key)
-    is_own = values is not None and key == sources[key]
-    if values is None or success in columns or is_own or PLUS in sources[key]:
-        return
-    present = values[~np.isnan(values)]
-    if not len(present):
-        return
-    if present.min() >= 0 and present.max() <= 1:
-        if (guessed := _guessed("return", sources[key])) in notes:
-            notes.remove(guessed)  # it is not read as return after all
-        columns[success], sources[success] = columns.pop(key), sources.pop(key)
-        notes.append(f"{sources[success]} lies between 0 and 1: it is read as success")
-    else:
-        notes.append(
-            f"{sources[key]} lies between {present.min():.3g} and {present.max():.3g}: it is read "
-            "as return, not as success"
-        )
-
-
-def _action_valid_of_env(
-    columns: Mapping[str, FloatArray64], out: dict[str, FloatArray64], sources: dict[str, str]
-) -> None:
-    """RAGEN's environments say themselves whether actions are valid: second best."""
-    for name, values in columns.items():
-        match = _ACTION_IS_VALID.fullmatch(name)
-        if match and out.setdefault(f"rollout/{match[1]}/action_valid_frac", values) is values:
-            sources[f"rollout/{match[1]}/action_valid_frac"] = name
-
-
-def _average_tags(columns: dict[str, FloatArray64], sources: dict[str, str]) -> None:
-    for rate in ("success_rate", "action_valid_frac", "action_effective_frac"):
-        pattern = re.compile(rf"rollout/[^/]+/{rate}")
-        members = [key for key in columns if pattern.fullmatch(key)]
-        key = f"rollout/{rate}"
-        if members and key not in columns:
-            stacked = np.stack([columns[member] for member in members])
-            count = np.isfinite(stacked).sum(axis=0)
-            total = np.where(np.isfinite(stacked), stacked, 0.0).sum(axis=0)
-            columns[key] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-            sources[key] = ", ".join(sources[member] for member in members)
-
-
-PLUS = " + "
-"""Between the columns whose sum a key is."""
 _PART_OF_REWARD = re.compile(r"rewards?_(?P<after>\w+)|(?P<before>\w+)_rewards?(?:_fn|_func)?")
 _NO_PART = frozenset(
     {
@@ -424,48 +548,6 @@ _NO_PART = frozenset(
 )
 
 
-def _sum_of_rewards(
-    columns: dict[str, FloatArray64], sources: dict[str, str], notes: list[str]
-) -> None:
-    """Where only the parts of a reward are logged, their sum is the return."""
-    if {"reward/return_mean", "rollout/success_rate"} & columns.keys():
-        return
-    parts = [key for key in columns if key == sources[key] and _is_part_of_reward(key)]
-    if len(parts) < 2:
-        return
-    columns["reward/return_mean"] = np.sum([columns[part] for part in parts], axis=0)
-    sources["reward/return_mean"] = PLUS.join(sources[part] for part in parts)
-    notes.append(
-        f"only parts of a reward are logged: their sum ({sources['reward/return_mean']}) is read "
-        "as return"
-    )
-
-
-def _guess_outcome(
-    columns: dict[str, FloatArray64],
-    sources: dict[str, str],
-    notes: list[str],
-    guesses: Mapping[str, Meaning],
-) -> None:
-    """Where nothing says success or return, a name that holds one of these words is believed."""
-    if any(key.endswith(("success_rate", "return_mean")) for key in columns):
-        return
-    for name, meaning in sorted(guesses.items(), key=lambda guess: guess[1].rank):
-        values = columns.get(name)
-        if values is None or meaning.key in columns:
-            continue
-        share = _as_share(name, values, notes) if meaning.only_share else values
-        if share is None:
-            continue
-        columns[meaning.key], sources[meaning.key] = share, sources.pop(name)
-        del columns[name]
-        notes.append(_guessed("success" if meaning.only_share else "return", name))
-
-
-def _guessed(kind: str, name: str) -> str:
-    return f"nothing else says {kind}: {name} is read as {kind}"
-
-
 def _is_part_of_reward(name: str) -> bool:
     match = _PART_OF_REWARD.fullmatch(spelled(name).removesuffix("_mean"))
     if match is None:
@@ -474,59 +556,76 @@ def _is_part_of_reward(name: str) -> bool:
     return not words & _NO_PART and not any(word.isdigit() for word in words)
 
 
-def _return_of_evaluation(
-    columns: dict[str, FloatArray64], sources: dict[str, str], notes: list[str]
-) -> None:
-    """Where only the reward of an evaluation is logged, it stands for training's."""
-    outcomes = ("success_rate", "return_mean")
-    keys = [key for key in columns if key.endswith(outcomes)]
-    if len(keys) == 1 and keys[0].startswith("eval/") and keys[0].endswith("return_mean"):
-        columns["reward/return_mean"] = columns[keys[0]]
-        sources["reward/return_mean"] = sources[keys[0]]
-        notes.append(f"no reward of training is logged: {sources[keys[0]]} is read in its place")
+NUM_DECIDING = 20
+"""Rows of a column by which a run decides what it is; then that stays."""
 
 
-def _derive_dependence(columns: dict[str, FloatArray64], sources: dict[str, str]) -> None:
-    information = columns.get("info/first_turn/mutual_information")
-    ceiling = columns.get("info/first_turn/mutual_information_ceiling")
-    key = "info/first_turn/dependence"
-    if information is not None and ceiling is not None and key not in columns:
-        safe = np.where(ceiling > 0, ceiling, np.nan)
-        columns[key] = np.clip(information / safe, 0.0, 1.0)
-        sources[key] = sources["info/first_turn/mutual_information"]
+@dataclass(slots=True, kw_only=True)
+class RowNamer:
+    """Names the numbers of a run that arrive row by row.
+
+    What a column is, and on what scale, is decided by the first `NUM_DECIDING` rows that have it,
+    and stays so for the whole run.
+
+    Args:
+        mapping: What somebody said that columns are.
+        meaning: What was decided by earlier rows, of a run that goes on.
+    """
+
+    mapping: Mapping[str, Meaning] = field(default_factory=dict)
+    meaning: RunMeaning = field(default_factory=RunMeaning)
+    notes: tuple[str, ...] = ()
+    given_by: str = "--map"
+    _samples: dict[str, dict[int, float]] = field(default_factory=dict)
+    _final: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for entry in self.meaning.columns:
+            if entry.is_of_a_column or entry.how is How.SUM:
+                self._final.update(entry.of)
+        for name, meant in self.mapping.items():
+            entry = self.meaning.of_column.get(name)
+            if entry is None or entry.key != meant.key:
+                self._final.discard(name)  # somebody says something else now
+
+    def learn(self, rows: Mapping[int, Mapping[str, float]]) -> bool:
+        """Take in rows by step; whether earlier rows now mean something else.
+
+        Raises:
+            MetricNameError: `mapping` calls something a share that is none.
+        """
+        is_news = False
+        for step, values in rows.items():
+            for name, value in values.items():
+                if name not in self._final and math.isfinite(value):
+                    sample = self._samples.setdefault(name, {})
+                    if len(sample) < NUM_DECIDING or step in sample:
+                        sample[step] = value
+                        is_news = True
+        if not is_news:
+            return False
+        columns = {name: np.array(list(found.values())) for name, found in self._samples.items()}
+        columns |= {name: np.empty(0) for name in self._final}
+        before = self.meaning
+        self.meaning, self.notes = decide(columns, self.mapping, before, self._final, self.given_by)
+        whole = [name for name, found in self._samples.items() if len(found) >= NUM_DECIDING]
+        for name in whole:
+            self._final.add(name)
+            del self._samples[name]
+        return any(_differs(entry, self.meaning.of_key.get(entry.key)) for entry in before.columns)
+
+    def named(self, values: Mapping[str, float]) -> dict[str, float]:
+        """A row's numbers under the trainer's names, and under ours where they are understood."""
+        return {**values, **self.meaning.row(values)}
 
 
-def _entropy_per_token(
-    columns: dict[str, FloatArray64], sources: dict[str, str], notes: list[str]
-) -> None:
-    key = "policy/entropy"
-    values = columns.get(key)
-    if values is None or not np.isfinite(values).any():
-        return
-    if float(np.median(values[np.isfinite(values)])) <= MAX_ENTROPY_PER_TOKEN:
-        return
-    lengths = columns.get("rollout/num_sampled_tokens_mean")
-    if lengths is None:
-        columns["policy/entropy_per_sequence"] = columns.pop(key)
-        sources["policy/entropy_per_sequence"] = name = sources.pop(key)
-        notes.append(f"{name} is per sequence and no length is logged: entropy rules are blind")
-        return
-    columns[key] = values / np.where(lengths > 0, lengths, np.nan)
-    notes.append(f"{sources[key]} is per sequence: divided by {sources[_LENGTH]}")
-
-
-def _kl_per_token(
-    columns: dict[str, FloatArray64], sources: dict[str, str], notes: list[str]
-) -> None:
-    """A KL that no token can have is a sum over sequences, and set aside."""
-    key = "policy/ref_kl"
-    values = columns.get(key)
-    if values is None or key == sources[key] or not np.isfinite(values).any():
-        return
-    if float(np.median(values[np.isfinite(values)])) > MAX_ENTROPY_PER_TOKEN:
-        columns["policy/ref_kl_per_sequence"] = columns.pop(key)
-        sources["policy/ref_kl_per_sequence"] = name = sources.pop(key)
-        notes.append(f"{name} is too large to be per token: the KL rule does not read it")
-
-
-_LENGTH = "rollout/num_sampled_tokens_mean"
+def _differs(earlier: ColumnMeaning, now: ColumnMeaning | None) -> bool:
+    """Whether a key now comes from something else; a mean may take in more."""
+    if not earlier.key or earlier.how is How.MEAN:
+        return False
+    unequal = now is None or (earlier.of, earlier.how, earlier.scale) != (
+        now.of,
+        now.how,
+        now.scale,
+    )
+    return unequal and (earlier.of != (earlier.key,) or earlier.scale is not Scale.ANY)

@@ -7,23 +7,22 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from echoscope.store.records import FloatArray64
 from echoscope.text.amounts import counted
 
-from .foreign_names import SUCCESS_WORDS, Meaning, spelled, step_rank
+from .foreign_names import Meaning, spelled, step_rank
 from .names import is_summary_column, meaning_of, runs_of_chart, step_columns
 from .table import (
     MAX_COLUMNS,
     MetricTable,
     TableBuilder,
     TooManyColumnsError,
+    outcome_hints,
+    step_hints,
     too_many_columns,
 )
 
@@ -468,13 +467,13 @@ class Collector:
             raise MetricsFileError(
                 f"{self.path}: {table.num_rows} steps, but no column holds numbers"
             )
-        uncounted = [] if self._steps else _step_hints(table)
+        uncounted = [] if self._steps else step_hints(table)
         return replace(
             table,
             run=fields or chart,
             runs=tuple(self._ranked_runs()) if fields else tuple(self._ranked_charts()),
             is_counted=not self._steps,
-            notes=(*table.notes, *uncounted, *hints(table)),
+            notes=(*table.notes, *uncounted, *outcome_hints(table, self.mapping)),
         )
 
     def _ranked_runs(self) -> dict[str, TableBuilder]:
@@ -616,82 +615,3 @@ def _of_phase(record: Mapping[str, Any]) -> dict[str, Any]:
                 if n != name
             }
     return fields
-
-
-_LIKELY = (
-    frozenset(word for phrase in SUCCESS_WORDS for word in phrase.split("_"))
-    - {"is", "at", "1", "ratio", "rate", "frac", "percent", "task", "answer", "episode", "ep"}
-    - {"once", "end"}
-) | {"reward", "score", "return", "f1", "goal", "wins", "passed", "accept", "judge"}
-_NO_OUTCOME = {
-    *("std", "min", "max", "time", "loss", "count", "clip", "len", "length", "seconds", "size"),
-    *("epsilon", "eps", "buffer", "memory", "seed", "fps", "tokens", "duration", "elapsed"),
-}
-MAX_NAMED = 4
-
-
-def hints(table: MetricTable) -> list[str]:
-    """Which columns look like the success that was not found, and the `--map` to give."""
-    keys = table.keys()
-    if any(key.endswith("success_rate") for key in keys):
-        return []
-    likely = list(likely_success(table))
-    has_return = "reward/return_mean" in keys
-    if has_return:
-        likely = [(name, key) for name, key in likely if key == "rollout/success_rate"]
-    maps = " or ".join(f"--map '{name}={key}'" for name, key in likely[:3])
-    if maps:
-        return [f"no success rate was recognised; if one of these is it, give {maps}"]
-    if has_return:
-        return []
-    maps = " or ".join(f"--map '{name}={key}'" for name, key in _unnamed(table)[:MAX_NAMED])
-    return [
-        "no success rate and no reward was recognised"
-        + (f"; if one of these columns is it, give {maps}" if maps else "")
-    ]
-
-
-def _step_hints(table: MetricTable) -> list[str]:
-    """The column of no known name that grows by whole numbers, and the `--map` to give."""
-    for key, values in table.columns.items():
-        name = table.sources.get(key, key)
-        if meaning_of(name) is not None or set(spelled(name).split("_")) & _NO_OUTCOME:
-            continue
-        is_whole = len(values) > 1 and bool((values == np.floor(values)).all())
-        if is_whole and bool((np.diff(values) > 0).all()):
-            return [f"if {name} counts the steps, give --map '{name}=step'"]
-    return []
-
-
-def likely_success(table: MetricTable) -> Iterator[tuple[str, str]]:
-    """Columns that look like a success rate or a return, and the key for `--map` of each."""
-    taken = {spelled(source) for source in table.sources.values() if meaning_of(source)}
-    for key, values in table.columns.items():
-        name = table.sources.get(key, key)
-        words = set(spelled(name).split("_"))
-        if spelled(name) in taken or words & _NO_OUTCOME or not words & _LIKELY:
-            continue
-        if target := _outcome_for(values):
-            yield name, target
-
-
-def _outcome_for(values: FloatArray64) -> str:
-    """Which key numbers without a known name may be: a success rate where they lie in 0..1."""
-    finite = values[abs(values) < math.inf]
-    if not len(finite):
-        return ""
-    is_share = finite.min() >= 0 and finite.max() <= 1
-    return "rollout/success_rate" if is_share else "reward/return_mean"
-
-
-def _unnamed(table: MetricTable) -> list[tuple[str, str]]:
-    """Columns of no known name, those within 0..1 first, and the key for `--map` of each."""
-    out = []
-    for key, values in table.columns.items():
-        name = table.sources.get(key, key)
-        known = meaning_of(name) is not None or step_rank(name) is not None
-        if known or set(spelled(name).split("_")) & _NO_OUTCOME:
-            continue
-        if target := _outcome_for(values):
-            out.append((name, target))
-    return sorted(out, key=lambda entry: entry[1] != "rollout/success_rate")

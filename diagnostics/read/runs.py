@@ -333,6 +333,7 @@ def _merged(
             steps=steps,
             columns=without_infinity(named.columns),
             sources=named.sources,
+            meaning=named.meaning,
             kind="folder",
             path=str(path),
             notes=(*notes, *named.notes),

@@ -18,7 +18,7 @@ import numpy as np
 from echoscope.store.records import Trajectory, parse_trajectory_id
 
 from ..judge.advice.actions import trainer_of
-from ..judge.advice.situation import Situation, terms_of
+from ..judge.advice.situation import Situation, situation_of
 from ..judge.record import Shown
 from ..measure.text.sampling import (
     IN_ORDER,
@@ -29,6 +29,7 @@ from ..measure.text.sampling import (
 )
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
+from .names import is_ours
 from .records import MetricsFileError, no_such_run
 from .runs import read_runs
 from .table import MetricTable, TableBuilder, steps_with_groups, table_of_run
@@ -196,7 +197,12 @@ def open_source(
         source = open_run(path)
     from echoscope.store.log.layout import shown_path
 
-    table = table_of_run(source)
+    table = table_of_run(source, mapping)
+    for name in mapping or ():
+        if name not in table.raw:
+            raise MetricsFileError(
+                f"{source.path}: --map names the column {name!r}, which the run has not"
+            )
     measured = table.keys()
     if not any(key.startswith(("text/", "info/")) for key in measured):
         table = with_text(table, source, progress)
@@ -216,37 +222,10 @@ def open_source(
 
 def _of_table(table: MetricTable) -> Opened:
     trainer = trainer_of(list(table.sources.values()))
-    num_own = sum(key == source for key, source in table.sources.items())
-    has_own_keys = 2 * num_own > len(table.sources)
+    ours = [key for key in table.sources if is_ours(key)]
+    num_own = sum(table.sources[key] == key for key in ours)
+    has_own_keys = 2 * num_own > len(ours)
     return Opened(table=table, situation=Situation(trainer=trainer, has_own_keys=has_own_keys))
-
-
-_LIVE = ("live", "waiting", "paused", "stale")
-"""Statuses in which a trainer takes commands."""
-
-
-def situation_of(run: RunReader, name: str) -> Situation:
-    """What advice knows of a stored run; a run of another trainer is foreign.
-
-    Args:
-        name: How a command names it.
-    """
-    from echoscope.store.checkpoints import evaluation_success
-    from echoscope.store.steer.settings import live_settings
-
-    info = run.info()
-    if not info.live_knobs or info.config.get("recorded") is True:
-        imported = info.config.get("imported")
-        source = imported if isinstance(imported, Mapping) else info.config
-        return Situation(run=name, trainer=terms_of(source.get("trainer")))
-    return Situation(
-        kind="live" if run.status().status.value in _LIVE else "ended",
-        run=name,
-        config=info.config,
-        live=live_settings(run).now,
-        checkpoints=tuple(checkpoint.step for checkpoint in run.checkpoints()),
-        success=evaluation_success(run),
-    )
 
 
 def _of_file(path: Path, mapping: Mapping[str, Meaning] | None, run: str) -> MetricTable:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +13,9 @@ from numpy.typing import NDArray
 
 from echoscope.store.records import FloatArray64, IntArray64
 
-from .foreign_names import Meaning
+from .foreign_names import SUCCESS_WORDS, Meaning, spelled, step_rank
 from .names import is_ours, meaning_of, to_our_names
+from .run_meaning import KIND, RunMeaning
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
@@ -80,6 +83,8 @@ class MetricTable:
     """The runs that the source holds, the one with most rows first; empty where it names none."""
     is_counted: bool = False
     """The source has no steps: its rows were counted."""
+    meaning: RunMeaning = field(default_factory=RunMeaning, repr=False)
+    """What the columns are, on what scale, and from which evidence."""
     caveats: Mapping[str, str] = field(default_factory=dict)
     """Beginning of a key -> why a verdict that rests on such metrics is weak."""
 
@@ -284,6 +289,7 @@ class TableBuilder:
             steps=rows[:, 0].astype(np.int64),
             columns=without_infinity(named.columns),
             sources=named.sources,
+            meaning=named.meaning,
             raw=filled,
             kind=kind,
             path=path,
@@ -333,36 +339,166 @@ def _averaged(block: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     return np.asarray(out)
 
 
-def table_of_run(reader: RunReader) -> MetricTable:
+def table_of_run(reader: RunReader, mapping: Mapping[str, Meaning] | None = None) -> MetricTable:
     """The stored metrics of a run, training and evaluation together.
 
-    An import stores what it understands under our names as well. Of such a run the trainer's own
-    names are left out, because a second reading may take them for something else. Of the success
-    that rollouts tell and the one that was guessed from a reward, the one of more steps is kept.
+    What the numbers of a run mean is stored with it. So of a trainer's own names only those are
+    read again that `mapping` names, for all steps of the run.
+
+    Raises:
+        MetricNameError: `mapping` calls something a share that is none.
     """
-    builder = TableBuilder()
+    mapping = mapping or {}
+    meaning = stored_meaning(reader)
     imported = reader.info().config.get("imported")
-    is_joined = isinstance(imported, Mapping) and "metrics" in imported
-    found = reader.sql("SELECT step, key, value FROM metrics ORDER BY step, phase DESC, key")
-    step: int | None = None
+    is_decided = bool(meaning.columns) or (isinstance(imported, Mapping) and "metrics" in imported)
+    builder = TableBuilder()
+    for step, values in stored_rows(reader):
+        whole = {**values, **meaning.row(values)}
+        if is_decided:
+            whole = {k: v for k, v in whole.items() if k in mapping or _is_settled(k)}
+        builder.add_row(step, whole)
+    return builder.build(kind="run", path=str(reader.path), mapping=mapping)
+
+
+def _is_settled(key: str) -> bool:
+    """Whether a stored number would not be taken for something else by a second reading."""
+    return is_ours(key) or meaning_of(key) is None
+
+
+def stored_rows(
+    reader: RunReader, before: int | None = None
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Step by step the stored metrics of a run, NaN where a step stored none.
+
+    Args:
+        before: The first step that is left out; None: all are read.
+    """
+    stored = reader.sql(
+        "SELECT step, key, value FROM metrics WHERE $1 IS NULL OR step < $1 "
+        "ORDER BY step, phase DESC, key",
+        [before],
+    )
+    last: int | None = None
     values: dict[str, float] = {}
-    for batch in found.to_batches():
+    for batch in stored.to_batches():
         columns = (batch.column(name).to_pylist() for name in ("step", "key", "value"))
-        for at, key, value in zip(*columns, strict=True):
-            if step is not None and at != step:
-                builder.add_row(step, values)
+        for step, key, value in zip(*columns, strict=True):
+            if last is not None and step != last:
+                yield last, values
                 values = {}
-            step = at
-            if is_joined and not is_ours(key) and meaning_of(key) is not None:
-                continue
+            last = step
             values[key] = np.nan if value is None else float(value)
-    if step is not None:
-        builder.add_row(step, values)
-    table = builder.build(kind="run", path=str(reader.path))
-    told, guessed = "rollout/success_rate", "reward/success_rate"
-    if is_joined and {told, guessed} <= table.columns.keys():
-        times = {key: np.isfinite(table.columns[key]).sum() for key in (told, guessed)}
-        worse = guessed if times[told] >= times[guessed] else told
-        kept = {key: values for key, values in table.columns.items() if key != worse}
-        return replace(table, columns=kept)
-    return table
+    if last is not None:
+        yield last, values
+
+
+def stored_meaning(reader: RunReader) -> RunMeaning:
+    """What a run's numbers mean, as it was decided while it was recorded or watched.
+
+    Empty for other runs: ours need none, and an import decides on whole files.
+    """
+    payloads = reader.sql(
+        "SELECT payload FROM diagnostics WHERE kind = $1 ORDER BY step DESC LIMIT 1", [KIND]
+    ).column("payload")
+    return RunMeaning.from_json(json.loads(payloads[0].as_py())) if len(payloads) else RunMeaning()
+
+
+_LIKELY = (
+    frozenset(word for phrase in SUCCESS_WORDS for word in phrase.split("_"))
+    - {"is", "at", "1", "ratio", "rate", "frac", "percent", "task", "answer", "episode", "ep"}
+    - {"once", "end"}
+) | {"reward", "score", "return", "f1", "goal", "wins", "passed", "accept", "judge"}
+_FAILURES = frozenset(
+    ["error", "errors", "fail", "fails", "failed", "failure", "failures", "wrong", "incorrect"]
+)
+"""Words of rates that are high where success is low."""
+_RATES = frozenset({"rate", "ratio", "frac", "fraction", "percent", "pct", "share"})
+_NO_OUTCOME = {
+    *("std", "min", "max", "time", "loss", "count", "clip", "len", "length", "seconds", "size"),
+    *("epsilon", "eps", "buffer", "memory", "seed", "fps", "tokens", "duration", "elapsed"),
+}
+MAX_NAMED = 4
+
+
+def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[str]:
+    """Which columns look like the success that was not found, and the `--map` to give."""
+    keys = table.keys()
+    if any(key.endswith("success_rate") for key in keys):
+        return []
+    taken = {entry.of[0] for entry in table.meaning.columns if entry.key and entry.is_of_a_column}
+    asked = [(n, v) for n, v in table.raw.items() if n not in taken and n not in mapping]
+    likely = [
+        (name, target)
+        for name, values in asked
+        if _is_likely(name) and (target := _outcome_for(name, values))
+    ]
+    has_return = "reward/return_mean" in keys
+    if has_return:
+        likely = [pair for pair in likely if pair[1].endswith("success_rate")]
+        likely = [*_return_as_success(table), *likely]
+    if likely:
+        maps = _maps(likely[:3])
+        return [f"no success rate was recognised; if one of these is it, give {maps}"]
+    if has_return:
+        return []
+    unnamed = sorted(
+        (
+            (name, target)
+            for name, values in asked
+            if not _says_something(name) and (target := _outcome_for(name, values))
+        ),
+        key=lambda pair: pair[1] == "reward/return_mean",
+    )
+    maps = _maps(unnamed[:MAX_NAMED])
+    return [
+        "no success rate and no reward was recognised"
+        + (f"; if one of these columns is it, give {maps}" if maps else "")
+    ]
+
+
+def _maps(pairs: Iterable[tuple[str, str]]) -> str:
+    return " or ".join(f"--map '{name}={key}'" for name, key in pairs)
+
+
+def _return_as_success(table: MetricTable) -> list[tuple[str, str]]:
+    """A return within 0..1 may be a success rate: only its owner knows."""
+    entry = table.meaning.of_key.get("reward/return_mean")
+    if entry is None or not entry.is_of_a_column:
+        return []
+    target = _outcome_for(entry.of[0], table.columns["reward/return_mean"])
+    return [(entry.of[0], target)] if target == "rollout/success_rate" else []
+
+
+def step_hints(table: MetricTable) -> list[str]:
+    """The column of no known name that grows by whole numbers, and the `--map` to give."""
+    for key, values in table.columns.items():
+        name = table.sources.get(key, key)
+        if meaning_of(name) is not None or set(spelled(name).split("_")) & _NO_OUTCOME:
+            continue
+        is_whole = len(values) > 1 and bool((values == np.floor(values)).all())
+        if is_whole and bool((np.diff(values) > 0).all()):
+            return [f"if {name} counts the steps, give --map '{name}=step'"]
+    return []
+
+
+def _is_likely(name: str) -> bool:
+    words = set(spelled(name).split("_"))
+    is_failure = bool(words & _FAILURES and words & _RATES)
+    return (bool(words & _LIKELY) or is_failure) and not words & _NO_OUTCOME
+
+
+def _says_something(name: str) -> bool:
+    is_known = meaning_of(name) is not None or step_rank(name) is not None
+    return is_known or bool(set(spelled(name).split("_")) & _NO_OUTCOME)
+
+
+def _outcome_for(name: str, values: FloatArray64) -> str:
+    """Which key numbers may be: a success rate where they lie in 0..1, or one less a failure's."""
+    finite = values[abs(values) < math.inf]
+    if not len(finite):
+        return ""
+    is_share = finite.min() >= 0 and finite.max() <= 1
+    if set(spelled(name).split("_")) & _FAILURES:
+        return "1-rollout/success_rate" if is_share else ""
+    return "rollout/success_rate" if is_share else "reward/return_mean"

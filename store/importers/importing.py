@@ -32,6 +32,7 @@ from ..records import (
     StepMetrics,
     Trajectory,
     TrajectoryOutcome,
+    num_outcomes,
     trajectory_id,
 )
 from ..writer import RunWriter
@@ -500,6 +501,7 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
         "reward/zero_std_frac": float(np.mean(np.array(stds) == 0)) if stds else math.nan,
         "rollout/success_rate": float(np.mean(solved)) if solved else math.nan,
         "rollout/num_trajectories": float(len(own)) if own else math.nan,
+        **num_outcomes(own),
         "rollout/num_turns_mean": float(np.mean([t.num_turns for t in own])) if own else math.nan,
     }
     return StepMetrics(

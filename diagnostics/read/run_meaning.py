@@ -1,0 +1,191 @@
+"""What the numbers of a run are: one record a run, decided once and stored with it.
+
+`names.decide` makes the record from columns. Here it is kept, written as JSON, and followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from echoscope.store.records import FloatArray64
+
+KIND = "meaning"
+"""Of the diagnostic record that stores a `RunMeaning`."""
+IS_RECONSTRUCTED = "reward/is_reconstructed"
+"""The metric that stands beside a return that was made up from parts."""
+PLUS = " + "
+"""Between the columns whose sum a key is."""
+LARGEST_SHARE = 1.01
+"""A share is no greater, but for rounding."""
+
+
+class Scale(StrEnum):
+    """In what unit a column is written."""
+
+    ANY = "any"
+    SHARE = "share"
+    PERCENT = "percent"
+
+
+class How(StrEnum):
+    """How the values of a key come from columns, or from other keys."""
+
+    COLUMN = "column"
+    COMPLEMENT = "1 - column"
+    NEGATIVE = "-column"
+    UNREAD = "unread"
+    MEAN = "mean of keys"
+    SUM = "sum of columns"
+    RATIO = "first key over second"
+    SHARE_OF = "first key over second, within 0 and 1"
+
+
+_OF_A_COLUMN = frozenset({How.COLUMN, How.COMPLEMENT, How.NEGATIVE, How.UNREAD})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnMeaning:
+    """Where one key comes from."""
+
+    key: str
+    """Ours; the column's own name where that stays; "" where the column is not read."""
+    of: tuple[str, ...]
+    """The column; the columns of a sum; or the keys that it is made from."""
+    how: How = How.COLUMN
+    scale: Scale = Scale.ANY
+    evidence: str = ""
+    """Why, in words."""
+
+    @property
+    def is_of_a_column(self) -> bool:
+        return self.how in _OF_A_COLUMN
+
+    def values(self, column: FloatArray64) -> FloatArray64:
+        """The key's values from its column's (R,); NaN where a share lies outside of 0 and 1."""
+        if self.scale is not Scale.ANY:
+            column = column / 100.0 if self.scale is Scale.PERCENT else column
+            column = np.where((column >= 0) & (column <= LARGEST_SHARE), column, np.nan)
+        if self.how is How.COMPLEMENT:
+            return np.asarray(1.0 - column)
+        return np.asarray(-column) if self.how is How.NEGATIVE else column
+
+
+@dataclass(frozen=True)
+class RunMeaning:
+    """Which key each column of a run is, on what scale, and from which evidence."""
+
+    columns: tuple[ColumnMeaning, ...] = ()
+    """In the order in which they are applied: those made from keys come after these keys."""
+
+    @cached_property
+    def of_column(self) -> Mapping[str, ColumnMeaning]:
+        """By the trainer's name."""
+        return {entry.of[0]: entry for entry in self.columns if entry.is_of_a_column}
+
+    @cached_property
+    def of_key(self) -> Mapping[str, ColumnMeaning]:
+        return {entry.key: entry for entry in self.columns if entry.key}
+
+    @property
+    def reconstructed(self) -> tuple[str, ...]:
+        """Keys whose numbers were made up from parts: they may be shown, and never act."""
+        return tuple(entry.key for entry in self.columns if entry.how is How.SUM)
+
+    def apply(
+        self, columns: Mapping[str, FloatArray64]
+    ) -> tuple[dict[str, FloatArray64], dict[str, str]]:
+        """Columns under our keys, each (R,), and the column or columns that each came from.
+
+        A column without a meaning keeps its name.
+        """
+        out: dict[str, FloatArray64] = {}
+        sources: dict[str, str] = {}
+        for name, values in columns.items():
+            entry = self.of_column.get(name)
+            if entry is None or entry.key == name:
+                out[name] = values if entry is None else entry.values(values)
+                sources[name] = name
+        for entry in self.columns:
+            if not entry.is_of_a_column:
+                self._derive(entry, columns, out, sources)
+            elif entry.key not in ("", entry.of[0]) and entry.of[0] in columns:
+                out[entry.key] = entry.values(columns[entry.of[0]])
+                sources[entry.key] = entry.of[0]
+        return out, sources
+
+    def _derive(
+        self,
+        entry: ColumnMeaning,
+        columns: Mapping[str, FloatArray64],
+        out: dict[str, FloatArray64],
+        sources: dict[str, str],
+    ) -> None:
+        """A key from others; nothing where one is missing, or all of a mean."""
+        given = columns if entry.how is How.SUM else out
+        parts = [part for part in entry.of if part in given]
+        if not parts or (len(parts) < len(entry.of) and entry.how is not How.MEAN):
+            return
+        stacked = np.stack([given[part] for part in parts])
+        if entry.how is How.MEAN:
+            is_there = np.isfinite(stacked)
+            count = is_there.sum(axis=0)
+            total = np.where(is_there, stacked, 0.0).sum(axis=0)
+            out[entry.key] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+            sources[entry.key] = ", ".join(sources[part] for part in parts)
+        elif entry.how is How.SUM:
+            out[entry.key] = stacked.sum(axis=0)
+            sources[entry.key] = PLUS.join(parts)
+            out[IS_RECONSTRUCTED] = np.where(np.isnan(out[entry.key]), np.nan, 1.0)
+            sources[IS_RECONSTRUCTED] = sources[entry.key]
+        else:
+            over = np.where(stacked[1] > 0, stacked[1], np.nan)
+            ratio = stacked[0] / over
+            is_share = entry.how is How.SHARE_OF
+            out[entry.key] = np.clip(ratio, 0.0, 1.0) if is_share else ratio
+            sources[entry.key] = sources[parts[0]]
+
+    def row(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The keys that follow from the trainer's numbers of one row; NaN is left out."""
+        columns = {name: np.array([value]) for name, value in values.items() if self.needs(name)}
+        named = self.apply(columns)[0] if columns else {}
+        return {key: float(found[0]) for key, found in named.items() if not np.isnan(found[0])}
+
+    def needs(self, name: str) -> bool:
+        """Whether a key comes from this column."""
+        return name in self._used
+
+    @cached_property
+    def _used(self) -> frozenset[str]:
+        return frozenset(name for entry in self.columns for name in entry.of)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(entry) for entry in self.columns]
+
+    @classmethod
+    def from_json(cls, value: Any) -> RunMeaning:
+        """What `to_json` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            return cls(
+                tuple(
+                    ColumnMeaning(
+                        key=str(entry["key"]),
+                        of=tuple(map(str, entry["of"])),
+                        how=How(entry["how"]),
+                        scale=Scale(entry["scale"]),
+                        evidence=str(entry["evidence"]),
+                    )
+                    for entry in value
+                )
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no record of what a run's numbers mean: {error!r}") from None
