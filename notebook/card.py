@@ -66,11 +66,10 @@ def card_of(
     stands = info_status(info, commands, step_s=speed.step_s, now=now)
     planned = standing(info, commands, settings_over(info, commands, run.settings()).now).steps
     known = run.metric_keys()
-    evidence = [] if verdict is None else [e.metric for e in verdict.evidence]
     shown = tiles(
-        tables.series(run, tile_keys(known)),
+        tables.outlines(run, tile_keys(known)),
         known,
-        evidence=evidence,
+        verdict=verdict,
         progress=progress_words(stands, speed, last_step=info.last_step, steps=planned),
         episodes=training_episodes(steps),
     )

@@ -70,14 +70,11 @@ class Figures:
 
     def names(self) -> list[str]:
         """Figures that the run has data for: curves first, then those of the diagnosis."""
-        series = self._series(chart_keys(CHARTS, self._known))
-        with_data = [
-            chart.name
-            for chart in CHARTS
-            if chart.name != EVIDENCE and _has_values(self._chart_curves(chart, series))
-        ]
-        if _evidence(self.verdict()):
-            with_data.insert(0, EVIDENCE)
+        found = self._charts()
+        proof = found.pop(EVIDENCE)
+        listed = [*([proof] if proof.shows_level else []), *found.values()]
+        series = self._series(chart_keys(listed, self._known))
+        with_data = [c.name for c in listed if _has_values(self._chart_curves(c, series))]
         others = [name for name, (load, _) in self._others().items() if load() is not None]
         return with_data + others
 
@@ -114,7 +111,7 @@ class Figures:
             f"there is no figure or metric {name[:80]!r}{hint or '; plots() lists the figures'}"
         )
 
-    def _charts(self) -> Mapping[str, Chart]:
+    def _charts(self) -> dict[str, Chart]:
         return {
             chart.name: evidence_chart(self.verdict(), self._known)
             if chart.name == EVIDENCE
@@ -217,10 +214,6 @@ class Figures:
         )
         keys, values = rows.column("key").to_pylist(), rows.column("value").to_pylist()
         return {str(k): math.nan if v is None else v for k, v in zip(keys, values, strict=True)}
-
-
-def _evidence(verdict: Verdict | None) -> bool:
-    return verdict is not None and bool(verdict.evidence)
 
 
 def _has_values(curves: list[Curve]) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from echoscope.dashboard.charts.curated import eval_keys
-from echoscope.dashboard.charts.tiles import training_success
 from echoscope.dashboard.data import tables
 from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.labels import value_words
@@ -70,10 +69,10 @@ class Runs:
         """The runs, one row each.
 
         Columns: run, status, step, steps (planned), success (the last that is known),
-        success_metric (which one it is: success in training; without it the mean reward between 0
-        and 1; without both the success in evaluation), alarm (the worst that is open),
-        alarm_severity, alarm_step, environment, algorithm, model, parent, started (UTC), tags,
-        note, and problem (why a run cannot be read; empty otherwise).
+        success_metric (which one it is: success in training; without it the success in
+        evaluation), alarm (the worst that is open), alarm_severity, alarm_step, environment,
+        algorithm, model, parent, started (UTC), tags, note, and problem (why a run cannot be read;
+        empty otherwise).
         """
         now = time.time()
         frame = pd.DataFrame([_entry(row, now) for row in self._rows()], columns=list(_COLUMNS))
@@ -154,7 +153,7 @@ def _success(row: RunRow) -> tuple[str, float | None]:
     try:
         run = open_run(row.path)
         known = run.metric_keys()
-        keys = [key for key in (training_success(known), *eval_keys(known)) if key]
+        keys = [key for key in (SUCCESS, *eval_keys(known)) if key in known]
         points = tables.series(run, keys).dropna(subset=["value"]) if keys else pd.DataFrame()
     except StoreError:
         return "", None

@@ -13,7 +13,6 @@ import pandas as pd
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.courses.channels import (
     CHANNELS,
-    REWARD_AS_SUCCESS,
     SOURCES,
     derived,
 )
@@ -74,10 +73,7 @@ CHARTS: tuple[Chart, ...] = (
             " trajectories (siblings share a task, so in truth it is somewhat wider). Dots:"
             " evaluation on fixed tasks that never train."
         ),
-        lines=(
-            Line(key="rollout/success_rate", name="training"),
-            Line(key=REWARD_AS_SUCCESS, name="training, by its mean reward"),
-        ),
+        lines=(Line(key="rollout/success_rate", name="training"),),
         missing="No success was logged yet.",
     ),
     Chart(
@@ -216,7 +212,7 @@ CHARTS: tuple[Chart, ...] = (
 
 
 OWN_CHARTS = frozenset({"waiting", "queue"})
-"""Names of charts that only our own trainer can fill."""
+"""Names of charts that only our own trainer can fill, with `collection.mode=async`."""
 
 
 def evidence_chart(verdict: Verdict | None, known: Sequence[str]) -> Chart:
@@ -270,12 +266,20 @@ def chart_keys(charts: Sequence[Chart], known: Sequence[str]) -> list[str]:
     return sorted(wanted & set(known))
 
 
-def shown_charts(charts: Sequence[Chart], known: Sequence[str]) -> tuple[list[Chart], list[Chart]]:
-    """The charts that some metrics fill, and those without a curve; none twice."""
+def shown_charts(
+    charts: Sequence[Chart], known: Sequence[str], *, is_ours: bool = False
+) -> tuple[list[Chart], list[Chart]]:
+    """The charts that a page draws, and those that it names as missing; no curves twice.
+
+    Args:
+        is_ours: Our trainer made the run: an empty chart says what fills it. Those that only some
+            runs fill are drawn if they are, or if nobody knows yet.
+    """
     shown: dict[tuple[Line, ...], Chart] = {}
     absent = []
     for chart in charts:
-        if chart_keys([chart], known):
+        is_usual = is_ours and (chart.name not in OWN_CHARTS or not known)
+        if is_usual or chart_keys([chart], known):
             shown.setdefault(chart.lines, chart)
         elif chart.name not in OWN_CHARTS and chart.name != EVIDENCE:
             absent.append(chart)

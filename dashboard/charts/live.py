@@ -182,7 +182,7 @@ def curated(page: Snapshot) -> None:
 
     Of a run that another trainer made those that it has data for, and the others by name.
     """
-    shown, absent = shown_charts(page.charts(), page.known) if page.is_foreign else (CHARTS, ())
+    shown, absent = shown_charts(page.charts(), page.known, is_ours=not page.is_foreign)
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
     for chart in shown:
         with grid.cell():

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import fnmatch
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
-
 from echoscope.diagnostics.catalogue import metric
-from echoscope.diagnostics.judge.courses.channels import REWARD_AS_SUCCESS
+from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Level, Lost
+from echoscope.diagnostics.judge.courses.channels import CHANNELS
+from echoscope.diagnostics.judge.courses.course import matches
+from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.metric_entry import SHARE
 from echoscope.text.amounts import counted
 
-from ..data.curves import FIXED_TASKS, downsample
+from ..data.curves import FIXED_TASKS
+from ..data.tables import Outline
 from ..labels import value_words
 from .curated import eval_keys
 
-SPARK_POINTS = 48
-"""Points of the small curve of a tile at most."""
 NOTHING = "not measured"
 FEW_EPISODES = 30
 """A change that rests on fewer training episodes a step is shown with their number."""
@@ -42,7 +40,7 @@ class Tile:
     """Name of the chart that a click scrolls to."""
     spark: tuple[float | None, ...] = ()
     is_evidence: bool = False
-    """Whether the verdict rests on this number."""
+    """Whether the verdict rests on this number, and the tile shows no change to the contrary."""
 
     def to_json(self) -> dict[str, Any]:
         """As the page's script takes it."""
@@ -58,8 +56,6 @@ class _Number:
     chart: str
     help: str = ""
     """Empty where the metric's own sentence says it."""
-    is_from_best: bool = False
-    """Whether the change counts from the best value; else from the first."""
     is_rest: bool = False
     """Whether the tile shows what is left of a share: 1 - value."""
     is_of_training: bool = False
@@ -68,7 +64,7 @@ class _Number:
 
 _EVALUATION = (
     "Success on fixed tasks that never train, with its 95 % interval. Higher is better; "
-    "worry when it falls below the interval of its best."
+    "worry when its interval lies below that of earlier evaluations."
 )
 _SIGNAL = (
     "Groups whose siblings earned different rewards. Only these give a gradient. Worry below 25 %."
@@ -78,21 +74,10 @@ _SUCCESS = _Number(
     name="Training success",
     key="rollout/success_rate",
     chart="success",
-    is_from_best=True,
     is_of_training=True,
 )
-_BY_REWARD = _Number(
-    name="Training success", key=REWARD_AS_SUCCESS, chart="success", is_from_best=True
-)
-"""Of metrics that say a mean reward between 0 and 1, and no success."""
-_RETURN = _Number(
-    name="Training return",
-    key="reward/return_mean",
-    chart="return",
-    is_from_best=True,
-    is_of_training=True,
-)
-_TRAINING = (_SUCCESS, _BY_REWARD)
+_REWARD = _Number(name="Mean reward", key="reward/return_mean", chart="return", is_of_training=True)
+"""Of a run that logs no success: a mean reward is none, whatever values it takes."""
 _OTHERS = (
     _Number(name="Policy entropy", key="policy/entropy", chart="entropy"),
     _Number(
@@ -110,19 +95,9 @@ def _numbers(known: Sequence[str]) -> list[_Number]:
     """The numbers that a run's tiles show, the first first."""
     evaluated = next(iter(eval_keys(known)), "")
     evaluation = _Number(
-        name="Evaluation success",
-        key=evaluated,
-        chart="success",
-        help=_EVALUATION,
-        is_from_best=True,
+        name="Evaluation success", key=evaluated, chart="success", help=_EVALUATION
     )
-    training = next((number for number in _TRAINING if number.key in known), _RETURN)
-    return [evaluation, training, *_OTHERS]
-
-
-def training_success(known: Sequence[str]) -> str:
-    """The metric that the tile of the training success shows; "" where the run has none."""
-    return next((number.key for number in _TRAINING if number.key in known), "")
+    return [evaluation, _SUCCESS if _SUCCESS.key in known else _REWARD, *_OTHERS]
 
 
 def tile_keys(known: Sequence[str]) -> list[str]:
@@ -132,92 +107,134 @@ def tile_keys(known: Sequence[str]) -> list[str]:
 
 
 def tiles(
-    data: pd.DataFrame,
+    outlines: Mapping[str, Outline],
     known: Sequence[str],
     *,
-    evidence: Sequence[str],
+    verdict: Verdict | None,
     progress: tuple[str, str],
-    episodes: Mapping[int, int] | None = None,
+    episodes: Sequence[int] = (),
 ) -> list[Tile]:
     """The six tiles of a run.
 
     Args:
-        data: columns step, key, value: of `tile_keys` at least.
+        outlines: of `tile_keys` at least.
         known: The metrics that the run has.
-        evidence: Metrics that the verdict rests on; may hold `*`.
+        verdict: None where the run is not judged yet.
         progress: Value and second line of the tile that says how far the run is.
-        episodes: Step -> its training episodes, where that is known.
+        episodes: Training episodes of each step, where that is known.
     """
-    series = {str(key): rows for key, rows in data.groupby("key", observed=True)}
     done, pace = progress
     return [
-        *(_tile(number, series, evidence, episodes or {}) for number in _numbers(known)),
+        *(_tile(number, outlines, verdict, episodes) for number in _numbers(known)),
         Tile(name="Step", value=done, change=pace, help=_STEP, chart="speed"),
     ]
 
 
 def _tile(
     number: _Number,
-    series: Mapping[str, pd.DataFrame],
-    evidence: Sequence[str],
-    episodes: Mapping[int, int],
+    outlines: Mapping[str, Outline],
+    verdict: Verdict | None,
+    episodes: Sequence[int],
 ) -> Tile:
     help = number.help or metric(number.key).help
-    steps, values = _points(series.get(number.key))
-    if not len(values):
+    outline = outlines.get(number.key)
+    if outline is None:
         return Tile(name=number.name, value="-", change=NOTHING, help=help, chart=number.chart)
-    if number.is_rest:
-        values = 1.0 - values
-    change = _change(number.key, steps, values, is_from_best=number.is_from_best)
-    if number.is_of_training:
-        change += _few_words([episodes[step] for step in steps.tolist() if step in episodes])
+    claim = _claim(number.key, verdict)
+    change = _change(number, outline) if claim is None else claim_words(claim)
+    if claim is None and number.is_of_training:
+        change += _few_words(episodes)
+    moved = outline.last - outline.first if claim is None else _claimed_move(claim)
     return Tile(
         name=number.name,
-        value=_value(number.key, series, values),
+        value=_value(number, outlines, outline.last),
         change=change,
         help=help,
         chart=number.chart,
-        spark=_spark(values),
-        is_evidence=any(fnmatch.fnmatchcase(number.key, pattern) for pattern in evidence),
+        spark=tuple(float(f"{_shown(number, mean):.4g}") for mean in outline.means),
+        is_evidence=_is_evidence(number.key, moved, verdict),
     )
 
 
-def _points(rows: pd.DataFrame | None) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Steps and finite values of a metric, by step."""
-    if rows is None:
-        return np.empty(0, np.int64), np.empty(0)
-    rows = rows.sort_values("step")
-    values = rows["value"].to_numpy(np.float64, na_value=np.nan)
-    is_known = np.isfinite(values)
-    return rows["step"].to_numpy(np.int64)[is_known], values[is_known]
+def _shown(number: _Number, value: float) -> float:
+    return 1.0 - value if number.is_rest else value
 
 
-def _value(key: str, series: Mapping[str, pd.DataFrame], values: NDArray[np.float64]) -> str:
-    words = value_words(key, float(values[-1]))
-    if not key.startswith(FIXED_TASKS):
+def _value(number: _Number, outlines: Mapping[str, Outline], last: float) -> str:
+    words = value_words(number.key, _shown(number, last))
+    low, high = (outlines.get(f"{number.key}_{end}") for end in ("low", "high"))
+    if low is None or high is None or not number.key.startswith(FIXED_TASKS):
         return words
-    low, high = (_points(series.get(f"{key}_{end}"))[1] for end in ("low", "high"))
-    if not len(low) or not len(high):
-        return words
-    return f"{words} ({100 * low[-1]:.0f} to {100 * high[-1]:.0f})"
+    return f"{words} ({100 * low.last:.0f} to {100 * high.last:.0f})"
 
 
-def _change(
-    key: str, steps: NDArray[np.int64], values: NDArray[np.float64], *, is_from_best: bool
-) -> str:
-    """How a number has changed, in a few words; the tests show each form."""
-    if len(values) == 1:
-        return f"measured once, at step {steps[0]}"
-    first, best, now = float(values[0]), float(values.max()), float(values[-1])
-    if metric(key).unit != SHARE:
-        return f"was {value_words(key, first)} at step {steps[0]}"
-    rise = f"{_points_words(100 * (now - first), '+')} since step {steps[0]}"
-    if not is_from_best:
-        return rise
-    if now >= best:
-        return f"best so far, {rise}"
-    below = _points_words(100 * (best - now))
-    return f"{below} below the best (step {steps[int(values.argmax())]})"
+def _change(number: _Number, outline: Outline) -> str:
+    """How a number that nobody judges has changed, in a few words; the tests show each form."""
+    if outline.num_points == 1:
+        return f"measured once, at step {outline.first_step}"
+    first, last = _shown(number, outline.first), _shown(number, outline.last)
+    if metric(number.key).unit == SHARE:
+        return f"{_points_words(100 * (last - first))} since step {outline.first_step}"
+    return f"was {value_words(number.key, first)} at step {outline.first_step}"
+
+
+def _claim(key: str, verdict: Verdict | None) -> Claim | None:
+    """The first thing that the verdict claims of a metric: what is lost, what changed, its level.
+
+    A claim of the mean over all tags speaks of each of them.
+    """
+    claims = () if verdict is None else verdict.claims
+    kinds = (Change, Lost, Dip, Level)
+    return next((c for c in claims if isinstance(c, kinds) and matches(key, c.metric)), None)
+
+
+def claim_words(claim: Claim) -> str:
+    """A claim about one metric, in a few words; the tests show each form."""
+    if isinstance(claim, Lost):
+        claim = claim.change
+    if isinstance(claim, Change):
+        verb = "rose" if claim.direction == "rise" else "fell"
+        return f"{verb} from {_level_words(claim.before)} to {_level_words(claim.after)}"
+    if isinstance(claim, Dip):
+        return f"fell to {_level_words(claim.bottom)}, then rose to {_level_words(claim.now)}"
+    assert isinstance(claim, Level), claim
+    ends = [value_words(claim.metric, end).removesuffix(" %") for end in (claim.low, claim.high)]
+    return f"mean {_level_words(claim)} ({' to '.join(ends)}), no trend"
+
+
+def _level_words(level: Level) -> str:
+    return value_words(level.metric, level.value)
+
+
+def _claimed_move(claim: Claim) -> float:
+    """Above 0 for a rise."""
+    if isinstance(claim, Lost):
+        claim = claim.change
+    if isinstance(claim, Change):
+        return claim.after.value - claim.before.value
+    return 0.0
+
+
+def _is_evidence(key: str, moved: float, verdict: Verdict | None) -> bool:
+    """Whether an alarm rests on a metric, and it did not move the other way.
+
+    Args:
+        moved: by how much, as the tile shows it; of the metric itself, not of what is left of it.
+    """
+    for evidence in () if verdict is None else verdict.evidence:
+        if matches(key, evidence.metric):
+            alarming = evidence.after - evidence.before
+            if not math.isfinite(alarming):  # against a limit, not against what was
+                alarming = _alarming_way(evidence.metric)
+            return moved * alarming >= 0
+    return False
+
+
+def _alarming_way(key: str) -> float:
+    """1 for a metric whose rise alarms, -1 for one whose fall does, 0 for none of both."""
+    ways = {"rise": 1.0, "fall": -1.0}
+    found = (spec for spec in CHANNELS if any(matches(key, pattern) for pattern in spec.keys))
+    return next((ways.get(spec.direction, 0.0) for spec in found), 0.0)
 
 
 def _few_words(counts: Sequence[int]) -> str:
@@ -234,17 +251,12 @@ def _few_words(counts: Sequence[int]) -> str:
     return f" ({counted(low, 'episode') if low == high else f'{low} to {high} episodes'} a step)"
 
 
-def _points_words(points: float, sign: str = "-") -> str:
-    """`+12 points`, `1 point`; less than half a point is none.
+def _points_words(points: float) -> str:
+    """`+12 points`, `-1 point`; less than half a point is none.
 
-    >>> _points_words(12.3, "+"), _points_words(0.8), _points_words(0.2, "+")
-    ('+12 points', '1 point', '0 points')
+    >>> _points_words(12.3), _points_words(-0.8), _points_words(0.2)
+    ('+12 points', '-1 point', '0 points')
     """
     whole = round(points)
-    number = format(whole, f"{sign}d") if whole else "0"
+    number = format(whole, "+d") if whole else "0"
     return f"{number} point{'s' if abs(whole) != 1 else ''}"
-
-
-def _spark(values: NDArray[np.float64]) -> tuple[float | None, ...]:
-    at = downsample(values, SPARK_POINTS)
-    return tuple(float(f"{value:.4g}") for value in values[at])

@@ -66,8 +66,8 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(known)) if len(known) else math.nan
 
 
-def training_episodes(steps: pd.DataFrame) -> dict[int, int]:
-    """Step -> its training episodes, imported ones too; without steps that have none."""
-    latest = steps.sort_values("attempt").dropna(subset=["num_trajectories"])
-    pairs = zip(latest["step"].tolist(), latest["num_trajectories"].tolist(), strict=True)
-    return {int(step): int(count) for step, count in pairs if count > 0}
+def training_episodes(steps: pd.DataFrame) -> list[int]:
+    """Training episodes of each step, imported ones too; without steps that have none."""
+    latest = steps.sort_values("attempt").drop_duplicates("step", keep="last")
+    counts = latest["num_trajectories"].dropna()
+    return [int(count) for count in counts if count > 0]

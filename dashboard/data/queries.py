@@ -313,6 +313,12 @@ def series(
     return _answer("series", run_id, ask, (wanted, phase, max_points))
 
 
+def outlines(run_id: str, keys: Sequence[str]) -> Mapping[str, tables.Outline]:
+    """Where some metrics began, where they are, and means between."""
+    wanted = tuple(keys)
+    return _answer("outlines", run_id, lambda run: tables.outlines(run, wanted), (wanted,))
+
+
 def listing(run_id: str, step: int) -> pd.DataFrame:
     """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
     return _answer("listing", run_id, lambda run: _frame(run.listing(step)), (step,))

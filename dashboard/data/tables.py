@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -60,6 +61,46 @@ def series(
         answer = run.sql(_COARSE, [list(keys), phase, width])
     frame: pd.DataFrame = answer.to_pandas()
     return frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A metric over a run: where it began, where it is, and means between."""
+
+    first_step: int
+    first: float
+    last_step: int
+    last: float
+    num_points: int
+    """Finite values."""
+    means: tuple[float, ...]
+    """Of the finite values in each of at most `OUTLINE_PARTS` equal ranges of steps."""
+
+
+OUTLINE_PARTS = 48
+_OUTLINE = """
+SELECT key, min(step) AS first_step, arg_min(value, step) AS first, max(step) AS last_step,
+       arg_max(value, step) AS last, count(*) AS num_points, avg(value) AS mean
+FROM metrics WHERE key IN (SELECT unnest($1)) AND isfinite(value)
+GROUP BY key, step // $2 ORDER BY key, first_step
+"""
+
+
+def outlines(run: RunReader, keys: Sequence[str]) -> dict[str, Outline]:
+    """By metric, of those that have a finite value. Nothing is left out of a mean."""
+    width = max(1, -(-(run.info().last_step + 1) // OUTLINE_PARTS))
+    frame: pd.DataFrame = run.sql(_OUTLINE, [list(keys), width]).to_pandas()
+    return {
+        str(key): Outline(
+            first_step=int(rows["first_step"].iloc[0]),
+            first=float(rows["first"].iloc[0]),
+            last_step=int(rows["last_step"].iloc[-1]),
+            last=float(rows["last"].iloc[-1]),
+            num_points=int(rows["num_points"].sum()),
+            means=tuple(rows["mean"].tolist()),
+        )
+        for key, rows in frame.groupby("key", observed=True)
+    }
 
 
 _GROUPS = """

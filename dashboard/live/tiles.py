@@ -30,17 +30,17 @@ def answer(run_id: str) -> dict[str, Any]:
     """
     position = queries.position(run_id)  # first: what is read later is at least as new
     found = queries.known_verdict(run_id)
-    evidence = () if found is None else tuple(one.metric for one in found.evidence)
+    judged = None if found is None else (found.last_step, found.text)
 
     def build() -> list[dict[str, Any]]:
         known = queries.metric_keys(run_id)
-        data = queries.series(run_id, tile_keys(known))
+        outlines = queries.outlines(run_id, tile_keys(known))
         progress = pulses.progress(run_id)
         episodes = training_episodes(queries.step_table(run_id))
-        made = tiles(data, known, evidence=evidence, progress=progress, episodes=episodes)
+        made = tiles(outlines, known, verdict=found, progress=progress, episodes=episodes)
         return [tile.to_json() for tile in made]
 
-    shown: list[dict[str, Any]] = _answers.get((run_id, evidence), position, build)
+    shown: list[dict[str, Any]] = _answers.get((run_id, judged), position, build)
     return {"tiles": shown, "position": pulses.mark(position)}
 
 

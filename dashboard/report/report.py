@@ -219,7 +219,7 @@ def _curves(page: _Page, run_id: str) -> None:
         *rewind_marks(steps),
     ]
     is_ours = origin_of(queries.info(run_id).config) is Origin.TRAINED
-    shown, absent = (CHARTS, ()) if is_ours else shown_charts(CHARTS, known)
+    shown, absent = shown_charts(CHARTS, known, is_ours=is_ours)
     page.parts.append('<div class="grid">')
     for chart in shown:
         curves = chart_curves(chart, data, steps, known)

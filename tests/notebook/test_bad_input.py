@@ -137,7 +137,7 @@ def test_a_run_that_cannot_be_read_is_an_error_in_one_line(tmp_path: Path) -> No
 def test_a_run_without_success_shows_its_return(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", range(3), lambda step: {"reward/return_mean": step / 4})
     found = Run(path)
-    assert "Training return" in found._repr_html_()
+    assert "Mean reward" in found._repr_html_()
     assert "success" not in found.plots()
     assert "return" in found.plots()
 

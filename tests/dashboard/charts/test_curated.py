@@ -17,6 +17,7 @@ from echoscope.dashboard.charts.curated import (
     chart_keys,
     eval_keys,
     evidence_chart,
+    shown_charts,
 )
 from echoscope.diagnostics.judge.record import Evidence, Verdict
 
@@ -176,3 +177,15 @@ def test_an_asynchronous_run_shows_who_waits_for_whom_and_how_stale_it_is() -> N
         "staleness",
     ]
     assert chart_curves(chart("waiting"), found[:0], STEPS, []) == []
+
+
+def test_l2_no_chart_stands_twice_and_none_waits_for_another_mode() -> None:
+    titles = [one.title for one in shown_charts(CHARTS, ["policy/entropy"], is_ours=True)[0]]
+    assert titles.count("Reward std within groups") == 1
+    assert "Who waits for whom" not in titles
+    known = ["collection/engine_wait_s"]
+    titles = [one.title for one in shown_charts(CHARTS, known, is_ours=True)[0]]
+    assert "Who waits for whom" in titles
+    assert "Queue and staleness" not in titles
+    # Before the first step nobody knows whether it will be filled.
+    assert "Queue and staleness" in [o.title for o in shown_charts(CHARTS, [], is_ours=True)[0]]

@@ -2,56 +2,130 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from made_run import add_steps, open_writer
 
-from echoscope.dashboard.charts.tiles import NOTHING, SPARK_POINTS, Tile, tile_keys, tiles
+from echoscope.dashboard.charts.tiles import NOTHING, Tile, claim_words, tile_keys, tiles
+from echoscope.dashboard.data.tables import OUTLINE_PARTS, Outline, outlines
+from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Level, Lost
+from echoscope.diagnostics.judge.record import Evidence, Verdict
+from echoscope.diagnostics.judge.verdict import Diagnosis
+from echoscope.store.reader import open_run
 
-EVAL = "eval/lake/success_rate"
+EVAL, TRAIN, SPREAD = "eval/lake/success_rate", "rollout/success_rate", "reward/zero_std_frac"
 
 
-def made(evidence: tuple[str, ...] = (), **columns: list[float]) -> dict[str, Tile]:
+def outline(values: list[float]) -> Outline:
+    """Of a short run, one value a step."""
+    return Outline(
+        first_step=0,
+        first=values[0],
+        last_step=len(values) - 1,
+        last=values[-1],
+        num_points=len(values),
+        means=tuple(values),
+    )
+
+
+def made(
+    verdict: Verdict | None = None, episodes: tuple[int, ...] = (), **columns: list[float]
+) -> dict[str, Tile]:
     """The tiles of a run with these metrics, by name; `__` in a key stands for a slash."""
-    rows = [
-        {"step": step, "key": key.replace("__", "/"), "value": value}
-        for key, values in columns.items()
-        for step, value in enumerate(values)
-    ]
-    known = sorted({row["key"] for row in rows})
-    data = pd.DataFrame(rows, columns=["step", "key", "value"])
+    known = {key.replace("__", "/"): outline(values) for key, values in columns.items()}
     progress = ("2 / 60", "1 s a step")
-    return {tile.name: tile for tile in tiles(data, known, evidence=evidence, progress=progress)}
+    found = tiles(known, sorted(known), verdict=verdict, progress=progress, episodes=episodes)
+    return {tile.name: tile for tile in found}
 
 
-def test_a_fall_is_counted_from_the_best() -> None:
-    tile = made(eval__lake__success_rate=[0.2, 0.85, 0.54])["Evaluation success"]
-    assert (tile.value, tile.change) == ("54 %", "31 points below the best (step 1)")
+def level(value: float, steps: tuple[int, int] = (0, 9), metric: str = TRAIN) -> Level:
+    ends = {"low": value - 0.04, "high": value + 0.04}
+    return Level(metric=metric, value=value, steps=steps, num_points=10, **ends)
 
 
-def test_a_rise_is_counted_from_the_start() -> None:
+def change(before: float, after: float) -> Change:
+    return Change(before=level(before), after=level(after), low=0.0, high=0.0)
+
+
+def says(*claims: Claim) -> Verdict:
+    return replace(Diagnosis().verdict(), claims=claims)
+
+
+def rests_on(metric: str, before: float, after: float) -> Verdict:
+    moved = Evidence(metric=metric, before=before, after=after, interval=None, steps=(0, 9))
+    return replace(Diagnosis().verdict(), evidence=(moved,))
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        (change(0.125, 0.81), "rose from 12.5 % to 81 %"),
+        (change(0.81, 0.12), "fell from 81 % to 12 %"),
+        (Lost(change=change(0.81, 0.12), most_left=0.2, num_points=9), "fell from 81 % to 12 %"),
+        (
+            Dip(held=level(0.8), bottom=level(0.2), now=level(0.6), is_rising=True, is_back=False),
+            "fell to 20 %, then rose to 60 %",
+        ),
+        (level(0.5), "mean 50 % (46 to 54), no trend"),
+        (level(1.5, metric="reward/return_mean"), "mean 1.5 (1.46 to 1.54), no trend"),
+    ],
+)
+def test_a_tile_says_what_the_verdict_claims(claim: Claim, words: str) -> None:
+    assert claim_words(claim) == words
+
+
+def test_the_first_claim_about_a_metric_is_shown_and_no_highest_step() -> None:
+    """A single high step of a flat run was called the best, and what followed a fall."""
+    tile = made(says(level(0.5)), rollout__success_rate=[0.5, 0.8, 0.4])["Training success"]
+    assert (tile.value, tile.change) == ("40 %", "mean 50 % (46 to 54), no trend")
+    both = says(change(0.4, 0.5), level(0.5))
+    tile = made(both, rollout__success_rate=[0.5, 0.8, 0.4])["Training success"]
+    assert tile.change == "rose from 40 % to 50 %"
+
+
+def test_a_claim_over_all_tags_is_about_each() -> None:
+    claim = level(0.5, metric="eval/*/success_rate")
+    tile = made(says(claim), eval__lake__success_rate=[0.2, 0.85])["Evaluation success"]
+    assert tile.change == "mean 50 % (46 to 54), no trend"
+
+
+def test_without_a_verdict_a_change_is_counted_from_the_start() -> None:
     tile = made(eval__lake__success_rate=[0.2, 0.85])["Evaluation success"]
-    assert tile.change == "best so far, +65 points since step 0"
+    assert tile.change == "+65 points since step 0"
 
 
 def test_a_change_that_rests_on_few_episodes_names_their_number() -> None:
-    data = pd.DataFrame(
-        {"step": [0, 1], "key": ["rollout/success_rate"] * 2, "value": [0.25, 0.75]}
+    def few(*episodes: int) -> str:
+        found = made(None, episodes, rollout__success_rate=[0.25, 0.75])
+        return found["Training success"].change
+
+    rise = "+50 points since step 0"
+    assert few() == few(64, 64) == rise
+    assert few(4, 4) == f"{rise} (4 episodes a step)"
+    assert few(4, 64) == f"{rise} (4 to 64 episodes a step)"
+
+
+def test_h7_a_long_run_has_its_own_first_and_last_values_and_means_between(
+    tmp_path: Path,
+) -> None:
+    """A straight rise with a spike in every tenth step; 4,800 steps are 48 ranges of 100.
+
+    The first range holds 0, 0.001, ..., 0.099 and ten spikes of 1: its mean is 0.0495 + 0.1.
+    """
+    writer = open_writer(tmp_path / "long")
+    values = [step / 1000 + (step % 10 == 5) for step in range(4_800)]
+    add_steps(writer, "long", range(4_800), lambda step: {"policy/entropy": values[step]})
+    writer.close(status="finished")
+    found = outlines(open_run(tmp_path / "long"), ["policy/entropy"])["policy/entropy"]
+    assert (found.first_step, found.first) == (0, values[0])
+    assert (found.last_step, found.last) == (4_799, values[-1])
+    assert (found.num_points, len(found.means)) == (4_800, OUTLINE_PARTS)
+    assert found.means[0] == pytest.approx(0.1495)
+    assert [b - a for a, b in zip(found.means, found.means[1:], strict=False)] == pytest.approx(
+        [0.1] * 47
     )
-
-    def change(*episodes: int) -> str:
-        made = tiles(
-            data,
-            ["rollout/success_rate"],
-            evidence=(),
-            progress=("", ""),
-            episodes=dict(enumerate(episodes)),
-        )
-        return {tile.name: tile for tile in made}["Training success"].change
-
-    rise = "best so far, +50 points since step 0"
-    assert change() == change(64, 64) == rise
-    assert change(4, 4) == f"{rise} (4 episodes a step)"
-    assert change(4, 64) == f"{rise} (4 to 64 episodes a step)"
 
 
 def test_an_evaluation_has_its_interval() -> None:
@@ -66,6 +140,7 @@ def test_an_evaluation_has_its_interval() -> None:
 def test_groups_with_signal_are_those_with_spread() -> None:
     tile = made(reward__zero_std_frac=[0.25, 0.75])["Groups with signal"]
     assert (tile.value, tile.change) == ("25 %", "-50 points since step 0")
+    assert tile.spark == (0.75, 0.25)
 
 
 def test_other_numbers_name_where_they_began() -> None:
@@ -81,14 +156,24 @@ def test_what_is_not_measured_is_said() -> None:
 
 @pytest.mark.parametrize("pattern", [EVAL, "eval/*/success_rate"])
 def test_the_tile_of_the_evidence_is_marked(pattern: str) -> None:
-    found = made((pattern,), eval__lake__success_rate=[0.5], policy__entropy=[1.0])
+    verdict = rests_on(pattern, 0.8, 0.5)
+    found = made(verdict, eval__lake__success_rate=[0.8, 0.5], policy__entropy=[1.0])
     assert found["Evaluation success"].is_evidence
     assert not found["Policy entropy"].is_evidence
 
 
-def test_a_course_is_sent_with_few_points() -> None:
-    tile = made(policy__entropy=[float(n) for n in range(1000)])["Policy entropy"]
-    assert len(tile.spark) <= SPARK_POINTS + 2
+@pytest.mark.parametrize(("rates", "is_marked"), [([0.5, 0.9], True), ([0.875, 0.625], False)])
+def test_m4_an_improvement_is_no_evidence(rates: list[float], is_marked: bool) -> None:
+    """The alarm is about too many groups without spread: fewer than before prove nothing."""
+    found = made(rests_on(SPREAD, float("nan"), rates[-1]), reward__zero_std_frac=rates)
+    assert found["Groups with signal"].is_evidence is is_marked
+
+
+def test_m5_a_mean_reward_is_no_success() -> None:
+    found = made(reward__return_mean=[0.2, 0.8])
+    assert "Training success" not in found
+    tile = found["Mean reward"]
+    assert (tile.value, tile.change) == ("0.8", "was 0.2 at step 0")
 
 
 def test_only_metrics_that_the_run_has_are_read() -> None:
