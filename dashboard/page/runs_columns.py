@@ -17,6 +17,8 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.measure.rates import wilson_interval
+from echoscope.diagnostics.metric_entry import SHARE
 from echoscope.store.errors import StoreError
 from echoscope.store.log.index import read_run_json
 from echoscope.store.log.layout import Layout
@@ -120,15 +122,24 @@ def seed_groups(rows: Sequence[RunRow]) -> list[list[RunRow]]:
     return list(groups.values())
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and half the width of its 95 % interval by Student's t; NaN with fewer than two."""
+def mean_interval(values: Sequence[float], *, is_share: bool) -> tuple[float, float, float]:
+    """Mean, and its 95 % interval over runs by Student's t.
+
+    A share cannot leave 0 to 1: its interval is Wilson's, over as many trials as would scatter like
+    the runs do. The ends are NaN where no scatter is seen: one run, or all runs equal.
+    """
     count = len(values)
-    if count < 2:
-        return (float(values[0]) if count else math.nan), math.nan
+    if len(set(values)) < 2:
+        return (float(values[0]) if count else math.nan), math.nan, math.nan
     from scipy.special import stdtrit  # takes a while: only where seeds are averaged
 
-    error = float(np.std(values, ddof=1)) / math.sqrt(count)
-    return float(np.mean(values)), float(stdtrit(count - 1, 0.975)) * error
+    mean, variance = float(np.mean(values)), float(np.var(values, ddof=1)) / count
+    t = float(stdtrit(count - 1, 0.975))
+    if not is_share:
+        half = t * math.sqrt(variance)
+        return mean, mean - half, mean + half
+    low, high = wilson_interval(mean, mean * (1 - mean) / variance, t)
+    return mean, float(low), float(high)
 
 
 def seeds_table(groups: Sequence[Sequence[RunRow]], names: Sequence[str]) -> pd.DataFrame:
@@ -160,15 +171,12 @@ def seeds_table(groups: Sequence[Sequence[RunRow]], names: Sequence[str]) -> pd.
 
 
 def _mean_words(name: str, values: Sequence[float]) -> str:
-    mean, half = mean_interval(values)
-    if math.isnan(mean):
+    is_share = "/" in name and metric(name).unit == SHARE
+    numbers = mean_interval(values, is_share=is_share)
+    mean, *ends = [value_words(name, v) if "/" in name else f"{v:.3g}" for v in numbers]
+    if math.isnan(numbers[0]):
         return NONE
-    text = value_words(name, mean) if "/" in name else f"{mean:.3g}"
-    if math.isnan(half):
-        return text
-    low, high = mean - half, mean + half
-    ends = [value_words(name, v) if "/" in name else f"{v:.3g}" for v in (low, high)]
-    return f"{text} ({ends[0]} to {ends[1]})"
+    return mean if math.isnan(numbers[1]) else f"{mean} ({' to '.join(ends)})"
 
 
 def curves(groups: Sequence[Sequence[RunRow]]) -> None:
@@ -216,15 +224,15 @@ def _group_curve(group: Sequence[RunRow], color: str, dash: str) -> Curve | None
     values = values.dropna() if len(tables) > 1 else values
     if not len(values):
         return None
-    pairs = [mean_interval(list(line)) for line in values.to_numpy(np.float64)]
+    lines = [mean_interval(list(line), is_share=True) for line in values.to_numpy(np.float64)]
+    means, lows, highs = np.array(lines).T
     name = group[0].run_id if len(group) == 1 else f"{len(group)} runs as {group[0].run_id}"
     plain = curve(
-        pd.DataFrame({"step": values.index, "key": SUCCESS, "value": [mean for mean, _ in pairs]}),
+        pd.DataFrame({"step": values.index, "key": SUCCESS, "value": means}),
         SUCCESS,
         name=visible(name, 60),
         color=color,
     )
-    half = np.array([half for _, half in pairs])
     has_interval = len(tables) > 1
     return Curve(
         key=plain.key,
@@ -232,8 +240,8 @@ def _group_curve(group: Sequence[RunRow], color: str, dash: str) -> Curve | None
         unit=plain.unit,
         steps=plain.steps,
         values=plain.values,
-        low=np.clip(plain.values - half, 0, 1) if has_interval else None,
-        high=np.clip(plain.values + half, 0, 1) if has_interval else None,
+        low=lows if has_interval else None,
+        high=highs if has_interval else None,
         color=color,
         dash=dash,
     )

@@ -211,10 +211,26 @@ def test_runs_that_differ_in_their_seed_are_one_row_with_mean_and_interval(
 
 
 def test_the_mean_of_seeds_has_the_interval_of_student() -> None:
-    mean, half = mean_interval([1.0, 2.0, 3.0])
-    assert mean == 2.0
-    assert half == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
-    assert math.isnan(mean_interval([1.0])[1])
+    mean, low, high = mean_interval([1.0, 2.0, 3.0], is_share=False)
+    half = 4.302653 / 3**0.5
+    assert (mean, low, high) == pytest.approx((2.0, 2 - half, 2 + half), rel=1e-6)
+    for alike in ([1.0], [0.5, 0.5, 0.5]):
+        assert math.isnan(mean_interval(alike, is_share=True)[1])
+
+
+@pytest.mark.parametrize("rates", [[0.0, 0.0, 0.1, 0.05, 0.0], [1.0, 0.9, 1.0, 0.95, 1.0]])
+def test_m2_the_mean_rate_of_seeds_stays_within_0_and_100_percent(rates: list[float]) -> None:
+    """Student's t said -3 % to 9 %, and 91 % to 103 %.
+
+    Wilson's with t = 2.776445: the variance of the mean is 0.0004, so p (1 - p) / 0.0004 = 72.75.
+    """
+    mean, low, high = mean_interval(rates, is_share=True)
+    near = (mean, low, high) if mean < 0.5 else (1 - mean, 1 - high, 1 - low)
+    n, t = 0.03 * 0.97 / 0.0004, 2.776445
+    middle = (0.03 + t * t / (2 * n)) / (1 + t * t / n)
+    half = t / (1 + t * t / n) * (0.0004 + t * t / (4 * n * n)) ** 0.5
+    assert near == pytest.approx((0.03, middle - half, middle + half), rel=1e-5)
+    assert 0 < low < high < 1
 
 
 def test_files_of_other_trainers_are_listed_and_open_by_a_click(
