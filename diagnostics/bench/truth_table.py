@@ -213,6 +213,8 @@ class RunScore:
     false_claims: Share = field(default_factory=Share)
     """Of direction or kind, row by row."""
     false_episodes: Share = field(default_factory=Share)
+    false_rows: Share = field(default_factory=Share)
+    """Rows at which one of the claims is false, of all rows."""
     levels: Share = field(default_factory=Share)
     """Levels whose interval holds the truth; so for changes and for onsets."""
     changes: Share = field(default_factory=Share)
@@ -274,6 +276,7 @@ def _count_kinds(
 ) -> dict[tuple[str, ...], FalseClaim | None]:
     """Claims of direction and kind at one row. Returns those that stand, with their episodes."""
     still: dict[tuple[str, ...], FalseClaim | None] = {}
+    is_any_false = False
     for claim in claims:
         is_true = truth.is_true(claim, row)
         if is_true is None:
@@ -302,6 +305,8 @@ def _count_kinds(
         if not is_true and episode is not None:
             episode.num_rows += 1
         still[identity] = episode
+        is_any_false |= not is_true
+    score.false_rows.add(is_any_false)
     return still
 
 
@@ -404,10 +409,12 @@ class Row:
 
     def misses(self) -> list[str]:
         """The counts that are not as asked."""
-        of_all = self.family == ALL
-        most_false = MOST_FALSE if of_all else MOST_FALSE_OF_FAMILY
+        most_false = MOST_FALSE if self.family == ALL else MOST_FALSE_OF_FAMILY
+        # Where nothing moves every such claim is false: there the rows count.
+        claims = self.sums["false_claims"]
+        counted = "false_rows" if claims.num == claims.of else "false_claims"
         asked = {
-            "false_claims": (0.0, most_false),
+            counted: (0.0, most_false),
             "levels": COVERAGE,
             "changes": COVERAGE,
             "onsets": ONSET_COVERAGE,
@@ -451,6 +458,7 @@ class Row:
             self.family,
             f"{share('false_claims')} of {false.of}" if false.of else "",
             count("false_episodes"),
+            share("false_rows"),
             share("levels"),
             share("changes"),
             share("onsets"),
@@ -463,10 +471,10 @@ class Row:
         )
 
 
-HEAD = ("family", "false claims", "episodes", "levels", "changes", "onsets", "state at the end",
-        "false criticals", "extra changes", "twins differ", "delay",
+HEAD = ("family", "false claims", "episodes", "false rows", "levels", "changes", "onsets",
+        "state at the end", "false criticals", "extra changes", "twins differ", "delay",
         f"delay at {FORMER}")  # fmt: skip
-_SUMMED = ("false_claims", "false_episodes", "levels", "changes", "onsets", "ends",
+_SUMMED = ("false_claims", "false_episodes", "false_rows", "levels", "changes", "onsets", "ends",
            "false_criticals", "extra_changes", "twins")  # fmt: skip
 
 
