@@ -7,7 +7,6 @@ runs whose truth is known.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
@@ -31,8 +30,8 @@ class Level:
     """First and last step of the mean."""
     num_points: int
     """Measurements in it."""
-    trials: float = math.nan
-    """Independent outcomes behind it: episodes, or tasks played; NaN where nobody says how many."""
+    trials: float = 0.0
+    """Outcomes behind it: episodes, or tasks played; 0 where nobody says how many."""
     is_reconstructed: bool = False
     """Made up from parts, as a sum of reward terms: it may be shown, and never acts."""
 
@@ -145,12 +144,14 @@ class Fate:
         words: one sentence: what happened, at which step, by whom.
         way_on: one sentence: how to go on, and what is played again; empty where nothing is to do.
         command: as a person types it; empty where there is none.
+        alarm: the rule whose alarm paused or stopped it; empty where none did.
     """
 
     kind: Literal["crashed", "paused", "stopped", "silent", "failed"]
     words: str
     way_on: str = ""
     command: str = ""
+    alarm: str = ""
 
     @property
     def metric(self) -> str:

@@ -93,8 +93,10 @@ def verdict_text(
         parts = _alarm_parts(state, open_alarms, onset, view, template)
         parts += _cause_part(causes)
         parts += [_advice_part(action) for action in actions[:1]]
-    if situation_fate := getattr(situation, "fate", None):
-        parts[0] = " ".join(filter(None, (situation_fate.words, situation_fate.way_on, parts[0])))
+    if situation.fate is not None:
+        parts[0] = f"{situation.fate.words} {parts[0]}"
+        if state in (RunState.INSUFFICIENT, RunState.HEALTHY, RunState.RECOVERING):
+            parts += [_advice_part(action) for action in actions[:1]]
     open_rules = {alarm.rule for alarm in open_alarms}
     return "\n".join([*parts, *_unseen_words(unseen, view, open_rules, situation)])
 
@@ -208,6 +210,8 @@ chance.'
     pivots = outcome.turns.pivots
     if not pivots:
         return f"{capitalised(name)} is {now}, with no change beyond chance."
+    if not outcome.shows_turn:
+        return f"{capitalised(name)} is {now}."
     pivot = outcome.level_of(pivots[-1][1])
     start = f"{amount(pivot.value, unit)} ({step_words(pivot.steps)})"
     bottom = outcome.bottom

@@ -30,6 +30,7 @@ from echoscope.text.amounts import counted
 from ..config import AlarmConfig
 from ..read.foreign_names import Meaning
 from ..read.table import MetricTable
+from .advice.actions import way_on
 from .alarms import RULES_BY_NAME, AlarmEngine, Exemplars, OpenAlarm, RunState, blindness
 from .calibration import Calm, collapse_words, kinds_of, quiet_level, quiet_words
 from .claims import Claim
@@ -101,7 +102,7 @@ class Diagnosis:
         for other in (
             disagreement(view),
             independence(view),
-            getattr(self.engine.situation, "fate", None),
+            self.engine.situation.fate,
         ):
             if other is not None:
                 claims.append(other)
@@ -131,7 +132,7 @@ class Diagnosis:
         confidence, rests_on = self.confidence()
         is_known = state is not RunState.INSUFFICIENT
         causes = self.engine.causes() if is_known else []
-        actions = self.engine.actions() if is_known else ()
+        actions = self.engine.actions() if is_known else way_on(self.engine.situation)
         regime = self._regime(open_alarms)
         nearest = tuple(dict.fromkeys(channel.spec.label for channel in self.nearest()))
         verdict = Verdict(

@@ -50,15 +50,41 @@ def advise(
     *,
     is_lost: bool,
 ) -> tuple[Action, ...]:
-    """The action to take first; none where nothing is wrong.
+    """What to do, the first thing first; nothing where nothing is wrong.
+
+    A run that crashed, was paused or was stopped is told how to go on: after what to do about an
+    alarm that paused or stopped it, and not at all where the run is lost.
 
     Args:
         rules: Of the open alarms, the most serious first.
         alarms: The open alarms, as they stand: they say from which step on nothing is healthy.
         is_lost: The run is collapsing or collapsed.
     """
+    going_on = way_on(situation)
     if not rules:
+        return going_on
+    remedies = _remedies(rules, causes, alarms, situation, is_lost)
+    if is_lost or any(rule.name == "NOT_LEARNING" for rule in rules):
+        return remedies
+    fate = situation.fate
+    return (*remedies, *going_on) if fate is not None and fate.alarm else (*going_on, *remedies)
+
+
+def way_on(situation: Situation) -> tuple[Action, ...]:
+    """How a run that crashed, was paused or was stopped goes on."""
+    fate = situation.fate
+    if fate is None or not fate.way_on:
         return ()
+    return (Action(text=fate.way_on, command=fate.command, why=fate.words),)
+
+
+def _remedies(
+    rules: Sequence[Rule],
+    causes: Sequence[Cause],
+    alarms: Sequence[Alarm],
+    situation: Situation,
+    is_lost: bool,
+) -> tuple[Action, ...]:
     remedy = next((cause for cause in causes if cause.settings), None)
     if situation.kind == "foreign":
         return (_foreign(rules[0], remedy, causes, alarms, situation, is_lost),)

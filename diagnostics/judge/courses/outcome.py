@@ -7,6 +7,7 @@ unit of its own, so its loss is measured in its own noise and in what the run ha
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ LOST_SHARE = 0.5
 """Of what was held: with less left, beyond chance and for good, it is lost."""
 CHOSEN_Z = 3.2
 """Standard errors of the end of an interval to which an extreme was flattered by its choice."""
+SHOWN_SIGMAS = 2.5
+"""Standard errors by which the present level differs from an extreme to be set against it."""
 LARGE_SHARE = 0.375
 """A fall by so much of what was held is being lost."""
 NEAR_BEST = 0.9
@@ -336,7 +339,8 @@ class Outcome:
     def _upper(self) -> float:
         """The lowest upper end of a stretch up to now, since the last turn."""
         first = self.turns.pivots[-1][1].stop if self.turns.pivots else 0
-        return min(self.series.bounds(s)[1] for s in self.series.ending(self.count, first))
+        stretches = self.series.ending(self.count, first)
+        return min(self.series.bounds(stretch, CHOSEN_Z)[1] for stretch in stretches)
 
     @property
     def is_nearly_lost(self) -> bool:
@@ -427,6 +431,13 @@ class Outcome:
             return True
         return self.sigmas_below_best < LEAN_SIGMAS
 
+    @property
+    def gap(self) -> float:
+        """Steps from one measurement to the next, as a rule; infinite of one alone."""
+        steps = self.series.steps[-10:]
+        gaps = sorted(b - a for a, b in itertools.pairwise(steps))
+        return gaps[len(gaps) // 2] if gaps else math.inf
+
     def is_flat(self, num_steps: int) -> bool:
         """No change beyond chance for so many steps."""
         if not self.count:
@@ -504,6 +515,7 @@ class Outcome:
         elif chosen_for == "depth":
             high = self.series.bounds(stretch, CHOSEN_Z)[1]
         steps = self.series.steps
+        trials = math.fsum(self.series.trials[stretch.start : stretch.stop])
         return Level(
             metric=self.key,
             value=stretch.mean,
@@ -511,7 +523,7 @@ class Outcome:
             high=high,
             steps=(steps[stretch.start], steps[stretch.stop - 1]),
             num_points=stretch.size,
-            trials=math.fsum(self.series.trials[stretch.start : stretch.stop]),
+            trials=trials if trials > 0 else 0.0,
             is_reconstructed=self.is_reconstructed,
         )
 
@@ -547,12 +559,21 @@ class Outcome:
         first = self.turns.pivots[-1][1].stop
         return now if now.start >= first else self.series.stretch(first, now.stop)
 
+    @property
+    def shows_turn(self) -> bool:
+        """Is the present level still on the side that the last turn went to?"""
+        if not self.turns.pivots:
+            return False
+        sign = -1 if self.has_fallen else 1
+        return sign * self.series.sigmas(self.turns.pivots[-1][1], self.since_turn) >= SHOWN_SIGMAS
+
     def claims(self) -> Iterator[Claim]:
         """What is so, beyond chance; the most serious first."""
         if not self.count or not self.was_ready or not self.series.is_judgeable:
             return
         pivots = self.turns.pivots
-        if self.has_fallen:
+        is_shown = self.shows_turn
+        if self.has_fallen and is_shown:
             change = self.change(pivots[-1][1], self.since_turn, is_dated=True)
             if self.is_lost and self.is_nearly_lost:
                 lost = self.change(self.best, self.since_turn, is_dated=True)
@@ -560,7 +581,7 @@ class Outcome:
                     change=lost, most_left=self._most_left(lost), num_points=self.num_low_rows
                 )
             yield change
-        elif self.turns.mode == "up":
+        elif self.turns.mode == "up" and is_shown:
             bottom = self.bottom
             if bottom is not None:
                 yield Dip(
@@ -575,10 +596,11 @@ class Outcome:
         yield self.level_of(self.now)
 
     def _most_left(self, lost: Change) -> float:
+        upper = self.series.bounds(self.since_turn, CHOSEN_Z)[1]
         if self.is_rate:
-            return min(lost.after.high / max(lost.before.low, 1e-9), 1.0)
+            return min(upper / max(lost.before.low, 1e-9), 1.0)
         gain = lost.before.value - self.base
-        return (lost.after.high - self.base) / gain if gain > 0 else 0.0
+        return (upper - self.base) / gain if gain > 0 else 0.0
 
     # -- memory ------------------------------------------------------------------------------------
 

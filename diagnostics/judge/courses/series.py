@@ -27,6 +27,8 @@ PRIOR_TRIALS = 16.0
 """Coin flips that a row is worth where nobody says, until its scatter does."""
 PRIOR_WEIGHT = 4.0
 """Differences that a prior is worth."""
+FIXED_PRIOR_WEIGHT = 12.0
+"""... of fixed tasks, whose outcomes are coin flips unless many evaluations say otherwise."""
 PRIOR_SIBLING_CORRELATION = 0.3
 """Of the outcomes of two samples of one prompt, until the scatter says otherwise."""
 MAX_DIFFERENCES = 120
@@ -206,7 +208,8 @@ class Series:
         total = _trimmed(squares) * count if count else 0.0
         if self.has_trials:
             prior = 1.0 if self.is_fixed else 1 + (self.siblings - 1) * PRIOR_SIBLING_CORRELATION
-            self.scale = max((prior * PRIOR_WEIGHT + total) / (PRIOR_WEIGHT + count), 1.0)
+            weight = FIXED_PRIOR_WEIGHT if self.is_fixed else PRIOR_WEIGHT
+            self.scale = max((prior * weight + total) / (weight + count), 1.0)
             return
         known = float(self._denominator) if self._denominator > 1 else 0.0
         flips = max(known, PRIOR_TRIALS)

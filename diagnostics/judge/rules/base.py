@@ -25,6 +25,8 @@ FIXED = ("success_probe", "success_eval")
 RATES = (*FIXED, "success_train")
 SUCCESS = (*RATES, "eval_reward", "reward")
 """Measures of success, the most trustworthy first: fixed tasks before whichever were drawn."""
+OVERDUE = 3
+"""Usual gaps without an evaluation after which it is over."""
 SOLVED_RATE = 0.95
 """Success rate from which a task counts as solved."""
 
@@ -116,14 +118,18 @@ class View:
         """The outcomes that decide whether the run is lost.
 
         Fixed tasks where there are any: what moves in training is also which tasks were drawn.
-        Training decides beside them while no fixed task was played since its fall began. A return
-        decides only where no success rate is logged: nobody knows what it is worth.
+        Training decides beside them where no fixed task is played any more. A return decides only
+        where no success rate is logged: nobody knows what it is worth.
         """
         fixed, train = self._fixed, self.outcomes["success_train"]
         if fixed:
-            last = max(outcome.last_step or 0 for outcome in fixed)
-            is_newer = train.is_large_fall and last < (train.onset_interval or (0, 0))[1]
-            return [*fixed, train] if is_newer else fixed
+            is_over = all(
+                self.step - (outcome.last_step or 0) > OVERDUE * outcome.gap
+                if outcome.count > 1
+                else train.is_large_fall
+                for outcome in fixed
+            )
+            return [*fixed, train] if is_over else fixed
         if train.count:
             return [train]
         returns = [self.outcomes[name] for name in ("eval_reward", "reward")]
@@ -249,6 +255,8 @@ def describe_outcome(outcome: Outcome) -> str:
     if not outcome.turns.pivots:
         return f"{label}: {level_words(now)}"
     pivot = outcome.turns.pivots[-1][1]
+    if not outcome.shows_turn:
+        return f"{label}: {level_words(now)}"
     before = outcome.level_of(outcome.best if outcome.has_fallen else pivot)
     first_level = f"{amount(before.value, outcome.spec.unit)} ({step_words(before.steps)})"
     return f"{label}: {first_level} -> {level_words(now)}"

@@ -58,7 +58,7 @@ def _low_success(view: View) -> Finding | None:
     """
     deciding = view.deciding
     names = (*RATES, "eval_reward", "reward") if not view.has_success_rate else RATES
-    fallen = [view.outcomes[name] for name in names if view.outcomes[name].has_fallen]
+    fallen = [view.outcomes[name] for name in names if _is_down(view.outcomes[name])]
     if not fallen:
         return None
     fallen.sort(key=lambda outcome: -_gravity(outcome, deciding))
@@ -85,6 +85,10 @@ def _low_success(view: View) -> Finding | None:
         words=sentence([main, *agreeing]),
         meaning=_meaning(main, view),
     )
+
+
+def _is_down(outcome: Outcome) -> bool:
+    return outcome.has_fallen and outcome.shows_turn
 
 
 def _gravity(outcome: Outcome, deciding: list[Outcome]) -> float:
@@ -121,9 +125,9 @@ def disagreement(view: View) -> Disagreement | None:
 
     Both beyond chance, over the same steps.
     """
-    fallen = [view.outcomes[name] for name in RATES if view.outcomes[name].has_fallen]
+    fallen = [view.outcomes[name] for name in RATES if _is_down(view.outcomes[name])]
     evaluated = view.outcomes["eval_reward"]
-    down = fallen[0] if fallen else evaluated if evaluated.has_fallen else None
+    down = fallen[0] if fallen else evaluated if _is_down(evaluated) else None
     if down is None:
         return None
     change = down.change(down.turns.pivots[-1][1], down.since_turn, is_dated=True)
@@ -206,7 +210,7 @@ def _not_learning(view: View) -> Finding | None:
         words = f"all {spread.count} steps gave every sample of a group the same reward"
         return Finding(severity=AlarmSeverity.WARNING, main=spread, words=words)
     if not measured:
-        if reward.count < LEAST_ROWS or not _is_constant(reward) or not reward.value < 0:
+        if reward.count < LEAST_ROWS or not _is_constant(reward) or reward.value > 0:
             return None
         words = f"the mean reward was {reward.value:.3g} in all {reward.count} measurements"
         return Finding(severity=AlarmSeverity.WARNING, main=reward, words=words)
@@ -223,7 +227,8 @@ def _not_learning(view: View) -> Finding | None:
 
 LEAST_ROWS = 10
 NEXT_TO_NONE = 0.03
-"""A success rate below it, all along and without a change, is nothing that was learned."""
+"""A success rate below it for `LONG` rows, without a change, is nothing that was learned."""
+LONG = 60
 
 
 def _is_constant(outcome: Outcome) -> bool:
@@ -232,13 +237,17 @@ def _is_constant(outcome: Outcome) -> bool:
 
 
 def _is_next_to_none(outcome: Outcome) -> bool:
-    return not outcome.turns.pivots and outcome.level < NEXT_TO_NONE
+    """Hardly any success in any row; or little in many, and no change beyond chance."""
+    is_flat = outcome.count >= LONG and not outcome.turns.pivots and outcome.level < NEXT_TO_NONE
+    return outcome.peak < LOW_RATE or is_flat
 
 
 def _is_enough(outcome: Outcome) -> bool:
     """Over enough episodes that next to none is no accident."""
-    upper = outcome.series.bounds(outcome.series.stretch(0, outcome.count))[1]
-    return outcome.count >= LEAST_ROWS / 2 and upper < NEXT_TO_NONE + 2 * LOW_RATE
+    if outcome.spec.is_fixed:
+        trials = outcome.num_trials * outcome.count
+        return outcome.count >= LEAST_ROWS / 2 and trials >= TRIALS_FOR_LOW
+    return outcome.count >= (LEAST_ROWS if outcome.peak <= 0 else LONG)
 
 
 def _train_eval_divergence(view: View) -> Finding | None:
@@ -281,7 +290,7 @@ def _stalled(view: View) -> Finding | None:
     return Finding(
         severity=AlarmSeverity.INFO,
         main=success,
-        words=f"{describe(success)}: no change beyond chance since step {first}",
+        words=f"{describe(success)}; no change beyond chance since step {first}",
     )
 
 
