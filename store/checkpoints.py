@@ -307,6 +307,29 @@ def surplus_steps(run_path: Path, on_disk: Collection[int], *, keep: int) -> set
     return set(on_disk) - kept
 
 
+def resumable_checkpoints(run: RunReader) -> list[Path]:
+    """The checkpoints that a run may go on from, oldest first; whether they are whole is not asked.
+
+    Those of steps that a rewind has hidden are not what this run has become.
+
+    Raises:
+        StoreError: the run cannot be read.
+    """
+    info, hidden = run.info(), hidden_steps(run)
+    origin = info.config.get("branched_from")
+    last_step = info.last_step
+    if isinstance(origin, Mapping) and isinstance(origin.get("step"), int):
+        last_step = max(last_step, origin["step"])
+    folders = checkpoint_folders(Layout(run.path).checkpoints)
+    return [path for path in folders if _step(path) <= last_step and _step(path) not in hidden]
+
+
+def resume_step(run: RunReader) -> int | None:
+    """The step of the checkpoint that a run goes on from; None where it begins anew."""
+    folders = resumable_checkpoints(run)
+    return _step(folders[-1]) if folders else None
+
+
 def hidden_steps(run: RunReader) -> set[int]:
     """Steps of checkpoints that only a rewound attempt wrote: the disk may still have them."""
     if run.info().attempt == 1:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from echoscope.store.checkpoints import hidden_steps
+from echoscope.store.checkpoints import resumable_checkpoints
 from echoscope.store.errors import StoreError
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import CommandAction, StepMetrics
@@ -19,12 +19,13 @@ from echoscope.store.steer.commands import Mailbox
 from echoscope.store.steer.settings import applied, replayed
 from echoscope.store.steer.steering import unfinished_action
 from echoscope.store.writer import RunWriter
+from echoscope.text.amounts import counted
 
 from ..config.loading import ConfigError, apply_settings, live_schema, validate
 from ..config.settings import RunConfig
 from ..rollout.sources import with_stored_sampling
 from .build import Builder, Model
-from .checkpoint import list_checkpoints, load_weights, require_whole, step_of
+from .checkpoint import load_weights, require_whole, step_of
 from .observers import HearsTheEnd, StepObserver, TrainEvents, judge
 from .train import Trainer
 
@@ -94,10 +95,7 @@ def resume(
     info = reader.info()
     config = validate(info.config)
     origin = config.branched_from
-    last_step = info.last_step if origin is None else max(info.last_step, origin.step)
-    hidden = hidden_steps(reader)  # of an attempt that was rewound: not what this run has become
-    whole = [path for path in list_checkpoints(run_path) if step_of(path) <= last_step]
-    whole = [path for path in whole if step_of(path) not in hidden]
+    whole = resumable_checkpoints(reader)
     if checkpoint is not None:
         whole = [path for path in whole if step_of(path) == checkpoint]
         if not whole:
@@ -138,7 +136,9 @@ def resume(
             trainer.control.request(CommandAction.SET, "given with --resume", settings)
         if lost is not None:
             trainer.control.request(lost.action, lost.reason, issued_by=lost.issued_by)
-        events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}")
+        num_again = max(0, info.last_step - step)
+        again = f": {counted(num_again, 'finished step')} will be played again" if num_again else ""
+        events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}{again}")
         closing.status = train(trainer, is_new=not has_first and origin is None)
     return closing.status
 

@@ -13,16 +13,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from echoscope.diagnostics.judge.advice.situation import situation_of
 from echoscope.diagnostics.judge.alarm_settings import alarm_settings
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.lineage import history_of
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.regimes import Regime
 from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
-from echoscope.diagnostics.read.sources import Opened, situation_of
+from echoscope.diagnostics.read.sources import Opened
 from echoscope.diagnostics.read.table import MetricTable, TableBuilder
 from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import RunReader
@@ -195,7 +196,8 @@ def judge_at(run: RunReader, step: int) -> Verdict:
         width *= 2
     diagnosis = Diagnosis(run_id=info.run_id, run=shown_path(info.path))
     diagnosis.recall(history_of(run)[0])
-    diagnosis.engine.situation = situation_of(run, shlex.quote(shown_path(info.path)))
+    situation = situation_of(run, shlex.quote(shown_path(info.path)))
+    diagnosis.engine.situation = replace(situation, fate=None)  # which is of now
     own = alarm_settings(run)
     for at, values in _rows(run, -1, step + 1, width).rows():
         diagnosis.engine.configure(own.at(at))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from echoscope.diagnostics.judge.claims import Fate
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import NEAREST, nearest_words, verdict_parts
 from echoscope.store.status import RUNNING
@@ -67,6 +68,8 @@ def bar(run_id: str) -> Verdict:
     found = queries.verdict(run_id)
     is_first = queries.is_judging(run_id) and found.last_step is None
     tone = "gray" if is_first else ui.STATE_COLOURS.get(found.state.value, "gray")
+    if tone == "green" and any(isinstance(claim, Fate) for claim in found.claims):
+        tone = "orange"  # a healthy run that goes no further
     with st.container(key=f"verdict_bar_{tone}"):
         if is_first:
             st.html(_html("The run is being judged.", (), ""))
@@ -88,7 +91,9 @@ def bar(run_id: str) -> Verdict:
 def _to_do(run_id: str, found: Verdict) -> str:
     """The first thing to do, in a sentence: it stands there whether or not a button can do it."""
     if found.actions:
-        return f"To do: {found.actions[0].text}"
+        first = found.actions[0]
+        typed = f" `{first.command}`" if first.command and first.verb == "none" else ""
+        return f"To do: {first.text}{typed}"  # the others have a button
     if found.state.value not in ("healthy", "converged"):
         return ""
     watch = f" Watch: {nearest_words(found.nearest)}." if found.nearest else ""

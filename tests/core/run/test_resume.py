@@ -96,6 +96,24 @@ def test_interrupted_again_and_again(make_config: MakeConfig, tmp_path: Path) ->
     assert_same_recording(tmp_path / "whole", path)
 
 
+class Listening(SilentEvents):
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def test_newcomer_h4_resuming_says_how_many_finished_steps_are_played_again(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    start(make_config("checkpoint.every=0", "steps=2"), tmp_path / "run", SilentEvents())
+    again, events = cut(tmp_path / "run", tmp_path / "again", 0), Listening()
+    resume(again, events)
+    words = "after step 0, attempt 2: 2 finished steps will be played again"
+    assert any(message.endswith(words) for message in events.messages)
+
+
 @pytest.mark.long
 def test_hidden_steps_of_an_earlier_attempt_stay_on_the_disk(
     make_config: MakeConfig, tmp_path: Path
