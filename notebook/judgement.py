@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from echoscope.dashboard.charts.theme import STATES
 from echoscope.dashboard.escaping import escape, visible
-from echoscope.dashboard.labels import interval_words, value_words
 from echoscope.dashboard.report import verdict_html
+from echoscope.dashboard.report.evidence_rows import evidence_rows
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.alarms import RULES_BY_NAME
 from echoscope.diagnostics.judge.record import Verdict
@@ -36,7 +36,8 @@ class Judgement:
 
     @property
     def state(self) -> str:
-        """healthy, converged, watch, collapsing, collapsed, not learning, insufficient evidence."""
+        """healthy, converged, watch, recovering, collapsing, collapsed, not learning, insufficient
+        evidence."""
         return self.verdict.state.value
 
     @property
@@ -56,7 +57,7 @@ class Judgement:
 
     @property
     def evidence(self) -> pd.DataFrame:
-        """The metrics that moved, one row each, most telling first; see `table`."""
+        """What the verdict claims of each metric, most telling first; see `table`."""
         return self.table()
 
     @overload
@@ -68,22 +69,23 @@ class Judgement:
     def table(self, *, as_: As = "pandas") -> Table:
         """The evidence: metric, name, unit, before, after, low, high, first_step, last_step, words.
 
-        `low` and `high` are two standard errors around `after`; missing where the noise is unknown.
+        `before` is missing where nothing changed. `low` and `high` are the 95 % interval of
+        `after`; missing where the noise is unknown.
         """
         rows = [
             {
-                "metric": e.metric,
-                "name": metric(e.metric).name,
-                "unit": metric(e.metric).unit,
-                "before": e.before,
-                "after": e.after,
-                "low": None if e.interval is None else e.interval[0],
-                "high": None if e.interval is None else e.interval[1],
-                "first_step": e.steps[0],
-                "last_step": e.steps[1],
-                "words": e.words,
+                "metric": row.metric,
+                "name": metric(row.metric).name,
+                "unit": metric(row.metric).unit,
+                "before": row.before,
+                "after": row.after,
+                "low": None if row.interval is None else row.interval[0],
+                "high": None if row.interval is None else row.interval[1],
+                "first_step": row.steps[0],
+                "last_step": row.steps[1],
+                "words": row.words,
             }
-            for e in self.verdict.evidence
+            for row in evidence_rows(self.verdict)
         ]
         return _as(rows, _EVIDENCE, as_)
 
@@ -129,7 +131,7 @@ class Judgement:
         return html.framed(
             f'<div class="es-nb-title">{escape(self.run, 200)}</div>',
             self._box(),
-            self._evidence_html(),
+            table_html([row.cells() for row in evidence_rows(self.verdict)]),
             *self._lists(),
         )
 
@@ -142,20 +144,6 @@ class Judgement:
             f'<span class="es-nb-quiet">{step}confidence {escape(self.confidence)}; reasoning: '
             f"{escape(self.regime)}</span>{verdict_html.parts(self.verdict)}</div>"
         )
-
-    def _evidence_html(self) -> str:
-        rows = [
-            {
-                "what moved": metric(e.metric).name,
-                "before": value_words(e.metric, e.before),
-                "now": value_words(e.metric, e.after),
-                "95 % interval": interval_words(e.metric, e.interval),
-                "steps": f"{e.steps[0]} to {e.steps[1]}",
-                "metric": e.metric,
-            }
-            for e in self.verdict.evidence
-        ]
-        return table_html(rows)
 
     def _lists(self) -> list[str]:
         verdict = self.verdict

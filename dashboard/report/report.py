@@ -18,7 +18,6 @@ from typing import Any
 import plotly.graph_objects as go
 import plotly.offline
 
-from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import RunInfo
 from echoscope.store.records import Trajectory, TrajectoryOutcome
@@ -42,13 +41,13 @@ from ..data.diagnosis import (
     thin,
 )
 from ..escaping import escape, visible
-from ..labels import interval_words, value_words
 from ..live import pulses, scripts
 from ..replay import html as replay_html
 from ..replay import tokens
 from ..replay.heat import HEATS, available, trajectory_scale
 from ..words import NONE, plain_config, setting_words
 from . import verdict_html
+from .evidence_rows import evidence_rows
 from .page import PAGE, STYLE
 
 MAX_CHOSEN = 8
@@ -183,19 +182,7 @@ def _verdict(page: _Page, verdict: Verdict) -> None:
         f'<span class="quiet">as of step {verdict.last_step}, confidence '
         f"{escape(verdict.confidence)}</span>{verdict_html.parts(verdict)}</section>"
     )
-    page.table(
-        [
-            {
-                "what moved": metric(one.metric).name,
-                "before": value_words(one.metric, one.before),
-                "now": value_words(one.metric, one.after),
-                "95 % interval": interval_words(one.metric, one.interval),
-                "steps": f"{one.steps[0]} to {one.steps[1]}",
-                "metric": one.metric,
-            }
-            for one in verdict.evidence
-        ]
-    )
+    page.table([row.cells() for row in evidence_rows(verdict)])
     for title, texts in (
         ("Likely causes, in order", list(verdict.causes)),
         ("What would show this wrong", list(verdict.refuted_by)),

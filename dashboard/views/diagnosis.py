@@ -14,7 +14,7 @@ from echoscope.dashboard.charts.curated import EVIDENCE
 from echoscope.dashboard.data import diagnosis as data
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import cut, visible
-from echoscope.dashboard.labels import interval_words, value_words
+from echoscope.dashboard.labels import value_words
 from echoscope.dashboard.live import figures, pulses
 from echoscope.dashboard.live.refreshing import follow
 from echoscope.dashboard.page import links, ui, url_state
@@ -23,9 +23,9 @@ from echoscope.dashboard.page.verdict_box import verdict_box
 from echoscope.dashboard.page.whatif_box import whatif_box
 from echoscope.dashboard.replay import html as replay_html
 from echoscope.dashboard.replay import tokens
+from echoscope.dashboard.report.evidence_rows import evidence_rows
 from echoscope.dashboard.report.telling import EXAMPLES, telling
 from echoscope.dashboard.words import NONE, plain
-from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.store.records import DiagnosticRecord, parse_trajectory_id
@@ -194,18 +194,8 @@ def _example(run_id: str, example: Shown) -> None:
 
 def _why(verdict: Verdict) -> None:
     """All evidence in numbers, causes, and what would refute the verdict."""
-    if verdict.evidence:
-        rows = [
-            {
-                "what": metric(one.metric).name,
-                "before": value_words(one.metric, one.before),
-                "now": value_words(one.metric, one.after),
-                "95 % interval": interval_words(one.metric, one.interval),
-                "steps": f"{one.steps[0]} to {one.steps[1]}",
-                "metric": one.metric,
-            }
-            for one in verdict.evidence
-        ]
+    rows = [row.cells() for row in evidence_rows(verdict)]
+    if rows:
         st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch")
     words = [
         ("Likely causes, in order", verdict.causes),

@@ -18,6 +18,7 @@ from trajectories import make_trajectory
 
 import echoscope
 from echoscope import Run, Runs
+from echoscope.diagnostics.judge.claims import Lost
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.notebook import curves, html, run, runs
 from echoscope.store.errors import NotARunError, QueryError
@@ -202,10 +203,12 @@ def test_the_verdict_is_that_of_the_command(collapsed: Path) -> None:
     assert found.state == "collapsed"
     assert found.sentence.startswith("Format collapse, starting")
     assert found.findings["rule"].tolist()[0] == "FORMAT_COLLAPSE"
-    assert found.evidence["metric"].tolist() == [e.metric for e in expected.evidence]
-    assert found.table(as_="arrow").column("after").to_pylist() == [
-        e.after for e in expected.evidence
-    ]
+    rows = found.evidence.set_index("metric")
+    lost = next(claim for claim in expected.claims if isinstance(claim, Lost)).change
+    now = rows.loc[lost.metric, ["before", "after", "low", "high"]].tolist()
+    assert now == [lost.before.value, lost.after.value, lost.after.low, lost.after.high]
+    assert set(rows.index) >= {one.metric for one in expected.evidence}
+    assert found.table(as_="arrow").column("after").to_pylist() == rows["after"].tolist()
     assert found.advice["text"][0] == expected.actions[0].text
     assert found.to_dict() == expected.to_json()
 

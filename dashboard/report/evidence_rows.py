@@ -1,0 +1,113 @@
+"""The numbers under a verdict as rows of a table: its claims, then what else its alarms rest on.
+
+The page Diagnosis, the report and the notebook print these, so that one number has one interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Disagreement, Level, Lost
+from echoscope.diagnostics.judge.record import Evidence, Verdict
+from echoscope.diagnostics.judge.rules.base import step_words
+from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.text.amounts import counted
+
+from ..charts.tiles import claim_words
+from ..labels import interval_words, value_words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRow:
+    """One metric, before and now."""
+
+    metric: str
+    before: float
+    """NaN where nothing changed, or where the alarm knows a limit and no level before."""
+    after: float
+    interval: tuple[float, float] | None
+    """Of `after`, 95 %; None where the noise is not known."""
+    steps: tuple[int, int]
+    """First step of `before` and last of `after`."""
+    where: str
+    """The steps of both, and what the newer value rests on."""
+    words: str
+
+    def cells(self) -> dict[str, str]:
+        """As pages show it: column -> text."""
+        return {
+            "what": metric(self.metric).name,
+            "before": value_words(self.metric, self.before),
+            "now": value_words(self.metric, self.after),
+            "95 % interval": interval_words(self.metric, self.interval),
+            "steps": self.where,
+            "metric": self.metric,
+        }
+
+
+def evidence_rows(verdict: Verdict) -> list[EvidenceRow]:
+    """One row a metric: by its first claim, or else by the evidence of an alarm."""
+    words = {one.metric: one.words for one in verdict.evidence}
+    rows: dict[str, EvidenceRow] = {}
+    for claim in verdict.claims:
+        for part in _parts(claim):
+            rows.setdefault(part.metric, _of_claim(part, words.get(part.metric, "")))
+    for one in verdict.evidence:
+        rows.setdefault(one.metric, _of_evidence(one))
+    return list(rows.values())
+
+
+def _parts(claim: Claim) -> Iterator[Change | Lost | Dip | Level]:
+    """The claims about one metric each that a claim is made of."""
+    if isinstance(claim, Disagreement):
+        yield from (claim.down, claim.up, *claim.terms)
+    elif isinstance(claim, Change | Lost | Dip | Level):
+        yield claim
+
+
+def _of_claim(claim: Change | Lost | Dip | Level, words: str) -> EvidenceRow:
+    before, now = _ends(claim)
+    where = step_words(now.steps)
+    if before is not None:
+        where = f"{step_words(before.steps)}, then {where}"
+    if now.trials > 0:
+        noun = "episode" if now.metric.startswith("rollout/") else "task"
+        where += f" ({counted(round(now.trials), noun)})"
+    return EvidenceRow(
+        metric=now.metric,
+        before=math.nan if before is None else before.value,
+        after=now.value,
+        interval=(now.low, now.high),
+        steps=((before or now).steps[0], now.steps[1]),
+        where=where,
+        words=words or f"{metric(now.metric).in_sentence}: {claim_words(claim)}",
+    )
+
+
+def _ends(claim: Change | Lost | Dip | Level) -> tuple[Level | None, Level]:
+    """The level before, if it was another one, and the level now."""
+    if isinstance(claim, Level):
+        return None, claim
+    if isinstance(claim, Dip):
+        return claim.held, claim.now
+    change = claim.change if isinstance(claim, Lost) else claim
+    return change.before, change.after
+
+
+def _of_evidence(one: Evidence) -> EvidenceRow:
+    interval = one.interval
+    if interval is not None and metric(one.metric).unit == SHARE:
+        interval = max(interval[0], 0.0), min(interval[1], 1.0)
+    first, last = one.steps
+    return EvidenceRow(
+        metric=one.metric,
+        before=one.before,
+        after=one.after,
+        interval=interval,
+        steps=one.steps,
+        where=f"step {last}" if math.isnan(one.before) else f"step {first}, then step {last}",
+        words=one.words,
+    )
