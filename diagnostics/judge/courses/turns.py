@@ -27,6 +27,8 @@ CAUTION = 7.0
 the looks that were taken. Level runs of 300 rows turn in one of 50 (`bench truth`)."""
 LEVEL_Z = 2.6
 """Standard errors by which two parts of a stretch may differ and still be one level."""
+ODD_Z = 1.6
+"""... more, of a single row and the rest."""
 MOST_ROWS = 64
 """Of the present level."""
 
@@ -143,12 +145,16 @@ class Turns:
         else:
             rest = self.series.stretch(core.stop, stretch.stop)
             parts = [rest, *self.series.ending(stretch.stop, core.stop)]
-        return all(abs(self.series.sigmas(part, core)) <= LEVEL_Z for part in parts)
+        # One odd row is no level of its own, unless it is an evaluation.
+        z = LEVEL_Z + (ODD_Z / core.size**2 if self.least_rows > 1 else 0.0)
+        return all(abs(self.series.sigmas(part, core)) <= z for part in parts)
 
 
-CHANGE_POINT_DROP = 6.5
+CHANGE_POINT_DROP = 5.5
 """Twice the log-likelihood by which a change point may be worse than the likeliest and still be in
 the set (counted by `bench truth`: nominal 90 %)."""
+GENTLE = 0.15
+"""Part of the width by which the set reaches further back."""
 ROWS_TO_DATE = (0, 1, 2, 3, 5, 8, 12, 18, 27, 40, 60)
 """Rows after a turn with which its beginning is dated again; more change nothing."""
 RAMPS = (*range(21), 23, 25, 28, 31, 34, 38, 42, 47, 52, 58, 64, 71, 79, 88)
@@ -237,4 +243,7 @@ def change_points(series: Series, start: int, stop: int) -> tuple[int, int]:
         shrunk_R = (fitted_R * flips_R + 1) / (flips_R + 2)
         variance_R = shrunk_R * (1 - shrunk_R) / flips_R
     inside = np.flatnonzero(scores_T <= best + CHANGE_POINT_DROP)
-    return start + int(inside[0]), start + int(inside[-1])
+    first, last = int(inside[0]), int(inside[-1])
+    # A change that sets in gently is seen late by a ramp with corners.
+    first -= math.ceil(GENTLE * (last - first))
+    return start + max(first, 0), start + last
