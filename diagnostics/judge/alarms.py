@@ -101,6 +101,7 @@ class OpenAlarm:
     critical_step: int | None = None
     metric: str = ""
     words: str = ""
+    title: str = ""
     meaning: str = ""
     channels: list[str] = field(default_factory=list)
     """The channels that carry it, the main one first."""
@@ -353,7 +354,8 @@ class AlarmEngine:
             known.critical_step = None
         known.severity = severity
         known.metric = main.key
-        known.words, known.meaning = finding.words, finding.meaning or rule.meaning
+        known.words = finding.words
+        known.title, known.meaning = finding.title or rule.title, finding.meaning or rule.meaning
         names = [main.spec.name, *(c.spec.name for c in finding.agreeing)]
         known.channels = list(dict.fromkeys(names))
         return known
@@ -394,7 +396,7 @@ class AlarmEngine:
             window=main.window,
             message=self._ending(rule, alarm, view)
             if ended
-            else f"{rule.title} (after step {view.step}): {alarm.words}",
+            else f"{alarm.title} (after step {view.step}): {alarm.words}",
             advice="" if action is None else " ".join(filter(None, (action.text, action.command))),
             suggested=None
             if action is None
@@ -409,7 +411,7 @@ class AlarmEngine:
 
         Either it is over, or the run is lost and hides it.
         """
-        title = in_sentence(rule.title)
+        title = in_sentence(alarm.title or rule.title)
         was = f"cleared: {title}, was {alarm.severity.value}, "
         was += f"steps {alarm.raised_step} to {view.step}."
         worse = [a for a in self.open_alarms if a.severity is AlarmSeverity.CRITICAL]

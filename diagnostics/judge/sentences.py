@@ -235,7 +235,8 @@ def _alarm_parts(
     worst = open_alarms[0]
     rule = RULES_BY_NAME[worst.rule]
     is_first_of = {RunState.WATCH: "Watch: ", RunState.COLLAPSING: "Collapsing: "}.get(state, "")
-    title = rule.title if not is_first_of else in_sentence(rule.title)
+    name = worst.title or rule.title
+    title = in_sentence(name) if is_first_of else name
     has_onset = state not in (RunState.CONVERGED, RunState.NOT_LEARNING)
     when = onset_words(*onset) if has_onset else ""
     since = f"{STARTING}{when}" if when else ""
@@ -243,7 +244,7 @@ def _alarm_parts(
     if template and worst.rule in ("TEMPLATE_COLLAPSE", "LOW_ENTROPY_COLLAPSE", "ECHO_TRAP"):
         parts[0] += f" {template}"
     parts.append(f"Evidence: {_evidence(worst, open_alarms, view)}.")
-    titles = [RULES_BY_NAME[alarm.rule].title for alarm in open_alarms[1:]]
+    titles = [alarm.title or RULES_BY_NAME[alarm.rule].title for alarm in open_alarms[1:]]
     if titles:
         also = ", ".join(in_sentence(one) for one in dict.fromkeys(titles))
         parts.append(f"Also: {also}.")

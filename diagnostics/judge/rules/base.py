@@ -44,8 +44,9 @@ class Finding:
     agreeing: tuple[Sign, ...] = ()
     words: str
     """What happened, without its beginning "NAME: "."""
+    title: str = ""
     meaning: str = ""
-    """What it means, where that is not what the rule says of itself."""
+    """What it is called and what it means, where that is not what the rule says of itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +276,7 @@ def level_words(level: Level) -> str:
         low = low.removesuffix(" %")
     noun = "episodes" if level.metric.startswith("rollout/") else "tasks"
     rests_on = f", {level.trials:,.0f} {noun}" if level.trials > 0 else ""
+    low = "0" if low in ("0.0", "0.00") else low
     shown = f"{low} to {high}; " if low != high else ""
     return f"{amount(level.value, entry.unit)} ({shown}{step_words(level.steps)}{rests_on})"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import percent
+from echoscope.text.titles import capitalised
 
 from ...catalogue import metric
 from ..claims import Change, Disagreement
@@ -83,8 +84,12 @@ def _low_success(view: View) -> Finding | None:
         main=main,
         agreeing=tuple(agreeing),
         words=sentence([main, *agreeing]),
+        title=_TITLES.get(main.spec.name, "" if main in deciding else "Training success dropped"),
         meaning=_meaning(main, view),
     )
+
+
+_TITLES = {"reward": "Mean return dropped", "eval_reward": "Evaluation reward dropped"}
 
 
 def _is_down(outcome: Outcome) -> bool:
@@ -182,8 +187,9 @@ def _reward_hacking(view: View) -> Finding | None:
 
 
 def _name(change: Change, *, in_sentence: bool = False) -> str:
-    entry = metric(change.metric)
-    return f"the {entry.in_sentence}" if in_sentence else f"The {entry.in_sentence}"
+    noun = metric(change.metric).in_sentence
+    noun = noun if "success" in noun else f"the {noun}"
+    return noun if in_sentence else capitalised(noun)
 
 
 def _change_words(change: Change) -> str:
@@ -222,9 +228,14 @@ def _not_learning(view: View) -> Finding | None:
         main=measured[0],
         agreeing=tuple(measured[1:]),
         words=sentence(measured),
+        meaning="" if all(outcome.peak <= 0 for outcome in measured) else _HARDLY_ANY,
     )
 
 
+_HARDLY_ANY = (
+    "Hardly any episode succeeds, and that does not change: there is next to no reward to learn "
+    "from."
+)
 LEAST_ROWS = 10
 NEXT_TO_NONE = 0.03
 """A success rate below it for `LONG` rows, without a change, is nothing that was learned."""
