@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from echoscope.dashboard.charts.theme import STATES
+from echoscope.dashboard.charts.theme import STATES, shown_state
 from echoscope.dashboard.charts.tiles import NOTHING, Tile, tile_keys, tiles
 from echoscope.dashboard.data import tables
 from echoscope.dashboard.data.alarm_history import AlarmHistory, histories
@@ -139,7 +139,7 @@ def _verdict_html(verdict: Verdict | None) -> str:
     if verdict is None:
         return f"<p>{escape(_UNJUDGED.replace('`', ''))}</p>"
     state = verdict.state.value
-    color = STATES.get(state, STATES["insufficient evidence"])
+    color = STATES[shown_state(verdict)]
     parts = dict(verdict_parts(verdict.text))
     text, _, command = parts.get("What to do", "").partition("\n  ")
     advice = f"<p><b>What to do:</b> {escape(text, 1000)}</p>" if text else ""

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 import pandas as pd
 import pyarrow as pa
 
-from echoscope.dashboard.charts.theme import STATES
+from echoscope.dashboard.charts.theme import STATES, shown_state
 from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.report import verdict_html
 from echoscope.dashboard.report.evidence_rows import evidence_rows
@@ -136,7 +136,7 @@ class Judgement:
         )
 
     def _box(self) -> str:
-        color = STATES.get(self.state, STATES["insufficient evidence"])
+        color = STATES[shown_state(self.verdict)]
         step = "" if self.verdict.last_step is None else f"after step {self.verdict.last_step}, "
         return (
             f'<div class="es-nb-verdict" style="border-color:{color}">'

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from echoscope.diagnostics.judge.claims import Fate
+from echoscope.diagnostics.judge.record import Verdict
+
 ACCENT = "#3b6fd4"
 """The one accent: links, the selected item, the primary button."""
 ACCENT_ON_DARK = "#6f9bee"
@@ -33,12 +36,22 @@ STATES: Mapping[str, str] = {
     "healthy": "#1b8a5a",
     "converged": "#1b8a5a",
     "watch": "#c77700",
+    "recovering": "#c77700",
     "collapsing": "#c62828",
     "collapsed": "#c62828",
     "not learning": "#c62828",
     "insufficient evidence": "#7a7a7a",
 }
 """Of a verdict."""
+
+
+def shown_state(verdict: Verdict) -> str:
+    """The state in whose colour a verdict is shown: a run that crashed or waits is never green."""
+    is_green = STATES[verdict.state.value] == STATES["healthy"]
+    has_fate = any(isinstance(claim, Fate) for claim in verdict.claims)
+    return "watch" if is_green and has_fate else verdict.state.value
+
+
 REGIMES: Mapping[str, str] = {
     "diverse": "#009e73",
     "compressed": "#56b4e9",

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.claims import Fate
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import NEAREST, nearest_words, verdict_parts
 from echoscope.store.status import RUNNING
 from echoscope.text.titles import capitalised
 
+from ..charts import theme
 from ..data import queries
 from ..escaping import escape
 from ..live import lines as live_lines
@@ -67,9 +69,7 @@ def bar(run_id: str) -> Verdict:
     """What is the matter, the numbers behind it, and the way on: three lines of fixed height."""
     found = queries.verdict(run_id)
     is_first = queries.is_judging(run_id) and found.last_step is None
-    tone = "gray" if is_first else ui.STATE_COLOURS.get(found.state.value, "gray")
-    if tone == "green" and any(isinstance(claim, Fate) for claim in found.claims):
-        tone = "orange"  # a healthy run that goes no further
+    tone = "gray" if is_first else ui.STATE_COLOURS[theme.shown_state(found)]
     with st.container(key=f"verdict_bar_{tone}"):
         if is_first:
             st.html(_html("The run is being judged.", (), ""))
@@ -94,12 +94,24 @@ def _to_do(run_id: str, found: Verdict) -> str:
         first = found.actions[0]
         typed = f" `{first.command}`" if first.command and first.verb == "none" else ""
         return f"To do: {first.text}{typed}"  # the others have a button
-    if found.state.value not in ("healthy", "converged"):
-        return ""
+    if any(isinstance(claim, Fate) for claim in found.claims):
+        return ""  # the first sentence says how to go on
+    is_running = queries.info(run_id).status == RUNNING
     watch = f" Watch: {nearest_words(found.nearest)}." if found.nearest else ""
-    if queries.info(run_id).status == RUNNING:
+    if found.state in (RunState.HEALTHY, RunState.CONVERGED) and not is_running:
+        return f"To do: nothing.{watch}"
+    if found.state in (RunState.HEALTHY, RunState.CONVERGED, RunState.RECOVERING) and is_running:
         return f"To do: nothing now. Let the run go on.{watch}"
-    return f"To do: nothing.{watch}"
+    if found.state is RunState.INSUFFICIENT:
+        return _to_have(found, is_running=is_running)
+    return ""
+
+
+def _to_have(found: Verdict, *, is_running: bool) -> str:
+    """What a run without a verdict lacks: a measure of success, or steps."""
+    if found.last_step is not None and "success" not in found.had:
+        return "To do: log a success rate, in training or of an evaluation."
+    return "To do: wait for more steps." if is_running else "To do: train for more steps."
 
 
 def _html(headline: str, facts: Sequence[str], to_do: str) -> str:

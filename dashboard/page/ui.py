@@ -60,6 +60,7 @@ STATE_COLOURS: Mapping[str, Colour] = {
     "healthy": "green",
     "converged": "green",
     "watch": "orange",
+    "recovering": "orange",
     "collapsing": "red",
     "collapsed": "red",
     "not learning": "red",

@@ -45,8 +45,8 @@ _STYLE = """<style>
 """On a phone lines are short, and nothing is cut."""
 
 
-def _style(state: str) -> str:
-    return _STYLE.replace("COLOUR", theme.STATES.get(state, theme.STATES["insufficient evidence"]))
+def _style(found: Verdict) -> str:
+    return _STYLE.replace("COLOUR", theme.STATES[theme.shown_state(found)])
 
 
 def verdict_box(run_id: str, *, upto: int | None = None) -> Verdict:
@@ -59,7 +59,7 @@ def verdict_box(run_id: str, *, upto: int | None = None) -> Verdict:
         return _earlier(run_id, upto)
     found = queries.verdict(run_id)
     with st.container(border=True, key="verdict_box"):
-        st.html(_style(found.state.value))
+        st.html(_style(found))
         parts = verdict_parts(found.text)
         with st.container(key="verdict_top", gap="xsmall"):
             st.markdown(f"**{plain(parts[0][1], 400)}**")
@@ -81,7 +81,7 @@ def _head(run_id: str, found: Verdict) -> None:
     state, is_judging = found.state.value, queries.is_judging(run_id)
     is_first = is_judging and found.last_step is None
     badge = "being judged" if is_first else state
-    st.badge(badge, color="gray" if is_first else STATE_COLOURS.get(state, "gray"))
+    st.badge(badge, color="gray" if is_first else STATE_COLOURS[theme.shown_state(found)])
     if found.last_step is not None:
         every_s = pulses.EVERY_S if ui.is_following(run_id) or is_judging else None
         newest = pulses.verdict_line(run_id)
@@ -144,10 +144,10 @@ def _earlier(run_id: str, step: int) -> Verdict:
     """What was to be said after an earlier step. What to do about it is said of the newest only."""
     found = queries.verdict_at(run_id, step)
     with st.container(border=True, key="verdict_box"):
-        st.html(_style(found.state.value))
+        st.html(_style(found))
         line = st.container(horizontal=True, vertical_alignment="center")
         state = found.state.value
-        line.badge(state, color=STATE_COLOURS.get(state, "gray"))
+        line.badge(state, color=STATE_COLOURS[state])
         line.caption(plain(f"after step {step}, confidence {found.confidence}"))
         with line:
             links.link("Newest verdict", "diagnosis", run=run_id, step=None)

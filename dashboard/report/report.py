@@ -28,7 +28,7 @@ from ..charts import diagnosis as diagnosis_charts
 from ..charts.alarm_timeline import timeline
 from ..charts.curated import CHARTS, chart_curves, chart_keys, shown_charts
 from ..charts.marks import alarm_marks, command_marks, command_words, outcome_words, rewind_marks
-from ..charts.theme import STATES
+from ..charts.theme import STATES, shown_state
 from ..data import queries
 from ..data.alarm_history import AlarmHistory, histories
 from ..data.curves import describe, step_axis
@@ -175,7 +175,7 @@ def _head(info: RunInfo) -> str:
 
 def _verdict(page: _Page, verdict: Verdict) -> None:
     state = verdict.state.value
-    color = STATES.get(state, "#7a7a7a")
+    color = STATES[shown_state(verdict)]
     page.parts.append(
         f'<section class="verdict" style="border-color:{color}">'
         f'<b style="color:{color}">{escape(state)}</b> '

@@ -113,7 +113,9 @@ def _list(pattern: str, sort: str, columns: Sequence[str], *, is_by_seed: bool) 
     if not rows:
         ui.empty("No run matches the filter.")
         return queries.num_unread_runs() > 0
-    num_pages = -(-len(rows) // PER_PAGE)
+    # A row of the page is a run, or all runs that differ in their seed only, wherever they stand.
+    listed = seed_groups(rows) if is_by_seed else [[row] for row in rows]
+    num_pages = -(-len(listed) // PER_PAGE)
     place = st.container()
     page = 1
     if num_pages > 1:
@@ -121,9 +123,10 @@ def _list(pattern: str, sort: str, columns: Sequence[str], *, is_by_seed: bool) 
         with foot:
             page = st.pagination(num_pages, key="page", bind="query-params")
             st.caption(f"{len(rows):,} runs")
-    shown = rows[(page - 1) * PER_PAGE : page * PER_PAGE]
+    groups = listed[(page - 1) * PER_PAGE : page * PER_PAGE]
+    shown = [row for group in groups for row in group]
     with place:
-        chosen = _seeds(shown, columns) if is_by_seed else _table(shown, columns)
+        chosen = _seeds(groups, columns) if is_by_seed else _table(shown, columns)
     unread = queries.num_unread_runs()
     if unread:
         st.caption(f"{unread:,} more runs are being read; they are listed by name until then.")
@@ -131,9 +134,8 @@ def _list(pattern: str, sort: str, columns: Sequence[str], *, is_by_seed: bool) 
     return unread > 0 or any(queries.is_judging(row.run_id) for row in shown)
 
 
-def _seeds(rows: Sequence[RunRow], columns: Sequence[str]) -> tuple[str, ...]:
+def _seeds(groups: Sequence[Sequence[RunRow]], columns: Sequence[str]) -> tuple[str, ...]:
     """Draw one row and one curve for runs that differ in their seed only; nothing can be ticked."""
-    groups = seed_groups(rows)
     st.dataframe(seeds_table(groups, columns), hide_index=True, width="stretch", placeholder=NONE)
     curves(groups)
     return ()

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from echoscope.dashboard.charts import theme
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.words import plain, status_words
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.claims import Fate
+from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.store.status import RunStatus, Status
 
 Serve = Callable[..., None]
@@ -153,3 +158,17 @@ def test_every_malformed_word_is_noted() -> None:
 @pytest.mark.parametrize("text", ["optim.lr=1e-4", "0.889", "at 12:03", "model.lora.rank"])
 def test_c14_finding_c5_keys_and_numbers_are_copied_as_they_are(text: str) -> None:
     assert JOINER not in plain(text)
+
+
+def test_every_state_of_a_verdict_has_a_colour() -> None:
+    states = {state.value for state in RunState}
+    assert set(ui.STATE_COLOURS) == set(theme.STATES) == states
+    assert ui.STATE_COLOURS["recovering"] == ui.STATE_COLOURS["watch"] == "orange"
+
+
+def test_a_run_that_crashed_or_waits_is_never_green() -> None:
+    well = replace(Diagnosis().verdict(), state=RunState.HEALTHY)
+    crashed = replace(well, claims=(Fate(kind="crashed", words="It crashed."),))
+    assert theme.shown_state(well) == "healthy"
+    assert theme.shown_state(crashed) == "watch"
+    assert theme.shown_state(replace(crashed, state=RunState.COLLAPSED)) == "collapsed"

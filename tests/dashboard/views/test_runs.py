@@ -210,6 +210,17 @@ def test_runs_that_differ_in_their_seed_are_one_row_with_mean_and_interval(
     assert table["policy/entropy"][1] == "2"
 
 
+def test_h1_seeds_are_grouped_over_all_runs_and_not_over_a_page(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    """Two settings in turn over 28 runs: a page of 25 runs held 13 of one and 12 of the other."""
+    for seed in range(14):
+        with_seed(tmp_path / f"r{seed:02d}a", seed, 0.5)
+        with_seed(tmp_path / f"r{seed:02d}b", seed, 0.5, lr=1e-4)
+    page = open_page("runs", tmp_path, rows="seeds", sort="name")
+    assert list(page.dataframe[0].value["runs"]) == [14, 14]
+
+
 def test_the_mean_of_seeds_has_the_interval_of_student() -> None:
     mean, low, high = mean_interval([1.0, 2.0, 3.0], is_share=False)
     half = 4.302653 / 3**0.5

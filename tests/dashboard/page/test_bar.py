@@ -1,0 +1,54 @@
+"""The line To do of the bar: what is done next, or nothing that contradicts the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_run import add_steps, make_run, open_writer
+
+from echoscope.dashboard.page.bar import _to_do
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.claims import Fate
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.verdict import Diagnosis
+
+
+def said(state: RunState, **changes: object) -> Verdict:
+    return replace(Diagnosis().verdict(), state=state, last_step=5, had=("success",), **changes)
+
+
+CRASHED = Fate(kind="crashed", words="The run crashed after step 5.", way_on="Resume it.")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ended", "live"),
+    [
+        (said(RunState.HEALTHY), "To do: nothing.", "To do: nothing now. Let the run go on."),
+        (said(RunState.RECOVERING), "", "To do: nothing now. Let the run go on."),
+        (said(RunState.HEALTHY, claims=(CRASHED,)), "", ""),
+        (said(RunState.WATCH), "", ""),
+        (
+            said(RunState.INSUFFICIENT),
+            "To do: train for more steps.",
+            "To do: wait for more steps.",
+        ),
+        (
+            replace(said(RunState.INSUFFICIENT), had=("reward",)),
+            "To do: log a success rate, in training or of an evaluation.",
+            "To do: log a success rate, in training or of an evaluation.",
+        ),
+    ],
+)
+def test_what_is_to_do_without_an_action(
+    verdict: Verdict, ended: str, live: str, tmp_path: Path, serve_root: Callable[..., None]
+) -> None:
+    make_run(tmp_path / "ended")
+    writer = open_writer(tmp_path / "live")
+    add_steps(writer, "live", range(3))
+    serve_root(tmp_path)
+    assert _to_do("ended", verdict) == ended
+    assert _to_do("live", verdict) == live
+    writer.close(status="stopped")
